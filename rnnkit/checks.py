@@ -1,0 +1,123 @@
+"""Checks of the arguments of a call: each raises or returns None, and none converts.
+
+Each takes the name of the calling function first, for its message.  An argument that is as it must be costs a few
+attribute comparisons; only a call that fails them pays for finding out why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.descriptor import check_descriptor as descriptor
+from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
+from rnnkit.weights import check_weights
+
+__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "seed", "weight_gradient", "weights"]
+
+MAX_SEED = 2**64 - 1
+SEQUENCE_DIMS = ("seq_len", "batch_size", "input_size")
+STEP_DIMS = ("batch_size", "input_size")
+CELL_DIMS = ("num_layers*num_directions", "batch_size", "hidden_size")
+PROJECTED_DIMS = ("num_layers*num_directions", "batch_size", "proj_size")
+
+
+def array(
+    function: str, name: str, value: Any, shape: tuple[int | None, ...], dims: tuple[str, ...], desc: RNNDescriptor
+) -> None:
+    """Check a NumPy array's dtype and shape; None in `shape` is any size, `dims` are the names for the message."""
+    if type(value) is ndarray and value.dtype is desc.np_dtype and value.shape == shape:
+        return
+    if not isinstance(value, ndarray):
+        raise wrong_type(function, name, "a numpy.ndarray", value)
+    if value.dtype != desc.np_dtype:
+        raise wrong_dtype(function, name, desc.dtype, value.dtype)
+    if value.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, value.shape, strict=True)):
+        raise wrong_shape(function, name, shape, dims, value.shape)
+
+
+def weights(function: str, w: Any, desc: RNNDescriptor, name: str = "w") -> None:
+    if not isinstance(w, ndarray):
+        raise wrong_type(function, name, "a numpy.ndarray", w)
+    check_weights(function, name, w, desc)
+
+
+def weight_gradient(function: str, dw: Any, desc: RNNDescriptor) -> None:
+    """Check the buffer into which a weight gradient is added; None is a new one."""
+    if dw is None:
+        return
+    weights(function, dw, desc, "dw")
+    if not dw.flags.writeable:
+        raise ValueError(message(function, "dw", "be writeable", "a read-only array"))
+
+
+def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor) -> None:
+    """Check x of any seq_len and batch_size; `dims` is SEQUENCE_DIMS or STEP_DIMS."""
+    if (
+        type(x) is not ndarray
+        or x.dtype is not desc.np_dtype
+        or x.ndim != len(dims)
+        or x.shape[-1] != desc.input_size
+    ):
+        array(function, "x", x, (None,) * (len(dims) - 1) + (desc.input_size,), dims, desc)
+
+
+def hidden(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor) -> None:
+    """Check hx or dhy; None is zeros."""
+    if value is not None:
+        dims = PROJECTED_DIMS if desc.projected else CELL_DIMS
+        array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.output_size), dims, desc)
+
+
+def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor) -> None:
+    """Check cx or dcy; None is zeros, and the only choice for a mode without a cell."""
+    if value is None:
+        return
+    if not desc.has_cell:
+        cure = 'only mode="lstm" has a cell'
+        raise ValueError(message(function, name, f'be None with mode="{desc.mode}"', _describe(value), cure))
+    array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.hidden_size), CELL_DIMS, desc)
+
+
+def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescriptor) -> None:
+    """Check the gradient of y; None is zeros."""
+    if value is not None:
+        shape = (seq_len, batch_size, desc.num_directions * desc.output_size)
+        size = "proj_size" if desc.projected else "hidden_size"
+        array(function, "dy", value, shape, ("seq_len", "batch_size", f"num_directions*{size}"), desc)
+
+
+def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> None:
+    """Check the lengths of a batch: an integer array or sequence on the host, each 0..seq_len; None is all seq_len."""
+    if value is None:
+        return
+    if not isinstance(value, (ndarray, Sequence)) or isinstance(value, (str, bytes)):
+        raise wrong_type(function, "lengths", "None or an integer array on the host", value)
+    found = np.asarray(value)
+    if found.dtype.kind not in "iu" and found.size:
+        raise TypeError(message(function, "lengths", "hold integers", f"dtype {found.dtype}"))
+    if found.shape != (batch_size,):
+        raise wrong_shape(function, "lengths", (batch_size,), ("batch_size",), found.shape)
+    outside = np.flatnonzero((found < 0) | (found > seq_len))
+    if outside.size:
+        first = int(outside[0])
+        raise ValueError(message(function, f"lengths[{first}]", f"be in 0..seq_len={seq_len}", found[first]))
+
+
+def seed(function: str, value: Any) -> None:
+    """Check the seed of dropout, an int of 64 bits without sign; None is one drawn by the engine."""
+    if value is None:
+        return
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+        raise wrong_type(function, "seed", "None or an int", value)
+    if not 0 <= value <= MAX_SEED:
+        raise ValueError(message(function, "seed", f"be in 0..{MAX_SEED}", value))
+
+
+def _describe(value: Any) -> str:
+    return f"an array of shape {value.shape}" if hasattr(value, "shape") else type(value).__name__

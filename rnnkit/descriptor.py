@@ -1,0 +1,312 @@
+"""What a network is: its mode, its sizes and its options, in one frozen object.
+
+This is the one place for the order of the gates and for the equations.  Both biases are written out, s is the
+logistic function, * works element by element, and R h stands for the recurrent product with the previous output.
+
+rnn_relu, rnn_tanh (Elman, "Finding Structure in Time", 1990)::
+
+    h' = act(W x + R h + bW + bR)
+
+lstm, gates i f g o (Hochreiter and Schmidhuber, 1997; forget gate: Gers et al., 2000)::
+
+    i, f, o = s(W x + R h + bW + bR)        g = tanh(W x + R h + bW + bR)
+    c' = f*c + i*g                          clipped to cell_clip, where that is given
+    h' = o*tanh(c')                         with projection P (o*tanh(c')), no bias (Sak et al., arXiv 1402.1128)
+
+gru, gates r z n, ``reset_after=True`` (arXiv 1406.1078v1, cuDNN, PyTorch)::
+
+    r, z = s(W x + R h + bW + bR)
+    n = tanh(Wn x + bWn + r*(Rn h + bRn))
+    h' = (1 - z)*n + z*h
+
+gru, ``reset_after=False`` (arXiv 1406.1078v3, the ONNX default, Keras ``reset_after=False``)::
+
+    n = tanh(Wn x + bWn + Rn (r*h) + bRn)   the rest as above
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property, partial
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.errors import message, wrong_type
+
+
+class Mode(NamedTuple):
+    """What a mode says of itself."""
+
+    gates: tuple[str, ...]  # in the order of their rows in every weight block
+    has_cell: bool
+
+
+MODES = {
+    "rnn_relu": Mode(gates=("h",), has_cell=False),
+    "rnn_tanh": Mode(gates=("h",), has_cell=False),
+    "lstm": Mode(gates=("i", "f", "g", "o"), has_cell=True),
+    "gru": Mode(gates=("r", "z", "n"), has_cell=False),
+}
+BIASES = ("both", "input", "recurrent", "none")
+INPUT_MODES = ("linear", "skip")
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True, repr=False)
+class RNNDescriptor:
+    """A network's mode, sizes and options: frozen, hashable, and valid or not born.
+
+    Parameters
+    ----------
+    mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"}
+        The cell; its equations stand at the top of this module.
+    input_size : int
+        I, the number of features of x, at least 1.
+    hidden_size : int
+        H, the number of units of each layer and direction, at least 1.
+    num_layers : int
+        L, at least 1.
+    bidirectional : bool
+        Whether each layer also runs over the sequence in reverse (D = 2).
+    bias : {"both", "input", "recurrent", "none"}
+        Which of the biases bW and bR there are.
+    input_mode : {"linear", "skip"}
+        With "skip" layer 0 has no W and takes x as W x would be, the same for each gate; I must equal H.
+    proj_size : int, optional
+        P, the size to which an LSTM's output is projected, 1 <= P < H.
+    dropout : float
+        Probability in [0, 1] with which an output of a layer is dropped on its way to the next layer, in the training
+        forward only; the others are scaled by 1 / (1 - dropout).  With one layer it has nothing to act on.
+    cell_clip : tuple of two floats, optional
+        (low, high), low < high, to which an LSTM's cell state is clipped; infinite bounds are allowed.
+    reset_after : bool
+        Which of the two GRU formulas; False belongs to the GRU alone.
+    dtype : {"float32", "float64"}
+        Type of all arrays; a NumPy dtype or scalar type is accepted and stored as the string.
+
+    Raises
+    ------
+    TypeError
+        An argument has the wrong type.
+    ValueError
+        An argument is out of range, or does not go with the others.
+
+    Examples
+    --------
+    >>> desc = RNNDescriptor("lstm", 3, 5, num_layers=2, bidirectional=True)
+    >>> desc
+    RNNDescriptor('lstm', 3, 5, num_layers=2, bidirectional=True)
+    >>> desc.num_gates, desc.num_pseudo_layers, desc.layer_input_size(1)
+    (4, 4, 10)
+    """
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bidirectional: bool = False
+    _: KW_ONLY
+    bias: str = "both"
+    input_mode: str = "linear"
+    proj_size: int | None = None
+    dropout: float = 0.0
+    cell_clip: tuple[float, float] | None = None
+    reset_after: bool = True
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _FIELDS[field.name](field.name, getattr(self, field.name)))
+        _check_combination(self)
+
+    def __repr__(self) -> str:
+        given = [repr(self.mode), str(self.input_size), str(self.hidden_size)]
+        given += [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)[3:] if getattr(self, f.name) != f.default]
+        return f"RNNDescriptor({', '.join(given)})"
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        # Through the constructor: what is unpickled is checked too, and the cached properties stay behind.
+        return partial(RNNDescriptor, **{field.name: getattr(self, field.name) for field in fields(self)}), ()
+
+    @cached_property
+    def _hash(self) -> int:
+        # Every call looks its layout up by the descriptor; hashing eleven fields anew would take longest there.
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @cached_property
+    def num_gates(self) -> int:
+        """G, the number of gates of the mode."""
+        return len(MODES[self.mode].gates)
+
+    @cached_property
+    def num_directions(self) -> int:
+        """D, 1 or 2."""
+        return 2 if self.bidirectional else 1
+
+    @cached_property
+    def num_pseudo_layers(self) -> int:
+        """L*D, the number of rows of hx; pseudo-layer = layer * D + direction."""
+        return self.num_layers * self.num_directions
+
+    @cached_property
+    def output_size(self) -> int:
+        """P, the size of one direction's output: proj_size, or hidden_size without projection."""
+        return self.proj_size or self.hidden_size
+
+    @cached_property
+    def has_cell(self) -> bool:
+        """Whether there is a cell state beside the hidden one."""
+        return MODES[self.mode].has_cell
+
+    @cached_property
+    def projected(self) -> bool:
+        """Whether the output is projected to proj_size."""
+        return self.proj_size is not None
+
+    @cached_property
+    def has_bias_ih(self) -> bool:
+        """Whether there is bW."""
+        return self.bias in ("both", "input")
+
+    @cached_property
+    def has_bias_hh(self) -> bool:
+        """Whether there is bR."""
+        return self.bias in ("both", "recurrent")
+
+    @cached_property
+    def np_dtype(self) -> np.dtype:
+        """The NumPy dtype of all arrays."""
+        return np.dtype(self.dtype)
+
+    def layer_input_size(self, layer: int) -> int:
+        """Return the number of features that come into a layer.
+
+        Parameters
+        ----------
+        layer : int
+            0..num_layers - 1.
+
+        Returns
+        -------
+        int
+            I for layer 0, D*P above.
+        """
+        return self.input_size if layer == 0 else self.num_directions * self.output_size
+
+    def has_input_weight(self, layer: int) -> bool:
+        """Return whether a layer has W.
+
+        Parameters
+        ----------
+        layer : int
+            0..num_layers - 1.
+
+        Returns
+        -------
+        bool
+            False for layer 0 with ``input_mode="skip"`` only.
+        """
+        return layer > 0 or self.input_mode == "linear"
+
+
+def check_descriptor(function: str, desc: Any) -> None:
+    if not isinstance(desc, RNNDescriptor):
+        raise wrong_type(function, "desc", "an RNNDescriptor", desc)
+
+
+def _size(name: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+        raise wrong_type("RNNDescriptor", name, "an int", value)
+    if value < 1:
+        raise ValueError(message("RNNDescriptor", name, "be at least 1", value))
+    return int(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise wrong_type("RNNDescriptor", name, "a bool", value)
+    return bool(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        raise wrong_type("RNNDescriptor", name, "a float", value)
+    return float(value)
+
+
+def _choice(choices: tuple[str, ...], name: str, value: Any) -> str:
+    listed = " or ".join(f'"{choice}"' for choice in choices)
+    if not isinstance(value, str):
+        raise wrong_type("RNNDescriptor", name, listed, value)
+    if value not in choices:
+        raise ValueError(message("RNNDescriptor", name, f"be {listed}", repr(value)))
+    return str(value)
+
+
+def _optional_size(name: str, value: Any) -> int | None:
+    return None if value is None else _size(name, value)
+
+
+def _probability(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if not 0.0 <= number <= 1.0:  # refuses NaN too
+        raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", value))
+    return number
+
+
+def _bounds(name: str, value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    if not isinstance(value, (tuple, list)):
+        raise wrong_type("RNNDescriptor", name, "None or (low, high)", value)
+    if len(value) != 2:
+        raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(value)))
+    low, high = (_number(f"{name}[{i}]", bound) for i, bound in enumerate(value))
+    if not low < high:  # refuses NaN too
+        raise ValueError(message("RNNDescriptor", name, "be (low, high) with low < high", (low, high)))
+    return low, high
+
+
+def _dtype(name: str, value: Any) -> str:
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        dtype = np.dtype(value)
+        value = dtype.name if dtype.isnative else dtype.str
+    return _choice(DTYPES, name, value)
+
+
+# How each field is checked, and brought to its stored form.
+_FIELDS = {
+    "mode": partial(_choice, tuple(MODES)),
+    "input_size": _size,
+    "hidden_size": _size,
+    "num_layers": _size,
+    "bidirectional": _flag,
+    "bias": partial(_choice, BIASES),
+    "input_mode": partial(_choice, INPUT_MODES),
+    "proj_size": _optional_size,
+    "dropout": _probability,
+    "cell_clip": _bounds,
+    "reset_after": _flag,
+    "dtype": _dtype,
+}
+
+
+def _check_combination(desc: RNNDescriptor) -> None:
+    def refuse(name: str, expected: str, cure: str = "") -> None:
+        raise ValueError(message("RNNDescriptor", name, expected, getattr(desc, name), cure))
+
+    if desc.input_mode == "skip" and desc.input_size != desc.hidden_size:
+        refuse("input_size", f'equal hidden_size={desc.hidden_size} with input_mode="skip"')
+    if desc.proj_size is not None and desc.mode != "lstm":
+        refuse("proj_size", f'be None with mode="{desc.mode}"', 'only mode="lstm" has a projection')
+    if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:
+        refuse("proj_size", f"be below hidden_size={desc.hidden_size}")
+    if desc.cell_clip is not None and not desc.has_cell:
+        refuse("cell_clip", f'be None with mode="{desc.mode}"', 'only mode="lstm" has a cell')
+    if not desc.reset_after and desc.mode != "gru":
+        refuse("reset_after", f'be True with mode="{desc.mode}"', 'only mode="gru" has two formulas')

@@ -1,0 +1,365 @@
+"""LSTM, GRU and RNN: a descriptor and its weights in one object, which can be saved and loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, fields
+from os import PathLike
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+
+from rnnkit import archive, engine
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message
+from rnnkit.plan import Plan, prepare
+from rnnkit.weights import check_weights, init_weights, num_weights, weight_views
+from rnnkit.workspace import Workspace
+
+FORMAT = 1
+MEMBERS = ("format", "descriptor", "weights")
+
+
+class Options(TypedDict, total=False):
+    """The options of :class:`rnnkit.RNNDescriptor`; it refuses those that do not go with the mode."""
+
+    bias: str
+    input_mode: str
+    proj_size: int | None
+    dropout: float
+    cell_clip: tuple[float, float] | None
+    reset_after: bool
+    dtype: str
+
+
+class _Network:
+    """A descriptor and its flat weight buffer, with the engine's calls as methods."""
+
+    _mode: str
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        seed: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._desc = RNNDescriptor(self._mode, input_size, hidden_size, num_layers, bidirectional, **options)
+        self._weights = init_weights(self._desc, seed)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._desc!r}, {num_weights(self._desc)} weights>"
+
+    @property
+    def desc(self) -> RNNDescriptor:
+        """What the network is."""
+        return self._desc
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The flat buffer (num_weights,) itself: update it in place, or assign another one, which is not copied."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, w: np.ndarray) -> None:
+        check_weights(type(self).__name__, "weights", w, self._desc)
+        self._weights = w
+
+    @property
+    def views(self) -> dict[str, np.ndarray]:
+        """The named blocks, as views of the weights: writing a view writes the weights."""
+        return weight_views(self._desc, self._weights)
+
+    def forward(
+        self,
+        x: np.ndarray,
+        hx: np.ndarray | None = None,
+        cx: np.ndarray | None = None,
+        *,
+        lengths: Any = None,
+        seed: int | None = None,
+        workspace: Workspace | None = None,
+    ) -> engine.Forward:
+        """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
+
+        Parameters
+        ----------
+        x : ndarray (T, N, I)
+            Input, time-major.
+        hx : ndarray (L*D, N, P), optional
+            Initial hidden state; None is zeros.
+        cx : ndarray (L*D, N, H), optional
+            Initial cell state, LSTM only; None is zeros.
+        lengths : array_like (N,) of int, optional
+            Length of each sequence, 0..T; None is T for all.
+        seed : int, optional
+            Seed of dropout; None draws one.
+        workspace : Workspace, optional
+            One of an earlier call, whose memory is used again if the shapes fit.
+
+        Returns
+        -------
+        Forward
+            y, hy, cy and the workspace.
+        """
+        return engine.forward(self._desc, self._weights, x, hx, cx, lengths=lengths, seed=seed, workspace=workspace)
+
+    def backward(
+        self,
+        workspace: Workspace,
+        dy: np.ndarray | None = None,
+        dhy: np.ndarray | None = None,
+        dcy: np.ndarray | None = None,
+        *,
+        dw: np.ndarray | None = None,
+    ) -> engine.Backward:
+        """Return every gradient of a forward call, as :func:`rnnkit.backward` does.
+
+        Parameters
+        ----------
+        workspace : Workspace
+            What that forward call left; the weights must not have changed since.
+        dy : ndarray (T, N, D*P), optional
+            Gradient of y; None is zeros.
+        dhy : ndarray (L*D, N, P), optional
+            Gradient of hy; None is zeros.
+        dcy : ndarray (L*D, N, H), optional
+            Gradient of cy, LSTM only; None is zeros.
+        dw : ndarray (num_weights,), optional
+            Buffer into which the weight gradient is added; None is a new one.
+
+        Returns
+        -------
+        Backward
+            dx, dhx, dcx and dw.
+        """
+        return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
+
+    def infer(
+        self, x: np.ndarray, hx: np.ndarray | None = None, cx: np.ndarray | None = None, *, lengths: Any = None
+    ) -> engine.Infer:
+        """Run the network without dropout and keep nothing, as :func:`rnnkit.infer` does.
+
+        Parameters
+        ----------
+        x : ndarray (T, N, I)
+            Input, time-major.
+        hx : ndarray (L*D, N, P), optional
+            Initial hidden state; None is zeros.
+        cx : ndarray (L*D, N, H), optional
+            Initial cell state, LSTM only; None is zeros.
+        lengths : array_like (N,) of int, optional
+            Length of each sequence, 0..T; None is T for all.
+
+        Returns
+        -------
+        Infer
+            y, hy and cy.
+        """
+        return engine.infer(self._desc, self._weights, x, hx, cx, lengths=lengths)
+
+    def prepare(self) -> Plan:
+        """Return a plan with a packed copy of the weights, as :func:`rnnkit.prepare` does.
+
+        Returns
+        -------
+        Plan
+            For many calls of ``infer`` or ``step``; later changes of the weights do not reach it.
+        """
+        return prepare(self._desc, self._weights)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write descriptor and weights to a file that :func:`rnnkit.load` reads.
+
+        The file is written beside its place under another name and then renamed: nobody ever sees half of one, and
+        a failure leaves what was there before.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Name of the file, taken as it is: no suffix is added.  An existing file is replaced.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+
+        Notes
+        -----
+        The format is NumPy's .npz with three members: ``format`` (an integer), ``descriptor`` (JSON text) and
+        ``weights``.
+        """
+        archive.write(path, members(self._desc, self._weights))
+
+
+class LSTM(_Network):
+    """Long short-term memory network: a descriptor and its weights.
+
+    Parameters
+    ----------
+    input_size : int
+        I, the number of features of x.
+    hidden_size : int
+        H, the number of units of each layer and direction.
+    num_layers : int
+        L.
+    bidirectional : bool
+        Whether each layer also runs over the sequence in reverse.
+    seed : int, optional
+        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)]; None draws other ones each time.
+    **options
+        `bias`, `input_mode`, `proj_size`, `dropout`, `cell_clip` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :class:`rnnkit.RNNDescriptor`.
+
+    Examples
+    --------
+    >>> net = LSTM(3, 5, num_layers=2, bidirectional=True, seed=0)
+    >>> net
+    <LSTM: RNNDescriptor('lstm', 3, 5, num_layers=2, bidirectional=True), 1080 weights>
+    >>> net.views["weight_hh_l0"].shape
+    (20, 5)
+    """
+
+    _mode = "lstm"
+
+
+class GRU(_Network):
+    """Gated recurrent unit network: a descriptor and its weights.
+
+    Parameters
+    ----------
+    input_size : int
+        I, the number of features of x.
+    hidden_size : int
+        H, the number of units of each layer and direction.
+    num_layers : int
+        L.
+    bidirectional : bool
+        Whether each layer also runs over the sequence in reverse.
+    seed : int, optional
+        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)]; None draws other ones each time.
+    **options
+        `bias`, `input_mode`, `dropout`, `reset_after` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :class:`rnnkit.RNNDescriptor`.
+
+    Examples
+    --------
+    >>> GRU(3, 2, reset_after=False, seed=0)
+    <GRU: RNNDescriptor('gru', 3, 2, reset_after=False), 42 weights>
+    """
+
+    _mode = "gru"
+
+
+class RNN(_Network):
+    """Vanilla recurrent network: a descriptor and its weights.
+
+    Parameters
+    ----------
+    input_size : int
+        I, the number of features of x.
+    hidden_size : int
+        H, the number of units of each layer and direction.
+    num_layers : int
+        L.
+    bidirectional : bool
+        Whether each layer also runs over the sequence in reverse.
+    nonlinearity : {"tanh", "relu"}
+        The activation.
+    seed : int, optional
+        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)]; None draws other ones each time.
+    **options
+        `bias`, `input_mode`, `dropout` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :class:`rnnkit.RNNDescriptor`.
+
+    Examples
+    --------
+    >>> RNN(3, 2, nonlinearity="relu", seed=0)
+    <RNN: RNNDescriptor('rnn_relu', 3, 2), 14 weights>
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        nonlinearity: str = "tanh",
+        seed: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(message("RNN", "nonlinearity", 'be "tanh" or "relu"', repr(nonlinearity)))
+        self._mode = f"rnn_{nonlinearity}"
+        super().__init__(input_size, hidden_size, num_layers, bidirectional, seed=seed, **options)
+
+
+KINDS = {"rnn_relu": RNN, "rnn_tanh": RNN, "lstm": LSTM, "gru": GRU}
+
+
+def members(desc: RNNDescriptor, w: np.ndarray) -> dict[str, Any]:
+    """Return what stands in the file of a network, by name."""
+    return dict(zip(MEMBERS, (FORMAT, json.dumps(asdict(desc)), w), strict=True))
+
+
+def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
+    """Read a network that ``save`` wrote.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Name of the file.
+
+    Returns
+    -------
+    LSTM, GRU or RNN
+        By the mode of the descriptor in the file.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened (FileNotFoundError: it is not there).
+    ValueError
+        The file is damaged or cut off, or does not hold what ``save`` writes; nothing in it is ever unpickled.
+    """
+    found = archive.read("load", path, MEMBERS)
+    name = f"path {os.fspath(path)!r}"
+    if found["format"].shape != () or found["format"] != FORMAT:
+        raise ValueError(message("load", name, f"hold a network in format {FORMAT}", f"format {found['format']}"))
+    desc = _read_descriptor(name, found["descriptor"])
+    w = found["weights"]
+    if w.dtype != desc.np_dtype or w.shape != (num_weights(desc),):
+        expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
+        raise ValueError(message("load", name, expected, f"dtype {w.dtype} and shape {w.shape}"))
+    net = object.__new__(KINDS[desc.mode])  # without the constructor, which would draw weights
+    net._desc, net._weights = desc, w
+    return net
+
+
+def _read_descriptor(name: str, text: np.ndarray) -> RNNDescriptor:
+    expected = {field.name for field in fields(RNNDescriptor)}
+    try:
+        found = json.loads(str(text))
+        if set(found) != expected:
+            missing, unknown = sorted(expected - set(found)), sorted(set(found) - expected)
+            raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
+        return RNNDescriptor(**found)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(message("load", name, "hold a valid descriptor", error)) from error

@@ -1,0 +1,274 @@
+"""The flat weight buffer: the one place for the order of its blocks.
+
+The order is cuDNN's weight space (and that of MXNet's RNN operator), without padding or alignment: first the matrices
+of every pseudo-layer, then the biases of every pseudo-layer.  Size, views, packing and initialisation derive from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from math import prod, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
+
+
+class WeightBlock(NamedTuple):
+    """One named block of the flat buffer: ``w[start:start + prod(shape)].reshape(shape)``.
+
+    Attributes
+    ----------
+    name : str
+        PyTorch's name, ``weight_hh_l1_reverse`` for example.
+    shape : tuple of int
+        Rows are the gates in their order, hidden_size each; ``weight_hr`` (projection) is (proj_size, hidden_size).
+    start : int
+        Index of its first element in the buffer.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+
+def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
+    """Return the blocks of the flat buffer, in its order and without gaps.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+
+    Returns
+    -------
+    tuple of WeightBlock
+        Names are PyTorch's (``weight_ih_l0``, ``weight_hh_l1_reverse``); the rows of a block are the gates in the
+        order of :mod:`rnnkit.descriptor`, hidden_size rows each.
+
+    Raises
+    ------
+    TypeError
+        `desc` is no RNNDescriptor.
+
+    Examples
+    --------
+    >>> from rnnkit.descriptor import RNNDescriptor
+    >>> for block in weight_layout(RNNDescriptor("gru", 3, 2)):
+    ...     print(block)
+    WeightBlock(name='weight_ih_l0', shape=(6, 3), start=0)
+    WeightBlock(name='weight_hh_l0', shape=(6, 2), start=18)
+    WeightBlock(name='bias_ih_l0', shape=(6,), start=30)
+    WeightBlock(name='bias_hh_l0', shape=(6,), start=36)
+    """
+    check_descriptor("weight_layout", desc)
+    return _layout(desc)
+
+
+def num_weights(desc: RNNDescriptor) -> int:
+    """Return the number of elements of the flat buffer.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+
+    Returns
+    -------
+    int
+        Number of elements, not bytes.
+
+    Raises
+    ------
+    TypeError
+        `desc` is no RNNDescriptor.
+
+    Examples
+    --------
+    >>> from rnnkit.descriptor import RNNDescriptor
+    >>> num_weights(RNNDescriptor("gru", 3, 2))
+    42
+    """
+    check_descriptor("num_weights", desc)
+    return _size(desc)
+
+
+def weight_views(desc: RNNDescriptor, w: Any) -> dict[str, Any]:
+    """Return the named blocks as views of the buffer: writing a view writes the buffer.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+    w : ndarray (num_weights,), desc.dtype
+        The flat buffer (or a gradient in its layout), C-contiguous; a NumPy or a CuPy array.
+
+    Returns
+    -------
+    dict of str to ndarray
+        In the order of the buffer.
+
+    Raises
+    ------
+    TypeError
+        `w` is no array of the descriptor's dtype.
+    ValueError
+        `w` has another shape, or is not contiguous.
+
+    Examples
+    --------
+    >>> from rnnkit.descriptor import RNNDescriptor
+    >>> desc = RNNDescriptor("gru", 3, 2)
+    >>> w = init_weights(desc, seed=0)
+    >>> weight_views(desc, w)["bias_hh_l0"][:] = 1
+    >>> w[-6:].tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    check_descriptor("weight_views", desc)
+    check_weights("weight_views", "w", w, desc)
+    return {name: w[start : start + prod(shape)].reshape(shape) for name, shape, start in _layout(desc)}
+
+
+def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
+    """Return a new buffer, every weight and bias uniform in [-1/sqrt(hidden_size), 1/sqrt(hidden_size)].
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+    seed : int, optional
+        Seed of the draw, or whatever else ``numpy.random.default_rng`` takes.  The numbers are drawn in float64 in the
+        buffer's order, so that both dtypes get the same ones up to rounding.
+
+    Returns
+    -------
+    ndarray (num_weights,), desc.dtype
+        The flat buffer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `desc` is no RNNDescriptor, or NumPy refuses the seed.
+
+    Notes
+    -----
+    The range is that of PyTorch's recurrent layers.
+    """
+    check_descriptor("init_weights", desc)
+    bound = 1.0 / sqrt(desc.hidden_size)
+    return np.random.default_rng(seed).uniform(-bound, bound, _size(desc)).astype(desc.np_dtype)
+
+
+def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
+    """Return a new buffer filled from named arrays, such as a PyTorch ``state_dict``.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+    named : mapping of str to array_like
+        One array for each name of ``weight_layout(desc)``, of that shape and of the descriptor's dtype.
+
+    Returns
+    -------
+    ndarray (num_weights,), desc.dtype
+        The flat buffer, a copy.
+
+    Raises
+    ------
+    TypeError
+        `named` is no mapping, or an array has another dtype.
+    ValueError
+        Names are missing or unknown, or shapes differ; the message lists all of them.
+
+    Examples
+    --------
+    >>> from rnnkit.descriptor import RNNDescriptor
+    >>> desc = RNNDescriptor("gru", 3, 2)
+    >>> w = init_weights(desc, seed=0)
+    >>> bool((pack_weights(desc, weight_views(desc, w)) == w).all())
+    True
+    """
+    check_descriptor("pack_weights", desc)
+    if not isinstance(named, Mapping):
+        raise wrong_type("pack_weights", "named", "a mapping of names to arrays", named)
+    _check_names(desc, named)
+    arrays = {block.name: np.asarray(named[block.name]) for block in _layout(desc)}
+    _check_blocks(desc, arrays)
+    return np.concatenate([array.ravel() for array in arrays.values()])
+
+
+def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> None:
+    """Check a flat buffer on whichever device: it needs only a dtype, a shape and flags."""
+    if not (hasattr(w, "dtype") and hasattr(w, "shape") and hasattr(w, "flags")):
+        raise wrong_type(function, argument, "an array", w)
+    if w.dtype != desc.np_dtype:
+        raise wrong_dtype(function, argument, desc.dtype, w.dtype)
+    if w.shape != (_size(desc),):
+        raise wrong_shape(function, argument, (_size(desc),), ("num_weights",), w.shape)
+    if not w.flags.c_contiguous:
+        cure = f"copy it with {argument}.copy()"
+        raise ValueError(message(function, argument, "be C-contiguous", f"strides {w.strides}", cure))
+
+
+@cache
+def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
+    blocks, start = [], 0
+    for name, shape in _named_shapes(desc):
+        blocks.append(WeightBlock(name, shape, start))
+        start += prod(shape)
+    return tuple(blocks)
+
+
+@cache
+def _size(desc: RNNDescriptor) -> int:
+    last = _layout(desc)[-1]
+    return last.start + prod(last.shape)
+
+
+def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
+    rows = desc.num_gates * desc.hidden_size
+    pseudo_layers = [
+        (layer, f"_l{layer}" + ("_reverse" if direction else ""))
+        for layer in range(desc.num_layers)
+        for direction in range(desc.num_directions)
+    ]
+    for layer, suffix in pseudo_layers:
+        if desc.has_input_weight(layer):
+            yield "weight_ih" + suffix, (rows, desc.layer_input_size(layer))
+        yield "weight_hh" + suffix, (rows, desc.output_size)
+        if desc.projected:
+            yield "weight_hr" + suffix, (desc.output_size, desc.hidden_size)
+    for _, suffix in pseudo_layers:
+        if desc.has_bias_ih:
+            yield "bias_ih" + suffix, (rows,)
+        if desc.has_bias_hh:
+            yield "bias_hh" + suffix, (rows,)
+
+
+def _check_names(desc: RNNDescriptor, named: Mapping[str, Any]) -> None:
+    names = [block.name for block in _layout(desc)]
+    missing = [name for name in names if name not in named]
+    unknown = [str(name) for name in named if name not in names]
+    if missing or unknown:
+        found = {"missing": missing, "unknown": unknown}
+        listed = "; ".join(f"{what}: {', '.join(those)}" for what, those in found.items() if those)
+        expected = f"hold the {len(names)} names of weight_layout(desc)"
+        raise ValueError(message("pack_weights", "named", expected, f"{len(named)} names", listed))
+
+
+def _check_blocks(desc: RNNDescriptor, arrays: dict[str, np.ndarray]) -> None:
+    misshapen = [
+        f"{block.name} {arrays[block.name].shape} for {block.shape}"
+        for block in _layout(desc)
+        if arrays[block.name].shape != block.shape
+    ]
+    if misshapen:
+        expected = "have the shapes of weight_layout(desc)"
+        raise ValueError(message("pack_weights", "named", expected, ", ".join(misshapen)))
+    for name, array in arrays.items():
+        if array.dtype != desc.np_dtype:
+            raise wrong_dtype("pack_weights", f'named["{name}"]', desc.dtype, array.dtype)
