@@ -1,0 +1,136 @@
+"""Logistic and hyperbolic tangent as plain arithmetic that LLVM vectorises, in float32 and float64.
+
+Both rest on exp(v) = 2**n * (1 + p), v = n*log(2) + r, |r| <= log(2)/2, p = exp(r) - 1 (Cody and Waite, "Software
+Manual for the Elementary Functions", 1980). No comparison turns a NaN into a number: what is to be clamped stays where
+the comparison is unordered.
+"""
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from .jit import OPTIONS
+from .simd import emit_fma, fma
+
+_LOG2 = Fraction("0.6931471805599453094172321214581765680755")
+
+
+class _Format(NamedTuple):
+    """A binary floating-point format and what the reduction of exp needs in it."""
+
+    real: type
+    integer: type
+    mantissa: int  # stored bits
+    bias: int  # of the exponent
+    high_bits: int  # of log(2)'s leading part: n * high is exact for every n that occurs
+    degree: int  # of exp's Taylor series; the first omitted term is below a quarter of a unit in the last place of p
+    tanh_limit: float  # 2|x| from which tanh rounds to 1
+    exp_limit: float  # -v from which exp rounds to 0, subnormal results included
+
+    @property
+    def magic(self):
+        """Adding it rounds a number to an integer, which then stands in the lowest bits of the sum."""
+        return self.real(1.5 * 2**self.mantissa)
+
+
+_FORMATS = {
+    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 18.1, 104.0),
+    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 38.2, 746.0),
+}
+
+
+@intrinsic
+def _exp_minus_one(typingctx, r):
+    """exp(r) - 1 for |r| <= log(2)/2: r + r**2 * (1/2! + r/3! + ...), Horner's scheme in fused multiply-adds."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        coefficients = [value.type(1 / math.factorial(k)) for k in range(_FORMATS[r].degree, 1, -1)]
+        tail = ir.Constant(value.type, coefficients[0].constant)
+        for coefficient in coefficients[1:]:
+            tail = emit_fma(builder, tail, value, coefficient)
+        return emit_fma(builder, builder.fmul(value, value), tail, value)
+
+    return r(r), generate
+
+
+def _power_of_two(raised):
+    @intrinsic
+    def power_of_two(typingctx, shifted):
+        """2**(n + raised), n being the integer in the lowest bits of `shifted` (see `_reduced`)."""
+        form = _FORMATS[shifted]
+        offset = form.bias + raised - int(form.magic.view(form.integer))
+
+        def generate(context, builder, signature, arguments):
+            integer = ir.IntType(shifted.bitwidth)
+            n = builder.add(builder.bitcast(arguments[0], integer), integer(offset))
+            return builder.bitcast(builder.shl(n, integer(form.mantissa)), arguments[0].type)
+
+        return shifted(shifted), generate
+
+    return power_of_two
+
+
+_RAISE = 64
+_scale, _raised_scale = _power_of_two(0), _power_of_two(_RAISE)
+
+
+def _reduced(v):
+    """(n + magic, p) with exp(v) = 2**n * (1 + p)."""
+
+
+@overload(_reduced, jit_options=OPTIONS, inline="always")
+def _reduced_of(v):
+    form = _FORMATS[v]
+    high = math.floor(math.log(2) * 2**form.high_bits) / 2**form.high_bits
+    minus_high, minus_low = form.real(-high), form.real(-float(_LOG2 - Fraction(high)))
+    per_log2, magic = form.real(1 / math.log(2)), form.magic
+
+    def reduced(v):
+        shifted = fma(v, per_log2, magic)
+        n = shifted - magic
+        return shifted, _exp_minus_one(fma(n, minus_low, fma(n, minus_high, v)))
+
+    return reduced
+
+
+def tanh(x):
+    """Hyperbolic tangent: e/(e + 2) with e = exp(2|x|) - 1, and the sign of x. Within 2.5 units in the last place."""
+
+
+@overload(tanh, jit_options=OPTIONS)
+def _tanh_of(x):
+    form = _FORMATS[x]
+    limit, one, two = form.real(form.tanh_limit), form.real(1), form.real(2)
+
+    def tanh(x):
+        v = two * abs(x)
+        shifted, p = _reduced(limit if v > limit else v)
+        scale = _scale(shifted)
+        e = fma(scale, p, scale - one)
+        return math.copysign(e / (e + two), x)
+
+    return tanh
+
+
+def sigmoid(x):
+    """Logistic function: 1/(1 + e) for x >= 0, else e/(1 + e), with e = exp(-|x|). Within 3 units in the last place."""
+
+
+@overload(sigmoid, jit_options=OPTIONS)
+def _sigmoid_of(x):
+    form = _FORMATS[x]
+    limit, zero, one, lower = form.real(-form.exp_limit), form.real(0), form.real(1), form.real(2.0**-_RAISE)
+
+    def sigmoid(x):
+        v = -abs(x)
+        shifted, p = _reduced(limit if v < limit else v)
+        e = (one + p) * _raised_scale(shifted) * lower  # in two steps: 2**n itself may be below the normal range
+        return (e if x < zero else one) / (one + e)
+
+    return sigmoid

@@ -1,0 +1,48 @@
+"""The one decorator of all kernels, and where their machine code is kept between processes."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numba
+
+_SOURCES = Path(__file__).parent
+
+
+def _cache_folder():
+    """Folder of the compiled kernels, named after a digest of all kernel sources.
+
+    Numba's disk cache watches only the file of the compiled function, not the files of what it calls; under a
+    name that changes with every kernel source, an edit anywhere compiles anew.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(_SOURCES.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    root = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "rnnkit" / digest.hexdigest()[:16]
+
+
+def _writable(folder):
+    """Whether `folder` can be made and written; a read-only home is no error, only a slower first call."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+_FOLDER = _cache_folder()
+# No fastmath flag at all: what may be fused is written as `simd.fma`, so that a value has the same bits in the
+# vectorised body of a loop, in its scalar rest, on one thread and on many. Loops over units vectorise without it.
+# error_model="numpy": the division check of the Python model would keep loops from being vectorised.
+OPTIONS = {"error_model": "numpy", "boundscheck": False}
+
+
+def kernel(function):
+    """Compile `function` on first call, without the GIL, cached on disk under the digest of all kernel sources."""
+    previous = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_FOLDER)
+    try:
+        return numba.njit(nogil=True, cache=_writable(_FOLDER), **OPTIONS)(function)
+    finally:
+        numba.config.CACHE_DIR = previous

@@ -1,0 +1,347 @@
+"""The time loop of one layer in one direction, forward and backward, written once for every cell.
+
+The rows of a batch are listed step by step (`Steps`): at each step only those whose sequence is that long, so padding
+is never read. All units of a layer are shared out by panels; a member computes the products and the gates of its own
+units, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is complete.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .barrier import meet, open_work
+from .cell import (
+    activate,
+    begin,
+    carries_state,
+    complete,
+    complete_gradient,
+    differentiate,
+    input_slots,
+    recurrent_columns,
+    recurrent_slots,
+)
+from .gemm import Matrix, columns_of, offset, product, share, vectors_of
+from .jit import kernel
+
+
+class Sizes(NamedTuple):
+    """Sizes of one layer: hidden_size H, output_size P (H without a projection), input_size of its input product."""
+
+    hidden: int
+    output: int
+    input: int
+
+
+class Panels(NamedTuple):
+    """Packed weights of one layer and direction; an empty array where there is no such product.
+
+    Forward: columns of W, R, of R's part in the second product of a step, and of the projection. Backward: their rows.
+    """
+
+    input: np.ndarray
+    recurrent: np.ndarray
+    second: np.ndarray
+    projection: np.ndarray
+
+
+class States(NamedTuple):
+    """Hidden states and cells before and after a step."""
+
+    hidden: Matrix
+    next_hidden: Matrix
+    cells: Matrix
+    next_cells: Matrix
+
+
+@kernel
+def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, first_vector, last_vector):
+    """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
+    slots = input_slots(cell)
+    if sizes.input > 0:
+        product(
+            gates,
+            x,
+            first_row,
+            last_row,
+            sizes.input,
+            panels.input,
+            first_vector,
+            last_vector,
+            sizes.hidden,
+            slots,
+            bias,
+            True,
+        )
+        return
+    first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
+    for row in range(first_row, last_row):
+        source, target = offset(x, row), offset(gates, row)
+        for slot in slots:
+            for j in range(first, last):
+                gates.data[target + slot + j] = bias[slot + j] + x.data[source + j]
+
+
+@kernel
+def step(
+    cell,
+    sizes,
+    panels,
+    bias,
+    zeros,
+    gates,
+    states,
+    first_row,
+    last_row,
+    first_vector,
+    last_vector,
+    member,
+    members,
+    sync,
+):
+    """One time step of the rows, whose gates hold their input products, for the member's units."""
+    hidden, target = states.hidden, states.next_hidden
+    first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
+    for row in range(first_row, last_row):
+        begin(cell, gates.data, offset(gates, row), bias, first, last)
+    product(
+        gates,
+        hidden,
+        first_row,
+        last_row,
+        sizes.output,
+        panels.recurrent,
+        first_vector,
+        last_vector,
+        sizes.hidden,
+        recurrent_slots(cell),
+        bias,
+        False,
+    )
+    projected = panels.projection.size > 0
+    if projected:  # the last column of the gates takes what the projection multiplies
+        target = Matrix(gates.data, gates.rows, gates.start + gates.stride - sizes.hidden, gates.stride)
+    for row in range(first_row, last_row):
+        activate(
+            cell,
+            gates.data,
+            offset(gates, row),
+            first,
+            last,
+            states.cells.data,
+            offset(states.cells, row),
+            offset(states.next_cells, row),
+            hidden.data,
+            offset(hidden, row),
+            target.data,
+            offset(target, row),
+        )
+    complete(
+        cell,
+        gates,
+        hidden,
+        target,
+        first_row,
+        last_row,
+        panels.second,
+        first_vector,
+        last_vector,
+        member,
+        members,
+        sync,
+    )
+    if projected:
+        if members > 1:
+            meet(sync, 0, members)
+        begin_output, end_output = share(vectors_of(bias, sizes.output), member, members)
+        product(
+            states.next_hidden,
+            target,
+            first_row,
+            last_row,
+            sizes.hidden,
+            panels.projection,
+            begin_output,
+            end_output,
+            sizes.output,
+            (0,),
+            zeros,
+            True,
+        )
+
+
+@kernel
+def forward(
+    cell, sizes, reverse, starts, x, panels, bias, zeros, gates, chunk, batch_size, states, member, members, sync
+):
+    """All steps of one layer in one direction, `chunk` steps of input products at a time.
+
+    `gates` is addressed by the rows t*batch_size + n of the whole sequence; where that is longer than a chunk, it holds
+    one chunk, and each overwrites the last.
+    """
+    open_work(sync, member, members)
+    steps = starts.size - 1
+    first_vector, last_vector = share(vectors_of(bias, sizes.hidden), member, members)
+    for first in range(0, steps, chunk):
+        last = min(first + chunk, steps)
+        low, high = (steps - last, steps - first) if reverse else (first, last)
+        buffer = Matrix(gates.data, gates.rows, gates.start - low * batch_size * gates.stride, gates.stride)
+        project_inputs(cell, sizes, x, panels, bias, buffer, starts[low], starts[high], first_vector, last_vector)
+        for index in range(low, high):
+            t = low + high - 1 - index if reverse else index
+            step(
+                cell,
+                sizes,
+                panels,
+                bias,
+                zeros,
+                buffer,
+                states,
+                starts[t],
+                starts[t + 1],
+                first_vector,
+                last_vector,
+                member,
+                members,
+                sync,
+            )
+            if members > 1:
+                meet(sync, 0, members)
+
+
+class Gradients(NamedTuple):
+    """What flows back: dy (empty without one), gradients of the gates and of the projection's sum, and per batch row
+    the gradients of the step's output units, of the hidden state and of the cell."""
+
+    dy: Matrix
+    gates: Matrix
+    projection: Matrix
+    output: Matrix
+    hidden: Matrix
+    cells: Matrix
+
+
+@kernel
+def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
+    """target = carry + dy for a range of columns."""
+    for row in range(first_row, last_row):
+        to, source = offset(target, row), offset(carry, row)
+        if dy.data.size > 0:
+            at = offset(dy, row)
+            for j in range(first, last):
+                target.data[to + j] = carry.data[source + j] + dy.data[at + j]
+        else:
+            for j in range(first, last):
+                target.data[to + j] = carry.data[source + j]
+
+
+@kernel
+def backward(cell, sizes, reverse, starts, panels, zeros, gates, states, gradients, member, members, sync):
+    """Gradients of all steps, last step first: the gates' gradients of every row, and those of the initial states."""
+    open_work(sync, member, members)
+    steps = starts.size - 1
+    first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), member, members)
+    first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
+    first_output, last_output = share(vectors_of(zeros, sizes.output), member, members)
+    begin_column, end_column = columns_of(zeros, first_output, last_output, sizes.output)
+    dgates, carry, hidden = gradients.gates, gradients.hidden, states.hidden
+    start_column, columns = recurrent_columns(cell)
+    recurrent = Matrix(dgates.data, dgates.rows, dgates.start + start_column, dgates.stride)
+    projected = panels.projection.size > 0
+    for index in range(steps):
+        t = index if reverse else steps - 1 - index
+        first_row, last_row = starts[t], starts[t + 1]
+        if projected:
+            _add_output_gradient(
+                gradients.projection, carry, gradients.dy, first_row, last_row, begin_column, end_column
+            )
+            if members > 1:
+                meet(sync, 0, members)
+            product(
+                gradients.output,
+                gradients.projection,
+                first_row,
+                last_row,
+                sizes.output,
+                panels.projection,
+                first_vector,
+                last_vector,
+                sizes.hidden,
+                (0,),
+                zeros,
+                True,
+            )
+        else:
+            _add_output_gradient(gradients.output, carry, gradients.dy, first_row, last_row, first, last)
+        for row in range(first_row, last_row):
+            differentiate(
+                cell,
+                gates.data,
+                offset(gates, row),
+                dgates.data,
+                offset(dgates, row),
+                first,
+                last,
+                gradients.output.data,
+                offset(gradients.output, row),
+                states.cells.data,
+                offset(states.cells, row),
+                offset(states.next_cells, row),
+                gradients.cells.data,
+                offset(gradients.cells, row),
+                hidden.data,
+                offset(hidden, row),
+                carry.data,
+                offset(carry, row),
+            )
+        complete_gradient(
+            cell,
+            gates,
+            dgates,
+            hidden,
+            carry,
+            first_row,
+            last_row,
+            panels.second,
+            zeros,
+            first_vector,
+            last_vector,
+            member,
+            members,
+            sync,
+        )
+        if members > 1:
+            meet(sync, 0, members)
+        product(
+            carry,
+            recurrent,
+            first_row,
+            last_row,
+            columns,
+            panels.recurrent,
+            first_output,
+            last_output,
+            sizes.output,
+            (0,),
+            zeros,
+            not carries_state(cell),
+        )
+    if members > 1:
+        meet(sync, 0, members)
+
+
+@kernel
+def skip_gradient(cell, dx, dgates, count, units, fresh, member, members, sync):
+    """dx of the rows = (0 if fresh else dx) + the sum of the gates' gradients: what x feeds without W."""
+    open_work(sync, member, members)
+    first, last = share(count, member, members)
+    for row in range(first, last):
+        to, source = offset(dx, row), offset(dgates, row)
+        if fresh:
+            for j in range(units):
+                dx.data[to + j] = 0
+        for slot in input_slots(cell):
+            for j in range(units):
+                dx.data[to + j] += dgates.data[source + slot + j]
+    if members > 1:
+        meet(sync, 0, members)

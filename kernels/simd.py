@@ -1,0 +1,352 @@
+"""The micro-kernel of every matrix product, and the fused multiply-add of all other kernels, emitted as LLVM IR."""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+_I64 = ir.IntType(64)
+_UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
+
+
+def _host():
+    """(bytes per vector register, number of vector registers, fused multiply-add?) of the compilation target."""
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+    features = features.split(",")
+    if "+avx512f" in features:
+        return 64, 32, True
+    if "+avx2" in features or "+avx" in features:
+        return 32, 16, "+fma" in features
+    if triple.startswith(("aarch64", "arm64")):
+        return 16, 32, True
+    return 16, 16, False
+
+
+VECTOR_BYTES, REGISTERS, HAS_FMA = _host()
+VECTORS = 4 if REGISTERS == 32 else 2  # vectors of the panel that a tile multiplies at once
+MAX_ROWS = 8  # more rows than that would only grow the code: 8 accumulators hide the latency of two FMA units
+
+
+def lanes(dtype):
+    """Number of elements of `dtype` in a vector register: the width of a packed panel."""
+    return VECTOR_BYTES // np.dtype(dtype).itemsize
+
+
+def _rows_of_tile(vectors):
+    """Rows of a tile, so that accumulators, the panel's vectors and one broadcast value fit into the registers."""
+    return max(1, min(MAX_ROWS, (REGISTERS - vectors - 1) // vectors))
+
+
+class _Tile:
+    """Emits one tile function: C[rows, :] = start + sum over k, ascending, of A[rows, k] * B[k, :].
+
+    C's columns are `gates` groups of `units` neighbouring vectors. All rows x gates x units vectors of C live in
+    registers while k runs; each k loads gates*units vectors of the packed panel and broadcasts one value per row.
+    """
+
+    def __init__(self, module, real, bits, gates, units, masked):
+        self.real, self.gates, self.units, self.masked = real, gates, units, masked
+        self.lanes = VECTOR_BYTES * 8 // bits
+        self.vector = ir.VectorType(real, self.lanes)
+        self.suffix = f"v{self.lanes}f{bits}"
+        self.align = bits // 8
+        self.module = module
+        self.max_rows = _rows_of_tile(gates * units)
+        self.name = f"rnnkit_tile_{self.suffix}_{gates}x{units}{'_masked' if masked else ''}"
+
+    def function(self):
+        """The tile function of this shape in the module, emitted on first request."""
+        known = self.module.globals.get(self.name)
+        if known is not None:
+            return known
+        pointer, indices = self.real.as_pointer(), _I64.as_pointer()
+        arguments = [
+            _I64,
+            _I64,
+            pointer,
+            indices,
+            _I64,
+            pointer,
+            _I64,
+            pointer,
+            indices,
+            _I64,
+            pointer,
+            ir.IntType(1),
+            _I64,
+        ] + [_I64] * self.gates
+        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), arguments), self.name)
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, fresh, width, *slots) = function.args
+        self.depth, self.b, self.ldb, self.bias, self.fresh, self.slots = depth, b, ldb, bias, fresh, slots
+        self.mask = self._mask(builder, width) if self.masked else None
+        done = function.append_basic_block("done")
+        switch = builder.switch(rows, done)
+        for count in range(1, self.max_rows + 1):
+            block = function.append_basic_block(f"rows{count}")
+            switch.add_case(_I64(count), block)
+            builder.position_at_end(block)
+            a_row = [self._row(builder, a, a_rows, lda, i) for i in range(count)]
+            c_row = [self._row(builder, c, c_rows, ldc, i) for i in range(count)]
+            self._tile(builder, a_row, c_row)
+            builder.branch(done)
+        builder.position_at_end(done)
+        builder.ret_void()
+        return function
+
+    def _row(self, builder, data, rows, stride, i):
+        """Pointer to the row whose number stands at position i of `rows`."""
+        number = builder.load(builder.gep(rows, [_I64(i)]))
+        return builder.gep(data, [builder.mul(number, stride)])
+
+    def _mask(self, builder, width):
+        """Lanes below `width`: the last panel may be wider than C."""
+        lane_type = ir.VectorType(_I64, self.lanes)
+        index = ir.Constant(lane_type, [ir.Constant(_I64, lane) for lane in range(self.lanes)])
+        first = builder.insert_element(ir.Constant(lane_type, ir.Undefined), width, ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
+        limit = builder.shuffle_vector(first, ir.Constant(lane_type, ir.Undefined), zeros)
+        return builder.icmp_signed("<", index, limit)
+
+    def _columns(self, builder, row):
+        """Pointers to the vectors of C (or of the bias) in one row, as the slots place them."""
+        for slot in self.slots:
+            for unit in range(self.units):
+                yield builder.gep(row, [builder.add(slot, _I64(unit * self.lanes))])
+
+    def _load(self, builder, pointer):
+        pointer = builder.bitcast(pointer, self.vector.as_pointer())
+        if not self.masked:
+            return builder.load(pointer, align=self.align)
+        load = cgutils.get_or_insert_function(
+            self.module,
+            ir.FunctionType(self.vector, [pointer.type, ir.IntType(32), self.mask.type, self.vector]),
+            f"llvm.masked.load.{self.suffix}.p0",
+        )
+        return builder.call(load, [pointer, ir.IntType(32)(self.align), self.mask, ir.Constant(self.vector, None)])
+
+    def _store(self, builder, value, pointer):
+        pointer = builder.bitcast(pointer, self.vector.as_pointer())
+        if not self.masked:
+            builder.store(value, pointer, align=self.align)
+            return
+        store = cgutils.get_or_insert_function(
+            self.module,
+            ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, ir.IntType(32), self.mask.type]),
+            f"llvm.masked.store.{self.suffix}.p0",
+        )
+        builder.call(store, [value, pointer, ir.IntType(32)(self.align), self.mask])
+
+    def _start(self, builder, c_row):
+        """The tile's first values: the bias in every row where the product starts afresh, else what C holds."""
+        function = builder.function
+        from_bias, from_c, merge = (function.append_basic_block(name) for name in ("bias", "accumulate", "start"))
+        builder.cbranch(self.fresh, from_bias, from_c)
+        builder.position_at_end(from_bias)
+        bias = [self._load(builder, pointer) for pointer in self._columns(builder, self.bias)]
+        builder.branch(merge)
+        builder.position_at_end(from_c)
+        present = [[self._load(builder, pointer) for pointer in self._columns(builder, row)] for row in c_row]
+        builder.branch(merge)
+        builder.position_at_end(merge)
+        sums = []
+        for row in present:
+            for column, value in enumerate(row):
+                phi = builder.phi(self.vector)
+                phi.add_incoming(bias[column], from_bias)
+                phi.add_incoming(value, from_c)
+                sums.append(phi)
+        return sums
+
+    def _multiply_add(self, builder, a_row, k, sums):
+        """sums + A[rows, k] * B[k, :] for one k."""
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
+        panel = builder.mul(k, _I64(self.gates * self.lanes))
+        columns = []
+        for gate in range(self.gates):
+            for unit in range(self.units):
+                start = builder.add(panel, builder.mul(self.ldb, _I64(unit)))
+                pointer = builder.gep(self.b, [builder.add(start, _I64(gate * self.lanes))])
+                columns.append(builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align))
+        result = []
+        for i, row in enumerate(a_row):
+            value = builder.load(builder.gep(row, [k]))
+            value = builder.shuffle_vector(
+                builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
+            )
+            for j, column in enumerate(columns):
+                result.append(emit_fma(builder, value, column, sums[i * len(columns) + j]))
+        return result
+
+    def _loop(self, builder, a_row, sums, first, last, step):
+        """Run k from `first` to `last` by `step`, `step` multiply-adds an iteration; returns the sums behind it."""
+        before = builder.block
+        head, body, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        k = builder.phi(_I64)
+        k.add_incoming(first, before)
+        running = [builder.phi(self.vector) for _ in sums]
+        for phi, value in zip(running, sums, strict=True):
+            phi.add_incoming(value, before)
+        builder.cbranch(builder.icmp_signed("<", k, last), body, after)
+        builder.position_at_end(body)
+        values = running
+        for offset in range(step):
+            values = self._multiply_add(builder, a_row, builder.add(k, _I64(offset)), values)
+        k.add_incoming(builder.add(k, _I64(step)), builder.block)
+        for phi, value in zip(running, values, strict=True):
+            phi.add_incoming(value, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+        return running
+
+    def _tile(self, builder, a_row, c_row):
+        sums = self._start(builder, c_row)
+        even = builder.and_(self.depth, _I64(-_UNROLL))
+        sums = self._loop(builder, a_row, sums, _I64(0), even, _UNROLL)
+        sums = self._loop(builder, a_row, sums, even, self.depth, 1)
+        sums = iter(sums)
+        for row in c_row:
+            for pointer in self._columns(builder, row):
+                self._store(builder, next(sums), pointer)
+
+
+def emit_fma(builder, a, b, c):
+    """a*b + c with one rounding; as product and sum where the machine cannot fuse (there libm would emulate it)."""
+    if not HAS_FMA:
+        return builder.fadd(builder.fmul(a, b), c)
+    scalar = a.type.element if isinstance(a.type, ir.VectorType) else a.type
+    bits = {ir.FloatType(): "f32", ir.DoubleType(): "f64"}[scalar]
+    kind = f"v{a.type.count}{bits}" if isinstance(a.type, ir.VectorType) else bits
+    fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(a.type, [a.type] * 3), f"llvm.fma.{kind}")
+    return builder.call(fused, [a, b, c])
+
+
+def data_pointer(context, builder, array_type, array, start):
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [start])
+
+
+def _tile_intrinsic(wide):
+    @intrinsic
+    def tile(
+        typingctx,
+        rows,
+        depth,
+        a,
+        a_start,
+        lda,
+        a_rows,
+        b,
+        b_start,
+        ldb,
+        c,
+        c_start,
+        ldc,
+        c_rows,
+        row,
+        slots,
+        bias,
+        bias_start,
+        fresh,
+        width,
+    ):
+        """C[rows, slots] = (bias if fresh else C[rows, slots]) + A[rows, :depth] . panel, for one tile of registers.
+
+        `row` is the tile's first position in the row lists of A and C; `slots` (one column number per gate) says
+        where the gates' vectors stand in a row of C and in the bias.
+        """
+        gates = len(slots)
+
+        def generate(context, builder, signature, arguments):
+            (
+                rows,
+                depth,
+                a,
+                a_start,
+                lda,
+                a_rows,
+                b,
+                b_start,
+                ldb,
+                c,
+                c_start,
+                ldc,
+                c_rows,
+                row,
+                slots,
+                bias,
+                bias_start,
+                fresh,
+                width,
+            ) = arguments
+            types_of = signature.args
+            real = context.get_value_type(types_of[2].dtype)
+            units = max(1, VECTORS // gates) if wide else 1
+            shape = _Tile(builder.module, real, types_of[2].dtype.bitwidth, gates, units, not wide)
+            pointers = [
+                data_pointer(context, builder, types_of[2], a, a_start),
+                data_pointer(context, builder, types_of[5], a_rows, row),
+                lda,
+                data_pointer(context, builder, types_of[6], b, b_start),
+                ldb,
+                data_pointer(context, builder, types_of[9], c, c_start),
+                data_pointer(context, builder, types_of[12], c_rows, row),
+                ldc,
+                data_pointer(context, builder, types_of[15], bias, bias_start),
+                builder.trunc(fresh, ir.IntType(1)),
+                width,
+            ]
+            builder.call(shape.function(), [rows, depth, *pointers, *cgutils.unpack_tuple(builder, slots, gates)])
+            return context.get_dummy_value()
+
+        i64 = types.int64
+        signature = types.void(
+            i64, i64, a, i64, i64, a_rows, b, i64, i64, c, i64, i64, c_rows, i64, slots, bias, i64, types.boolean, i64
+        )
+        return signature, generate
+
+    return tile
+
+
+wide_tile = _tile_intrinsic(True)
+"""Tile of `units_per_tile(gates)` neighbouring vectors of units, all of them within C."""
+narrow_tile = _tile_intrinsic(False)
+"""Tile of one vector of units, of which only the first `width` lanes exist in C."""
+
+
+@intrinsic
+def units_per_tile(typingctx, slots):
+    """Neighbouring vectors of units that a wide tile of len(slots) gates covers."""
+    units = max(1, VECTORS // len(slots))
+    return types.int64(slots), lambda context, builder, signature, arguments: _I64(units)
+
+
+@intrinsic
+def rows_per_tile(typingctx, slots, wide):
+    """Largest number of rows of a tile of len(slots) gates."""
+    wide_rows = _rows_of_tile(len(slots) * max(1, VECTORS // len(slots)))
+    narrow_rows = _rows_of_tile(len(slots))
+
+    def generate(context, builder, signature, arguments):
+        return builder.select(arguments[1], _I64(wide_rows), _I64(narrow_rows))
+
+    return types.int64(slots, types.boolean), generate
+
+
+@intrinsic
+def panel_lanes(typingctx, array):
+    """Elements of the array's dtype in one vector register."""
+    count = VECTOR_BYTES * 8 // array.dtype.bitwidth
+    return types.int64(array), lambda context, builder, signature, arguments: _I64(count)
+
+
+@intrinsic
+def fma(typingctx, a, b, c):
+    """a*b + c, fused where the machine can."""
+    return a(a, a, a), lambda context, builder, signature, arguments: emit_fma(builder, *arguments)
