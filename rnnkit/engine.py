@@ -1,0 +1,239 @@
+"""forward, backward and infer: check the arguments, then hand them to the backend that the array type of x decides."""
+
+from __future__ import annotations
+
+import secrets
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from rnnkit import checks
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import wrong_type
+from rnnkit.steps import steps_of
+from rnnkit.workspace import Memory, Workspace
+
+
+class Forward(NamedTuple):
+    """Results of `forward`: y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H) or None, and the workspace for `backward`."""
+
+    y: Any
+    hy: Any
+    cy: Any
+    workspace: Workspace
+
+
+class Backward(NamedTuple):
+    """Results of `backward`: dx (T, N, I), dhx (L*D, N, P), dcx (L*D, N, H) or None, dw (num_weights,)."""
+
+    dx: Any
+    dhx: Any
+    dcx: Any
+    dw: Any
+
+
+class Infer(NamedTuple):
+    """Results of `infer`: y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H) or None."""
+
+    y: Any
+    hy: Any
+    cy: Any
+
+
+def backend() -> ModuleType:
+    """Return the module that runs a network; numba is imported here, on first use."""
+    from rnnkit import _cpu
+
+    return _cpu
+
+
+def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any) -> None:
+    """Check what forward and infer have in common, beside the weights."""
+    checks.inputs(function, x, checks.SEQUENCE_DIMS, desc)
+    seq_len, batch_size, _ = x.shape
+    checks.hidden(function, "hx", hx, batch_size, desc)
+    checks.cell(function, "cx", cx, batch_size, desc)
+    checks.lengths(function, lengths, seq_len, batch_size)
+
+
+def forward(
+    desc: RNNDescriptor,
+    w: Any,
+    x: Any,
+    hx: Any = None,
+    cx: Any = None,
+    *,
+    lengths: Any = None,
+    seed: int | None = None,
+    workspace: Workspace | None = None,
+) -> Forward:
+    """Run the network over a batch of sequences and keep what backward needs.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+    w : ndarray (num_weights,), desc.dtype
+        The flat weight buffer.
+    x : ndarray (T, N, I), desc.dtype
+        Input, time-major. Kept by reference in the workspace: do not change it before backward.
+    hx : ndarray (L*D, N, P), optional
+        Initial hidden states; None is zeros.
+    cx : ndarray (L*D, N, H), optional
+        Initial cell states, LSTM only; None is zeros.
+    lengths : array_like (N,) of int, optional
+        Length of each sequence, 0..T, in any order; None is T for all.
+    seed : int, optional
+        Seed of dropout, of 64 bits without sign; None draws one. It is kept in ``workspace.seed``.
+    workspace : Workspace, optional
+        One that an earlier forward returned: its memory is used again. What views it, y included, is then void.
+
+    Returns
+    -------
+    Forward
+        y (T, N, D*P), 0 beyond a sequence's length: a read-only view of the workspace, which backward reads; hy
+        (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the states after each sequence's last step; and the
+        workspace.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type, dtype, shape or value.
+
+    Notes
+    -----
+    The equations stand at the top of :mod:`rnnkit.descriptor`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rnnkit
+    >>> desc = rnnkit.RNNDescriptor("lstm", 3, 5, num_layers=2)
+    >>> result = forward(desc, rnnkit.init_weights(desc, seed=0), np.ones((7, 4, 3), np.float32), lengths=[7, 0, 2, 5])
+    >>> result.y.shape, result.hy.shape, result.cy.shape
+    ((7, 4, 5), (2, 4, 5), (2, 4, 5))
+    """
+    checks.descriptor("forward", desc)
+    checks.weights("forward", w, desc)
+    check_call("forward", desc, x, hx, cx, lengths)
+    checks.seed("forward", seed)
+    if workspace is not None and not isinstance(workspace, Workspace):
+        raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
+    if desc.dropout == 0:
+        seed = None
+    elif seed is None:
+        seed = secrets.randbits(64)
+    memory = Memory() if workspace is None else workspace.memory
+    filled = Workspace(desc, x, steps_of(*x.shape[:2], lengths), memory, seed)
+    y, hy, cy = backend().forward(desc, w, hx, cx, filled)
+    y.flags.writeable = False
+    return Forward(y, hy, cy, filled)
+
+
+def backward(
+    desc: RNNDescriptor,
+    w: Any,
+    workspace: Workspace,
+    dy: Any = None,
+    dhy: Any = None,
+    dcy: Any = None,
+    *,
+    dw: Any = None,
+) -> Backward:
+    """Compute every gradient from what forward left in the workspace.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network, as forward had it.
+    w : ndarray (num_weights,), desc.dtype
+        The flat weight buffer, as forward had it.
+    workspace : Workspace
+        From forward. It is not changed: backward may be called on it any number of times.
+    dy : ndarray (T, N, D*P), optional
+        Gradient of y; None is zeros. What stands beyond a sequence's length is not read.
+    dhy : ndarray (L*D, N, P), optional
+        Gradient of hy; None is zeros.
+    dcy : ndarray (L*D, N, H), optional
+        Gradient of cy, LSTM only; None is zeros.
+    dw : ndarray (num_weights,), optional
+        The gradient of w is added into it and it is returned; None makes a new array.
+
+    Returns
+    -------
+    Backward
+        dx (T, N, I), 0 beyond a sequence's length; dhx (L*D, N, P); dcx (L*D, N, H; None but for the LSTM); dw
+        (num_weights,) in the layout of w. New arrays, but for a dw that was given.
+
+    Raises
+    ------
+    WorkspaceError
+        The workspace's memory has been used by a later forward, or it is of another descriptor.
+    TypeError, ValueError
+        An argument has the wrong type, dtype, shape or value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rnnkit
+    >>> desc = rnnkit.RNNDescriptor("gru", 3, 5)
+    >>> w = rnnkit.init_weights(desc, seed=0)
+    >>> result = forward(desc, w, np.ones((7, 4, 3), np.float32))
+    >>> gradients = backward(desc, w, result.workspace, dy=np.ones_like(result.y))
+    >>> gradients.dx.shape, gradients.dw.shape == w.shape
+    ((7, 4, 3), True)
+    """
+    checks.descriptor("backward", desc)
+    checks.weights("backward", w, desc)
+    if not isinstance(workspace, Workspace):
+        raise wrong_type("backward", "workspace", "the Workspace of a forward", workspace)
+    workspace.check("backward", desc)
+    seq_len, batch_size = workspace.steps.seq_len, workspace.steps.batch_size
+    checks.dy("backward", dy, seq_len, batch_size, desc)
+    checks.hidden("backward", "dhy", dhy, batch_size, desc)
+    checks.cell("backward", "dcy", dcy, batch_size, desc)
+    checks.weight_gradient("backward", dw, desc)
+    return Backward(*backend().backward(desc, w, workspace, dy, dhy, dcy, dw))
+
+
+def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
+    """Run the network over a batch of sequences without keeping anything for backward, and without dropout.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+    w : ndarray (num_weights,), desc.dtype
+        The flat weight buffer. For many calls with the same weights, ``prepare`` packs them once.
+    x : ndarray (T, N, I), desc.dtype
+        Input, time-major.
+    hx : ndarray (L*D, N, P), optional
+        Initial hidden states; None is zeros.
+    cx : ndarray (L*D, N, H), optional
+        Initial cell states, LSTM only; None is zeros.
+    lengths : array_like (N,) of int, optional
+        Length of each sequence, 0..T, in any order; None is T for all.
+
+    Returns
+    -------
+    Infer
+        y (T, N, D*P), 0 beyond a sequence's length; hy (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the
+        states after each sequence's last step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type, dtype, shape or value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rnnkit
+    >>> desc = rnnkit.RNNDescriptor("rnn_tanh", 3, 5, bidirectional=True)
+    >>> infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((7, 4, 3), np.float32)).y.shape
+    (7, 4, 10)
+    """
+    checks.descriptor("infer", desc)
+    checks.weights("infer", w, desc)
+    check_call("infer", desc, x, hx, cx, lengths)
+    cpu = backend()
+    return Infer(*cpu.infer(desc, cpu.pack(desc, w, Memory()), x, hx, cx, steps_of(*x.shape[:2], lengths)))

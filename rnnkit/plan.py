@@ -1,0 +1,127 @@
+"""prepare: weights copied and packed once, for many calls of infer or step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rnnkit import checks
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.engine import Infer, backend, check_call
+from rnnkit.errors import message
+from rnnkit.steps import steps_of
+from rnnkit.workspace import Memory
+
+
+class Plan:
+    """A network's weights, packed for inference: immutable, and safe to use from any number of threads.
+
+    Attributes
+    ----------
+    desc : RNNDescriptor
+        The network.
+    """
+
+    def __init__(self, desc: RNNDescriptor, w: Any) -> None:
+        self.desc = desc
+        self._packed = backend().pack(desc, w, Memory())
+
+    def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
+        """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, to the same bits.
+
+        Parameters
+        ----------
+        x : ndarray (T, N, I), desc.dtype
+            Input, time-major.
+        hx : ndarray (L*D, N, P), optional
+            Initial hidden states; None is zeros.
+        cx : ndarray (L*D, N, H), optional
+            Initial cell states, LSTM only; None is zeros.
+        lengths : array_like (N,) of int, optional
+            Length of each sequence, 0..T, in any order; None is T for all.
+
+        Returns
+        -------
+        Infer
+            y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H; None but for the LSTM).
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument has the wrong type, dtype, shape or value.
+        """
+        check_call("infer", self.desc, x, hx, cx, lengths)
+        return Infer(*backend().infer(self.desc, self._packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))
+
+    def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
+        """Run all layers over one time step; a loop of steps gives the bits of :meth:`infer`.
+
+        Parameters
+        ----------
+        x : ndarray (N, I), desc.dtype
+            Input of the step.
+        hx : ndarray (L, N, P)
+            Hidden states before the step; None is zeros.
+        cx : ndarray (L, N, H), optional
+            Cell states before the step, LSTM only; None is zeros.
+
+        Returns
+        -------
+        Infer
+            y (N, P), and the states after the step, hy (L, N, P) and cy (L, N, H; None but for the LSTM).
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument has the wrong type, dtype, shape or value, or the network has two directions: the reverse one
+            has no step before the sequence ends.
+        """
+        desc = self.desc
+        if desc.num_directions != 1:
+            raise ValueError(
+                message(
+                    "step",
+                    "desc.bidirectional",
+                    "be False",
+                    "True",
+                    "the reverse direction needs the whole sequence: use infer",
+                )
+            )
+        checks.inputs("step", x, checks.STEP_DIMS, desc)
+        checks.hidden("step", "hx", hx, x.shape[0], desc)
+        checks.cell("step", "cx", cx, x.shape[0], desc)
+        y, hy, cy = backend().infer(desc, self._packed, x[None], hx, cx, steps_of(1, x.shape[0]))
+        return Infer(y[0], hy, cy)
+
+
+def prepare(desc: RNNDescriptor, w: Any) -> Plan:
+    """Copy and pack the weights once, for many calls of inference.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+    w : ndarray (num_weights,), desc.dtype
+        The flat weight buffer; later changes of it do not reach the plan.
+
+    Returns
+    -------
+    Plan
+        With the methods ``infer`` and ``step``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type, dtype or shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import rnnkit
+    >>> desc = rnnkit.RNNDescriptor("gru", 3, 5)
+    >>> plan = prepare(desc, rnnkit.init_weights(desc, seed=0))
+    >>> plan.step(np.ones((4, 3), np.float32), None).y.shape
+    (4, 5)
+    """
+    checks.descriptor("prepare", desc)
+    checks.weights("prepare", w, desc)
+    return Plan(desc, w)

@@ -1,0 +1,65 @@
+"""Which rows of a batch run at which step: the one place where lengths turn into row numbers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Steps(NamedTuple):
+    """The valid steps (t, n) of a batch, t by t; within a step the longest sequences first.
+
+    Row numbers are those of arrays (T, N, ...), named `rows`, and of arrays with an initial state in front and, for two
+    directions, one behind, (T + D, N, ...): there step t stands at t + 1. Arrays are int64 (number of valid steps,).
+    """
+
+    seq_len: int
+    batch_size: int
+    lengths: np.ndarray  # (N,)
+    starts: np.ndarray  # (T + 1,): step t has the positions starts[t]:starts[t + 1]
+    rows: np.ndarray
+    batch: np.ndarray  # n
+    states: np.ndarray  # row of the state after the step, in both directions
+    previous: tuple[np.ndarray, np.ndarray]  # row of the state before the step, forward and reverse
+
+    @property
+    def rows_in_all(self) -> int:
+        """Rows of an array (T, N, ...), padding included."""
+        return self.seq_len * self.batch_size
+
+    @property
+    def padded(self) -> bool:
+        """Whether any sequence is shorter than T."""
+        return self.rows.size < self.rows_in_all
+
+    def initial(self, direction: int) -> int:
+        """Return where the initial state stands in arrays (T + D, N, ...)."""
+        return self.seq_len + 1 if direction else 0
+
+    def final(self, direction: int) -> np.ndarray:
+        """Return (N,) where each sequence's final state stands in arrays (T + D, N, ...)."""
+        return np.where(self.lengths > 0, 1, self.initial(1)) if direction else self.lengths
+
+
+def steps_of(seq_len: int, batch_size: int, lengths: object = None) -> Steps:
+    """Return the steps of a batch of these lengths; None is all `seq_len`."""
+    if lengths is None:
+        return _full(seq_len, batch_size)
+    return _steps(seq_len, batch_size, np.array(lengths, np.int64).reshape(batch_size))
+
+
+@lru_cache(maxsize=4)  # a training loop asks for the same again and again
+def _full(seq_len: int, batch_size: int) -> Steps:
+    return _steps(seq_len, batch_size, np.full(batch_size, seq_len, np.int64))
+
+
+def _steps(seq_len: int, batch_size: int, lengths: np.ndarray) -> Steps:
+    order = np.argsort(-lengths, kind="stable")
+    t, position = np.nonzero(np.arange(seq_len)[:, None] < lengths[order])
+    batch = order[position]
+    rows = t * batch_size + batch
+    starts = np.searchsorted(t, np.arange(seq_len + 1))
+    following = np.where(t + 1 < lengths[batch], t + 2, seq_len + 1) * batch_size + batch
+    return Steps(seq_len, batch_size, lengths, starts, rows, batch, rows + batch_size, (rows, following))

@@ -1,0 +1,208 @@
+"""The workspace: what a training forward leaves for backward. Layout, views and stamp; no mathematics."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.errors import WorkspaceError, message, wrong_type
+from rnnkit.steps import Steps
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+
+
+class Block(NamedTuple):
+    """One array of the workspace."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@cache
+def gate_slots(desc: RNNDescriptor) -> int:
+    """Return the numbers that a step keeps per unit: activated gates, and what else the gradient of the cell needs."""
+    return desc.num_gates + (desc.mode == "gru") + desc.projected
+
+
+def workspace_layout(desc: RNNDescriptor, seq_len: int, batch_size: int) -> tuple[Block, ...]:
+    """Return the arrays of a workspace.
+
+    Hidden states and cells hold the initial state as one more step: in front, for the reverse direction behind.
+    """
+    dtype, states = desc.np_dtype, seq_len + desc.num_directions
+    width = desc.num_directions * desc.output_size
+    blocks = [Block(f"hidden_l{layer}", (states, batch_size, width), dtype) for layer in range(desc.num_layers)]
+    for pseudo_layer in range(desc.num_pseudo_layers):
+        gates = (seq_len, batch_size, gate_slots(desc), desc.hidden_size)
+        blocks.append(Block(f"gates_{pseudo_layer}", gates, dtype))
+        if desc.has_cell:
+            blocks.append(Block(f"cell_{pseudo_layer}", (states, batch_size, desc.hidden_size), dtype))
+    if desc.dropout > 0:
+        for layer in range(1, desc.num_layers):
+            blocks.append(Block(f"kept_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
+            blocks.append(Block(f"input_l{layer}", (seq_len, batch_size, width), dtype))
+    return tuple(blocks)
+
+
+def workspace_nbytes(desc: RNNDescriptor, T: int, N: int) -> int:
+    """Return the memory that a training forward keeps for backward.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network.
+    T : int
+        seq_len, at least 0.
+    N : int
+        batch_size, at least 0.
+
+    Returns
+    -------
+    int
+        Bytes of the workspace as forward leaves it. x is kept by reference and not counted; packed weights and what
+        backward works in are kept in the workspace's memory too, for the next call, and not counted either.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `desc` is no RNNDescriptor, or a size is no int of at least 0.
+
+    Examples
+    --------
+    >>> workspace_nbytes(RNNDescriptor("lstm", 3, 5), T=10, N=2)
+    2480
+    """
+    check_descriptor("workspace_nbytes", desc)
+    for name, size in (("T", T), ("N", N)):
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
+            raise wrong_type("workspace_nbytes", name, "an int", size)
+        if size < 0:
+            raise ValueError(message("workspace_nbytes", name, "be at least 0", size))
+    return sum(prod(block.shape) * block.dtype.itemsize for block in workspace_layout(desc, int(T), int(N)))
+
+
+class Memory:
+    """Named arrays that grow and are used again: what a workspace and its successors share."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, np.ndarray] = {}
+        self.generation = 0
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an aligned array, not cleared, that is valid until the name is taken again."""
+        nbytes = prod(shape) * dtype.itemsize
+        held = self._held.get(name)
+        if held is None or held.nbytes < nbytes:
+            room = np.empty(nbytes + ALIGNMENT, np.uint8)
+            start = -room.ctypes.data % ALIGNMENT
+            held = self._held[name] = room[start : start + nbytes]
+        return held[:nbytes].view(dtype).reshape(shape)
+
+
+class Workspace:
+    """What one training forward leaves for backward; `forward` makes it and `backward` takes it.
+
+    It is valid until its memory is given to another forward. backward does not change it and may be called any number
+    of times.
+
+    Attributes
+    ----------
+    seed : int or None
+        The seed of dropout, drawn by `forward` where none was given; None without dropout.
+    """
+
+    def __init__(self, desc: RNNDescriptor, x: Any, steps: Steps, memory: Memory, seed: int | None) -> None:
+        memory.generation += 1
+        self._generation = memory.generation
+        self.desc, self.x, self.steps, self.memory, self.seed = desc, x, steps, memory, seed
+        layout = workspace_layout(desc, steps.seq_len, steps.batch_size)
+        self.arrays = {name: memory.take(name, shape, dtype) for name, shape, dtype in layout}
+
+    def check(self, function: str, desc: RNNDescriptor | None = None) -> None:
+        """Raise unless the workspace is still valid, and belongs to the descriptor where one is given."""
+        if self._generation != self.memory.generation:
+            raise WorkspaceError(
+                message(
+                    function,
+                    "workspace",
+                    "be the one that the latest forward on its memory returned",
+                    "an older one, whose memory that forward has taken",
+                )
+            )
+        if desc is not None and desc != self.desc:
+            raise WorkspaceError(message(function, "workspace", f"be of {desc}", f"one of {self.desc}"))
+
+    def hidden(self, layer: int, direction: int = 0) -> np.ndarray:
+        """Return every step's hidden state.
+
+        Parameters
+        ----------
+        layer : int
+            0..L-1.
+        direction : int
+            0 forward, 1 reverse.
+
+        Returns
+        -------
+        ndarray (T, N, P)
+            A read-only view; 0 beyond a sequence's length.
+
+        Raises
+        ------
+        WorkspaceError
+            The workspace's memory has been used by a later forward.
+        TypeError, ValueError
+            `layer` or `direction` is no int, or out of range.
+        """
+        self._check_place("hidden", layer, direction)
+        size = self.desc.output_size
+        return self._states(f"hidden_l{layer}")[:, :, direction * size : (direction + 1) * size]
+
+    def cell(self, layer: int, direction: int = 0) -> np.ndarray:
+        """Return every step's cell state (LSTM).
+
+        Parameters
+        ----------
+        layer : int
+            0..L-1.
+        direction : int
+            0 forward, 1 reverse.
+
+        Returns
+        -------
+        ndarray (T, N, H)
+            A read-only view; 0 beyond a sequence's length.
+
+        Raises
+        ------
+        WorkspaceError
+            The workspace's memory has been used by a later forward.
+        TypeError, ValueError
+            `layer` or `direction` is no int, or out of range, or the mode has no cell.
+        """
+        self._check_place("cell", layer, direction)
+        if not self.desc.has_cell:
+            raise ValueError(message("cell", "mode", 'be "lstm"', repr(self.desc.mode)))
+        return self._states(f"cell_{layer * self.desc.num_directions + direction}")
+
+    def _states(self, name: str) -> np.ndarray:
+        view = self.arrays[name][1 : self.steps.seq_len + 1]
+        view.flags.writeable = False
+        return view
+
+    def _check_place(self, function: str, layer: int, direction: int) -> None:
+        self.check(function)
+        bounds = (
+            ("layer", layer, "num_layers", self.desc.num_layers),
+            ("direction", direction, "num_directions", self.desc.num_directions),
+        )
+        for name, value, limit, count in bounds:
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise wrong_type(function, name, "an int", value)
+            if not 0 <= value < count:
+                raise ValueError(message(function, name, f"be in 0..{limit}-1={count - 1}", value))
