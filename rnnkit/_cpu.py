@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit._cpu_backward import backward
-from rnnkit._cpu_layer import Layer, Packed, Run, dropout_scale, input_matrix, layers_of, pack, states_of, zeros
+from rnnkit._cpu_layer import Layer, Packed, Run, drop, input_matrix, layers_of, pack, states_of, zeros
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import loop, team
@@ -111,9 +111,9 @@ def _layer_input(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matri
     draws = workspace.memory.take("draws", kept.shape, np.dtype(np.float32))
     stream.random(dtype=np.float32, out=draws)
     np.greater_equal(draws, desc.dropout, out=kept)
-    np.multiply(below[1 : workspace.steps.seq_len + 1], dropout_scale(desc), out=dropped)
-    dropped *= kept
-    return Matrix(dropped.reshape(-1), workspace.steps.rows, 0, dropped.shape[2])
+    rows, width = workspace.steps.rows, below.shape[2]
+    source = Matrix(below.reshape(-1), workspace.steps.states, 0, width)
+    return drop(source, Matrix(dropped.reshape(-1), rows, 0, width), Matrix(kept.reshape(-1), rows, 0, width), desc)
 
 
 def infer(desc: RNNDescriptor, packed: list[Packed], x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple:

@@ -6,17 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit._cpu_layer import Run, arange, bias_places, dropout_scale, flat, input_matrix, layers_of, states_of, zeros
+from rnnkit._cpu_layer import Run, arange, bias_places, drop, flat, input_matrix, layers_of, states_of, zeros
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import gemm, loop, team
 from rnnkit.kernels.gemm import Matrix
 from rnnkit.steps import Steps
-from rnnkit.workspace import Workspace
+from rnnkit.workspace import Memory, Workspace
 
 
 def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
     """Gradients of what `forward` left in the workspace: dx, dhx, dcx and dw, which is added to where it is given."""
+    with workspace.memory.lend() as memory:
+        return _backward(desc, w, workspace, memory, dy, dhy, dcy, dw)
+
+
+def _backward(
+    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
+) -> tuple:
     steps, batch = workspace.steps, workspace.steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
@@ -27,7 +34,7 @@ def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, 
     )
     for layer in reversed(range(desc.num_layers)):
         shape = (steps.seq_len, batch, desc.layer_input_size(layer))
-        dx = workspace.memory.take(f"dinput_{layer % 2}", shape, w.dtype) if layer else _dx(shape, w.dtype, steps)
+        dx = memory.take(f"dinput_{layer % 2}", shape, w.dtype) if layer else _dx(shape, w.dtype, steps)
         lower = Matrix(dx.reshape(-1), steps.rows, 0, shape[2])
         for direction in range(desc.num_directions):
             index = layer * desc.num_directions + direction
@@ -37,10 +44,10 @@ def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, 
                 else Matrix(upper.data, steps.batch, 0, 0)
             )
             carry = Matrix(dhx.reshape(-1), steps.batch, index * batch * desc.output_size, desc.output_size)
-            _LayerGradient(desc, weights, workspace, index, dw).run(upper, lower, carry, dcells)
+            _LayerGradient(desc, weights, workspace, memory, index, dw).run(upper, lower, carry, dcells)
         if layer and desc.dropout > 0:
-            np.multiply(dx, dropout_scale(desc), out=dx)
-            dx *= workspace.arrays[f"kept_l{layer}"]
+            kept = workspace.arrays[f"kept_l{layer}"].reshape(-1)
+            drop(lower, lower, Matrix(kept, steps.rows, 0, shape[2]), desc)
         upper = lower
     return dx, dhx, dcx, dw
 
@@ -57,9 +64,17 @@ def _dx(shape: tuple[int, ...], dtype: np.dtype, steps: Steps) -> np.ndarray:
 class _LayerGradient:
     """The backward of one pseudo-layer: the time loop, then a product each for dx and the weights."""
 
-    def __init__(self, desc: RNNDescriptor, weights: np.ndarray, workspace: Workspace, index: int, dw: np.ndarray):
+    def __init__(
+        self,
+        desc: RNNDescriptor,
+        weights: np.ndarray,
+        workspace: Workspace,
+        memory: Memory,
+        index: int,
+        dw: np.ndarray,
+    ) -> None:
         self.desc, self.weights, self.dw, self.index = desc, weights, dw, index
-        self.workspace, self.steps, self.memory = workspace, workspace.steps, workspace.memory
+        self.workspace, self.steps, self.memory = workspace, workspace.steps, memory
         self.layer = layers_of(desc)[index]
         self.cell, self.sizes, slots, self.blocks, _, self.direction = self.layer
         self.zeros = zeros(max(self.sizes), weights.dtype)
@@ -198,7 +213,8 @@ class _LayerGradient:
         team.run(
             gemm.sum_rows, self.steps.rows.size * self.width, total, 0, self.dgates, self.steps.rows.size, self.width
         )
-        for name, slots in places:
-            start = self.blocks[name][1]
-            for gate, slot in enumerate(slots):
-                self.dw[start + gate * hidden : start + (gate + 1) * hidden] += total[slot : slot + hidden]
+        with np.errstate(all="ignore"):  # as in the kernels: what overflows is inf, without a warning
+            for name, slots in places:
+                start = self.blocks[name][1]
+                for gate, slot in enumerate(slots):
+                    self.dw[start + gate * hidden : start + (gate + 1) * hidden] += total[slot : slot + hidden]

@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import gemm, loop, team
+from rnnkit.kernels import dropout, gemm, loop, team
 from rnnkit.kernels.gemm import Matrix
 from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.lstm import LSTM
@@ -112,10 +112,11 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> list[Packed]:
 def _bias(cell: Any, sizes: loop.Sizes, slots: int, blocks: dict, weights: np.ndarray) -> np.ndarray:
     """Both biases, where the pre-activations stand."""
     total = np.zeros(slots * sizes.hidden, weights.dtype)
-    for name, places in bias_places(cell, blocks):
-        (_, start) = blocks[name]
-        for gate, slot in enumerate(places):
-            total[slot : slot + sizes.hidden] += weights[start + gate * sizes.hidden :][: sizes.hidden]
+    with np.errstate(all="ignore"):  # as in the kernels: what overflows is inf, without a warning
+        for name, places in bias_places(cell, blocks):
+            (_, start) = blocks[name]
+            for gate, slot in enumerate(places):
+                total[slot : slot + sizes.hidden] += weights[start + gate * sizes.hidden :][: sizes.hidden]
     return total
 
 
@@ -159,5 +160,9 @@ def input_matrix(x: np.ndarray, steps: Steps) -> Matrix:
     return Matrix(flat(x), steps.rows, 0, x.shape[-1])
 
 
-def dropout_scale(desc: RNNDescriptor) -> Any:
-    return desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
+def drop(source: Matrix, target: Matrix, kept: Matrix, desc: RNNDescriptor) -> Matrix:
+    """Write `source`, or its gradient, with dropout applied into `target`, and return that."""
+    scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
+    count, width = target.rows.size, target.stride
+    team.run(dropout.drop, count * width, target, source, kept, scale, count, width)
+    return target

@@ -10,7 +10,7 @@ from rnnkit import checks
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import wrong_type
 from rnnkit.steps import steps_of
-from rnnkit.workspace import Memory, Workspace
+from rnnkit.workspace import Memory, Workspace, check_workspace
 
 
 class Forward(NamedTuple):
@@ -186,7 +186,7 @@ def backward(
     checks.weights("backward", w, desc)
     if not isinstance(workspace, Workspace):
         raise wrong_type("backward", "workspace", "the Workspace of a forward", workspace)
-    workspace.check("backward", desc)
+    check_workspace("backward", workspace, desc)
     seq_len, batch_size = workspace.steps.seq_len, workspace.steps.batch_size
     checks.dy("backward", dy, seq_len, batch_size, desc)
     checks.hidden("backward", "dhy", dhy, batch_size, desc)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import prod
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +94,19 @@ class Memory:
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray] = {}
+        self._lent = Lock()
         self.generation = 0
+
+    @contextmanager
+    def lend(self) -> Iterator[Memory]:
+        """Give a memory to work in: this one, or a new one while another thread works in this."""
+        if not self._lent.acquire(blocking=False):
+            yield Memory()
+            return
+        try:
+            yield self
+        finally:
+            self._lent.release()
 
     def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return an aligned array, not cleared, that is valid until the name is taken again."""
@@ -118,24 +133,10 @@ class Workspace:
 
     def __init__(self, desc: RNNDescriptor, x: Any, steps: Steps, memory: Memory, seed: int | None) -> None:
         memory.generation += 1
-        self._generation = memory.generation
+        self.generation = memory.generation
         self.desc, self.x, self.steps, self.memory, self.seed = desc, x, steps, memory, seed
         layout = workspace_layout(desc, steps.seq_len, steps.batch_size)
         self.arrays = {name: memory.take(name, shape, dtype) for name, shape, dtype in layout}
-
-    def check(self, function: str, desc: RNNDescriptor | None = None) -> None:
-        """Raise unless the workspace is still valid, and belongs to the descriptor where one is given."""
-        if self._generation != self.memory.generation:
-            raise WorkspaceError(
-                message(
-                    function,
-                    "workspace",
-                    "be the one that the latest forward on its memory returned",
-                    "an older one, whose memory that forward has taken",
-                )
-            )
-        if desc is not None and desc != self.desc:
-            raise WorkspaceError(message(function, "workspace", f"be of {desc}", f"one of {self.desc}"))
 
     def hidden(self, layer: int, direction: int = 0) -> np.ndarray:
         """Return every step's hidden state.
@@ -196,7 +197,7 @@ class Workspace:
         return view
 
     def _check_place(self, function: str, layer: int, direction: int) -> None:
-        self.check(function)
+        check_workspace(function, self)
         bounds = (
             ("layer", layer, "num_layers", self.desc.num_layers),
             ("direction", direction, "num_directions", self.desc.num_directions),
@@ -206,3 +207,12 @@ class Workspace:
                 raise wrong_type(function, name, "an int", value)
             if not 0 <= value < count:
                 raise ValueError(message(function, name, f"be in 0..{limit}-1={count - 1}", value))
+
+
+def check_workspace(function: str, workspace: Workspace, desc: RNNDescriptor | None = None) -> None:
+    """Raise unless the workspace is still valid, and belongs to the descriptor where one is given."""
+    if workspace.generation != workspace.memory.generation:
+        expected = "be the one that the latest forward on its memory returned"
+        raise WorkspaceError(message(function, "workspace", expected, "an older one, whose memory is used again"))
+    if desc is not None and desc != workspace.desc:
+        raise WorkspaceError(message(function, "workspace", f"be of {desc}", f"one of {workspace.desc}"))

@@ -1,0 +1,20 @@
+"""Dropout between layers (Srivastava et al. 2014, inverted: what is kept is scaled); its own gradient."""
+
+from .barrier import meet, open_work
+from .gemm import offset, share
+from .jit import kernel
+
+
+@kernel
+def drop(target, source, kept, scale, count, columns, member, members, sync):
+    """target = source * (scale where `kept`, else 0), for `count` rows of three row lists; scale is finite."""
+    open_work(sync, member, members)
+    first, last = share(count, member, members)
+    zero = scale - scale
+    for row in range(first, last):
+        to, at, mask = offset(target, row), offset(source, row), offset(kept, row)
+        for j in range(columns):
+            factor = scale if kept.data[mask + j] else zero
+            target.data[to + j] = source.data[at + j] * factor
+    if members > 1:
+        meet(sync, 0, members)
