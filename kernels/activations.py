@@ -20,6 +20,9 @@ from .simd import emit_fma, fma
 _LOG2 = Fraction("0.6931471805599453094172321214581765680755")
 
 
+_NEAR = 0.26  # tanh(0.26) is just above 1/4; below, the roundings of e + 2 and of the quotient would cost 2.3 units
+
+
 class _Format(NamedTuple):
     """A binary floating-point format and what the reduction of exp needs in it."""
 
@@ -28,7 +31,8 @@ class _Format(NamedTuple):
     mantissa: int  # stored bits
     bias: int  # of the exponent
     high_bits: int  # of log(2)'s leading part: n * high is exact for every n that occurs
-    degree: int  # of exp's Taylor series; the first omitted term is below a quarter of a unit in the last place of p
+    exp_degree: int  # of the Taylor series of exp, and number of terms of tanh's: each leaves out less than a quarter
+    tanh_terms: int  # of a unit in the last place
     tanh_limit: float  # 2|x| from which tanh rounds to 1
     exp_limit: float  # -v from which exp rounds to 0, subnormal results included
 
@@ -39,24 +43,50 @@ class _Format(NamedTuple):
 
 
 _FORMATS = {
-    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 18.1, 104.0),
-    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 38.2, 746.0),
+    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 104.0),
+    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 746.0),
 }
+
+
+def _emit_series(builder, x, coefficients):
+    """c0 + x*(c1 + x*(c2 + ...)), Horner's scheme in fused multiply-adds."""
+    *rest, total = [x.type(float(coefficient)) for coefficient in coefficients]
+    for coefficient in reversed(rest):
+        total = emit_fma(builder, total, x, coefficient)
+    return total
 
 
 @intrinsic
 def _exp_minus_one(typingctx, r):
-    """exp(r) - 1 for |r| <= log(2)/2: r + r**2 * (1/2! + r/3! + ...), Horner's scheme in fused multiply-adds."""
+    """exp(r) - 1 for |r| <= log(2)/2: r + r**2 * (1/2! + r/3! + ...)."""
+
+    def generate(context, builder, signature, arguments):
+        (x,) = arguments
+        coefficients = [Fraction(1, math.factorial(k)) for k in range(2, _FORMATS[r].exp_degree + 1)]
+        return emit_fma(builder, builder.fmul(x, x), _emit_series(builder, x, coefficients), x)
+
+    return r(r), generate
+
+
+def _tanh_coefficients(terms):
+    """a with tanh(x) = x * (a[0] + a[1]*x**2 + ...), from tanh' = 1 - tanh**2."""
+    a = [Fraction(1)]
+    while len(a) < terms:
+        a.append(-sum(p * q for p, q in zip(a, reversed(a), strict=True)) / (2 * len(a) + 1))
+    return a
+
+
+@intrinsic
+def _tanh_near_zero(typingctx, x):
+    """tanh(x) for |x| < _NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...)."""
 
     def generate(context, builder, signature, arguments):
         (value,) = arguments
-        coefficients = [value.type(1 / math.factorial(k)) for k in range(_FORMATS[r].degree, 1, -1)]
-        tail = ir.Constant(value.type, coefficients[0].constant)
-        for coefficient in coefficients[1:]:
-            tail = emit_fma(builder, tail, value, coefficient)
-        return emit_fma(builder, builder.fmul(value, value), tail, value)
+        square = builder.fmul(value, value)
+        tail = _emit_series(builder, square, _tanh_coefficients(_FORMATS[x].tanh_terms)[1:])
+        return emit_fma(builder, builder.fmul(value, square), tail, value)
 
-    return r(r), generate
+    return x(x), generate
 
 
 def _power_of_two(raised):
@@ -100,20 +130,20 @@ def _reduced_of(v):
 
 
 def tanh(x):
-    """Hyperbolic tangent: e/(e + 2) with e = exp(2|x|) - 1, and the sign of x. Within 2.5 units in the last place."""
+    """Hyperbolic tangent: e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
 
 
 @overload(tanh, jit_options=OPTIONS)
 def _tanh_of(x):
     form = _FORMATS[x]
-    limit, one, two = form.real(form.tanh_limit), form.real(1), form.real(2)
+    limit, near, one, two = form.real(form.tanh_limit), form.real(_NEAR), form.real(1), form.real(2)
 
     def tanh(x):
         v = two * abs(x)
         shifted, p = _reduced(limit if v > limit else v)
         scale = _scale(shifted)
         e = fma(scale, p, scale - one)
-        return math.copysign(e / (e + two), x)
+        return math.copysign(_tanh_near_zero(x) if abs(x) < near else e / (e + two), x)
 
     return tanh
 

@@ -1,0 +1,227 @@
+"""The kernels by themselves: activations against higher precision, products against NumPy, the team, the cache."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import numba
+import numpy as np
+import pytest
+
+from rnnkit.kernels import gemm, jit, team
+from rnnkit.kernels.activations import sigmoid, tanh
+from rnnkit.kernels.barrier import SYNC_SIZE, meet, open_work
+from rnnkit.kernels.gemm import Matrix
+from rnnkit.kernels.jit import kernel
+
+DTYPES = ("float32", "float64")
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
+
+
+@kernel
+def _all_tanh(x, y):
+    for i in range(x.size):
+        y[i] = tanh(x[i])
+
+
+@kernel
+def _all_sigmoid(x, y):
+    for i in range(x.size):
+        y[i] = sigmoid(x[i])
+
+
+def _logistic(x):
+    return np.where(x < 0, np.exp(-np.abs(x)), 1) / (1 + np.exp(-np.abs(x)))
+
+
+def _sweep(dtype):
+    rng = np.random.default_rng(0)
+    tiny = rng.normal(size=200_000) * 10.0 ** rng.uniform(-12, 2, 200_000)
+    return np.concatenate([np.linspace(-20, 20, 400_001), np.linspace(-800, 800, 100_001), tiny, SPECIAL]).astype(dtype)
+
+
+# In units in the last place, relative, over the whole range.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("compiled", "exact", "bound"), [(_all_tanh, np.tanh, 2.0), (_all_sigmoid, _logistic, 3.0)])
+def test_activations_are_accurate(compiled, exact, bound, dtype):
+    x = _sweep(dtype)
+    y = np.empty_like(x)
+    compiled(x, y)
+    with np.errstate(under="ignore"):
+        expected = exact(x.astype(np.longdouble))
+    assert np.array_equal(np.isnan(y), np.isnan(x))
+    number = ~np.isnan(x)
+    unit = np.spacing(np.abs(expected[number]).astype(dtype)).astype(np.longdouble)
+    error = np.abs(y[number].astype(np.longdouble) - expected[number]) / unit
+    worst = int(error.argmax())
+    assert error[worst] <= bound, f"{error[worst]:.2f} units at {x[number][worst]!r}"
+    low = -1 if exact is np.tanh else 0
+    assert y[number].min() >= low and y[number].max() <= 1
+
+
+def test_tanh_keeps_the_sign_of_zero():
+    y = np.empty(2)
+    _all_tanh(np.array([0.0, -0.0]), y)
+    assert np.signbit(y).tolist() == [False, True]
+
+
+def _flat(array):
+    return array.reshape(-1)
+
+
+def _rows(array, rows=None):
+    rows = np.arange(len(array)) if rows is None else rows
+    return Matrix(_flat(array), rows, 0, array.shape[1])
+
+
+def _packed(b):
+    panels = np.full(gemm.panel_size(*b.shape, 1, b.itemsize), np.nan, b.dtype)
+    gemm.pack_weight_rows(panels, _rows(b), len(b), b.shape[1], 0, 1, np.zeros(SYNC_SIZE, np.int64))
+    return panels
+
+
+def _chains(start, a, b):
+    """start + a @ b as chains of fused multiply-adds, k ascending, in a precision that hides no other order."""
+    total = start.astype(np.longdouble)
+    for k in range(a.shape[1]):
+        term = a[:, k, None].astype(np.longdouble) * b[k].astype(np.longdouble)
+        total = (total + term).astype(a.dtype).astype(np.longdouble)
+    return total.astype(a.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 21])
+@pytest.mark.parametrize("units", [1, 7, 8, 16, 17, 33, 64, 65])
+def test_a_product_is_chains_of_fused_multiply_adds(dtype, count, units):
+    """Bit for bit, for every number of rows and columns: float32 products are exact in the wider type."""
+    rng = np.random.default_rng(count * 100 + units)
+    a, b = rng.normal(size=(count, 19)).astype(dtype), rng.normal(size=(19, units)).astype(dtype)
+    c = rng.normal(size=(count, units)).astype(dtype)
+    expected = _chains(c, a, b)
+    zeros = np.zeros(units, dtype)
+    arguments = (_rows(a), count, 19, _packed(b), units, zeros, False, 0, 1, np.zeros(SYNC_SIZE, np.int64))
+    gemm.rows_product(_rows(c), *arguments)
+    if dtype == "float32":
+        assert np.array_equal(c, expected)
+    else:  # a longdouble has too few bits to hold a float64 product exactly
+        np.testing.assert_allclose(c, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("depth", [0, 1, 3, 4, 5, 1023, 1024, 1030])
+def test_a_product_of_any_depth(dtype, depth):
+    rng = np.random.default_rng(depth)
+    a, b = rng.normal(size=(9, depth)).astype(dtype), rng.normal(size=(depth, 35)).astype(dtype)
+    c = np.full((9, 35), np.nan, dtype)
+    zeros = np.zeros(35, dtype)
+    gemm.rows_product(_rows(c), _rows(a), 9, depth, _packed(b), 35, zeros, True, 0, 1, np.zeros(SYNC_SIZE, np.int64))
+    np.testing.assert_allclose(c, a.astype("f8") @ b.astype("f8"), atol=2e-4 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("count", "columns", "units"), [(1, 1, 1), (17, 5, 3), (1030, 33, 17), (40, 16, 64)])
+def test_a_product_over_chosen_rows(dtype, count, columns, units):
+    """Only listed rows count: the others hold NaN."""
+    rng = np.random.default_rng(count)
+    chosen = rng.permutation(2 * count)[:count]
+    a, b = np.full((2 * count, columns), np.nan, dtype), np.full((2 * count, units), np.nan, dtype)
+    a[chosen], b[chosen] = rng.normal(size=(count, columns)), rng.normal(size=(count, units))
+    c = np.ones((columns, units), dtype)
+    size = c.itemsize
+    panels = np.empty(gemm.panel_size(gemm.depth_block(size), units, 1, size), dtype)
+    block = np.empty(gemm.transposed_size(columns, size), dtype)
+    sync = np.zeros(SYNC_SIZE, np.int64)
+    matrices = (_rows(a, chosen), _rows(b, chosen))
+    gemm.product_over_rows(_rows(c), columns, *matrices, count, units, panels, block, 0, 1, sync)
+    expected = 1 + a[chosen].astype("f8").T @ b[chosen].astype("f8")
+    np.testing.assert_allclose(c, expected, atol=2e-4 if dtype == "float32" else 1e-11)
+
+
+@kernel
+def _sign(seen, member, members, sync):
+    open_work(sync, member, members)
+    seen[member] = members
+    if members > 1:
+        meet(sync, 0, members)
+
+
+class _Trouble(Exception):
+    pass
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.setattr(team, "_wanted_size", lambda: 2)
+
+
+@pytest.mark.parametrize(("work", "expected"), [(10**9, [2, 2]), (1, [1, 0])])
+def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected):
+    seen = np.zeros(2)
+    team.run(_sign, work, seen)
+    assert seen.tolist() == expected
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_an_error_in_a_member_is_raised_and_the_next_call_works(two_threads, who):
+    def troubled(seen, member, members, sync):
+        if member == who:
+            raise _Trouble
+        _sign(seen, member, members, sync)
+
+    seen = np.zeros(2)
+    with pytest.raises(_Trouble):
+        team.run(troubled, 10**9, seen)
+    team.run(_sign, 10**9, seen)
+    assert seen.tolist() == [2, 2]
+
+
+def test_a_sleeping_helper_is_woken(two_threads):
+    for _ in range(3):
+        seen = np.zeros(2)
+        team.run(_sign, 10**9, seen)
+        assert seen.tolist() == [2, 2]
+        (helper,) = team._team.helpers
+        deadline = time.monotonic() + 60
+        while not helper.asleep and time.monotonic() < deadline:
+            os.sched_yield()
+        assert helper.asleep
+
+
+def test_the_number_of_threads_is_numbas():
+    before = numba.get_num_threads()
+    assert team._wanted_size() == before
+    numba.set_num_threads(1)
+    assert team._wanted_size() == 1
+    numba.set_num_threads(before)
+
+
+def test_an_edited_source_is_compiled_anew(tmp_path, monkeypatch):
+    """Numba itself would serve the stale kernel where only a file that it calls into has changed."""
+    sources = tmp_path / "kernels"
+    shutil.copytree(jit._SOURCES, sources)
+    monkeypatch.setattr(jit, "_SOURCES", sources)
+    assert jit._cache_folder() == jit._FOLDER
+    (sources / "activations.py").write_text("# edited\n")
+    assert jit._cache_folder() != jit._FOLDER
+    assert jit._cache_folder().parent == jit._FOLDER.parent
+
+
+def test_the_users_own_cache_folder_is_left_as_it_was():
+    before = numba.config.CACHE_DIR
+    kernel(lambda x: x)
+    assert before == numba.config.CACHE_DIR
+
+
+@pytest.mark.parametrize("place", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_without_a_writeable_cache_it_works_all_the_same(tmp_path, place):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    program = (
+        "import numpy as np\nfrom rnnkit.kernels.gemm import share\nprint(share(10, 1, 3))\n"
+        "from rnnkit.kernels import jit\nassert not jit._writable(jit._FOLDER)\n"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": "", place: str(blocked)}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "(3, 6)\n"), run.stderr
