@@ -1,8 +1,9 @@
 """The time loop of one layer in one direction, forward and backward, written once for every cell.
 
-The rows of a batch are listed step by step (`Steps`): at each step only those whose sequence is that long, so padding
-is never read. All units of a layer are shared out by panels; a member computes the products and the gates of its own
-units, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is complete.
+The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
+padding is never read. The work is shared out in one of two ways. By units: a member computes the products and the gates
+of its own panels, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is
+complete. By rows (`bounds`): a member runs its own rows of the batch, which nobody else needs, without meeting.
 """
 
 from typing import NamedTuple
@@ -171,8 +172,38 @@ def step(
 
 
 @kernel
+def _shares_rows(bounds, members):
+    """Whether each member has its own rows of the batch, from bounds[member] to bounds[member + 1] of every step."""
+    return members > 1 and bounds.size == members + 1
+
+
+@kernel
+def _rows_of_step(starts, t, bounds, member, members):
+    """[first, last) of the positions at step t that the member works on."""
+    if not _shares_rows(bounds, members):
+        return starts[t], starts[t + 1]
+    active = starts[t + 1] - starts[t]
+    return starts[t] + min(bounds[member], active), starts[t] + min(bounds[member + 1], active)
+
+
+@kernel
 def forward(
-    cell, sizes, reverse, starts, x, panels, bias, zeros, gates, chunk, batch_size, states, member, members, sync
+    cell,
+    sizes,
+    reverse,
+    starts,
+    bounds,
+    x,
+    panels,
+    bias,
+    zeros,
+    gates,
+    chunk,
+    batch_size,
+    states,
+    member,
+    members,
+    sync,
 ):
     """All steps of one layer in one direction, `chunk` steps of input products at a time.
 
@@ -181,14 +212,23 @@ def forward(
     """
     open_work(sync, member, members)
     steps = starts.size - 1
-    first_vector, last_vector = share(vectors_of(bias, sizes.hidden), member, members)
+    by_rows = _shares_rows(bounds, members)
+    crew_member, crew = (0, 1) if by_rows else (member, members)
+    first_vector, last_vector = share(vectors_of(bias, sizes.hidden), crew_member, crew)
     for first in range(0, steps, chunk):
         last = min(first + chunk, steps)
         low, high = (steps - last, steps - first) if reverse else (first, last)
         buffer = Matrix(gates.data, gates.rows, gates.start - low * batch_size * gates.stride, gates.stride)
-        project_inputs(cell, sizes, x, panels, bias, buffer, starts[low], starts[high], first_vector, last_vector)
+        first_row, last_row = starts[low], starts[high]
+        if by_rows:  # the input products of a chunk are one block all the same: share its rows evenly
+            first_row, last_row = share(last_row - first_row, member, members)
+            first_row, last_row = first_row + starts[low], last_row + starts[low]
+        project_inputs(cell, sizes, x, panels, bias, buffer, first_row, last_row, first_vector, last_vector)
+        if by_rows:
+            meet(sync, 0, members)
         for index in range(low, high):
             t = low + high - 1 - index if reverse else index
+            first_row, last_row = _rows_of_step(starts, t, bounds, member, members)
             step(
                 cell,
                 sizes,
@@ -197,16 +237,18 @@ def forward(
                 zeros,
                 buffer,
                 states,
-                starts[t],
-                starts[t + 1],
+                first_row,
+                last_row,
                 first_vector,
                 last_vector,
-                member,
-                members,
+                crew_member,
+                crew,
                 sync,
             )
-            if members > 1:
-                meet(sync, 0, members)
+            if crew > 1:
+                meet(sync, 0, crew)
+        if by_rows:
+            meet(sync, 0, members)
 
 
 class Gradients(NamedTuple):
@@ -236,69 +278,87 @@ def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
 
 
 @kernel
-def backward(cell, sizes, reverse, starts, panels, zeros, gates, states, gradients, member, members, sync):
+def _project_gradient(
+    sizes, panels, zeros, gradients, first_row, last_row, first_vector, last_vector, crew_member, crew, sync
+):
+    """Gradient of what the projection multiplied, from that of its sum; the sum's own columns first, all, then meet."""
+    first_output, last_output = share(vectors_of(zeros, sizes.output), crew_member, crew)
+    first, last = columns_of(zeros, first_output, last_output, sizes.output)
+    total = gradients.projection
+    _add_output_gradient(total, gradients.hidden, gradients.dy, first_row, last_row, first, last)
+    if crew > 1:
+        meet(sync, 0, crew)
+    product(
+        gradients.output,
+        total,
+        first_row,
+        last_row,
+        sizes.output,
+        panels.projection,
+        first_vector,
+        last_vector,
+        sizes.hidden,
+        (0,),
+        zeros,
+        True,
+    )
+
+
+@kernel
+def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last):
+    """`differentiate` for the rows of a step."""
+    output, dgates, carry, dcells = gradients.output, gradients.gates, gradients.hidden, gradients.cells
+    hidden, cells = states.hidden, states.cells
+    for row in range(first_row, last_row):
+        differentiate(
+            cell,
+            gates.data,
+            offset(gates, row),
+            dgates.data,
+            offset(dgates, row),
+            first,
+            last,
+            output.data,
+            offset(output, row),
+            cells.data,
+            offset(cells, row),
+            offset(states.next_cells, row),
+            dcells.data,
+            offset(dcells, row),
+            hidden.data,
+            offset(hidden, row),
+            carry.data,
+            offset(carry, row),
+        )
+
+
+@kernel
+def backward(cell, sizes, reverse, starts, bounds, panels, zeros, gates, states, gradients, member, members, sync):
     """Gradients of all steps, last step first: the gates' gradients of every row, and those of the initial states."""
     open_work(sync, member, members)
     steps = starts.size - 1
-    first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), member, members)
+    crew_member, crew = (0, 1) if _shares_rows(bounds, members) else (member, members)
+    first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), crew_member, crew)
     first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
-    first_output, last_output = share(vectors_of(zeros, sizes.output), member, members)
-    begin_column, end_column = columns_of(zeros, first_output, last_output, sizes.output)
-    dgates, carry, hidden = gradients.gates, gradients.hidden, states.hidden
+    first_output, last_output = share(vectors_of(zeros, sizes.output), crew_member, crew)
+    dgates, carry = gradients.gates, gradients.hidden
     start_column, columns = recurrent_columns(cell)
     recurrent = Matrix(dgates.data, dgates.rows, dgates.start + start_column, dgates.stride)
-    projected = panels.projection.size > 0
     for index in range(steps):
         t = index if reverse else steps - 1 - index
-        first_row, last_row = starts[t], starts[t + 1]
-        if projected:
-            _add_output_gradient(
-                gradients.projection, carry, gradients.dy, first_row, last_row, begin_column, end_column
-            )
-            if members > 1:
-                meet(sync, 0, members)
-            product(
-                gradients.output,
-                gradients.projection,
-                first_row,
-                last_row,
-                sizes.output,
-                panels.projection,
-                first_vector,
-                last_vector,
-                sizes.hidden,
-                (0,),
-                zeros,
-                True,
+        first_row, last_row = _rows_of_step(starts, t, bounds, member, members)
+        if panels.projection.size > 0:
+            _project_gradient(
+                sizes, panels, zeros, gradients, first_row, last_row, first_vector, last_vector, crew_member, crew, sync
             )
         else:
             _add_output_gradient(gradients.output, carry, gradients.dy, first_row, last_row, first, last)
-        for row in range(first_row, last_row):
-            differentiate(
-                cell,
-                gates.data,
-                offset(gates, row),
-                dgates.data,
-                offset(dgates, row),
-                first,
-                last,
-                gradients.output.data,
-                offset(gradients.output, row),
-                states.cells.data,
-                offset(states.cells, row),
-                offset(states.next_cells, row),
-                gradients.cells.data,
-                offset(gradients.cells, row),
-                hidden.data,
-                offset(hidden, row),
-                carry.data,
-                offset(carry, row),
-            )
+        _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
         complete_gradient(
             cell,
             gates,
             dgates,
-            hidden,
+            states.hidden,
             carry,
             first_row,
             last_row,
@@ -306,12 +366,12 @@ def backward(cell, sizes, reverse, starts, panels, zeros, gates, states, gradien
             zeros,
             first_vector,
             last_vector,
-            member,
-            members,
+            crew_member,
+            crew,
             sync,
         )
-        if members > 1:
-            meet(sync, 0, members)
+        if crew > 1:
+            meet(sync, 0, crew)
         product(
             carry,
             recurrent,

@@ -105,15 +105,16 @@ _team = None
 _alone = np.zeros(SYNC_SIZE, np.int64)
 
 
-def _wanted_size():
-    """NUMBA_NUM_THREADS, or what numba.set_num_threads said; asking Numba itself would start a threading layer."""
+def wanted_size():
+    """Return the number of threads: NUMBA_NUM_THREADS, or what numba.set_num_threads said since."""
+    # Asking Numba itself would start its threading layer.
     return numba.get_num_threads() if parallel._is_initialized else numba.config.NUMBA_NUM_THREADS
 
 
 def _current():
     """The team of the wanted size, its lock taken, or None while another thread's call has it."""
     global _team
-    size = _wanted_size()
+    size = wanted_size()
     with _creation:
         if _team is None or _team.size != size:
             if _team is not None and not _team.busy.acquire(blocking=False):
@@ -132,7 +133,7 @@ def _forget(team=None):
 
 def run(kernel, work, *arguments):
     """Run `kernel(*arguments, member, members, sync)` on all members of the team, for `work` multiply-adds in all."""
-    team = _current() if work > _SMALL_WORK and _wanted_size() > 1 else None
+    team = _current() if work > _SMALL_WORK and wanted_size() > 1 else None
     if team is None:
         kernel(*arguments, 0, 1, _alone)
         return

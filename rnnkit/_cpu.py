@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit._cpu_backward import backward
-from rnnkit._cpu_layer import Layer, Packed, Run, drop, input_matrix, layers_of, pack, states_of, zeros
+from rnnkit._cpu_layer import Layer, Packed, Run, drop, input_matrix, layers_of, pack, row_bounds, states_of, zeros
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import loop, team
@@ -49,6 +49,7 @@ def _run_layer(
         sizes,
         bool(direction),
         steps.starts,
+        row_bounds(layer, steps, gates.itemsize),
         source,
         packed.panels,
         packed.bias,

@@ -6,7 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit._cpu_layer import Run, arange, bias_places, drop, flat, input_matrix, layers_of, states_of, zeros
+from rnnkit._cpu_layer import (
+    Run,
+    arange,
+    bias_places,
+    drop,
+    flat,
+    input_matrix,
+    layers_of,
+    row_bounds,
+    states_of,
+    zeros,
+)
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import gemm, loop, team
@@ -102,6 +113,7 @@ class _LayerGradient:
             self.sizes,
             bool(self.direction),
             self.steps.starts,
+            row_bounds(self.layer, self.steps, self.weights.itemsize),
             self._panels(),
             self.zeros,
             self.gates,

@@ -18,6 +18,8 @@ from rnnkit.steps import Steps
 from rnnkit.weights import weight_layout
 from rnnkit.workspace import Memory, gate_slots
 
+_CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
+
 
 class Packed(NamedTuple):
     """Weights of one pseudo-layer as the time loop reads them."""
@@ -154,6 +156,20 @@ def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop
         Matrix(cells, before, 0, size),
         Matrix(cells, after, 0, size),
     )
+
+
+def row_bounds(layer: Layer, steps: Steps, itemsize: int) -> np.ndarray:
+    """Where to cut the batch, if the threads shall share its rows; empty if they shall share the units.
+
+    Sharing rows saves a meeting a step, but each thread then reads all recurrent weights in every step: they must fit
+    into its cache, and the rows must come out even.
+    """
+    threads = team.wanted_size()
+    weights = len(protocol.recurrent_slots(layer.cell)) * layer.sizes.hidden * layer.sizes.output * itemsize
+    rows = -(-steps.batch_size // threads) * threads
+    if weights > _CACHED_BYTES or rows * 8 > steps.batch_size * 9:
+        return arange(0)
+    return steps.bounds(threads)
 
 
 def input_matrix(x: np.ndarray, steps: Steps) -> Matrix:

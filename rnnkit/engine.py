@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rnnkit import checks
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.errors import wrong_type
+from rnnkit.errors import message, wrong_type
 from rnnkit.steps import steps_of
 from rnnkit.workspace import Memory, Workspace, check_workspace
 
@@ -118,6 +118,9 @@ def forward(
     checks.seed("forward", seed)
     if workspace is not None and not isinstance(workspace, Workspace):
         raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
+    if workspace is not None and workspace.memory.holds(x):
+        expected = "not view the workspace, whose memory is used again"
+        raise ValueError(message("forward", "x", expected, "a view of it", "give a copy, or another workspace"))
     if desc.dropout == 0:
         seed = None
     elif seed is None:

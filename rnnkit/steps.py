@@ -34,6 +34,11 @@ class Steps(NamedTuple):
         """Whether any sequence is shorter than T."""
         return self.rows.size < self.rows_in_all
 
+    def bounds(self, parts: int) -> np.ndarray:
+        """Return (parts + 1,) int64 where to cut the rows of every step, so that each part has its share."""
+        done = np.concatenate([[0], np.cumsum(-np.sort(-self.lengths))])
+        return np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
+
     def initial(self, direction: int) -> int:
         """Return where the initial state stands in arrays (T + D, N, ...)."""
         return self.seq_len + 1 if direction else 0

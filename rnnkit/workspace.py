@@ -97,6 +97,10 @@ class Memory:
         self._lent = Lock()
         self.generation = 0
 
+    def holds(self, array: np.ndarray) -> bool:
+        """Return whether the array may be a view of this memory."""
+        return any(np.may_share_memory(array, held) for held in self._held.values())
+
     @contextmanager
     def lend(self) -> Iterator[Memory]:
         """Give a memory to work in: this one, or a new one while another thread works in this."""

@@ -153,7 +153,7 @@ class _Trouble(Exception):
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    monkeypatch.setattr(team, "_wanted_size", lambda: 2)
+    monkeypatch.setattr(team, "wanted_size", lambda: 2)
 
 
 @pytest.mark.parametrize(("work", "expected"), [(10**9, [2, 2]), (1, [1, 0])])
@@ -191,9 +191,9 @@ def test_a_sleeping_helper_is_woken(two_threads):
 
 def test_the_number_of_threads_is_numbas():
     before = numba.get_num_threads()
-    assert team._wanted_size() == before
+    assert team.wanted_size() == before
     numba.set_num_threads(1)
-    assert team._wanted_size() == 1
+    assert team.wanted_size() == 1
     numba.set_num_threads(before)
 
 
