@@ -1,0 +1,251 @@
+"""One network with its arrays, all drawn from one seed: what every test runs on."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import reference
+
+import rnnkit
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A descriptor's fields, the sizes of a batch and the seed of all values.
+
+    Every value is a float32 number in either dtype, so a problem and its twin in the other dtype are the same.
+    """
+
+    mode: str
+    input_size: int = 3
+    hidden_size: int = 4
+    num_layers: int = 1
+    bidirectional: bool = False
+    bias: str = "both"
+    input_mode: str = "linear"
+    proj_size: int | None = None
+    dropout: float = 0.0
+    cell_clip: tuple[float, float] | None = None
+    reset_after: bool = True
+    dtype: str = "float64"
+    seq_len: int = 4
+    batch_size: int = 3
+    lengths: tuple[int, ...] | None = None
+    states: bool = True  # initial states given, or None
+    seed: int = 0
+
+    @cached_property
+    def desc(self):
+        return rnnkit.RNNDescriptor(
+            self.mode,
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
+            self.bidirectional,
+            bias=self.bias,
+            input_mode=self.input_mode,
+            proj_size=self.proj_size,
+            dropout=self.dropout,
+            cell_clip=self.cell_clip,
+            reset_after=self.reset_after,
+            dtype=self.dtype,
+        )
+
+    @property
+    def directions(self):
+        return 2 if self.bidirectional else 1
+
+    @property
+    def output_size(self):
+        return self.proj_size or self.hidden_size
+
+    @property
+    def hidden_shape(self):
+        return (self.num_layers * self.directions, self.batch_size, self.output_size)
+
+    @property
+    def cell_shape(self):
+        return (self.num_layers * self.directions, self.batch_size, self.hidden_size)
+
+    @property
+    def valid(self):
+        """(T, N) booleans: True up to each sequence's length."""
+        lengths = [self.seq_len] * self.batch_size if self.lengths is None else self.lengths
+        return np.arange(self.seq_len)[:, None] < np.array(lengths)[None]
+
+    def draw(self, stream, shape):
+        values = np.random.default_rng([self.seed, stream]).standard_normal(shape, np.float32)
+        return values.astype(self.dtype)
+
+    @cached_property
+    def w(self):
+        """Scaled by 1/sqrt(H), so that states keep their size through steps and layers."""
+        values = np.random.default_rng([self.seed, 0]).uniform(-1, 1, rnnkit.num_weights(self.desc))
+        return (values / np.sqrt(self.hidden_size)).astype(np.float32).astype(self.dtype)
+
+    @cached_property
+    def x(self):
+        return self.draw(1, (self.seq_len, self.batch_size, self.input_size))
+
+    @cached_property
+    def hx(self):
+        return self.draw(2, self.hidden_shape) if self.states else None
+
+    @cached_property
+    def cx(self):
+        return self.draw(3, self.cell_shape) if self.states and self.mode == "lstm" else None
+
+    @cached_property
+    def lengths_array(self):
+        return None if self.lengths is None else np.array(self.lengths, np.int64)
+
+    @cached_property
+    def dy(self):
+        return self.draw(4, (self.seq_len, self.batch_size, self.directions * self.output_size))
+
+    @cached_property
+    def dhy(self):
+        return self.draw(5, self.hidden_shape)
+
+    @cached_property
+    def dcy(self):
+        return self.draw(6, self.cell_shape) if self.mode == "lstm" else None
+
+    @property
+    def inputs(self):
+        """w, x, hx, cx: the positional arguments after the descriptor."""
+        return self.w, self.x, self.hx, self.cx
+
+    @property
+    def cotangents(self):
+        """dy, dhy, dcy: the positional arguments of backward after the workspace."""
+        return self.dy, self.dhy, self.dcy
+
+    @property
+    def views(self):
+        return rnnkit.weight_views(self.desc, self.w)
+
+    def twin(self, **changes):
+        return replace(self, **changes)
+
+    def forward(self, **options):
+        return rnnkit.forward(self.desc, *self.inputs, **{"lengths": self.lengths_array, "seed": self.seed, **options})
+
+    def infer(self):
+        return rnnkit.infer(self.desc, *self.inputs, lengths=self.lengths_array)
+
+    def backward(self, workspace, **options):
+        return rnnkit.backward(self.desc, self.w, workspace, *self.cotangents, **options)
+
+    @property
+    def kink(self):
+        """Distance of the training forward from the nearest kink."""
+        return self.reference(dropout_masks(self, self.seed)).kink
+
+    def reference(self, masks=None):
+        return reference.forward(
+            self.views,
+            self.x,
+            self.hx,
+            self.cx,
+            mode=self.mode,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            bidirectional=self.bidirectional,
+            proj_size=self.proj_size,
+            cell_clip=self.cell_clip,
+            reset_after=self.reset_after,
+            lengths=self.lengths,
+            masks=masks,
+        )
+
+
+# Every cell that the engine has, as fields of a Problem. The clip is narrow enough to bind in any of them.
+CLIP = (-0.2, 0.3)
+CELLS = {
+    "tanh": dict(mode="rnn_tanh"),
+    "relu": dict(mode="rnn_relu"),
+    "lstm": dict(mode="lstm"),
+    "lstm-projected": dict(mode="lstm", proj_size=2),
+    "lstm-clipped": dict(mode="lstm", cell_clip=CLIP),
+    "lstm-projected-clipped": dict(mode="lstm", proj_size=3, cell_clip=CLIP),
+    "gru": dict(mode="gru"),
+    "gru-reset-before": dict(mode="gru", reset_after=False),
+}
+
+# Differences, be they of float32 rounding or of a finite step, may not carry a value over a kink of ReLU or clip.
+KINK_MARGIN = 1e-3
+
+
+def smooth(problem):
+    """The problem with the first seed for which no value stands near a kink."""
+    twins = (problem.twin(seed=seed) for seed in range(problem.seed, problem.seed + 100))
+    return next(twin for twin in twins if twin.kink > KINK_MARGIN)
+
+
+def step_loop(problem):
+    """The problem through plan.step, one call a time step."""
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    hy, cy = problem.hx, problem.cx
+    y = np.empty((problem.seq_len, problem.batch_size, problem.output_size), problem.dtype)
+    for t in range(problem.seq_len):
+        y[t], hy, cy = plan.step(problem.x[t], hy, cy)
+    return rnnkit.Infer(y, hy, cy)
+
+
+def dropout_masks(problem, seed):
+    """The scaled masks (T, N, D*P) that the engine draws for this problem's layers, read off a network that shows them.
+
+    In a ReLU network whose biases are 1, whose weight_hh is 0 and whose direction d passes on the outputs of direction
+    d below, an output is 1 where its input was dropped and at least 2 where it was kept.
+    """
+    probe = problem.twin(
+        mode="rnn_relu",
+        hidden_size=problem.output_size,
+        bias="input",
+        input_mode="linear",
+        proj_size=None,
+        cell_clip=None,
+        reset_after=True,
+        lengths=None,
+        states=False,
+    )
+    w = np.zeros_like(probe.w)
+    views = rnnkit.weight_views(probe.desc, w)
+    size, directions = probe.hidden_size, probe.directions
+    for name, view in views.items():
+        if name.startswith("bias"):
+            view[:] = 1
+        elif name.startswith("weight_ih") and not name.startswith("weight_ih_l0"):
+            view[:] = np.eye(directions * size)[(size if name.endswith("reverse") else 0) :][:size]
+    workspace = rnnkit.forward(probe.desc, w, probe.x, seed=seed).workspace
+    scale = 0.0 if problem.dropout == 1 else 1 / (1 - problem.dropout)
+    return [
+        scale * (np.concatenate([workspace.hidden(layer, d) for d in range(directions)], axis=2) > 1.5)
+        for layer in range(1, problem.num_layers)
+    ]
+
+
+def gradient_problem(problem):
+    """The loss of a float64 problem, its gradients by the engine, and the blocks of both: x, hx, cx, named weights.
+
+    The loss is the product of all outputs with the problem's cotangents.
+    """
+    blocks = {"x": problem.x, "hx": problem.hx, "cx": problem.cx, **problem.views}
+
+    def run(arrays):
+        w = rnnkit.pack_weights(problem.desc, {name: arrays[name] for name in problem.views})
+        states = arrays["x"], arrays.get("hx"), arrays.get("cx")
+        return w, rnnkit.forward(problem.desc, w, *states, lengths=problem.lengths_array, seed=problem.seed)
+
+    def loss(arrays):
+        outputs = run(arrays)[1][:3]
+        return sum(float(np.vdot(a, d)) for a, d in zip(outputs, problem.cotangents, strict=True) if d is not None)
+
+    def gradients(arrays):
+        w, outputs = run(arrays)
+        dx, dhx, dcx, dw = rnnkit.backward(problem.desc, w, outputs.workspace, *problem.cotangents)
+        found = {"x": dx, "hx": dhx, "cx": dcx, **rnnkit.weight_views(problem.desc, dw)}
+        return {name: found[name] for name in arrays}
+
+    return loss, gradients, {name: block for name, block in blocks.items() if block is not None}

@@ -1,0 +1,155 @@
+"""The naive twin: the equations gate by gate in float64, one sequence and one time step at a time.
+
+It shares no line and no import with rnnkit, so that a mistake there cannot be repeated here. Equations: `lstm` and
+the default `gru` are cuDNN's and PyTorch's (arXiv 1406.1078v1), `gru` with `reset_after=False` is arXiv 1406.1078v3.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Result(NamedTuple):
+    y: np.ndarray  # (T, N, D*P), zero beyond each length
+    hy: np.ndarray  # (L*D, N, P)
+    cy: np.ndarray | None  # (L*D, N, H)
+    hidden: list  # per pseudo-layer (T, N, P), zero beyond each length
+    cell: list  # per pseudo-layer (T, N, H), zero beyond each length
+    kink: float  # smallest distance of any value from a point where the network has no derivative
+
+
+class PseudoLayer(NamedTuple):
+    """The named weights of one layer and direction; what the network does not have is None."""
+
+    weight_ih: np.ndarray | None
+    weight_hh: np.ndarray
+    weight_hr: np.ndarray | None
+    bias_ih: np.ndarray | None
+    bias_hh: np.ndarray | None
+
+    def input_side(self, gate, x, size):
+        """W x + bW of one gate; without W (skip input) x itself takes the place of W x."""
+        rows = slice(gate * size, (gate + 1) * size)
+        product = x if self.weight_ih is None else self.weight_ih[rows] @ x
+        return product if self.bias_ih is None else product + self.bias_ih[rows]
+
+    def recurrent_side(self, gate, h, size):
+        """R h + bR of one gate."""
+        rows = slice(gate * size, (gate + 1) * size)
+        product = self.weight_hh[rows] @ h
+        return product if self.bias_hh is None else product + self.bias_hh[rows]
+
+    def both_sides(self, gate, x, h, size):
+        return self.input_side(gate, x, size) + self.recurrent_side(gate, h, size)
+
+
+def sigmoid(a):
+    return 0.5 * (1 + np.tanh(0.5 * a))  # the logistic function, without overflow
+
+
+def rnn_step(layer, x, h, size, mode):
+    a = layer.both_sides(0, x, h, size)
+    if mode == "rnn_tanh":
+        return np.tanh(a), np.inf
+    return np.maximum(a, 0), np.abs(a).min()
+
+
+def lstm_step(layer, x, h, c, size, cell_clip):
+    i = sigmoid(layer.both_sides(0, x, h, size))
+    f = sigmoid(layer.both_sides(1, x, h, size))
+    g = np.tanh(layer.both_sides(2, x, h, size))
+    o = sigmoid(layer.both_sides(3, x, h, size))
+    c = f * c + i * g
+    kink = np.inf
+    if cell_clip is not None:
+        low, high = cell_clip
+        kink = min(np.abs(c - low).min(), np.abs(c - high).min())
+        c = np.minimum(np.maximum(c, low), high)
+    h = o * np.tanh(c)
+    if layer.weight_hr is not None:
+        h = layer.weight_hr @ h
+    return h, c, kink
+
+
+def gru_step(layer, x, h, size, reset_after):
+    r = sigmoid(layer.both_sides(0, x, h, size))
+    z = sigmoid(layer.both_sides(1, x, h, size))
+    if reset_after:
+        n = np.tanh(layer.input_side(2, x, size) + r * layer.recurrent_side(2, h, size))
+    else:
+        n = np.tanh(layer.input_side(2, x, size) + layer.recurrent_side(2, r * h, size))
+    return (1 - z) * n + z * h
+
+
+def pseudo_layer(weights, layer, direction):
+    suffix = f"_l{layer}" + ("_reverse" if direction else "")
+    kinds = ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
+    named = (weights.get(kind + suffix) for kind in kinds)
+    return PseudoLayer(*(None if array is None else np.asarray(array, np.float64) for array in named))
+
+
+def run_sequence(layer, x, h, c, *, mode, hidden_size, reverse, cell_clip, reset_after):
+    """One sequence x (length, in) through one layer in one direction; states stand at their own time."""
+    hidden = np.zeros((len(x), len(h)))
+    cell = np.zeros((len(x), hidden_size))
+    kink = np.inf
+    for t in reversed(range(len(x))) if reverse else range(len(x)):
+        distance = np.inf
+        if mode == "lstm":
+            h, c, distance = lstm_step(layer, x[t], h, c, hidden_size, cell_clip)
+            cell[t] = c
+        elif mode == "gru":
+            h = gru_step(layer, x[t], h, hidden_size, reset_after)
+        else:
+            h, distance = rnn_step(layer, x[t], h, hidden_size, mode)
+        hidden[t] = h
+        kink = min(kink, distance)
+    return hidden, cell, h, c, kink
+
+
+def forward(
+    weights,
+    x,
+    hx=None,
+    cx=None,
+    *,
+    mode,
+    hidden_size,
+    num_layers=1,
+    bidirectional=False,
+    proj_size=None,
+    cell_clip=None,
+    reset_after=True,
+    lengths=None,
+    masks=None,
+):
+    """Run the network on x (T, N, I) with a dict of named weights.
+
+    `masks` holds the scaled dropout mask (T, N, D*P) of every layer's output but the last one's; None drops nothing.
+    A layer without `weight_ih` adds its input to every gate's pre-activation.
+    """
+    seq_len, batch_size = x.shape[:2]
+    directions = 2 if bidirectional else 1
+    out_size = proj_size or hidden_size
+    lengths = [seq_len] * batch_size if lengths is None else lengths
+    states = (num_layers * directions, batch_size)
+    hy = np.array(np.zeros((*states, out_size)) if hx is None else hx, np.float64)
+    cy = np.array(np.zeros((*states, hidden_size)) if cx is None else cx, np.float64)
+    hidden = [np.zeros((seq_len, batch_size, out_size)) for _ in range(states[0])]
+    cell = [np.zeros((seq_len, batch_size, hidden_size)) for _ in range(states[0])]
+    options = dict(mode=mode, hidden_size=hidden_size, cell_clip=cell_clip, reset_after=reset_after)
+    kink = np.inf
+    y = np.asarray(x, np.float64)
+    for layer in range(num_layers):
+        if layer > 0 and masks is not None:
+            y = y * masks[layer - 1]
+        for direction in range(directions):
+            row = layer * directions + direction
+            block = pseudo_layer(weights, layer, direction)
+            for n, length in enumerate(lengths):
+                hidden[row][:length, n], cell[row][:length, n], hy[row, n], cy[row, n], distance = run_sequence(
+                    block, y[:length, n], hy[row, n], cy[row, n], reverse=direction == 1, **options
+                )
+                kink = min(kink, distance)
+        y = np.concatenate(hidden[layer * directions : (layer + 1) * directions], axis=2)
+    return Result(y, hy, cy if mode == "lstm" else None, hidden, cell, kink)

@@ -1,0 +1,126 @@
+"""Every gradient: against central differences in float64, float32 against float64, and how backward may be called."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from gradcheck import assert_gradients
+from hypothesis import assume, given
+from problems import CELLS, KINK_MARGIN, Problem, gradient_problem, smooth
+from strategies import problems, wide_problems
+from tolerances import GRADIENTS, assert_gradient_close, assert_gradients_close, assert_same_bits, assert_same_results
+
+import rnnkit
+
+THREE_LAYERS = dict(num_layers=3, bidirectional=True, lengths=(2, 4, 0), dropout=0.5)
+
+
+def assert_right_gradients(problem):
+    assert_gradients(*gradient_problem(problem), seed=problem.seed)
+
+
+def gradients_of(problem):
+    return problem.backward(problem.forward().workspace)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_combination_has_the_right_gradient(cell):
+    for bias, input_mode, bidirectional in product(
+        ("both", "input", "recurrent", "none"), ("linear", "skip"), (False, True)
+    ):
+        options = {**THREE_LAYERS, "bidirectional": bidirectional, "bias": bias, "input_mode": input_mode}
+        assert_right_gradients(smooth(Problem(**CELLS[cell], **options, input_size=4)))
+
+
+@given(problems(dtype="float64"))
+def test_gradients(problem):
+    assume(problem.kink > KINK_MARGIN)
+    assert_right_gradients(problem)
+
+
+@given(wide_problems(dtype="float64", mode="lstm") | wide_problems(dtype="float64", mode="gru"))
+def test_gradients_around_the_vector_width(problem):
+    assume(problem.kink > KINK_MARGIN / 10)
+    assert_right_gradients(problem)
+
+
+@pytest.mark.parametrize("dropout", [0.25, 1.0])
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_with_dropout(cell, dropout):
+    assert_right_gradients(smooth(Problem(**CELLS[cell], num_layers=3, dropout=dropout)))
+
+
+def test_the_gradient_stops_where_the_cell_is_clipped():
+    """With bounds that every raw value exceeds, the cell is constant and only its own output gate still moves."""
+    problem = Problem(mode="lstm", seq_len=1, batch_size=1, cell_clip=(5.0, 6.0))
+    result = gradients_of(problem)
+    assert not result.dcx.any()
+    rows = 4  # gates i f g o of H = 4 units
+    dw = rnnkit.weight_views(problem.desc, result.dw)
+    assert not dw["weight_ih_l0"][: 3 * rows].any()
+    assert dw["weight_ih_l0"][3 * rows :].any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_float32_equals_float64(cell):
+    problem = smooth(Problem(**CELLS[cell], **THREE_LAYERS))
+    assert_gradients_close(gradients_of(problem.twin(dtype="float32")), gradients_of(problem), "float32")
+
+
+@given(wide_problems(dtype="float32"))
+def test_float32_equals_float64_around_the_vector_width(problem):
+    assume(problem.kink > 1e-5)
+    assert_gradients_close(gradients_of(problem), gradients_of(problem.twin(dtype="float64")), "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_dw_is_added_into(cell, dtype):
+    problem = Problem(**CELLS[cell], **THREE_LAYERS, dtype=dtype)
+    workspace = problem.forward().workspace
+    alone = problem.backward(workspace)
+    start = problem.draw(7, problem.w.shape)
+    dw = start.copy()
+    added = problem.backward(workspace, dw=dw)
+    assert added.dw is dw
+    assert_gradient_close("dw", dw, start.astype(np.float64) + alone.dw, dtype)
+    assert_same_results(added, alone, ("dx", "dhx", "dcx"))
+
+
+@pytest.mark.parametrize("given_names", [(), ("dy",), ("dhy",), ("dcy",), ("dy", "dcy"), ("dhy", "dcy")])
+@pytest.mark.parametrize("cell", CELLS)
+def test_absent_cotangents_are_zeros(cell, given_names):
+    problem = Problem(**CELLS[cell], **THREE_LAYERS)
+    names = [name for name in ("dy", "dhy", "dcy") if getattr(problem, name) is not None]
+    present = {name: getattr(problem, name) for name in names if name in given_names}
+    zeros = {name: np.zeros_like(getattr(problem, name)) for name in names}
+    workspace = problem.forward().workspace
+    absent = rnnkit.backward(problem.desc, problem.w, workspace, **present)
+    explicit = rnnkit.backward(problem.desc, problem.w, workspace, **{**zeros, **present})
+    assert_gradients_close(absent, explicit, problem.dtype)
+
+
+@given(problems())
+def test_backward_twice_gives_the_same_bits(problem):
+    workspace = problem.forward().workspace
+    assert_same_results(problem.backward(workspace), problem.backward(workspace), GRADIENTS)
+
+
+@given(problems())
+def test_initial_state_gradients_come_without_initial_states(problem):
+    result = gradients_of(problem)
+    assert result.dhx.shape == problem.hidden_shape
+    assert (result.dcx is None) == (problem.mode != "lstm")
+    assert result.dcx is None or result.dcx.shape == problem.cell_shape
+    assert result.dw.shape == problem.w.shape
+    assert {result.dx.dtype, result.dhx.dtype, result.dw.dtype} == {np.dtype(problem.dtype)}
+
+
+def test_backward_sees_the_weights_it_is_given():
+    """The gradient belongs to the weights of the call: dx is linear in weight_ih of a single layer."""
+    problem = Problem(mode="rnn_tanh")
+    workspace = problem.forward().workspace
+    doubled = problem.w.copy()
+    rnnkit.weight_views(problem.desc, doubled)["weight_ih_l0"] *= 2
+    dx = rnnkit.backward(problem.desc, problem.w, workspace, *problem.cotangents).dx
+    assert_same_bits("dx", rnnkit.backward(problem.desc, doubled, workspace, *problem.cotangents).dx, 2 * dx)

@@ -1,0 +1,209 @@
+"""The descriptor: what it derives, what it stores, and everything it refuses with the message it gives."""
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from rnnkit import RNNDescriptor
+from rnnkit.descriptor import MODES
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_gates_in_order():
+    # The order of the rows in every weight block, as cuDNN and PyTorch have it.
+    assert {mode: facts.gates for mode, facts in MODES.items()} == {
+        "rnn_relu": ("h",),
+        "rnn_tanh": ("h",),
+        "lstm": ("i", "f", "g", "o"),
+        "gru": ("r", "z", "n"),
+    }
+
+
+def test_defaults():
+    desc = RNNDescriptor("gru", 3, 5)
+    assert dataclasses.asdict(desc) == {
+        "mode": "gru",
+        "input_size": 3,
+        "hidden_size": 5,
+        "num_layers": 1,
+        "bidirectional": False,
+        "bias": "both",
+        "input_mode": "linear",
+        "proj_size": None,
+        "dropout": 0.0,
+        "cell_clip": None,
+        "reset_after": True,
+        "dtype": "float32",
+    }
+
+
+@pytest.mark.parametrize(("mode", "num_gates", "has_cell"), [
+    ("rnn_relu", 1, False), ("rnn_tanh", 1, False), ("lstm", 4, True), ("gru", 3, False),
+])
+def test_facts_of_the_mode(mode, num_gates, has_cell):
+    desc = RNNDescriptor(mode, 3, 5)
+    assert (desc.num_gates, desc.has_cell) == (num_gates, has_cell)
+
+
+@pytest.mark.parametrize(("bias", "has_bias_ih", "has_bias_hh"), [
+    ("both", True, True), ("input", True, False), ("recurrent", False, True), ("none", False, False),
+])
+def test_bias_modes(bias, has_bias_ih, has_bias_hh):
+    desc = RNNDescriptor("gru", 3, 5, bias=bias)
+    assert (desc.has_bias_ih, desc.has_bias_hh) == (has_bias_ih, has_bias_hh)
+
+
+def test_derived_sizes():
+    desc = RNNDescriptor("lstm", 7, 5, 3, True, proj_size=2)
+    assert (desc.num_directions, desc.num_pseudo_layers, desc.output_size, desc.projected) == (2, 6, 2, True)
+    assert [desc.layer_input_size(layer) for layer in range(3)] == [7, 4, 4]
+    plain = RNNDescriptor("lstm", 7, 5, 3)
+    assert (plain.num_directions, plain.num_pseudo_layers, plain.output_size, plain.projected) == (1, 3, 5, False)
+    assert [plain.layer_input_size(layer) for layer in range(3)] == [7, 5, 5]
+
+
+def test_skip_leaves_out_the_first_input_weight_only():
+    skip = RNNDescriptor("gru", 5, 5, 2, input_mode="skip")
+    assert [skip.has_input_weight(layer) for layer in range(2)] == [False, True]
+    assert skip.layer_input_size(0) == 5
+    assert RNNDescriptor("gru", 5, 5, 2).has_input_weight(0)
+
+
+def test_numpy_scalars_are_stored_as_python_values():
+    desc = RNNDescriptor(
+        np.str_("lstm"), np.int64(3), np.uint8(5), np.int32(2), np.True_,
+        dropout=np.float32(0.5), proj_size=np.int16(2), cell_clip=[np.float64(-1), 1], reset_after=np.True_,
+    )
+    stored = [getattr(desc, field.name) for field in dataclasses.fields(desc)]
+    assert stored == ["lstm", 3, 5, 2, True, "both", "linear", 2, 0.5, (-1.0, 1.0), True, "float32"]
+    assert [type(value) for value in stored] == [str, int, int, int, bool, str, str, int, float, tuple, bool, str]
+    assert [type(bound) for bound in desc.cell_clip] == [float, float]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dtype_as_string_dtype_or_type(dtype):
+    for given in (dtype, np.dtype(dtype), np.dtype(dtype).type):
+        desc = RNNDescriptor("gru", 3, 5, dtype=given)
+        assert desc.dtype == dtype and type(desc.dtype) is str
+        assert desc.np_dtype is np.dtype(dtype)
+
+
+@pytest.mark.parametrize("options", [
+    {"dropout": 0}, {"dropout": 1}, {"proj_size": 1}, {"proj_size": 4},
+    {"cell_clip": (-INF, 1)}, {"cell_clip": (0, INF)},
+])
+def test_the_ends_of_ranges_are_accepted(options):
+    desc = RNNDescriptor("lstm", 1, 5, 1, **options)
+    ((name, value),) = options.items()
+    assert getattr(desc, name) == value
+
+
+def refused(mode="lstm", input_size=3, hidden_size=5, **options):
+    return lambda: RNNDescriptor(mode, input_size, hidden_size, **options)
+
+
+MODE_LIST = '"rnn_relu" or "rnn_tanh" or "lstm" or "gru"'
+BIAS_LIST = '"both" or "input" or "recurrent" or "none"'
+REFUSED = [
+    (refused("LSTM"), ValueError, f"mode must be {MODE_LIST}, got 'LSTM'"),
+    (refused(3), TypeError, f"mode must be {MODE_LIST}, got int"),
+    (refused(input_size=0), ValueError, "input_size must be at least 1, got 0"),
+    (refused(input_size=-2), ValueError, "input_size must be at least 1, got -2"),
+    (refused(input_size=3.0), TypeError, "input_size must be an int, got float"),
+    (refused(hidden_size="5"), TypeError, "hidden_size must be an int, got str"),
+    (refused(hidden_size=True), TypeError, "hidden_size must be an int, got bool"),
+    (refused(hidden_size=np.True_), TypeError, "hidden_size must be an int, got numpy.bool"),
+    (refused(hidden_size=None), TypeError, "hidden_size must be an int, got NoneType"),
+    (refused(hidden_size=0), ValueError, "hidden_size must be at least 1, got 0"),
+    (refused(num_layers=0), ValueError, "num_layers must be at least 1, got 0"),
+    (refused(num_layers=np.float64(2)), TypeError, "num_layers must be an int, got numpy.float64"),
+    (refused(bidirectional=1), TypeError, "bidirectional must be a bool, got int"),
+    (refused(bias=True), TypeError, f"bias must be {BIAS_LIST}, got bool"),
+    (refused(bias="double"), ValueError, f"bias must be {BIAS_LIST}, got 'double'"),
+    (refused(input_mode="none"), ValueError, "input_mode must be \"linear\" or \"skip\", got 'none'"),
+    (refused(input_mode="skip"), ValueError, 'input_size must equal hidden_size=5 with input_mode="skip", got 3'),
+    (refused(proj_size=0), ValueError, "proj_size must be at least 1, got 0"),
+    (refused(proj_size=2.0), TypeError, "proj_size must be an int, got float"),
+    (refused(proj_size=5), ValueError, "proj_size must be below hidden_size=5, got 5"),
+    (refused("gru", proj_size=2), ValueError,
+     'proj_size must be None with mode="gru", got 2; only mode="lstm" has a projection'),
+    (refused("rnn_tanh", proj_size=2), ValueError,
+     'proj_size must be None with mode="rnn_tanh", got 2; only mode="lstm" has a projection'),
+    (refused(dropout=1.5), ValueError, "dropout must be in [0, 1], got 1.5"),
+    (refused(dropout=-0.1), ValueError, "dropout must be in [0, 1], got -0.1"),
+    (refused(dropout=NAN), ValueError, "dropout must be in [0, 1], got nan"),
+    (refused(dropout=True), TypeError, "dropout must be a float, got bool"),
+    (refused(dropout="0.5"), TypeError, "dropout must be a float, got str"),
+    (refused(cell_clip=1.0), TypeError, "cell_clip must be None or (low, high), got float"),
+    (refused(cell_clip=(-1, 0, 1)), ValueError, "cell_clip must hold 2 numbers (low, high), got 3"),
+    (refused(cell_clip=(-1, "1")), TypeError, "cell_clip[1] must be a float, got str"),
+    (refused(cell_clip=(1, -1)), ValueError, "cell_clip must be (low, high) with low < high, got (1.0, -1.0)"),
+    (refused(cell_clip=(1, 1)), ValueError, "cell_clip must be (low, high) with low < high, got (1.0, 1.0)"),
+    (refused(cell_clip=(NAN, 1)), ValueError, "cell_clip must be (low, high) with low < high, got (nan, 1.0)"),
+    (refused(cell_clip=(-1, NAN)), ValueError, "cell_clip must be (low, high) with low < high, got (-1.0, nan)"),
+    (refused("gru", cell_clip=(-1, 1)), ValueError,
+     'cell_clip must be None with mode="gru", got (-1.0, 1.0); only mode="lstm" has a cell'),
+    (refused(reset_after=0), TypeError, "reset_after must be a bool, got int"),
+    (refused(reset_after=False), ValueError,
+     'reset_after must be True with mode="lstm", got False; only mode="gru" has two formulas'),
+    (refused(dtype="float16"), ValueError, "dtype must be \"float32\" or \"float64\", got 'float16'"),
+    (refused(dtype=np.int32), ValueError, "dtype must be \"float32\" or \"float64\", got 'int32'"),
+    (refused(dtype=np.dtype("float32").newbyteorder()), ValueError,
+     f"dtype must be \"float32\" or \"float64\", got '{np.dtype('float32').newbyteorder().str}'"),
+    (refused(dtype=None), TypeError, 'dtype must be "float32" or "float64", got NoneType'),
+    (refused(dtype=float), TypeError, 'dtype must be "float32" or "float64", got type'),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "text"), REFUSED, ids=[text for _, _, text in REFUSED])
+def test_refused(make, kind, text):
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value) == f"RNNDescriptor: {text}"
+
+
+def test_frozen_with_every_field():
+    desc = RNNDescriptor("gru", 3, 5)
+    for field in dataclasses.fields(desc):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(desc, field.name, getattr(desc, field.name))
+
+
+DIFFERENT = [
+    RNNDescriptor("lstm", 5, 5),
+    RNNDescriptor("gru", 5, 5),
+    RNNDescriptor("lstm", 4, 5),
+    RNNDescriptor("lstm", 5, 6),
+    RNNDescriptor("lstm", 5, 5, 2),
+    RNNDescriptor("lstm", 5, 5, bidirectional=True),
+    RNNDescriptor("lstm", 5, 5, bias="none"),
+    RNNDescriptor("lstm", 5, 5, input_mode="skip"),
+    RNNDescriptor("lstm", 5, 5, proj_size=2),
+    RNNDescriptor("lstm", 5, 5, dropout=0.5),
+    RNNDescriptor("lstm", 5, 5, cell_clip=(-1, 1)),
+    RNNDescriptor("gru", 5, 5, reset_after=False),
+    RNNDescriptor("lstm", 5, 5, dtype="float64"),
+]
+
+
+def test_every_field_counts_in_equality_and_hash():
+    assert len(set(DIFFERENT)) == len(DIFFERENT)
+    assert len({hash(desc) for desc in DIFFERENT}) == len(DIFFERENT)
+
+
+@pytest.mark.parametrize("desc", DIFFERENT, ids=repr)
+def test_copies_are_equal(desc):
+    desc.np_dtype, hash(desc)  # fill what is cached: it must neither travel nor disturb
+    copies = [pickle.loads(pickle.dumps(desc)), copy.deepcopy(desc), dataclasses.replace(desc), eval(repr(desc))]
+    for twin in copies:
+        assert twin is not desc and twin == desc and hash(twin) == hash(desc)
+        assert twin.np_dtype is desc.np_dtype
+
+
+def test_repr_shows_what_was_chosen():
+    assert repr(RNNDescriptor("gru", 3, 5)) == "RNNDescriptor('gru', 3, 5)"
+    assert repr(RNNDescriptor("lstm", 3, 5, 2, dropout=0.5)) == "RNNDescriptor('lstm', 3, 5, num_layers=2, dropout=0.5)"

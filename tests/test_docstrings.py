@@ -1,0 +1,152 @@
+"""Docstrings: documented parameters are those of the signature, everything public is typed, and examples run."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from functools import cached_property
+
+import pytest
+
+import rnnkit
+import rnnkit.kernels
+
+MADE_BY_RNNKIT = {"Workspace", "Plan"}  # users never call these constructors
+
+
+def section(doc, title):
+    """The names of the entries of one numpydoc section, or None without that section."""
+    lines = inspect.cleandoc(doc).splitlines()
+    starts = [i for i in range(len(lines) - 1) if lines[i] == title and re.fullmatch("-{3,}", lines[i + 1])]
+    if not starts:
+        return None
+    names = []
+    for line, following in zip(lines[starts[0] + 2 :], [*lines[starts[0] + 3 :], ""], strict=True):
+        if re.fullmatch("-{3,}", following):
+            break
+        if line and not line.startswith(" "):
+            names += [name.strip().lstrip("*") for name in line.split(" :")[0].split(",")]
+    return names
+
+
+def parameters(function):
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def assert_documents_its_parameters(function, doc):
+    assert doc, "no docstring"
+    assert (section(doc, "Parameters") or []) == parameters(function)
+
+
+def assert_typed(function):
+    signature = inspect.signature(function)
+    untyped = [name for name, p in signature.parameters.items() if p.annotation is p.empty and name != "self"]
+    assert not untyped, f"no type hint for {untyped}"
+    assert signature.return_annotation is not signature.empty, "no type hint for what is returned"
+
+
+def public_objects():
+    return {name: getattr(rnnkit, name) for name in rnnkit.__all__ if not name.startswith("_")}
+
+
+def public_functions():
+    """Functions and methods by name, constructors with the docstring of their class."""
+    found = {}
+    for name, thing in public_objects().items():
+        if inspect.isfunction(thing):
+            found[name] = thing, thing.__doc__
+        elif not issubclass(thing, (tuple, Exception)):
+            if name not in MADE_BY_RNNKIT:
+                found[name] = thing.__init__, thing.__doc__
+            methods = inspect.getmembers(thing, inspect.isfunction)
+            found |= {f"{name}.{m}": (method, method.__doc__) for m, method in methods if not m.startswith("_")}
+    return found
+
+
+FUNCTIONS = public_functions()
+TUPLES = {name: thing for name, thing in public_objects().items() if hasattr(thing, "_fields")}
+
+
+def test_there_is_something_to_read():
+    assert {"forward", "num_weights", "RNNDescriptor", "LSTM", "LSTM.backward", "Plan.step", "load"} <= FUNCTIONS.keys()
+    assert {"Forward", "Backward", "Infer", "WeightBlock"} == TUPLES.keys()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_documented_parameters_are_those_of_the_signature(name):
+    assert_documents_its_parameters(*FUNCTIONS[name])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_returned_is_documented(name):
+    function, doc = FUNCTIONS[name]
+    returns_nothing = inspect.signature(function).return_annotation in (None, "None")
+    assert bool(section(doc, "Returns")) != returns_nothing
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_public_functions_are_typed(name):
+    assert_typed(FUNCTIONS[name][0])
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_every_field_of_a_tuple_is_documented(name):
+    assert set(TUPLES[name]._fields) <= set(re.findall(r"\w+", TUPLES[name].__doc__))
+
+
+@pytest.mark.parametrize("name", public_objects())
+def test_everything_public_has_a_docstring(name):
+    thing = public_objects()[name]
+    assert thing.__doc__ and thing.__doc__.strip()
+    attributes = inspect.getmembers(thing, lambda member: isinstance(member, (property, cached_property)))
+    assert not [key for key, attribute in attributes if not key.startswith("_") and not attribute.__doc__]
+
+
+def documented_modules():
+    for package in (rnnkit, rnnkit.kernels):
+        yield package.__name__
+        yield from (found.name for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."))
+
+
+MODULES = sorted(set(documented_modules()))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name):
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    assert doctest.testmod(module).failed == 0
+
+
+def test_there_are_examples():
+    assert doctest.testmod(importlib.import_module("rnnkit.weights")).attempted > 10
+
+
+def planted(first: int, second=2) -> int:
+    """Do nothing.
+
+    Parameters
+    ----------
+    first, second : int
+        Numbers.
+    **options
+        Others.
+
+    Returns
+    -------
+    int
+        Nothing.
+    """
+
+
+def test_the_checks_see_what_is_wrong():
+    assert section(planted.__doc__, "Parameters") == ["first", "second", "options"]
+    assert section(planted.__doc__, "Returns") == ["int"]
+    assert section(planted.__doc__, "Raises") is None
+    with pytest.raises(AssertionError, match="options"):
+        assert_documents_its_parameters(planted, planted.__doc__)
+    with pytest.raises(AssertionError, match="no docstring"):
+        assert_documents_its_parameters(planted, None)
+    with pytest.raises(AssertionError, match="no type hint for .*second"):
+        assert_typed(planted)

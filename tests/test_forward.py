@@ -1,0 +1,133 @@
+"""forward, infer, plan.infer and plan.step against the naive twin."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from problems import CELLS, Problem, dropout_masks, step_loop
+from strategies import problems, wide_problems
+from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_outputs_close, assert_same_bits, assert_same_results
+
+import rnnkit
+
+
+def assert_training_forward(problem):
+    """Outputs and every step's states equal the reference's with the same dropout masks."""
+    result = problem.forward()
+    expected = problem.reference(dropout_masks(problem, problem.seed))
+    assert_outputs_close(result, expected, problem.dtype)
+    for row in range(len(expected.hidden)):
+        layer, direction = divmod(row, problem.directions)
+        states = {"hidden": (result.workspace.hidden, expected.hidden[row])}
+        if problem.mode == "lstm":
+            states["cell"] = (result.workspace.cell, expected.cell[row])
+        for name, (states_of, wanted) in states.items():
+            found = states_of(layer, direction)
+            assert found.shape == wanted.shape
+            where = f"{name}({layer}, {direction})"
+            assert_close(where, found[problem.valid], wanted[problem.valid], problem.dtype)
+
+
+def assert_inference(problem):
+    """infer and plan.infer equal the reference; so does the loop of plan.step where it can express the problem."""
+    expected = problem.reference()
+    assert_outputs_close(problem.infer(), expected, problem.dtype)
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    planned = plan.infer(problem.x, problem.hx, problem.cx, lengths=problem.lengths_array)
+    assert_outputs_close(planned, expected, problem.dtype)
+    if not problem.bidirectional and problem.lengths is None and problem.states:
+        assert_outputs_close(step_loop(problem), expected, problem.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_combination_equals_the_reference(cell, dtype):
+    for bias, input_mode, bidirectional in product(
+        ("both", "input", "recurrent", "none"), ("linear", "skip"), (False, True)
+    ):
+        problem = Problem(
+            **CELLS[cell],
+            dtype=dtype,
+            bias=bias,
+            input_mode=input_mode,
+            input_size=4 if input_mode == "skip" else 3,
+            bidirectional=bidirectional,
+            num_layers=3,
+            dropout=0.5,
+            lengths=(4, 0, 2),
+        )
+        assert_training_forward(problem)
+        assert_inference(problem)
+
+
+@given(problems())
+def test_forward_equals_the_reference(problem):
+    assert_training_forward(problem)
+
+
+@given(problems())
+def test_inference_equals_the_reference(problem):
+    assert_inference(problem)
+
+
+@given(problems(bidirectional=False, lengths=None, states=True))
+def test_steps_equal_the_reference(problem):
+    assert_outputs_close(step_loop(problem), problem.reference(), problem.dtype)
+
+
+@given(wide_problems())
+def test_sizes_around_the_vector_width(problem):
+    assert_training_forward(problem)
+    assert_inference(problem)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_clip_binds_and_the_dropout_drops(cell):
+    """Without this the two options could be ignored on both sides."""
+    problem = Problem(**CELLS[cell], num_layers=2, dropout=0.5)
+    masks = dropout_masks(problem, problem.seed)
+    assert set(np.unique(masks)) == {0.0, 2.0}
+    assert np.abs(problem.forward().y - problem.infer().y).max() > 1e-3
+    if problem.cell_clip:
+        assert np.abs(problem.infer().y - problem.twin(cell_clip=None).infer().y).max() > 1e-3
+
+
+def soiled(allocate, byte, calls):
+    """A stand-in for np.empty and its kin whose memory holds `byte` everywhere instead of whatever was there."""
+
+    def allocated(*args, **options):
+        array = allocate(*args, **options)
+        calls.append(array.shape)
+        array.reshape(-1).view(np.uint8)[...] = byte
+        return array
+
+    return allocated
+
+
+@pytest.mark.parametrize("byte", [0xFF, 0x7F], ids=["nan", "huge"])  # in float32 and in float64 alike
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_all_memory_is_written_before_it_is_read(cell, dtype, byte, monkeypatch):
+    problem = Problem(**CELLS[cell], dtype=dtype, num_layers=3, bidirectional=True, dropout=0.5, lengths=(4, 0, 2))
+    outputs = problem.forward()
+    gradients, inferred = problem.backward(outputs.workspace), problem.infer()
+    calls = []
+    monkeypatch.setattr(np, "empty", soiled(np.empty, byte, calls))
+    monkeypatch.setattr(np, "empty_like", soiled(np.empty_like, byte, calls))
+    again = problem.forward()
+    assert_same_results(again, outputs, OUTPUTS)
+    assert_same_results(problem.backward(again.workspace), gradients, GRADIENTS)
+    assert_same_results(problem.infer(), inferred, OUTPUTS)
+    assert calls, "nothing was allocated by np.empty: this test no longer tests anything"
+
+
+@given(problems())
+def test_inputs_are_unchanged(problem):
+    problem.infer()
+    problem.backward(problem.forward().workspace)
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    plan.infer(problem.x, problem.hx, problem.cx, lengths=problem.lengths_array)
+    fresh = problem.twin()
+    for name in ("w", "x", "hx", "cx", "lengths_array", "dy", "dhy", "dcy"):
+        assert_same_bits(name, getattr(problem, name), getattr(fresh, name))

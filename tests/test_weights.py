@@ -1,0 +1,250 @@
+"""The flat buffer: its layout written out by hand, and views, packing and initialisation that follow from it."""
+
+import itertools
+from math import prod, sqrt
+
+import numpy as np
+import pytest
+
+from rnnkit import RNNDescriptor, init_weights, num_weights, pack_weights, weight_layout, weight_views
+
+TWO_LAYERS = RNNDescriptor("lstm", 3, 5, num_layers=2, bidirectional=True)
+
+
+def names(desc):
+    return [block.name for block in weight_layout(desc)]
+
+
+def every_layout():
+    """Descriptors for all that decides the layout: mode, depth, directions, biases, input mode and projection."""
+    modes, depths = ("rnn_relu", "rnn_tanh", "lstm", "gru"), (1, 3)
+    biases, input_modes = ("both", "input", "recurrent", "none"), ("linear", "skip")
+    for mode, depth, both, bias, input_mode in itertools.product(modes, depths, (False, True), biases, input_modes):
+        for proj_size in (None, 2) if mode == "lstm" else (None,):
+            input_size = 5 if input_mode == "skip" else 3
+            options = dict(bias=bias, input_mode=input_mode, proj_size=proj_size)
+            yield RNNDescriptor(mode, input_size, 5, depth, both, **options)
+
+
+ALL = list(every_layout())
+PYTORCH_HAS = [desc for desc in ALL if desc.input_mode == "linear" and desc.bias in ("both", "none")]
+
+
+def test_two_layer_bidirectional_lstm_by_hand():
+    assert weight_layout(TWO_LAYERS) == (
+        ("weight_ih_l0", (20, 3), 0),
+        ("weight_hh_l0", (20, 5), 60),
+        ("weight_ih_l0_reverse", (20, 3), 160),
+        ("weight_hh_l0_reverse", (20, 5), 220),
+        ("weight_ih_l1", (20, 10), 320),
+        ("weight_hh_l1", (20, 5), 520),
+        ("weight_ih_l1_reverse", (20, 10), 620),
+        ("weight_hh_l1_reverse", (20, 5), 820),
+        ("bias_ih_l0", (20,), 920),
+        ("bias_hh_l0", (20,), 940),
+        ("bias_ih_l0_reverse", (20,), 960),
+        ("bias_hh_l0_reverse", (20,), 980),
+        ("bias_ih_l1", (20,), 1000),
+        ("bias_hh_l1", (20,), 1020),
+        ("bias_ih_l1_reverse", (20,), 1040),
+        ("bias_hh_l1_reverse", (20,), 1060),
+    )
+    assert num_weights(TWO_LAYERS) == 1080
+
+
+def test_projection_by_hand():
+    desc = RNNDescriptor("lstm", 3, 5, num_layers=2, proj_size=2, bias="recurrent")
+    assert weight_layout(desc) == (
+        ("weight_ih_l0", (20, 3), 0),
+        ("weight_hh_l0", (20, 2), 60),
+        ("weight_hr_l0", (2, 5), 100),
+        ("weight_ih_l1", (20, 2), 110),
+        ("weight_hh_l1", (20, 2), 150),
+        ("weight_hr_l1", (2, 5), 190),
+        ("bias_hh_l0", (20,), 200),
+        ("bias_hh_l1", (20,), 220),
+    )
+    assert num_weights(desc) == 240
+
+
+def test_skip_by_hand():
+    desc = RNNDescriptor("gru", 5, 5, bidirectional=True, num_layers=2, input_mode="skip", bias="input")
+    assert weight_layout(desc) == (
+        ("weight_hh_l0", (15, 5), 0),
+        ("weight_hh_l0_reverse", (15, 5), 75),
+        ("weight_ih_l1", (15, 10), 150),
+        ("weight_hh_l1", (15, 5), 300),
+        ("weight_ih_l1_reverse", (15, 10), 375),
+        ("weight_hh_l1_reverse", (15, 5), 525),
+        ("bias_ih_l0", (15,), 600),
+        ("bias_ih_l0_reverse", (15,), 615),
+        ("bias_ih_l1", (15,), 630),
+        ("bias_ih_l1_reverse", (15,), 645),
+    )
+    assert num_weights(desc) == 660
+
+
+def test_no_bias_by_hand():
+    desc = RNNDescriptor("rnn_tanh", 3, 5, bias="none")
+    assert weight_layout(desc) == (("weight_ih_l0", (5, 3), 0), ("weight_hh_l0", (5, 5), 15))
+    assert num_weights(desc) == 40
+
+
+@pytest.mark.parametrize("desc", ALL, ids=repr)
+def test_views_tile_the_buffer(desc):
+    w = np.arange(num_weights(desc), dtype=desc.dtype)
+    views = weight_views(desc, w)
+    assert list(views) == names(desc) and len(set(views)) == len(weight_layout(desc))
+    np.testing.assert_array_equal(np.concatenate([view.ravel() for view in views.values()]), w)
+    for block in weight_layout(desc):
+        view = views[block.name]
+        assert view.shape == block.shape and view.flat[0] == block.start
+        assert view.base is not None and np.shares_memory(view, w)
+
+
+def test_writing_a_view_writes_the_buffer():
+    w = np.zeros(1080, np.float32)
+    weight_views(TWO_LAYERS, w)["bias_hh_l0"][3] = 7
+    assert np.flatnonzero(w).tolist() == [943] and w[943] == 7
+
+
+class OnTheDevice:
+    """Stands for a CuPy array: only what a view of the buffer needs."""
+
+    def __init__(self, array):
+        self.array = array
+        self.dtype, self.shape, self.flags = array.dtype, array.shape, array.flags
+
+    def __getitem__(self, index):
+        return OnTheDevice(self.array[index])
+
+    def reshape(self, shape):
+        return OnTheDevice(self.array.reshape(shape))
+
+
+def test_views_of_an_array_that_is_not_numpys():
+    w = np.arange(1080, dtype=np.float32)
+    views = weight_views(TWO_LAYERS, OnTheDevice(w))
+    for name, expected in weight_views(TWO_LAYERS, w).items():
+        assert isinstance(views[name], OnTheDevice)
+        np.testing.assert_array_equal(views[name].array, expected)
+
+
+@pytest.mark.parametrize("desc", PYTORCH_HAS, ids=repr)
+def test_names_and_shapes_are_those_of_pytorch(desc):
+    torch = pytest.importorskip("torch")
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(desc.mode, torch.nn.RNN)
+    options = {"proj_size": desc.proj_size} if desc.projected else {}
+    theirs = kind(
+        desc.input_size,
+        desc.hidden_size,
+        desc.num_layers,
+        bias=desc.bias == "both",
+        bidirectional=desc.bidirectional,
+        **options,
+    ).state_dict()
+    assert {block.name: block.shape for block in weight_layout(desc)} == {k: tuple(v.shape) for k, v in theirs.items()}
+    views = weight_views(desc, pack_weights(desc, theirs))
+    for name, tensor in theirs.items():
+        np.testing.assert_array_equal(views[name], tensor.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_init_is_uniform_up_to_the_bound(dtype):
+    desc = RNNDescriptor("gru", 30, 40, dtype=dtype)
+    w = init_weights(desc, seed=3)
+    bound = 1 / sqrt(40)
+    assert w.dtype == dtype and w.shape == (num_weights(desc),) and w.flags.c_contiguous and w.flags.writeable
+    assert np.abs(w).max() <= np.float32(bound)
+    # 8640 draws: each tenth of the range holds 864 of them on average, with a standard deviation of 28.
+    counts, _ = np.histogram(w, bins=10, range=(-bound, bound))
+    assert counts.sum() >= 8638 and counts.min() > 700 and counts.max() < 1030
+
+
+def test_init_depends_on_the_seed_alone():
+    single, double = (RNNDescriptor("gru", 3, 5, dtype=dtype) for dtype in ("float32", "float64"))
+    np.testing.assert_array_equal(init_weights(single, seed=7), init_weights(single, seed=7))
+    np.testing.assert_array_equal(init_weights(single, seed=7), init_weights(double, seed=7).astype("float32"))
+    assert (init_weights(single, seed=7) != init_weights(single, seed=8)).all()
+    assert (init_weights(single) != init_weights(single)).any()
+    generator = np.random.default_rng(7)
+    np.testing.assert_array_equal(init_weights(single, seed=generator), init_weights(single, seed=7))
+
+
+@pytest.mark.parametrize("desc", ALL, ids=repr)
+def test_pack_puts_each_block_in_its_place(desc):
+    named = {name: np.full(shape, i, desc.dtype) for i, (name, shape, _) in enumerate(weight_layout(desc))}
+    w = pack_weights(desc, dict(reversed(named.items())))
+    assert w.dtype == desc.dtype
+    np.testing.assert_array_equal(w, np.repeat(np.arange(len(named)), [prod(b.shape) for b in weight_layout(desc)]))
+
+
+def test_pack_copies_and_takes_array_likes():
+    desc = RNNDescriptor("rnn_tanh", 1, 2, bias="none", dtype="float64")
+    hidden = np.asfortranarray([[3.0, 4.0], [5.0, 6.0]])
+    w = pack_weights(desc, {"weight_ih_l0": [[1.0], [2.0]], "weight_hh_l0": hidden})
+    assert w.tolist() == [1, 2, 3, 4, 5, 6]
+    hidden[:] = 0
+    assert w.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+GRU = RNNDescriptor("gru", 3, 2)
+
+
+def blocks(**changed):
+    named = {name: np.zeros(shape, np.float32) for name, shape, _ in weight_layout(GRU)}
+    return {name: array for name, array in (named | changed).items() if array is not None}
+
+
+PACK_REFUSED = [
+    ([], TypeError, "named must be a mapping of names to arrays, got list"),
+    (blocks(bias_hh_l0=None), ValueError,
+     "named must hold the 4 names of weight_layout(desc), got 3 names; missing: bias_hh_l0"),
+    (blocks(bias=1, kernel=2), ValueError,
+     "named must hold the 4 names of weight_layout(desc), got 6 names; unknown: bias, kernel"),
+    (blocks(weight_ih_l0=None, bias_ih_l0=None, bias=1), ValueError,
+     "named must hold the 4 names of weight_layout(desc), got 3 names; "
+     "missing: weight_ih_l0, bias_ih_l0; unknown: bias"),
+    (blocks(weight_ih_l0=np.zeros((3, 6), "f4"), bias_ih_l0=np.zeros(5, "f4")), ValueError,
+     "named must have the shapes of weight_layout(desc), got weight_ih_l0 (3, 6) for (6, 3), bias_ih_l0 (5,) for (6,)"),
+    (blocks(bias_ih_l0=np.zeros(6)), TypeError,
+     'named["bias_ih_l0"] must be float32 as the descriptor says, got float64; '
+     'convert it with named["bias_ih_l0"].astype("float32")'),
+    (blocks(bias_ih_l0=[0.0] * 6), TypeError,
+     'named["bias_ih_l0"] must be float32 as the descriptor says, got float64; '
+     'convert it with named["bias_ih_l0"].astype("float32")'),
+]
+
+
+@pytest.mark.parametrize(("named", "kind", "text"), PACK_REFUSED, ids=[text for _, _, text in PACK_REFUSED])
+def test_pack_refuses(named, kind, text):
+    with pytest.raises(kind) as caught:
+        pack_weights(GRU, named)
+    assert str(caught.value) == f"pack_weights: {text}"
+
+
+VIEWS_REFUSED = [
+    ([0.0] * 42, TypeError, "w must be an array, got list"),
+    (np.zeros(42), TypeError,
+     'w must be float32 as the descriptor says, got float64; convert it with w.astype("float32")'),
+    (np.zeros(41, "f4"), ValueError, "w must have shape (num_weights=42,), got (41,)"),
+    (np.zeros((42, 1), "f4"), ValueError, "w must have shape (num_weights=42,), got (42, 1)"),
+    (np.zeros(84, "f4")[::2], ValueError, "w must be C-contiguous, got strides (8,); copy it with w.copy()"),
+]
+
+
+@pytest.mark.parametrize(("w", "kind", "text"), VIEWS_REFUSED, ids=[text for _, _, text in VIEWS_REFUSED])
+def test_views_refuse(w, kind, text):
+    with pytest.raises(kind) as caught:
+        weight_views(GRU, w)
+    assert str(caught.value) == f"weight_views: {text}"
+
+
+@pytest.mark.parametrize(("function", "arguments"), [
+    (num_weights, ()), (weight_layout, ()), (weight_views, (np.zeros(1),)), (init_weights, ()), (pack_weights, ({},)),
+])
+def test_what_is_no_descriptor_is_refused(function, arguments):
+    for desc, name in (("lstm", "str"), ({}, "dict"), (None, "NoneType")):
+        with pytest.raises(TypeError) as caught:
+            function(desc, *arguments)
+        assert str(caught.value) == f"{function.__name__}: desc must be an RNNDescriptor, got {name}"

@@ -1,0 +1,224 @@
+"""The workspace: what it lets one see, when its memory is used again, and when it is refused."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from problems import CELLS, Problem
+from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
+
+import rnnkit
+
+SHAPE = dict(num_layers=2, bidirectional=True, dropout=0.5, lengths=(4, 0, 2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_its_memory_is_used_again(cell, dtype):
+    """A second forward with other values writes into the same memory and is right in every bit."""
+    first, second = (Problem(**CELLS[cell], **SHAPE, dtype=dtype, seed=seed) for seed in (1, 2))
+    workspace = first.forward().workspace
+    seen = workspace.hidden(1, 1)
+    reused = second.forward(workspace=workspace)
+    assert np.shares_memory(seen, reused.workspace.hidden(1, 1))
+    alone = second.forward()
+    assert not np.shares_memory(seen, alone.workspace.hidden(1, 1))
+    assert_same_results(reused, alone, OUTPUTS)
+    assert_same_results(second.backward(reused.workspace), second.backward(alone.workspace), GRADIENTS)
+
+
+@pytest.mark.parametrize("changes", [{"seq_len": 5}, {"batch_size": 4, "lengths": None}, {"hidden_size": 6}])
+def test_another_size_gets_its_own_memory(changes):
+    small = Problem(mode="lstm", **SHAPE)
+    other = small.twin(**changes)
+    result = other.forward(workspace=small.forward().workspace)
+    assert_same_results(result, other.forward(), OUTPUTS)
+    assert_same_results(other.backward(result.workspace), other.backward(other.forward().workspace), GRADIENTS)
+
+
+@pytest.mark.parametrize("lengths", [None, (0, 4, 3)])
+def test_other_lengths_fit(lengths):
+    """Nothing of the longer sequences that were there before comes through."""
+    long = Problem(mode="gru", **SHAPE).twin(lengths=(4, 4, 4))
+    other = long.twin(lengths=lengths, seed=9)
+    result = other.forward(workspace=long.forward().workspace)
+    alone = other.forward()
+    assert_same_results(result, alone, OUTPUTS)
+    assert_same_results(other.backward(result.workspace), other.backward(alone.workspace), GRADIENTS)
+
+
+def test_final_states_survive_the_next_call():
+    """They are the caller's, to be carried on; only what views the workspace, y among it, is void."""
+    first, second = (Problem(mode="lstm", **SHAPE, seed=seed) for seed in (1, 2))
+    result = first.forward()
+    kept = [array.copy() for array in (result.hy, result.cy)]
+    second.backward(second.forward(workspace=result.workspace).workspace)
+    for name, copy in zip(("hy", "cy"), kept, strict=True):
+        assert_same_bits(name, getattr(result, name), copy)
+
+
+def test_a_stale_workspace_is_refused():
+    problem = Problem(mode="lstm", **SHAPE)
+    first = problem.forward()
+    second = problem.forward(workspace=first.workspace)
+    with pytest.raises(rnnkit.WorkspaceError, match=r"\Abackward: workspace must .*, got "):
+        problem.backward(first.workspace)
+    problem.backward(second.workspace)
+    third = problem.forward(workspace=second.workspace)
+    for stale in (first, second):
+        with pytest.raises(rnnkit.WorkspaceError, match=r"\Abackward: workspace must .*, got "):
+            problem.backward(stale.workspace)
+    problem.backward(third.workspace)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "float32"},
+        {"cell_clip": (-1.0, 1.0)},
+        {"dropout": 0.25},
+        {"bias": "input"},
+        {"num_layers": 1},
+        {"hidden_size": 5},
+    ],
+)
+def test_a_foreign_workspace_is_refused(changes):
+    """Another descriptor's, even where all shapes agree."""
+    problem = Problem(mode="lstm", **SHAPE)
+    foreign = problem.twin(**changes).forward().workspace
+    dw = np.ones_like(problem.w)
+    with pytest.raises(rnnkit.WorkspaceError, match=r"\Abackward: workspace must .*, got "):
+        problem.backward(foreign, dw=dw)
+    assert (dw == 1).all()
+
+
+def test_an_equal_descriptor_is_the_same():
+    problem = Problem(mode="lstm", **SHAPE)
+    twin = problem.twin()
+    assert problem.desc is not twin.desc
+    workspace = problem.forward().workspace
+    assert_same_results(twin.backward(workspace), problem.backward(workspace), GRADIENTS)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_views_of_every_state(cell):
+    problem = Problem(**CELLS[cell], **SHAPE).twin(lengths=None)
+    result = problem.forward()
+    workspace, size = result.workspace, problem.output_size
+    for layer in range(2):
+        for direction in range(2):
+            hidden = workspace.hidden(layer, direction)
+            assert hidden.shape == (4, 3, size)
+            assert not hidden.flags.writeable
+            last = 0 if direction else -1
+            assert_same_bits("hy", hidden[last], result.hy[2 * layer + direction])
+            if problem.mode == "lstm":
+                states = workspace.cell(layer, direction)
+                assert states.shape == (4, 3, problem.hidden_size)
+                assert not states.flags.writeable
+                assert_same_bits("cy", states[last], result.cy[2 * layer + direction])
+    top = np.concatenate([workspace.hidden(1, 0), workspace.hidden(1, 1)], axis=2)
+    assert_same_bits("y", top, result.y)
+    assert not result.y.flags.writeable  # it is a view of what backward reads
+
+
+def test_there_is_no_cell_without_lstm():
+    workspace = Problem(mode="gru").forward().workspace
+    with pytest.raises(ValueError, match=r"\Acell: mode must be \"lstm\", got 'gru'"):
+        workspace.cell(0, 0)
+
+
+@pytest.mark.parametrize("method", ["hidden", "cell"])
+@pytest.mark.parametrize(("layer", "direction", "argument"), [(2, 0, "layer"), (-1, 0, "layer"), (0, 2, "direction")])
+def test_there_is_no_such_layer(method, layer, direction, argument):
+    workspace = Problem(mode="lstm", **SHAPE).forward().workspace
+    with pytest.raises(
+        ValueError, match=rf"{method}: {argument} must be .*, got {(layer, direction)[argument != 'layer']}"
+    ):
+        getattr(workspace, method)(layer, direction)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_its_size_is_known_before(cell, dtype):
+    """It holds at least the activated gates, hidden and cell states, and grows in proportion to T."""
+    problem = Problem(**CELLS[cell], num_layers=2, bidirectional=True, dtype=dtype)
+    sizes = [rnnkit.workspace_nbytes(problem.desc, seq_len, 3) for seq_len in (0, 100, 200)]
+    gates = {"lstm": 5, "gru": 3}.get(problem.mode, 1)  # with the cell as a fifth
+    states = 4 * 100 * 3 * (gates * problem.hidden_size + problem.output_size)
+    itemsize = np.dtype(dtype).itemsize
+    assert states * itemsize <= sizes[1] - sizes[0] <= 4 * states * itemsize
+    assert abs((sizes[2] - sizes[1]) - (sizes[1] - sizes[0])) <= 4096  # up to alignment
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "message"),
+    [
+        ((-1, 3), ValueError, "T must be at least 0, got -1"),
+        ((4, -2), ValueError, "N must be at least 0, got -2"),
+        ((4.0, 3), TypeError, "T must be an int, got float"),
+        ((4, True), TypeError, "N must be an int, got bool"),
+    ],
+)
+def test_a_wrong_size(sizes, error, message):
+    with pytest.raises(error, match=rf"\Aworkspace_nbytes: {message}"):
+        rnnkit.workspace_nbytes(Problem(mode="lstm").desc, *sizes)
+
+
+def test_inference_leaves_no_workspace():
+    problem = Problem(mode="lstm")
+    result = problem.infer()
+    assert result._fields == OUTPUTS
+    with pytest.raises(TypeError, match="backward: workspace must be"):
+        rnnkit.backward(problem.desc, problem.w, result)
+
+
+def peak_bytes(call):
+    """The most memory that NumPy and Python held at once during a call, beyond what they held before it."""
+    call()
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+LONG = dict(dtype="float32", input_size=8, hidden_size=256, batch_size=4, states=False)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_training_loop_allocates_nothing_big(cell):
+    """From the second step on, forward and backward find their memory in the workspace; only results are new."""
+    problem = Problem(**CELLS[cell], **LONG, num_layers=2, seq_len=50)
+    workspaces = [problem.forward().workspace]
+    dw = np.zeros_like(problem.w)
+
+    def train():
+        workspaces.append(problem.forward(workspace=workspaces.pop()).workspace)
+        problem.backward(workspaces[0], dw=dw)
+
+    assert peak_bytes(train) < 0.2 * rnnkit.workspace_nbytes(problem.desc, 50, 4)
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("cell", CELLS)
+def test_inference_memory_grows_with_y_alone(cell, num_layers):
+    short, long = (Problem(**CELLS[cell], **LONG, num_layers=num_layers, seq_len=n) for n in (300, 600))
+    plan = rnnkit.prepare(short.desc, short.w)
+    grown = peak_bytes(lambda: plan.infer(long.x)) - peak_bytes(lambda: plan.infer(short.x))
+    y_nbytes = 300 * 4 * short.output_size * 4
+    rows_nbytes = 300 * 4 * 16 * 8  # the row numbers of every step
+    assert grown < 1.1 * (y_nbytes + rows_nbytes)
+
+
+def test_an_input_in_the_memory_that_is_used_again_is_refused():
+    """Forward would be right, but backward would read an x that forward has overwritten."""
+    problem = Problem(mode="lstm", input_size=4, hidden_size=4)
+    first = problem.forward()
+    with pytest.raises(
+        ValueError, match=r"\Aforward: x must not view the workspace, .*, got a view of it; give a copy"
+    ):
+        rnnkit.forward(problem.desc, problem.w, first.y, workspace=first.workspace)
+    problem.backward(first.workspace)
+    again = rnnkit.forward(problem.desc, problem.w, first.y.copy(), workspace=first.workspace)
+    assert again.y.shape == first.y.shape
