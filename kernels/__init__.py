@@ -10,7 +10,7 @@ The contract, which holds for every kernel:
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every tile shape (`simd.tile`), and no loop is compiled with fastmath.
 
-Where to find what: `simd` the micro-kernel, `gemm` packing and products, `activations` logistic and tanh, `loop` the
-time loop forward and backward, `cell` what it asks of a cell, `vanilla`, `lstm`, `gru` the cells, `dropout` between
-layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
+Where to find what: `simd` the micro-kernel, `matrix` and `transpose`, `gemm` packing and products, `activations`
+logistic and tanh, `loop` and `loop_gradient` the time loop, `cell` what it asks of a cell, `vanilla`, `lstm`, `gru`
+the cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
 """

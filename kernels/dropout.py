@@ -1,8 +1,9 @@
 """Dropout between layers (Srivastava et al. 2014, inverted: what is kept is scaled); its own gradient."""
 
 from .barrier import meet, open_work
-from .gemm import offset, share
+from .gemm import share
 from .jit import kernel
+from .matrix import offset
 
 
 @kernel

@@ -4,26 +4,16 @@ A panel holds one vector of neighbouring columns ("units") with their gates side
 (unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes].
 """
 
-from typing import NamedTuple
-
-import numpy as np
-
 from .barrier import meet, open_work
 from .jit import kernel
+from .matrix import Matrix, offset
 from .simd import VECTOR_BYTES, narrow_tile, panel_lanes, rows_per_tile, units_per_tile, wide_tile
+from .transpose import transpose
 
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
 _BLOCK_BYTES = 4096
-_SQUARE = 16  # side of the blocks in which a matrix is transposed: one cache line of float32 in both directions
-
-
-class Matrix(NamedTuple):
-    """Rows of a flat array: row number r stands at data[start + rows[r]*stride:]."""
-
-    data: np.ndarray
-    rows: np.ndarray
-    start: int
-    stride: int
+_STREAMS = 16  # rows that are packed at once, each read as a stream
+_PADDING = 16  # elements; a cache line of float32
 
 
 def depth_block(itemsize):
@@ -36,7 +26,7 @@ def transposed_size(columns, itemsize):
 
     Its rows are a cache line longer than a power of two, else all of a square's lines would fall into one cache set.
     """
-    return columns * (depth_block(itemsize) + _SQUARE)
+    return columns * (depth_block(itemsize) + _PADDING)
 
 
 def panel_size(depth, units, gates, itemsize):
@@ -66,51 +56,49 @@ def columns_of(array, first_vector, last_vector, units):
 
 
 @kernel
-def offset(matrix, row):
-    """Where the row at position `row` of the row list starts."""
-    return matrix.start + matrix.rows[row] * matrix.stride
-
-
-@kernel
-def pack_columns(panels, weights, start, units, gates, depth, member, members):
-    """Pack the transpose of a row-major weight matrix at `start`: B[k, unit, gate] = weights[gate*units + unit, k]."""
+def pack_columns(panels, weights, units, gates, depth, member, members):
+    """Pack the transpose of a weight matrix (gates*units, depth): B[k, unit, gate] = weights[gate*units + unit, k]."""
     lanes = panel_lanes(panels)
     first, last = share(vectors_of(panels, units), member, members)
     for vector in range(first, last):
         width = min(lanes, units - vector * lanes)
         for gate in range(gates):
-            source = start + (gate * units + vector * lanes) * depth
-            target = (vector * depth * gates + gate) * lanes
-            for k in range(depth):
-                column = panels[target + k * gates * lanes : target + k * gates * lanes + lanes]
-                for lane in range(width):
-                    column[lane] = weights[source + lane * depth + k]
+            row = gate * units + vector * lanes
+            at = (vector * depth * gates + gate) * lanes
+            transpose(panels, at, gates * lanes, weights, row, row + width, 0, depth)
+            for k in range(depth if width < lanes else 0):
                 for lane in range(width, lanes):
-                    column[lane] = 0
+                    panels[at + k * gates * lanes + lane] = 0
 
 
 @kernel
 def pack_rows(panels, b, first_row, last_row, units, member, members):
-    """Pack B[k, unit] = b[row first_row + k, unit], one gate."""
+    """Pack B[k, unit] = b[row first_row + k, unit], one gate; a few rows at a time, which are read as streams."""
     lanes = panel_lanes(panels)
     depth = last_row - first_row
     first, last = share(vectors_of(panels, units), member, members)
-    for vector in range(first, last):
-        width = min(lanes, units - vector * lanes)
-        for k in range(depth):
-            at = (vector * depth + k) * lanes
-            source = offset(b, first_row + k) + vector * lanes
-            for lane in range(width):
-                panels[at + lane] = b.data[source + lane]
-            for lane in range(width, lanes):
-                panels[at + lane] = 0
+    for begin in range(0, depth, _STREAMS):
+        end = min(begin + _STREAMS, depth)
+        for vector in range(first, last):
+            width = min(lanes, units - vector * lanes)
+            for k in range(begin, end):
+                at = (vector * depth + k) * lanes
+                source = offset(b, first_row + k) + vector * lanes
+                if width == lanes:
+                    for lane in range(lanes):
+                        panels[at + lane] = b.data[source + lane]
+                else:
+                    for lane in range(width):
+                        panels[at + lane] = b.data[source + lane]
+                    for lane in range(width, lanes):
+                        panels[at + lane] = 0
 
 
 @kernel
-def pack_weights(panels, weights, start, units, gates, depth, member, members, sync):
+def pack_weights(panels, weights, units, gates, depth, member, members, sync):
     """`pack_columns` as a kernel of its own."""
     open_work(sync, member, members)
-    pack_columns(panels, weights, start, units, gates, depth, member, members)
+    pack_columns(panels, weights, units, gates, depth, member, members)
     if members > 1:
         meet(sync, 0, members)
 
@@ -204,18 +192,6 @@ def rows_product(c, a, count, depth, panels, units, zeros, fresh, member, member
 
 
 @kernel
-def _transpose(block, a, first_row, last_row, first_column, last_column, stride):
-    """block[column, k] = A[row first_row + k, column], in squares of a cache line each way."""
-    for corner in range(first_column, last_column, _SQUARE):
-        end = min(corner + _SQUARE, last_column)
-        for row in range(first_row, last_row):
-            source = offset(a, row)
-            target = row - first_row
-            for column in range(corner, end):
-                block[column * stride + target] = a.data[source + column]
-
-
-@kernel
 def product_over_rows(c, columns, a, b, count, units, panels, block, member, members, sync):
     """C[column, unit] += sum over the `count` rows of A[row, column] * B[row, unit], rows in their order.
 
@@ -224,12 +200,12 @@ def product_over_rows(c, columns, a, b, count, units, panels, block, member, mem
     open_work(sync, member, members)
     depth = _BLOCK_BYTES // panels.itemsize
     first, last = share(columns, member, members)
-    stride = depth + _SQUARE
+    stride = depth + _PADDING
     transposed = Matrix(block, c.rows, 0, stride)
     for row in range(0, count, depth):
         end = min(row + depth, count)
         pack_rows(panels, b, row, end, units, member, members)
-        _transpose(block, a, row, end, first, last, stride)
+        transpose(block, first * stride, stride, a, row, end, first, last)
         if members > 1:
             meet(sync, 0, members)
         product(c, transposed, first, last, end - row, panels, 0, vectors_of(panels, units), units, (0,), panels, False)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from . import cell as protocol
 from .activations import sigmoid, tanh
 from .barrier import meet
-from .gemm import Matrix, columns_of, offset, product
+from .gemm import columns_of, product
+from .matrix import Matrix, offset
 from .simd import fma
 
 

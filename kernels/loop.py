@@ -1,4 +1,4 @@
-"""The time loop of one layer in one direction, forward and backward, written once for every cell.
+"""The time loop of one layer in one direction, written once for every cell; its gradient is in `loop_gradient`.
 
 The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
 padding is never read. The work is shared out in one of two ways. By units: a member computes the products and the gates
@@ -14,16 +14,13 @@ from .barrier import meet, open_work
 from .cell import (
     activate,
     begin,
-    carries_state,
     complete,
-    complete_gradient,
-    differentiate,
     input_slots,
-    recurrent_columns,
     recurrent_slots,
 )
-from .gemm import Matrix, columns_of, offset, product, share, vectors_of
+from .gemm import columns_of, product, share, vectors_of
 from .jit import kernel
+from .matrix import Matrix, offset
 
 
 class Sizes(NamedTuple):
@@ -172,15 +169,15 @@ def step(
 
 
 @kernel
-def _shares_rows(bounds, members):
+def shares_rows(bounds, members):
     """Whether each member has its own rows of the batch, from bounds[member] to bounds[member + 1] of every step."""
     return members > 1 and bounds.size == members + 1
 
 
 @kernel
-def _rows_of_step(starts, t, bounds, member, members):
+def rows_of_step(starts, t, bounds, member, members):
     """[first, last) of the positions at step t that the member works on."""
-    if not _shares_rows(bounds, members):
+    if not shares_rows(bounds, members):
         return starts[t], starts[t + 1]
     active = starts[t + 1] - starts[t]
     return starts[t] + min(bounds[member], active), starts[t] + min(bounds[member + 1], active)
@@ -212,7 +209,7 @@ def forward(
     """
     open_work(sync, member, members)
     steps = starts.size - 1
-    by_rows = _shares_rows(bounds, members)
+    by_rows = shares_rows(bounds, members)
     crew_member, crew = (0, 1) if by_rows else (member, members)
     first_vector, last_vector = share(vectors_of(bias, sizes.hidden), crew_member, crew)
     for first in range(0, steps, chunk):
@@ -228,7 +225,7 @@ def forward(
             meet(sync, 0, members)
         for index in range(low, high):
             t = low + high - 1 - index if reverse else index
-            first_row, last_row = _rows_of_step(starts, t, bounds, member, members)
+            first_row, last_row = rows_of_step(starts, t, bounds, member, members)
             step(
                 cell,
                 sizes,
@@ -249,159 +246,3 @@ def forward(
                 meet(sync, 0, crew)
         if by_rows:
             meet(sync, 0, members)
-
-
-class Gradients(NamedTuple):
-    """What flows back: dy (empty without one), gradients of the gates and of the projection's sum, and per batch row
-    the gradients of the step's output units, of the hidden state and of the cell."""
-
-    dy: Matrix
-    gates: Matrix
-    projection: Matrix
-    output: Matrix
-    hidden: Matrix
-    cells: Matrix
-
-
-@kernel
-def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
-    """target = carry + dy for a range of columns."""
-    for row in range(first_row, last_row):
-        to, source = offset(target, row), offset(carry, row)
-        if dy.data.size > 0:
-            at = offset(dy, row)
-            for j in range(first, last):
-                target.data[to + j] = carry.data[source + j] + dy.data[at + j]
-        else:
-            for j in range(first, last):
-                target.data[to + j] = carry.data[source + j]
-
-
-@kernel
-def _project_gradient(
-    sizes, panels, zeros, gradients, first_row, last_row, first_vector, last_vector, crew_member, crew, sync
-):
-    """Gradient of what the projection multiplied, from that of its sum; the sum's own columns first, all, then meet."""
-    first_output, last_output = share(vectors_of(zeros, sizes.output), crew_member, crew)
-    first, last = columns_of(zeros, first_output, last_output, sizes.output)
-    total = gradients.projection
-    _add_output_gradient(total, gradients.hidden, gradients.dy, first_row, last_row, first, last)
-    if crew > 1:
-        meet(sync, 0, crew)
-    product(
-        gradients.output,
-        total,
-        first_row,
-        last_row,
-        sizes.output,
-        panels.projection,
-        first_vector,
-        last_vector,
-        sizes.hidden,
-        (0,),
-        zeros,
-        True,
-    )
-
-
-@kernel
-def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last):
-    """`differentiate` for the rows of a step."""
-    output, dgates, carry, dcells = gradients.output, gradients.gates, gradients.hidden, gradients.cells
-    hidden, cells = states.hidden, states.cells
-    for row in range(first_row, last_row):
-        differentiate(
-            cell,
-            gates.data,
-            offset(gates, row),
-            dgates.data,
-            offset(dgates, row),
-            first,
-            last,
-            output.data,
-            offset(output, row),
-            cells.data,
-            offset(cells, row),
-            offset(states.next_cells, row),
-            dcells.data,
-            offset(dcells, row),
-            hidden.data,
-            offset(hidden, row),
-            carry.data,
-            offset(carry, row),
-        )
-
-
-@kernel
-def backward(cell, sizes, reverse, starts, bounds, panels, zeros, gates, states, gradients, member, members, sync):
-    """Gradients of all steps, last step first: the gates' gradients of every row, and those of the initial states."""
-    open_work(sync, member, members)
-    steps = starts.size - 1
-    crew_member, crew = (0, 1) if _shares_rows(bounds, members) else (member, members)
-    first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), crew_member, crew)
-    first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
-    first_output, last_output = share(vectors_of(zeros, sizes.output), crew_member, crew)
-    dgates, carry = gradients.gates, gradients.hidden
-    start_column, columns = recurrent_columns(cell)
-    recurrent = Matrix(dgates.data, dgates.rows, dgates.start + start_column, dgates.stride)
-    for index in range(steps):
-        t = index if reverse else steps - 1 - index
-        first_row, last_row = _rows_of_step(starts, t, bounds, member, members)
-        if panels.projection.size > 0:
-            _project_gradient(
-                sizes, panels, zeros, gradients, first_row, last_row, first_vector, last_vector, crew_member, crew, sync
-            )
-        else:
-            _add_output_gradient(gradients.output, carry, gradients.dy, first_row, last_row, first, last)
-        _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
-        complete_gradient(
-            cell,
-            gates,
-            dgates,
-            states.hidden,
-            carry,
-            first_row,
-            last_row,
-            panels.second,
-            zeros,
-            first_vector,
-            last_vector,
-            crew_member,
-            crew,
-            sync,
-        )
-        if crew > 1:
-            meet(sync, 0, crew)
-        product(
-            carry,
-            recurrent,
-            first_row,
-            last_row,
-            columns,
-            panels.recurrent,
-            first_output,
-            last_output,
-            sizes.output,
-            (0,),
-            zeros,
-            not carries_state(cell),
-        )
-    if members > 1:
-        meet(sync, 0, members)
-
-
-@kernel
-def skip_gradient(cell, dx, dgates, count, units, fresh, member, members, sync):
-    """dx of the rows = (0 if fresh else dx) + the sum of the gates' gradients: what x feeds without W."""
-    open_work(sync, member, members)
-    first, last = share(count, member, members)
-    for row in range(first, last):
-        to, source = offset(dx, row), offset(dgates, row)
-        if fresh:
-            for j in range(units):
-                dx.data[to + j] = 0
-        for slot in input_slots(cell):
-            for j in range(units):
-                dx.data[to + j] += dgates.data[source + slot + j]
-    if members > 1:
-        meet(sync, 0, members)

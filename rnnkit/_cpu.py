@@ -14,7 +14,7 @@ from rnnkit._cpu_layer import Layer, Packed, Run, drop, input_matrix, layers_of,
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import loop, team
-from rnnkit.kernels.gemm import Matrix
+from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Memory, Workspace, gate_slots
 

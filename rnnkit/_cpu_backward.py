@@ -20,8 +20,8 @@ from rnnkit._cpu_layer import (
 )
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import gemm, loop, team
-from rnnkit.kernels.gemm import Matrix
+from rnnkit.kernels import gemm, loop, loop_gradient, team
+from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps
 from rnnkit.workspace import Memory, Workspace
 
@@ -107,7 +107,7 @@ class _LayerGradient:
         doutput = Matrix(self.take("doutput", self.steps.batch_size * hidden), self.steps.batch, 0, hidden)
         dy = dy._replace(start=self.direction * output)
         team.run(
-            loop.backward,
+            loop_gradient.backward,
             self.steps.rows.size * hidden * gates * output,
             self.cell,
             self.sizes,
@@ -118,7 +118,7 @@ class _LayerGradient:
             self.zeros,
             self.gates,
             states,
-            loop.Gradients(dy, self.dgates, projection, doutput, carry, dcells),
+            loop_gradient.Gradients(dy, self.dgates, projection, doutput, carry, dcells),
         )
         self._input_gradient(dx)
         if "weight_ih" in self.blocks:
@@ -169,7 +169,16 @@ class _LayerGradient:
         slots = protocol.input_slots(self.cell)
         fresh = self.direction == 0
         if not inputs:
-            team.run(loop.skip_gradient, count * len(slots) * hidden, self.cell, dx, self.dgates, count, hidden, fresh)
+            team.run(
+                loop_gradient.skip_gradient,
+                count * len(slots) * hidden,
+                self.cell,
+                dx,
+                self.dgates,
+                count,
+                hidden,
+                fresh,
+            )
             return
         rows = (np.argsort(slots)[:, None] * hidden + np.arange(hidden)).reshape(-1)  # W's rows as dgates has columns
         panels = self._pack_rows("dinput", "weight_ih", rows, inputs)

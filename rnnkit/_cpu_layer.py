@@ -10,9 +10,9 @@ import numpy as np
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import dropout, gemm, loop, team
-from rnnkit.kernels.gemm import Matrix
 from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.lstm import LSTM
+from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.vanilla import Vanilla
 from rnnkit.steps import Steps
 from rnnkit.weights import weight_layout
@@ -105,7 +105,8 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> list[Packed]:
             size = gemm.panel_size(depth, units, count, w.itemsize)
             target = memory.take(f"panels_{name}_{index}", (size,), w.dtype)
             if size:
-                team.run(gemm.pack_weights, size, target, weights, start, units, count, depth)
+                matrix = Matrix(weights, arange(units * count), start, depth)
+                team.run(gemm.pack_weights, size, target, matrix, units, count, depth)
             packed.append(target)
         result.append(Packed(loop.Panels(*packed), _bias(cell, sizes, slots, blocks, weights)))
     return result

@@ -13,8 +13,8 @@ import pytest
 from rnnkit.kernels import gemm, jit, team
 from rnnkit.kernels.activations import sigmoid, tanh
 from rnnkit.kernels.barrier import SYNC_SIZE, meet, open_work
-from rnnkit.kernels.gemm import Matrix
 from rnnkit.kernels.jit import kernel
+from rnnkit.kernels.matrix import Matrix
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
