@@ -6,7 +6,8 @@ The contract, which holds for every kernel:
   argument, so that one compiled kernel serves every layout. Row numbers are int64.
 - A kernel trusts its caller: it never allocates, checks, raises or prints, and takes all memory from outside.
 - A kernel that ends in the arguments `(member, members, sync)` is run by every member of a team at once
-  (`team.run`); the members share out rows or units among themselves and meet at `barrier.meet`.
+  (`team.run`). It begins by `barrier.enroll`, which says who takes part; these share out rows or units among themselves
+  and meet at `barrier.meet`.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every tile shape (`simd.tile`), and no loop is compiled with fastmath.
 

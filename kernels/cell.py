@@ -95,43 +95,15 @@ def complete(
 
 @_method
 def differentiate(
-    cell,
-    gates,
-    at,
-    dgates,
-    dat,
-    first,
-    last,
-    dh,
-    dh_at,
-    cells,
-    before,
-    after,
-    dcells,
-    dc_at,
-    hidden,
-    hidden_before,
-    carry,
-    carry_at,
+    cell, gates, at, dgates, dat, first, last, dh, dh_at, cells, before, after, dcells, dc_at, hidden, hidden_before,
+    carry, carry_at
 ):
     """Gradient of `activate` for a row: from dh and dcells after the step to dgates, dcells and carry before it."""
 
 
 @_method
 def complete_gradient(
-    cell,
-    gates,
-    dgates,
-    hidden,
-    carry,
-    first_row,
-    last_row,
-    panels,
-    zeros,
-    first_vector,
-    last_vector,
-    member,
-    members,
-    sync,
+    cell, gates, dgates, hidden, carry, first_row, last_row, panels, zeros, first_vector, last_vector, member,
+    members, sync
 ):
     """Gradient of `complete`: what follows `differentiate` for all rows of a step."""

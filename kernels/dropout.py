@@ -1,6 +1,6 @@
 """Dropout between layers (Srivastava et al. 2014, inverted: what is kept is scaled); its own gradient."""
 
-from .barrier import meet, open_work
+from .barrier import enroll, meet
 from .gemm import share
 from .jit import kernel
 from .matrix import offset
@@ -9,7 +9,9 @@ from .matrix import offset
 @kernel
 def drop(target, source, kept, scale, count, columns, member, members, sync):
     """target = source * (scale where `kept`, else 0), for `count` rows of three row lists; scale is finite."""
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     first, last = share(count, member, members)
     zero = scale - scale
     for row in range(first, last):
@@ -17,5 +19,4 @@ def drop(target, source, kept, scale, count, columns, member, members, sync):
         for j in range(columns):
             factor = scale if kept.data[mask + j] else zero
             target.data[to + j] = source.data[at + j] * factor
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)

@@ -4,7 +4,7 @@ A panel holds one vector of neighbouring columns ("units") with their gates side
 (unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes].
 """
 
-from .barrier import meet, open_work
+from .barrier import enroll, meet
 from .jit import kernel
 from .matrix import Matrix, offset
 from .simd import VECTOR_BYTES, narrow_tile, panel_lanes, rows_per_tile, units_per_tile, wide_tile
@@ -97,19 +97,21 @@ def pack_rows(panels, b, first_row, last_row, units, member, members):
 @kernel
 def pack_weights(panels, weights, units, gates, depth, member, members, sync):
     """`pack_columns` as a kernel of its own."""
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     pack_columns(panels, weights, units, gates, depth, member, members)
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)
 
 
 @kernel
 def pack_weight_rows(panels, b, depth, units, member, members, sync):
     """`pack_rows` of the first `depth` rows as a kernel of its own."""
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     pack_rows(panels, b, 0, depth, units, member, members)
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)
 
 
 @kernel
@@ -136,47 +138,13 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
                 row, end = share(last_row - first_row, tile, tiles)
                 if wide:
                     wide_tile(
-                        end - row,
-                        count,
-                        a.data,
-                        a.start + begin,
-                        a.stride,
-                        a.rows,
-                        panels,
-                        at,
-                        panel,
-                        c.data,
-                        c.start + unit,
-                        c.stride,
-                        c.rows,
-                        first_row + row,
-                        slots,
-                        bias,
-                        unit,
-                        start,
-                        lanes,
+                        end - row, count, a.data, a.start + begin, a.stride, a.rows, panels, at, panel, c.data,
+                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, lanes
                     )
                 else:
                     narrow_tile(
-                        end - row,
-                        count,
-                        a.data,
-                        a.start + begin,
-                        a.stride,
-                        a.rows,
-                        panels,
-                        at,
-                        panel,
-                        c.data,
-                        c.start + unit,
-                        c.stride,
-                        c.rows,
-                        first_row + row,
-                        slots,
-                        bias,
-                        unit,
-                        start,
-                        units - unit,
+                        end - row, count, a.data, a.start + begin, a.stride, a.rows, panels, at, panel, c.data,
+                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, units - unit
                     )
             vector += units_per_tile(slots) if wide else 1
 
@@ -184,11 +152,12 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
 @kernel
 def rows_product(c, a, count, depth, panels, units, zeros, fresh, member, members, sync):
     """C = (0 if fresh else C) + A . panels over all `count` rows; the members share the rows."""
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     first, last = share(count, member, members)
     product(c, a, first, last, depth, panels, 0, vectors_of(panels, units), units, (0,), zeros, fresh)
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)
 
 
 @kernel
@@ -197,7 +166,9 @@ def product_over_rows(c, columns, a, b, count, units, panels, block, member, mem
 
     `panels` holds a block of rows of B packed, `block` the same rows of A transposed; the members share A's columns.
     """
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     depth = _BLOCK_BYTES // panels.itemsize
     first, last = share(columns, member, members)
     stride = depth + _PADDING
@@ -206,21 +177,20 @@ def product_over_rows(c, columns, a, b, count, units, panels, block, member, mem
         end = min(row + depth, count)
         pack_rows(panels, b, row, end, units, member, members)
         transpose(block, first * stride, stride, a, row, end, first, last)
-        if members > 1:
-            meet(sync, 0, members)
+        meet(sync, members)
         product(c, transposed, first, last, end - row, panels, 0, vectors_of(panels, units), units, (0,), panels, False)
-        if members > 1:
-            meet(sync, 0, members)
+        meet(sync, members)
 
 
 @kernel
 def sum_rows(total, start, a, count, columns, member, members, sync):
     """total[start + column] += sum over `count` rows of A[row, column], rows in order; the members share columns."""
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     first, last = share(columns, member, members)
     for row in range(count):
         source = offset(a, row)
         for column in range(first, last):
             total[start + column] += a.data[source + column]
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)

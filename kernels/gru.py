@@ -72,24 +72,8 @@ def _after_activate(cell, gates, at, first, last, cells, before, after, hidden, 
 
 @protocol.implements(protocol.differentiate, ResetAfterGRU)
 def _after_differentiate(
-    cell,
-    gates,
-    at,
-    dgates,
-    dat,
-    first,
-    last,
-    dh,
-    dh_at,
-    cells,
-    before,
-    after,
-    dcells,
-    dc_at,
-    hidden,
-    hidden_before,
-    carry,
-    carry_at,
+    cell, gates, at, dgates, dat, first, last, dh, dh_at, cells, before, after, dcells, dc_at, hidden, hidden_before,
+    carry, carry_at
 ):
     size = cell.hidden_size
     one = gates.dtype.type(1)
@@ -153,8 +137,7 @@ def _before_complete(
     cell, gates, hidden, target, first_row, last_row, panels, first_vector, last_vector, member, members, sync
 ):
     size = cell.hidden_size
-    if members > 1:
-        meet(sync, 0, members)  # all of r*h is there
+    meet(sync, members)  # all of r*h is there
     reset = Matrix(gates.data, gates.rows, gates.start + 3 * size, gates.stride)
     product(gates, reset, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), gates.data, False)
     first, last = columns_of(gates.data, first_vector, last_vector, size)
@@ -176,24 +159,8 @@ def _before_complete(
 
 @protocol.implements(protocol.differentiate, ResetBeforeGRU)
 def _before_differentiate(
-    cell,
-    gates,
-    at,
-    dgates,
-    dat,
-    first,
-    last,
-    dh,
-    dh_at,
-    cells,
-    before,
-    after,
-    dcells,
-    dc_at,
-    hidden,
-    hidden_before,
-    carry,
-    carry_at,
+    cell, gates, at, dgates, dat, first, last, dh, dh_at, cells, before, after, dcells, dc_at, hidden, hidden_before,
+    carry, carry_at
 ):
     size = cell.hidden_size
     one = gates.dtype.type(1)
@@ -213,24 +180,11 @@ def _before_differentiate(
 
 @protocol.implements(protocol.complete_gradient, ResetBeforeGRU)
 def _before_complete_gradient(
-    cell,
-    gates,
-    dgates,
-    hidden,
-    carry,
-    first_row,
-    last_row,
-    panels,
-    zeros,
-    first_vector,
-    last_vector,
-    member,
-    members,
-    sync,
+    cell, gates, dgates, hidden, carry, first_row, last_row, panels, zeros, first_vector, last_vector, member,
+    members, sync
 ):
     size = cell.hidden_size
-    if members > 1:
-        meet(sync, 0, members)  # all of dn is there
+    meet(sync, members)  # all of dn is there
     dreset = Matrix(dgates.data, dgates.rows, dgates.start + 3 * size, dgates.stride)
     product(dreset, dgates, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), zeros, True)
     first, last = columns_of(gates.data, first_vector, last_vector, size)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import meet, open_work
+from .barrier import enroll, meet
 from .cell import (
     activate,
     begin,
@@ -58,18 +58,8 @@ def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, fir
     slots = input_slots(cell)
     if sizes.input > 0:
         product(
-            gates,
-            x,
-            first_row,
-            last_row,
-            sizes.input,
-            panels.input,
-            first_vector,
-            last_vector,
-            sizes.hidden,
-            slots,
-            bias,
-            True,
+            gates, x, first_row, last_row, sizes.input, panels.input, first_vector, last_vector, sizes.hidden, slots,
+            bias, True
         )
         return
     first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
@@ -82,20 +72,8 @@ def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, fir
 
 @kernel
 def step(
-    cell,
-    sizes,
-    panels,
-    bias,
-    zeros,
-    gates,
-    states,
-    first_row,
-    last_row,
-    first_vector,
-    last_vector,
-    member,
-    members,
-    sync,
+    cell, sizes, panels, bias, zeros, gates, states, first_row, last_row, first_vector, last_vector, member, members,
+    sync
 ):
     """One time step of the rows, whose gates hold their input products, for the member's units."""
     hidden, target = states.hidden, states.next_hidden
@@ -103,68 +81,27 @@ def step(
     for row in range(first_row, last_row):
         begin(cell, gates.data, offset(gates, row), bias, first, last)
     product(
-        gates,
-        hidden,
-        first_row,
-        last_row,
-        sizes.output,
-        panels.recurrent,
-        first_vector,
-        last_vector,
-        sizes.hidden,
-        recurrent_slots(cell),
-        bias,
-        False,
+        gates, hidden, first_row, last_row, sizes.output, panels.recurrent, first_vector, last_vector, sizes.hidden,
+        recurrent_slots(cell), bias, False
     )
     projected = panels.projection.size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
         target = Matrix(gates.data, gates.rows, gates.start + gates.stride - sizes.hidden, gates.stride)
     for row in range(first_row, last_row):
         activate(
-            cell,
-            gates.data,
-            offset(gates, row),
-            first,
-            last,
-            states.cells.data,
-            offset(states.cells, row),
-            offset(states.next_cells, row),
-            hidden.data,
-            offset(hidden, row),
-            target.data,
-            offset(target, row),
+            cell, gates.data, offset(gates, row), first, last, states.cells.data, offset(states.cells, row),
+            offset(states.next_cells, row), hidden.data, offset(hidden, row), target.data, offset(target, row)
         )
     complete(
-        cell,
-        gates,
-        hidden,
-        target,
-        first_row,
-        last_row,
-        panels.second,
-        first_vector,
-        last_vector,
-        member,
-        members,
-        sync,
+        cell, gates, hidden, target, first_row, last_row, panels.second, first_vector, last_vector, member, members,
+        sync
     )
     if projected:
-        if members > 1:
-            meet(sync, 0, members)
+        meet(sync, members)
         begin_output, end_output = share(vectors_of(bias, sizes.output), member, members)
         product(
-            states.next_hidden,
-            target,
-            first_row,
-            last_row,
-            sizes.hidden,
-            panels.projection,
-            begin_output,
-            end_output,
-            sizes.output,
-            (0,),
-            zeros,
-            True,
+            states.next_hidden, target, first_row, last_row, sizes.hidden, panels.projection, begin_output,
+            end_output, sizes.output, (0,), zeros, True
         )
 
 
@@ -185,29 +122,17 @@ def rows_of_step(starts, t, bounds, member, members):
 
 @kernel
 def forward(
-    cell,
-    sizes,
-    reverse,
-    starts,
-    bounds,
-    x,
-    panels,
-    bias,
-    zeros,
-    gates,
-    chunk,
-    batch_size,
-    states,
-    member,
-    members,
-    sync,
+    cell, sizes, reverse, starts, bounds, x, panels, bias, zeros, gates, chunk, batch_size, states, member, members,
+    sync
 ):
     """All steps of one layer in one direction, `chunk` steps of input products at a time.
 
     `gates` is addressed by the rows t*batch_size + n of the whole sequence; where that is longer than a chunk, it holds
     one chunk, and each overwrites the last.
     """
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     steps = starts.size - 1
     by_rows = shares_rows(bounds, members)
     crew_member, crew = (0, 1) if by_rows else (member, members)
@@ -222,27 +147,14 @@ def forward(
             first_row, last_row = first_row + starts[low], last_row + starts[low]
         project_inputs(cell, sizes, x, panels, bias, buffer, first_row, last_row, first_vector, last_vector)
         if by_rows:
-            meet(sync, 0, members)
+            meet(sync, members)
         for index in range(low, high):
             t = low + high - 1 - index if reverse else index
             first_row, last_row = rows_of_step(starts, t, bounds, member, members)
             step(
-                cell,
-                sizes,
-                panels,
-                bias,
-                zeros,
-                buffer,
-                states,
-                first_row,
-                last_row,
-                first_vector,
-                last_vector,
-                crew_member,
-                crew,
-                sync,
+                cell, sizes, panels, bias, zeros, buffer, states, first_row, last_row, first_vector, last_vector,
+                crew_member, crew, sync
             )
-            if crew > 1:
-                meet(sync, 0, crew)
+            meet(sync, crew)
         if by_rows:
-            meet(sync, 0, members)
+            meet(sync, members)

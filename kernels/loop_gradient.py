@@ -5,7 +5,7 @@ The work is shared out as in `loop`.
 
 from typing import NamedTuple
 
-from .barrier import meet, open_work
+from .barrier import enroll, meet
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
 from .gemm import columns_of, product, share, vectors_of
 from .jit import kernel
@@ -48,21 +48,10 @@ def _project_gradient(
     first, last = columns_of(zeros, first_output, last_output, sizes.output)
     total = gradients.projection
     _add_output_gradient(total, gradients.hidden, gradients.dy, first_row, last_row, first, last)
-    if crew > 1:
-        meet(sync, 0, crew)
+    meet(sync, crew)
     product(
-        gradients.output,
-        total,
-        first_row,
-        last_row,
-        sizes.output,
-        panels.projection,
-        first_vector,
-        last_vector,
-        sizes.hidden,
-        (0,),
-        zeros,
-        True,
+        gradients.output, total, first_row, last_row, sizes.output, panels.projection, first_vector, last_vector,
+        sizes.hidden, (0,), zeros, True
     )
 
 
@@ -73,31 +62,18 @@ def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, fir
     hidden, cells = states.hidden, states.cells
     for row in range(first_row, last_row):
         differentiate(
-            cell,
-            gates.data,
-            offset(gates, row),
-            dgates.data,
-            offset(dgates, row),
-            first,
-            last,
-            output.data,
-            offset(output, row),
-            cells.data,
-            offset(cells, row),
-            offset(states.next_cells, row),
-            dcells.data,
-            offset(dcells, row),
-            hidden.data,
-            offset(hidden, row),
-            carry.data,
-            offset(carry, row),
+            cell, gates.data, offset(gates, row), dgates.data, offset(dgates, row), first, last, output.data,
+            offset(output, row), cells.data, offset(cells, row), offset(states.next_cells, row), dcells.data,
+            offset(dcells, row), hidden.data, offset(hidden, row), carry.data, offset(carry, row)
         )
 
 
 @kernel
 def backward(cell, sizes, reverse, starts, bounds, panels, zeros, gates, states, gradients, member, members, sync):
     """Gradients of all steps, last step first: the gates' gradients of every row, and those of the initial states."""
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     steps = starts.size - 1
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
     first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), crew_member, crew)
@@ -117,45 +93,23 @@ def backward(cell, sizes, reverse, starts, bounds, panels, zeros, gates, states,
             _add_output_gradient(gradients.output, carry, gradients.dy, first_row, last_row, first, last)
         _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
         complete_gradient(
-            cell,
-            gates,
-            dgates,
-            states.hidden,
-            carry,
-            first_row,
-            last_row,
-            panels.second,
-            zeros,
-            first_vector,
-            last_vector,
-            crew_member,
-            crew,
-            sync,
+            cell, gates, dgates, states.hidden, carry, first_row, last_row, panels.second, zeros, first_vector,
+            last_vector, crew_member, crew, sync
         )
-        if crew > 1:
-            meet(sync, 0, crew)
+        meet(sync, crew)
         product(
-            carry,
-            recurrent,
-            first_row,
-            last_row,
-            columns,
-            panels.recurrent,
-            first_output,
-            last_output,
-            sizes.output,
-            (0,),
-            zeros,
-            not carries_state(cell),
+            carry, recurrent, first_row, last_row, columns, panels.recurrent, first_output, last_output, sizes.output,
+            (0,), zeros, not carries_state(cell)
         )
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)
 
 
 @kernel
 def skip_gradient(cell, dx, dgates, count, units, fresh, member, members, sync):
     """dx of the rows = (0 if fresh else dx) + the sum of the gates' gradients: what x feeds without W."""
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     first, last = share(count, member, members)
     for row in range(first, last):
         to, source = offset(dx, row), offset(dgates, row)
@@ -165,5 +119,4 @@ def skip_gradient(cell, dx, dgates, count, units, fresh, member, members, sync):
         for slot in input_slots(cell):
             for j in range(units):
                 dx.data[to + j] += dgates.data[source + slot + j]
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)

@@ -59,24 +59,8 @@ def _activate(cell, gates, at, first, last, cells, before, after, hidden, hidden
 
 @protocol.implements(protocol.differentiate, LSTM)
 def _differentiate(
-    cell,
-    gates,
-    at,
-    dgates,
-    dat,
-    first,
-    last,
-    dh,
-    dh_at,
-    cells,
-    before,
-    after,
-    dcells,
-    dc_at,
-    hidden,
-    hidden_before,
-    carry,
-    carry_at,
+    cell, gates, at, dgates, dat, first, last, dh, dh_at, cells, before, after, dcells, dc_at, hidden, hidden_before,
+    carry, carry_at
 ):
     size = cell.hidden_size
     zero, one = gates.dtype.type(0), gates.dtype.type(1)

@@ -235,26 +235,8 @@ def data_pointer(context, builder, array_type, array, start):
 def _tile_intrinsic(wide):
     @intrinsic
     def tile(
-        typingctx,
-        rows,
-        depth,
-        a,
-        a_start,
-        lda,
-        a_rows,
-        b,
-        b_start,
-        ldb,
-        c,
-        c_start,
-        ldc,
-        c_rows,
-        row,
-        slots,
-        bias,
-        bias_start,
-        fresh,
-        width,
+        typingctx, rows, depth, a, a_start, lda, a_rows, b, b_start, ldb, c, c_start, ldc, c_rows, row, slots, bias,
+        bias_start, fresh, width
     ):
         """C[rows, slots] = (bias if fresh else C[rows, slots]) + A[rows, :depth] . panel, for one tile of registers.
 
@@ -265,25 +247,8 @@ def _tile_intrinsic(wide):
 
         def generate(context, builder, signature, arguments):
             (
-                rows,
-                depth,
-                a,
-                a_start,
-                lda,
-                a_rows,
-                b,
-                b_start,
-                ldb,
-                c,
-                c_start,
-                ldc,
-                c_rows,
-                row,
-                slots,
-                bias,
-                bias_start,
-                fresh,
-                width,
+                rows, depth, a, a_start, lda, a_rows, b, b_start, ldb, c, c_start, ldc, c_rows, row, slots, bias,
+                bias_start, fresh, width
             ) = arguments
             types_of = signature.args
             real = context.get_value_type(types_of[2].dtype)

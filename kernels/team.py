@@ -5,7 +5,8 @@ and takes 87 us for a fork and join, TBB has to be installed and preloaded. A te
 inside the kernel instead, which costs well below a microsecond a step, and the layers stay to the user's own code.
 
 A helper thread waits inside a compiled loop for a while after each kernel, then sleeps. If the team is busy with a call
-of another Python thread, or the work is small, the caller runs the kernel alone: results do not depend on it.
+of another Python thread, if the work is small or no helper comes in time, the caller runs the kernel alone: results do
+not depend on it.
 """
 
 import os
@@ -17,11 +18,11 @@ import numba
 import numpy as np
 from numba.np.ufunc import parallel
 
-from .barrier import SYNC_SIZE, wait_for_work
+from .barrier import CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, SYNC_SIZE, wait_for_work
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what a team needs to start
-_PATIENCE = 20_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
-_NEVER = 1 << 62  # arrivals that let every meeting pass
+_WORK_PER_TURN = 6_000  # multiply-adds on one thread in two turns of a waiting loop: wait half of what the work takes
+_PATIENCE = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
 
 
 class _Job(NamedTuple):
@@ -36,67 +37,52 @@ class _Team:
         self.busy = threading.Lock()
         self.sync = np.zeros(SYNC_SIZE, np.int64)
         self.job = _Job(0, None, ())
-        self.error = None
         self.dismissed = False
-        self.helpers = [_Helper(self, member) for member in range(1, size)]
+        self.helpers = [_Helper(self) for _ in range(1, size)]
 
-    def run(self, kernel, arguments):
-        """Run the kernel on all members; the lock is held by the caller."""
+    def run(self, kernel, work, arguments):
+        """Run the kernel on all members that come; the lock is held by the caller."""
         number = self.job.number + 1
+        self.sync[NUMBER], self.sync[PATIENCE] = number, work // _WORK_PER_TURN
         self.job = _Job(number, kernel, arguments)
-        for helper in self.helpers:
-            if helper.asleep:
-                helper.wake.put(None)
+        self.wake()
         try:
             kernel(*arguments, 0, self.size, self.sync)
-        except BaseException:
-            self.give_up(None)
-            raise
         finally:
-            self.job = _Job(number, None, ())  # every helper has taken it: let go of the arrays
-        if self.error is not None:
-            raise self.error
+            self.sync[DOOR] = max(int(self.sync[DOOR]), number * DOOR_STEP + CLOSED)  # also if it never opened
+            self.job = _Job(number, None, ())  # let go of the arrays
 
-    def give_up(self, error):
-        """Let nobody wait for a member that will not come, and let no call use this team again."""
-        self.error = error
-        self.sync[0] = _NEVER
-        _forget(self)
+    def wake(self):
+        for helper in self.helpers:
+            if helper.asleep:
+                helper.bell.put(None)
 
     def dismiss(self):
         """End the helpers."""
         self.dismissed = True
-        for helper in self.helpers:
-            helper.wake.put(None)
+        self.wake()
 
 
 class _Helper(threading.Thread):
-    def __init__(self, team, member):
-        super().__init__(name=f"rnnkit-{member}", daemon=True)
-        self.team, self.member = team, member
-        self.wake = SimpleQueue()
+    def __init__(self, team):
+        super().__init__(name="rnnkit", daemon=True)
+        self.team = team
+        self.bell = SimpleQueue()
         self.asleep = False
         self.start()
 
     def run(self):
         team, done = self.team, 0
-        while True:
+        while not team.dismissed:
             wait_for_work(team.sync, done, _PATIENCE)
-            self.asleep = True  # before the look at the job: a job given after that look wakes
+            self.asleep = True  # before the look at the job: a job given after that look rings
             if team.job.number == done and not team.dismissed:
-                self.wake.get()
+                self.bell.get()
             self.asleep = False
-            if team.dismissed:
-                return
             job = team.job
-            if job.number == done:
-                continue
+            if job.number != done and job.kernel is not None:
+                job.kernel(*job.arguments, -job.number, team.size, team.sync)
             done = job.number
-            try:
-                job.kernel(*job.arguments, self.member, team.size, team.sync)
-            except BaseException as error:
-                team.give_up(error)
-                return
             del job
 
 
@@ -117,18 +103,10 @@ def _current():
     size = wanted_size()
     with _creation:
         if _team is None or _team.size != size:
-            if _team is not None and not _team.busy.acquire(blocking=False):
-                return None
             if _team is not None:
-                _team.dismiss()
+                _team.dismiss()  # a call that it is busy with ends all the same
             _team = _Team(size)
         return _team if _team.busy.acquire(blocking=False) else None
-
-
-def _forget(team=None):
-    global _team
-    if team is None or team is _team:
-        _team = None
 
 
 def run(kernel, work, *arguments):
@@ -138,16 +116,15 @@ def run(kernel, work, *arguments):
         kernel(*arguments, 0, 1, _alone)
         return
     try:
-        team.run(kernel, arguments)
+        team.run(kernel, work, arguments)
     finally:
         team.busy.release()
 
 
 def _after_fork():
     """A forked child has none of its parent's threads: its first call makes a team of its own."""
-    global _creation
-    _creation = threading.Lock()
-    _forget()
+    global _creation, _team
+    _creation, _team = threading.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):

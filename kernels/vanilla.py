@@ -47,24 +47,8 @@ def _activate(cell, gates, at, first, last, cells, before, after, hidden, hidden
 
 @protocol.implements(protocol.differentiate, Vanilla)
 def _differentiate(
-    cell,
-    gates,
-    at,
-    dgates,
-    dat,
-    first,
-    last,
-    dh,
-    dh_at,
-    cells,
-    before,
-    after,
-    dcells,
-    dc_at,
-    hidden,
-    hidden_before,
-    carry,
-    carry_at,
+    cell, gates, at, dgates, dat, first, last, dh, dh_at, cells, before, after, dcells, dc_at, hidden, hidden_before,
+    carry, carry_at
 ):
     gate = gates[at + first : at + last]
     dgate = dgates[dat + first : dat + last]

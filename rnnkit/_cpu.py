@@ -10,28 +10,38 @@ from typing import Any
 import numpy as np
 
 from rnnkit._cpu_backward import backward
-from rnnkit._cpu_layer import Layer, Packed, Run, drop, input_matrix, layers_of, pack, row_bounds, states_of, zeros
+from rnnkit._cpu_layer import (
+    Layer,
+    Packed,
+    Prepared,
+    Run,
+    arange,
+    dense,
+    drop,
+    input_matrix,
+    layers_of,
+    pack,
+    row_bounds,
+    states_of,
+    zeros,
+)
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import loop, team
+from rnnkit.kernels import loop, stack, team
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Memory, Workspace, gate_slots
 
-__all__ = ["backward", "forward", "infer", "pack"]
+__all__ = ["backward", "forward", "infer", "pack", "step"]
 
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of inference steps: from their product to their use they stay in L2
 
+_ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
+
 
 def _run_layer(
-    layer: Layer,
-    packed: Packed,
-    source: Matrix,
-    gates: np.ndarray,
-    chunk: int,
-    run: Run,
-    steps: Steps,
-    initial: tuple[Any, Any],
+    layer: Layer, packed: Packed, source: Matrix, gates: np.ndarray, chunk: int, run: Run, steps: Steps,
+    initial: tuple[Any, Any]
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Run one pseudo-layer over all steps; returns its final hidden state and cell."""
     cell, sizes, slots, _, _, direction = layer
@@ -43,21 +53,10 @@ def _run_layer(
     width = slots * sizes.hidden
     work = steps.rows.size * sizes.hidden * len(protocol.input_slots(cell)) * (sizes.input + sizes.output)
     team.run(
-        loop.forward,
-        work,
-        cell,
-        sizes,
-        bool(direction),
-        steps.starts,
-        row_bounds(layer, steps, gates.itemsize),
-        source,
-        packed.panels,
-        packed.bias,
-        zeros(sizes.hidden, gates.dtype),
-        Matrix(gates.reshape(-1), steps.rows, 0, width),
-        chunk,
-        steps.batch_size,
-        states_of(run, steps, sizes, direction),
+        loop.forward, work, cell, sizes, bool(direction), steps.starts, row_bounds(layer, steps, gates.itemsize),
+        source, packed.panels, packed.bias, zeros(sizes.hidden, gates.dtype),
+        Matrix(gates.reshape(-1), steps.rows, 0, width), chunk, steps.batch_size,
+        states_of(run, steps, sizes, direction)
     )
     final, everyone = steps.final(direction), np.arange(steps.batch_size)
     hy = run.hidden[final, everyone, columns]
@@ -76,18 +75,17 @@ def _clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
 def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
     """Run the network on workspace.x and fill the workspace; returns y, a view of it, hy and cy."""
     steps, arrays = workspace.steps, workspace.arrays
-    finals = []
+    packed, finals = pack(desc, w, workspace.memory), []
     source = input_matrix(workspace.x, steps)
-    for index, (layer, packed) in enumerate(zip(layers_of(desc), pack(desc, w, workspace.memory), strict=True)):
+    for index, layer in enumerate(layers_of(desc)):
         hidden = arrays[f"hidden_l{layer.layer}"]
         if layer.direction == 0 and layer.layer > 0:
             source = _layer_input(desc, workspace, layer.layer)
         cells = arrays[f"cell_{index}"] if desc.has_cell else np.empty((0,), w.dtype)
         initial = (None if hx is None else hx[index], None if cx is None else cx[index])
         run = Run(hidden, cells, keeps_cells=True)
-        finals.append(
-            _run_layer(layer, packed, source, arrays[f"gates_{index}"], max(steps.seq_len, 1), run, steps, initial)
-        )
+        gates, chunk = arrays[f"gates_{index}"], max(steps.seq_len, 1)
+        finals.append(_run_layer(layer, packed.layer(index), source, gates, chunk, run, steps, initial))
         if desc.has_cell:
             _clear_padding(cells, steps, 1)
         if layer.direction == desc.num_directions - 1:
@@ -117,7 +115,7 @@ def _layer_input(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matri
     return drop(source, Matrix(dropped.reshape(-1), rows, 0, width), Matrix(kept.reshape(-1), rows, 0, width), desc)
 
 
-def infer(desc: RNNDescriptor, packed: list[Packed], x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple:
+def infer(desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple:
     """Run the network and keep nothing but y, hy and cy.
 
     The gates of a few steps at a time are held. Stacked layers of one direction also go through the sequence a span of
@@ -144,18 +142,11 @@ def _part(steps: Steps, first: int, last: int) -> Steps:
 
 
 def _infer_span(
-    desc: RNNDescriptor,
-    packed: list[Packed],
-    x: np.ndarray,
-    hx: Any,
-    cx: Any,
-    steps: Steps,
-    chunk: int,
-    out: np.ndarray,
-    memory: Memory,
+    desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any, steps: Steps, chunk: int,
+    out: np.ndarray, memory: Memory
 ) -> tuple[Any, Any]:
     source, finals = input_matrix(x, steps), []
-    for index, (layer, weights) in enumerate(zip(layers_of(desc), packed, strict=True)):
+    for index, layer in enumerate(layers_of(desc)):
         top = layer.layer == desc.num_layers - 1
         hidden = out if top else memory.take(f"hidden_{layer.layer % 2}", out.shape, out.dtype)
         gate_shape = (min(chunk, max(steps.seq_len, 1)), steps.batch_size, layer.slots, layer.sizes.hidden)
@@ -163,8 +154,25 @@ def _infer_span(
         cells = memory.take("cells", (steps.batch_size, desc.hidden_size) if desc.has_cell else (0,), out.dtype)
         initial = (None if hx is None else hx[index], None if cx is None else cx[index])
         run = Run(hidden, cells, keeps_cells=False)
-        finals.append(_run_layer(layer, weights, source, gates, chunk, run, steps, initial))
+        finals.append(_run_layer(layer, packed.layer(index), source, gates, chunk, run, steps, initial))
         if layer.direction == desc.num_directions - 1:
             source = Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
     _, hy, cy = _outputs(desc, out, steps, finals)
     return hy, cy
+
+
+def step(desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
+    """Run all layers over one time step, in one call of a kernel."""
+    layer, batch = layers_of(desc)[0], x.shape[0]
+    hidden = (desc.num_layers, batch, desc.output_size)
+    cells = (desc.num_layers, batch, desc.hidden_size) if desc.has_cell else (0, 0, 0)
+    hx = np.zeros(hidden, x.dtype) if hx is None else dense(hx)
+    cx = np.zeros(cells, x.dtype) if cx is None else dense(cx)
+    hy, cy = np.empty(hidden, x.dtype), np.empty(cells, x.dtype)
+    gates = np.empty(batch * layer.slots * desc.hidden_size, x.dtype)
+    work = packed.buffer.size * max(batch, _ROWS_OF_A_READ)
+    team.run(
+        stack.step_stack, work, layer.cell, layer.sizes, packed.table, packed.buffer, zeros(desc.hidden_size, x.dtype),
+        dense(x), hx, cx, hy, cy, gates, arange(batch)
+    )
+    return hy[-1], hy, cy if desc.has_cell else None

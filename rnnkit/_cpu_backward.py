@@ -76,13 +76,8 @@ class _LayerGradient:
     """The backward of one pseudo-layer: the time loop, then a product each for dx and the weights."""
 
     def __init__(
-        self,
-        desc: RNNDescriptor,
-        weights: np.ndarray,
-        workspace: Workspace,
-        memory: Memory,
-        index: int,
-        dw: np.ndarray,
+        self, desc: RNNDescriptor, weights: np.ndarray, workspace: Workspace, memory: Memory, index: int,
+        dw: np.ndarray
     ) -> None:
         self.desc, self.weights, self.dw, self.index = desc, weights, dw, index
         self.workspace, self.steps, self.memory = workspace, workspace.steps, memory
@@ -107,18 +102,10 @@ class _LayerGradient:
         doutput = Matrix(self.take("doutput", self.steps.batch_size * hidden), self.steps.batch, 0, hidden)
         dy = dy._replace(start=self.direction * output)
         team.run(
-            loop_gradient.backward,
-            self.steps.rows.size * hidden * gates * output,
-            self.cell,
-            self.sizes,
-            bool(self.direction),
-            self.steps.starts,
-            row_bounds(self.layer, self.steps, self.weights.itemsize),
-            self._panels(),
-            self.zeros,
-            self.gates,
-            states,
-            loop_gradient.Gradients(dy, self.dgates, projection, doutput, carry, dcells),
+            loop_gradient.backward, self.steps.rows.size * hidden * gates * output, self.cell, self.sizes,
+            bool(self.direction), self.steps.starts, row_bounds(self.layer, self.steps, self.weights.itemsize),
+            self._panels(), self.zeros, self.gates, states,
+            loop_gradient.Gradients(dy, self.dgates, projection, doutput, carry, dcells)
         )
         self._input_gradient(dx)
         if "weight_ih" in self.blocks:
@@ -170,29 +157,15 @@ class _LayerGradient:
         fresh = self.direction == 0
         if not inputs:
             team.run(
-                loop_gradient.skip_gradient,
-                count * len(slots) * hidden,
-                self.cell,
-                dx,
-                self.dgates,
-                count,
-                hidden,
-                fresh,
+                loop_gradient.skip_gradient, count * len(slots) * hidden, self.cell, dx, self.dgates, count, hidden,
+                fresh
             )
             return
         rows = (np.argsort(slots)[:, None] * hidden + np.arange(hidden)).reshape(-1)  # W's rows as dgates has columns
         panels = self._pack_rows("dinput", "weight_ih", rows, inputs)
         team.run(
-            gemm.rows_product,
-            count * rows.size * inputs,
-            dx,
-            self.dgates,
-            count,
-            rows.size,
-            panels,
-            inputs,
-            self.zeros,
-            fresh,
+            gemm.rows_product, count * rows.size * inputs, dx, self.dgates, count, rows.size, panels, inputs,
+            self.zeros, fresh
         )
 
     def _weight_gradient(self, block: str, gate: int, slots: tuple[int, ...], source: Matrix) -> None:
@@ -212,16 +185,9 @@ class _LayerGradient:
         transposed = self.take("transposed", gemm.transposed_size(columns, size))
         count = self.steps.rows.size
         team.run(
-            gemm.product_over_rows,
-            count * columns * units,
-            Matrix(self.dw, arange(columns), start + first * units, units),
-            columns,
-            a,
-            b,
-            count,
-            units,
-            panels,
-            transposed,
+            gemm.product_over_rows, count * columns * units,
+            Matrix(self.dw, arange(columns), start + first * units, units), columns, a, b, count, units, panels,
+            transposed
         )
 
     def _bias_gradient(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,12 +71,19 @@ def _cell(desc: RNNDescriptor) -> Any:
 
 
 def flat(array: np.ndarray) -> np.ndarray:
-    """The array as the kernels take it: one-dimensional, dense, aligned, and of a writeable type.
+    """The array as the kernels take it, in one dimension."""
+    return dense(array).reshape(-1)
+
+
+def dense(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy, as the kernels take it: C-contiguous, aligned, and of a writeable type.
 
     Kernels never write what they are given to read, but Numba would compile them anew for read-only arrays.
     """
-    dense = np.require(array, requirements=["C", "A"]).reshape(-1)
-    return dense if dense.flags.writeable else np.asarray(_Writeable(dense))
+    if array.flags.carray:
+        return array
+    array = np.require(array, requirements=["C", "A"])
+    return array if array.flags.writeable else np.asarray(_Writeable(array))
 
 
 class _Writeable:
@@ -86,41 +94,71 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> list[Packed]:
-    """Pack the weights of every pseudo-layer for the forward products."""
-    weights = flat(w)
-    result = []
-    for index, (cell, sizes, slots, blocks, _, _) in enumerate(layers_of(desc)):
-        gates = len(protocol.input_slots(cell))
-        first = len(protocol.recurrent_slots(cell))
-        recurrent = blocks["weight_hh"][1]
-        panels = {
-            "input": (blocks.get("weight_ih", (None, 0))[1], sizes.hidden, gates, sizes.input),
-            "recurrent": (recurrent, sizes.hidden, first, sizes.output),
-            "second": (recurrent + first * sizes.hidden * sizes.output, sizes.hidden, gates - first, sizes.output),
-            "projection": (blocks.get("weight_hr", (None, 0))[1], sizes.output, int(desc.projected), sizes.hidden),
-        }
-        packed = []
-        for name, (start, units, count, depth) in panels.items():
-            size = gemm.panel_size(depth, units, count, w.itemsize)
-            target = memory.take(f"panels_{name}_{index}", (size,), w.dtype)
-            if size:
-                matrix = Matrix(weights, arange(units * count), start, depth)
-                team.run(gemm.pack_weights, size, target, matrix, units, count, depth)
-            packed.append(target)
-        result.append(Packed(loop.Panels(*packed), _bias(cell, sizes, slots, blocks, weights)))
-    return result
+class Prepared(NamedTuple):
+    """Weights of all pseudo-layers, packed for the forward products, in one buffer."""
+
+    buffer: np.ndarray
+    table: np.ndarray  # (L*D, 6) where each layer's parts start, as `kernels.stack` names them
+
+    def layer(self, index: int) -> Packed:
+        """Return the weights of one pseudo-layer."""
+        *panels, bias = (self.buffer[start:end] for start, end in pairwise(self.table[index]))
+        return Packed(loop.Panels(*panels), bias)
 
 
-def _bias(cell: Any, sizes: loop.Sizes, slots: int, blocks: dict, weights: np.ndarray) -> np.ndarray:
+class _Product(NamedTuple):
+    """One of the forward products of a pseudo-layer: B[k, unit, gate] = w[start + (gate*units + unit)*depth + k]."""
+
+    start: int
+    units: int
+    gates: int
+    depth: int
+
+
+def _products(layer: Layer, projected: bool) -> list[_Product]:
+    """The products in the order of `loop.Panels`; those that the layer does not have are of no gates."""
+    cell, sizes, _, blocks, _, _ = layer
+    gates, first = len(protocol.input_slots(cell)), len(protocol.recurrent_slots(cell))
+    start = {name: block[1] for name, block in blocks.items()}
+    second = start["weight_hh"] + first * sizes.hidden * sizes.output
+    return [
+        _Product(start.get("weight_ih", 0), sizes.hidden, gates if sizes.input else 0, sizes.input),
+        _Product(start["weight_hh"], sizes.hidden, first, sizes.output),
+        _Product(second, sizes.hidden, gates - first, sizes.output),
+        _Product(start.get("weight_hr", 0), sizes.output, int(projected), sizes.hidden),
+    ]
+
+
+def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> Prepared:
+    """Pack the weights and sum the biases of every pseudo-layer."""
+    weights, layers = flat(w), layers_of(desc)
+    lanes = gemm.VECTOR_BYTES // w.itemsize
+    sizes = []
+    for layer in layers:
+        panels = [gemm.panel_size(p.depth, p.units, p.gates, w.itemsize) for p in _products(layer, desc.projected)]
+        sizes.append([*panels, -(-layer.slots * layer.sizes.hidden // lanes) * lanes])
+    ends = np.cumsum(sizes).reshape(len(layers), -1)
+    table = np.concatenate([ends[:, :1] - np.array(sizes)[:, :1], ends], axis=1)
+    prepared = Prepared(memory.take("packed", (int(ends[-1, -1]),), w.dtype), table)
+    for index, layer in enumerate(layers):
+        panels, bias = prepared.layer(index)
+        for target, (start, units, gates, depth) in zip(panels, _products(layer, desc.projected), strict=True):
+            if target.size:
+                matrix = Matrix(weights, arange(units * gates), start, depth)
+                team.run(gemm.pack_weights, target.size, target, matrix, units, gates, depth)
+        _sum_biases(bias, layer, weights)
+    return prepared
+
+
+def _sum_biases(total: np.ndarray, layer: Layer, weights: np.ndarray) -> None:
     """Both biases, where the pre-activations stand."""
-    total = np.zeros(slots * sizes.hidden, weights.dtype)
+    total[:] = 0
+    size = layer.sizes.hidden
     with np.errstate(all="ignore"):  # as in the kernels: what overflows is inf, without a warning
-        for name, places in bias_places(cell, blocks):
-            (_, start) = blocks[name]
-            for gate, slot in enumerate(places):
-                total[slot : slot + sizes.hidden] += weights[start + gate * sizes.hidden :][: sizes.hidden]
-    return total
+        for name, slots in bias_places(layer.cell, layer.blocks):
+            start = layer.blocks[name][1]
+            for gate, slot in enumerate(slots):
+                total[slot : slot + size] += weights[start + gate * size : start + (gate + 1) * size]
 
 
 def bias_places(cell: Any, blocks: dict) -> list[tuple[str, tuple[int, ...]]]:
@@ -152,10 +190,8 @@ def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop
     before, after = (steps.previous[direction], steps.states) if run.keeps_cells else (steps.batch, steps.batch)
     size = run.cells.shape[-1]
     return loop.States(
-        Matrix(hidden, steps.previous[direction], start, stride),
-        Matrix(hidden, steps.states, start, stride),
-        Matrix(cells, before, 0, size),
-        Matrix(cells, after, 0, size),
+        Matrix(hidden, steps.previous[direction], start, stride), Matrix(hidden, steps.states, start, stride),
+        Matrix(cells, before, 0, size), Matrix(cells, after, 0, size)
     )
 
 

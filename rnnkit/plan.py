@@ -23,7 +23,8 @@ class Plan:
 
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
         self.desc = desc
-        self._packed = backend().pack(desc, w, Memory())
+        self._backend = backend()
+        self._packed = self._backend.pack(desc, w, Memory())
 
     def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
         """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, to the same bits.
@@ -50,7 +51,7 @@ class Plan:
             An argument has the wrong type, dtype, shape or value.
         """
         check_call("infer", self.desc, x, hx, cx, lengths)
-        return Infer(*backend().infer(self.desc, self._packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))
+        return Infer(*self._backend.infer(self.desc, self._packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))
 
     def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
         """Run all layers over one time step; a loop of steps gives the bits of :meth:`infer`.
@@ -89,8 +90,7 @@ class Plan:
         checks.inputs("step", x, checks.STEP_DIMS, desc)
         checks.hidden("step", "hx", hx, x.shape[0], desc)
         checks.cell("step", "cx", cx, x.shape[0], desc)
-        y, hy, cy = backend().infer(desc, self._packed, x[None], hx, cx, steps_of(1, x.shape[0]))
-        return Infer(y[0], hy, cy)
+        return Infer(*self._backend.step(desc, self._packed, x, hx, cx))
 
 
 def prepare(desc: RNNDescriptor, w: Any) -> Plan:

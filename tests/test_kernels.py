@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import numba
@@ -12,7 +13,7 @@ import pytest
 
 from rnnkit.kernels import gemm, jit, team
 from rnnkit.kernels.activations import sigmoid, tanh
-from rnnkit.kernels.barrier import SYNC_SIZE, meet, open_work
+from rnnkit.kernels.barrier import SYNC_SIZE, enroll, meet
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
 
@@ -141,10 +142,14 @@ def test_a_product_over_chosen_rows(dtype, count, columns, units):
 
 @kernel
 def _sign(seen, member, members, sync):
-    open_work(sync, member, members)
+    member, members = enroll(sync, member, members)
+    if member < 0:
+        return
     seen[member] = members
-    if members > 1:
-        meet(sync, 0, members)
+    meet(sync, members)
+
+
+MUCH, LITTLE = 10**13, 10**7  # multiply-adds: the caller waits for its helpers half of the time that these take
 
 
 class _Trouble(Exception):
@@ -156,31 +161,50 @@ def two_threads(monkeypatch):
     monkeypatch.setattr(team, "wanted_size", lambda: 2)
 
 
-@pytest.mark.parametrize(("work", "expected"), [(10**9, [2, 2]), (1, [1, 0])])
+@pytest.mark.parametrize(("work", "expected"), [(MUCH, [2, 2]), (1, [1, 0])])
 def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected):
     seen = np.zeros(2)
     team.run(_sign, work, seen)
     assert seen.tolist() == expected
 
 
-@pytest.mark.parametrize("who", [0, 1])
-def test_an_error_in_a_member_is_raised_and_the_next_call_works(two_threads, who):
+def test_after_an_error_in_the_caller_the_next_call_works(two_threads):
+    """Also where the helpers have been called and wait for a kernel that is never entered."""
+
     def troubled(seen, member, members, sync):
-        if member == who:
+        if member == 0:
             raise _Trouble
         _sign(seen, member, members, sync)
 
     seen = np.zeros(2)
     with pytest.raises(_Trouble):
-        team.run(troubled, 10**9, seen)
-    team.run(_sign, 10**9, seen)
+        team.run(troubled, MUCH, seen)
+    assert seen.tolist() == [0, 0]
+    team.run(_sign, MUCH, seen)
+    assert seen.tolist() == [2, 2]
+
+
+def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads):
+    """The caller goes on alone when its patience ends, and the helper leaves without touching anything."""
+    late = threading.Event()
+
+    def delayed(seen, member, members, sync):
+        if member != 0:
+            late.wait()
+        _sign(seen, member, members, sync)
+
+    seen = np.zeros(2)
+    team.run(delayed, LITTLE, seen)
+    assert seen.tolist() == [1, 0]
+    late.set()
+    team.run(_sign, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
 
 def test_a_sleeping_helper_is_woken(two_threads):
     for _ in range(3):
         seen = np.zeros(2)
-        team.run(_sign, 10**9, seen)
+        team.run(_sign, MUCH, seen)
         assert seen.tolist() == [2, 2]
         (helper,) = team._team.helpers
         deadline = time.monotonic() + 60

@@ -1,0 +1,116 @@
+"""Text for the language model: where it comes from, how it is split, and what general compressors make of it."""
+
+from __future__ import annotations
+
+import lzma
+import sysconfig
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rnnkit.errors import message
+
+LIBRARY_BYTES = 5 << 20  # more than the default training run reads
+HELD_OUT_FRACTION = 0.05
+HELD_OUT_BYTES = 1 << 18  # of a large text; scored within about a second
+# What is not the library's own text: other packages, tests, and the generated tables of character encodings.
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
+
+
+def library_source(num_bytes: int = LIBRARY_BYTES) -> bytes:
+    """Return the first bytes of this machine's Python standard library: its ``*.py`` files, top-level modules first."""
+    root = Path(sysconfig.get_path("stdlib"))
+    paths = [path.relative_to(root) for path in root.rglob("*.py")]
+    text = bytearray()
+    for path in sorted(paths, key=lambda path: (len(path.parts), path.parts)):
+        if len(text) >= num_bytes:
+            break
+        if _LEFT_OUT.isdisjoint(path.parts):
+            text += (root / path).read_bytes()
+    return bytes(text[:num_bytes])
+
+
+def read_files(paths: Iterable[str | Path]) -> bytes:
+    """Return the files' bytes, one after the other."""
+    return b"".join(Path(path).read_bytes() for path in paths)
+
+
+def split(text: bytes) -> tuple[bytes, bytes]:
+    """Return the training part and the held-out part that follows it: 5 % of the text, at most 256 KiB."""
+    held_out = min(HELD_OUT_BYTES, int(len(text) * HELD_OUT_FRACTION))
+    cut = len(text) - held_out
+    return text[:cut], text[cut:]
+
+
+def rows(text: bytes, batch_size: int, seq_len: int) -> np.ndarray:
+    """Cut a text into rows of equal length that are read side by side; what does not fill them is left over.
+
+    Parameters
+    ----------
+    text : bytes
+    batch_size, seq_len : int
+        N and T, each at least 1.
+
+    Returns
+    -------
+    ndarray (row_size, N), uint8
+        A view of the text: row n of a batch is column n here. row_size > T.
+
+    Raises
+    ------
+    ValueError
+        The text is too short for one batch.
+    """
+    row_size = len(text) // batch_size
+    if row_size <= seq_len:
+        needed = f"have at least batch_size*(seq_len+1)={batch_size * (seq_len + 1)} bytes to train on"
+        raise ValueError(message("rows", "text", needed, len(text), "give more text, or a smaller batch or seq_len"))
+    return np.frombuffer(text, np.uint8, row_size * batch_size).reshape(batch_size, row_size).T
+
+
+def batches(rows: np.ndarray, seq_len: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Yield batches without end; each row goes on where it ended in the batch before, and at its end starts again.
+
+    Parameters
+    ----------
+    rows : ndarray (row_size, N), uint8
+    seq_len : int
+        T, less than row_size.
+
+    Yields
+    ------
+    inputs, targets : ndarray (T, N), uint8
+        Bytes, and the byte that follows each of them; views of `rows`.
+    first : bool
+        Whether the rows start at their beginning, where the carried state has to be dropped.
+    """
+    while True:
+        for start in range(0, len(rows) - seq_len, seq_len):
+            stop = start + seq_len
+            yield rows[start:stop], rows[start + 1 : stop + 1], start == 0
+
+
+def order0_bits(text: bytes) -> float:
+    """Return the entropy of the text's own byte frequencies, in bits per byte."""
+    counts = np.bincount(np.frombuffer(text, np.uint8))
+    shares = counts[counts > 0] / len(text)
+    return float(shares @ -np.log2(shares))
+
+
+def zlib_bits(text: bytes) -> float:
+    """Return the bits per byte that ``zlib -9`` needs for the text."""
+    return 8 * len(zlib.compress(text, 9)) / len(text)
+
+
+def lzma_bits(text: bytes, context: bytes = b"") -> float:
+    """Return the bits per byte that LZMA2 adds for the text when it has just compressed the context."""
+    # Raw: no container. The dictionary covers everything, so that no part of the context is forgotten.
+    dict_size = max(len(context) + len(text), 1 << 16)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": dict_size}]
+
+    def compressed_size(data):
+        return len(lzma.compress(data, lzma.FORMAT_RAW, filters=filters))
+
+    return 8 * (compressed_size(context + text) - compressed_size(context)) / len(text)

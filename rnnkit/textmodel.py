@@ -1,0 +1,228 @@
+"""A byte-level language model: embedding, recurrent network, softmax over the next byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import rnnkit
+from rnnkit import archive
+from rnnkit.errors import message
+from rnnkit.network import members
+
+VOCABULARY = 256
+OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # beside the network's
+TRAINED_WITH = "trained_with"
+
+
+class State(NamedTuple):
+    """What one call hands to the next: hx (L, N, P) and, for an LSTM, cx (L, N, H); None stands for zeros."""
+
+    hx: np.ndarray | None = None
+    cx: np.ndarray | None = None
+
+
+ZEROS = State()
+
+
+class Parameters:
+    """Everything that is learned, in one flat buffer: one optimizer step is one pass over it.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        Of one direction; its input_size I is the size of the embedding.
+
+    Attributes
+    ----------
+    flat : ndarray (size,), desc.dtype
+        The buffer of which the others are views; zeros at first.
+    embedding : ndarray (256, I)
+    network : ndarray (num_weights,)
+        The recurrent network's flat buffer.
+    output_weight, output_bias : ndarray (256, P), (256,)
+    """
+
+    def __init__(self, desc: rnnkit.RNNDescriptor):
+        shapes = (
+            (VOCABULARY, desc.input_size),
+            (rnnkit.num_weights(desc),),
+            (VOCABULARY, desc.output_size),
+            (VOCABULARY,),
+        )
+        ends = np.cumsum([np.prod(shape) for shape in shapes])
+        self.flat = np.zeros(ends[-1], desc.np_dtype)
+        parts = np.split(self.flat, ends[:-1])
+        views = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+        self.embedding, self.network, self.output_weight, self.output_bias = views
+
+
+class TextModel:
+    """The model and the gradient of its loss.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        Of one direction; its input_size is the size of the embedding.
+    parameters : Parameters
+        Kept by reference.
+    trained_with : dict
+        Settings of the last training, as numbers and text; empty before the first.
+
+    Attributes
+    ----------
+    gradient : Parameters
+        Overwritten by every `loss_and_gradient`.
+    """
+
+    def __init__(self, desc: rnnkit.RNNDescriptor, parameters: Parameters, trained_with: dict[str, Any]):
+        self.desc = desc
+        self.parameters = parameters
+        self.trained_with = trained_with
+        self.gradient = Parameters(desc)
+        self._workspace = None
+
+    @classmethod
+    def random(cls, desc: rnnkit.RNNDescriptor, seed: int) -> TextModel:
+        """Return an untrained model; the same seed gives the same bits."""
+        network_seed, other_seed = np.random.SeedSequence(seed).spawn(2)
+        parameters = Parameters(desc)
+        parameters.network[:] = rnnkit.init_weights(desc, int(network_seed.generate_state(1)[0]))
+        rng = np.random.default_rng(other_seed)
+        parameters.embedding[:] = rng.standard_normal(parameters.embedding.shape)
+        bound = desc.output_size**-0.5
+        parameters.output_weight[:] = rng.uniform(-bound, bound, parameters.output_weight.shape)
+        return cls(desc, parameters, trained_with={})
+
+    def loss_and_gradient(
+        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, seed: int | None = None
+    ) -> tuple[float, State]:
+        """Return the mean loss over a batch, leave its gradient in `gradient`, and return the state to go on from.
+
+        Parameters
+        ----------
+        inputs, targets : ndarray (T, N), uint8
+            Bytes, and the byte that follows each of them.
+        state : State
+            From the call before; the gradient stops at it (truncated backpropagation through time).
+        seed : int, optional
+            Of the dropout mask.
+
+        Returns
+        -------
+        loss : float
+            Mean of -ln p(target) over the T*N bytes, in nats.
+        state : State
+            Copies: they outlive the next call.
+        """
+        parameters, gradient = self.parameters, self.gradient
+        x = parameters.embedding[inputs]
+        y, hy, cy, self._workspace = rnnkit.forward(
+            self.desc, parameters.network, x, *state, seed=seed, workspace=self._workspace
+        )
+        rows = y.reshape(inputs.size, -1)
+        scores = self.scores(rows)
+        nats = softmax_loss(scores, targets.ravel())
+        scores[np.arange(inputs.size), targets.ravel()] -= 1
+        scores /= inputs.size
+
+        gradient.flat.fill(0)
+        np.matmul(scores.T, rows, out=gradient.output_weight)
+        np.sum(scores, axis=0, out=gradient.output_bias)
+        dy = (scores @ parameters.output_weight).reshape(y.shape)
+        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx
+        _add_rows(gradient.embedding, inputs.ravel(), dx.reshape(inputs.size, -1))
+        return float(nats.mean()), State(hy.copy(), None if cy is None else cy.copy())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the model to a file that `load` reads, and `rnnkit.load` its network alone.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written; what was there before is left.
+        """
+        network = members(self.desc, self.parameters.network)
+        others = {name: getattr(self.parameters, name) for name in OTHER_PARAMETERS}
+        archive.write(path, network | others | {TRAINED_WITH: json.dumps(self.trained_with)})
+
+    def scores(self, y: np.ndarray) -> np.ndarray:
+        """Return the scores (rows, 256) of the next byte, before softmax, for outputs of the network (rows, P)."""
+        scores = y @ self.parameters.output_weight.T
+        scores += self.parameters.output_bias
+        return scores
+
+
+def load(path: str | PathLike[str]) -> TextModel:
+    """Read a model that `TextModel.save` wrote.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened.
+    ValueError
+        The file is damaged, or holds something else.
+    """
+    net = rnnkit.load(path)
+    parameters = Parameters(net.desc)
+    parameters.network[:] = net.weights
+    found = archive.read("load", path, (*OTHER_PARAMETERS, TRAINED_WITH))
+    trained_with = json.loads(str(found.pop(TRAINED_WITH)))
+    for name, values in found.items():
+        own = getattr(parameters, name)
+        if values.dtype != own.dtype or values.shape != own.shape:
+            expected = f"hold {name} of dtype {own.dtype} and shape {own.shape}"
+            got = f"dtype {values.dtype} and shape {values.shape}"
+            raise ValueError(message("load", f"path {str(path)!r}", expected, got))
+        own[:] = values
+    return TextModel(net.desc, parameters, trained_with)
+
+
+def softmax_loss(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Turn scores (rows, 256) into probabilities, in place, and return -ln p(target) for each row, in nats."""
+    scores -= scores.max(axis=1, keepdims=True)
+    of_target = scores[np.arange(targets.size), targets]
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=1, keepdims=True)
+    scores /= total
+    return np.log(total[:, 0]) - of_target
+
+
+def _add_rows(sums, index, rows):
+    """sums[index[i]] += rows[i] for every i; as a sum over runs of equal index, many times faster than np.add.at."""
+    order = np.argsort(index, kind="stable")
+    values, starts = np.unique(index[order], return_index=True)
+    sums[values] += np.add.reduceat(rows[order], starts, axis=0)
+
+
+def generate(model: TextModel, prompt: bytes, temperature: float, seed: int | None = None) -> Iterator[int]:
+    """Yield the bytes that the model goes on with, one at a time and without end.
+
+    Parameters
+    ----------
+    model : TextModel
+    prompt : bytes
+        What the model has read before, at least one byte.
+    temperature : float
+        0: always the likeliest byte; 1: drawn from the model's distribution; between: nearer to the likeliest.
+    seed : int, optional
+        The same seed gives the same bytes.
+    """
+    desc, parameters = model.desc, model.parameters
+    plan = rnnkit.prepare(desc, parameters.network)
+    rng = np.random.default_rng(seed)
+    hx = np.zeros((desc.num_layers, 1, desc.output_size), desc.np_dtype)
+    cx = np.zeros((desc.num_layers, 1, desc.hidden_size), desc.np_dtype) if desc.has_cell else None
+    unread = list(prompt)
+    while True:
+        for byte in unread:
+            y, hx, cx = plan.step(parameters.embedding[[byte]], hx, cx)
+        # The largest of scores/temperature + Gumbel noise is a draw from their softmax (the Gumbel-max trick).
+        noise = rng.gumbel(size=VOCABULARY)
+        byte = int(np.argmax(model.scores(y)[0] + temperature * noise))
+        unread = [byte]
+        yield byte

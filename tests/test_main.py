@@ -1,0 +1,247 @@
+"""The command line, as a user runs it: a process, its files, what it prints and its exit status."""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import rnnkit
+from rnnkit import __main__, textmodel
+
+NETWORK = ["--mode", "gru", "--hidden", "24", "--embedding", "8"]
+TRAINING = ["--steps", "60", "--batch", "4", "--seq-len", "16", "--lr", "0.03"]
+TRAIN = NETWORK + TRAINING
+WORDS = ("forward", "backward", "gate", "cell", "state", "layer", "batch", "weight", "bias", "tanh")
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "rnnkit", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a text of random words and a model that a process has trained on it."""
+    folder = tmp_path_factory.mktemp("main")
+    words = np.random.default_rng(0).choice(WORDS, 4000)
+    (folder / "text.txt").write_text(" ".join(words))
+    done = run("train", folder / "text.txt", "--out", folder / "model.npz", *TRAIN)
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout").write_bytes(done.stdout)
+    (folder / "stderr").write_bytes(done.stderr)
+    return folder
+
+
+@pytest.fixture
+def start():
+    """Start a command with pipes on its outputs; whatever the test leaves running is killed."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments):
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = stack.enter_context(subprocess.Popen(command(*arguments), **pipes))
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def main(capsys, *arguments):
+    """Run a command in this process; return its exit status and what it printed."""
+    status = __main__.main([str(argument) for argument in arguments])
+    return status, *capsys.readouterr()
+
+
+def assert_refused(capsys, *arguments, because):
+    """Raise unless the command ends with status 2 and one line on stderr that matches."""
+    status, out, err = main(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(f"rnnkit: {because}\n", err), err
+
+
+def held_out_figures(stdout):
+    return {name: float(bits) for bits, name in re.findall(r"^ +(\d+\.\d+)  (.+)$", stdout, re.MULTILINE)}
+
+
+def test_train_prints_figures_and_learns(folder):
+    stdout = (folder / "stdout").read_text()
+    text = (folder / "text.txt").read_bytes()
+    held_out = len(text) // 20
+    assert f"{len(text) - held_out:,} bytes to train on, {held_out:,} held out" in stdout
+    assert re.search(r"^speed     [\d,]+ bytes/s over 59 steps; first step \d+\.\d s", stdout, re.MULTILINE)
+    bits = held_out_figures(stdout)
+    assert list(bits) == ["rnnkit", "order-0 entropy", "zlib -9", "lzma, given the training text first"]
+    assert bits["rnnkit"] < bits["order-0 entropy"] - 0.5
+    assert "bits/byte" in (folder / "stderr").read_text()
+
+
+def test_train_again_gives_the_same_bits_and_another_seed_others(folder, capsys, tmp_path):
+    for seed in (0, 1):
+        out = tmp_path / f"{seed}.npz"
+        assert main(capsys, "train", folder / "text.txt", "--quiet", "--seed", seed, "--out", out, *TRAIN)[0] == 0
+    first = textmodel.load(folder / "model.npz").parameters.flat
+    again, other = (textmodel.load(tmp_path / f"{seed}.npz").parameters.flat for seed in (0, 1))
+    assert again.tobytes() == first.tobytes()
+    assert other.tobytes() != first.tobytes()
+
+
+def test_init_from_goes_on_from_the_model(folder, capsys, tmp_path):
+    out = tmp_path / "further.npz"
+    options = ["--quiet", "--init-from", folder / "model.npz", "--out", out, *TRAINING, "--steps", 30]
+    status, stdout, stderr = main(capsys, "train", folder / "text.txt", *options)
+    assert (status, stderr) == (0, "")
+    assert "'steps': 60" in stdout
+    before = held_out_figures((folder / "stdout").read_text())["rnnkit"]
+    assert held_out_figures(stdout)["rnnkit"] < before
+    assert textmodel.load(out).desc == textmodel.load(folder / "model.npz").desc
+    assert textmodel.load(out).trained_with["steps"] == 30
+
+
+def test_every_network_option_reaches_the_model(folder, capsys, tmp_path):
+    out = tmp_path / "model.npz"
+    options = ["--mode", "rnn_tanh", "--layers", 2, "--hidden", 5, "--embedding", 3, "--dropout", 0.25]
+    assert main(capsys, "train", folder / "text.txt", "--quiet", "--steps", 1, "--out", out, *options)[0] == 0
+    assert textmodel.load(out).desc == rnnkit.RNNDescriptor("rnn_tanh", 3, 5, 2, dropout=0.25)
+
+
+@pytest.mark.parametrize("option", [("--batch", 2), ("--seq-len", 5), ("--lr", 1e-4), ("--clip", 1e-3), ("--steps", 2)])
+def test_every_training_option_changes_the_model(folder, capsys, tmp_path, option):
+    usual = ["--steps", 3, "--batch", 3, "--seq-len", 4, "--hidden", 4]
+    for name, options in (("usual", usual), ("changed", [*usual, *option])):
+        assert main(capsys, "train", folder / "text.txt", "--quiet", "--out", tmp_path / name, *options)[0] == 0
+    usual, changed = (textmodel.load(tmp_path / name) for name in ("usual", "changed"))
+    assert usual.parameters.flat.tobytes() != changed.parameters.flat.tobytes()
+
+
+def test_ctrl_c_saves_and_scores_the_model(folder, start, tmp_path):
+    out = tmp_path / "model.npz"
+    process = start("train", folder / "text.txt", "--quiet", "--out", out, *TRAIN, "--steps", 10**9)
+    assert any(line.startswith(b"training") for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stderr) == (0, b"")
+    assert "rnnkit" in held_out_figures(stdout.decode())
+    assert 1 <= textmodel.load(out).trained_with["steps"] < 10**9
+
+
+def test_sample_writes_the_prompt_and_its_continuation(folder):
+    done = run("sample", folder / "model.npz", "--bytes", 50, "--prompt", "gaté ", "--seed", 1)
+    again = run("sample", folder / "model.npz", "--bytes", 50, "--prompt", "gaté ", "--seed", 1)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith("gaté ".encode())
+    assert len(done.stdout) == len("gaté ".encode()) + 50
+    assert again.stdout == done.stdout
+
+
+def test_sample_options_change_the_text(folder, capfdbinary):
+    texts = set()
+    for options in ([], ["--temperature", "0"], ["--temperature", "2"], ["--seed", "2"], ["--bytes", "99"]):
+        assert __main__.main(["sample", str(folder / "model.npz"), "--seed", "1", "--bytes", "100", *options]) == 0
+        texts.add(capfdbinary.readouterr().out)
+    assert sorted(map(len, texts)) == [99, 100, 100, 100, 100]
+
+
+def test_sample_ends_quietly_when_its_reader_has_gone(folder, start):
+    process = start("sample", folder / "model.npz", "--bytes", 10**9)
+    assert len(process.stdout.read(10)) == 10
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=120) == 1
+
+
+def test_version_and_help(capsys):
+    for arguments, expected in (
+        (["--version"], f"rnnkit {rnnkit.__version__}\n"),
+        (["--help"], "(?s)usage: rnnkit .*train .*sample .*"),
+        (["train", "--help"], "(?s)usage: rnnkit train .*--mode .*--init-from .*"),
+        (["sample", "--help"], "(?s)usage: rnnkit sample .*--temperature .*"),
+    ):
+        with pytest.raises(SystemExit) as exit:
+            __main__.main(arguments)
+        assert exit.value.code == 0
+        assert re.fullmatch(expected, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "rnnkit: the following arguments are required: COMMAND; see rnnkit --help"),
+        (["rain"], "rnnkit: argument COMMAND: invalid choice: 'rain' .*"),
+        (["train", "--steps", "0"], "rnnkit train: argument --steps: must be at least 1, got 0; see .*"),
+        (["train", "--steps", "1.5"], "rnnkit train: argument --steps: invalid int value: '1.5'; see .*"),
+        (["train", "--mode", "lstn"], "rnnkit train: argument --mode: invalid choice: 'lstn' .*"),
+        (["train", "--lr", "nan"], "rnnkit train: argument --lr: must be above 0, got nan; see .*"),
+        (["train", "--lr", "0"], "rnnkit train: argument --lr: must be above 0, got 0; see .*"),
+        (["train", "--clip", "inf"], "rnnkit train: argument --clip: must be above 0, got inf; see .*"),
+        (["train", "--dropout", "2"], "rnnkit train: argument --dropout: must be at least 0 and at most 1, got 2; .*"),
+        (["sample"], "rnnkit sample: the following arguments are required: MODEL; see rnnkit sample --help"),
+        (["sample", "m", "--temperature", "-1"], "rnnkit sample: argument --temperature: must be at least 0, .*"),
+    ],
+)
+def test_bad_arguments_are_one_line(capsys, arguments, expected):
+    with pytest.raises(SystemExit) as exit:
+        __main__.main(arguments)
+    assert exit.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(expected + "\n", captured.err), captured.err
+
+
+def test_bad_files_are_one_line(folder, capsys, tmp_path):
+    missing, empty, short = tmp_path / "missing", tmp_path / "empty", tmp_path / "short"
+    empty.write_bytes(b"")
+    short.write_bytes(b"x" * 100)
+    model = (folder / "model.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(model[: len(model) // 2])
+    (tmp_path / "flipped.npz").write_bytes(model[:2000] + bytes([model[2000] ^ 1]) + model[2001:])
+
+    assert_refused(capsys, "train", missing, because=f"{missing}: No such file or directory")
+    assert_refused(capsys, "train", tmp_path, because=f"{tmp_path}: Is a directory")
+    because = "train: text must have at least 20 bytes, so that one can be held out, got 0"
+    assert_refused(capsys, "train", empty, because=because)
+    because = r"rows: text must have at least batch_size\*\(seq_len\+1\)=\d+ bytes to train on, got 95; .*"
+    assert_refused(capsys, "train", short, because=because)
+    out = missing / "model.npz"
+    because = f"train: --out must name a file in a folder that exists, got {out}"
+    assert_refused(capsys, "train", folder / "text.txt", "--out", out, because=because)
+    assert_refused(capsys, "sample", missing, because=f"{missing}: No such file or directory")
+    assert_refused(capsys, "sample", short, because="load: path .* must be a complete .npz file, got .*")
+    assert_refused(capsys, "sample", tmp_path / "cut.npz", because="load: path .* must be a complete .npz file, got .*")
+    assert_refused(capsys, "sample", tmp_path / "flipped.npz", because="load: path .* must be an undamaged .npz .*")
+
+
+def test_options_that_contradict_each_other_are_one_line(folder, capsys):
+    model = folder / "model.npz"
+    because = "train: --hidden must be left out with --init-from, whose model has its own, got 3"
+    assert_refused(capsys, "train", "--hidden", 3, "--init-from", model, because=because)
+    because = "train: --dropout must be 0 with one layer, got 0.5; it acts between layers: give --layers 2 or more"
+    assert_refused(capsys, "train", "--dropout", 0.5, because=because)
+
+
+def test_diverging_training_is_one_line_and_saves_nothing(folder, capsys, tmp_path):
+    out = tmp_path / "model.npz"
+    status, _, err = main(capsys, "train", folder / "text.txt", "--quiet", "--out", out, *TRAIN, "--lr", 1e38)
+    assert status == 2
+    assert re.fullmatch(r"rnnkit: train: the loss must stay finite, got \w+ in step \d+; give a lower --lr\n", err)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("extra", ["tqdm", "threadpoolctl"])
+def test_missing_extra_is_one_line_with_the_cure(folder, capsys, monkeypatch, extra):
+    monkeypatch.setitem(sys.modules, extra, None)
+    because = f"train: {extra} must be installed, got none; install it with: pip install {extra}"
+    assert_refused(capsys, "train", folder / "text.txt", because=because)
+
+
+def test_quiet_needs_no_progress_bar(folder, capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    options = ["--quiet", "--out", tmp_path / "model.npz", *TRAIN, "--steps", 1]
+    status, _, err = main(capsys, "train", folder / "text.txt", *options)
+    assert (status, err) == (0, "")

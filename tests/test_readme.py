@@ -1,0 +1,79 @@
+"""What the README says: its example and its session run, its commands are one line each, what it names is there."""
+
+import argparse
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+import rnnkit
+from rnnkit import __main__
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def example():
+    (found,) = [block for block in blocks("python") if block.startswith("import numpy")]
+    return found
+
+
+def test_the_example_learns_and_its_shapes_are_as_stated():
+    names = {}
+    exec(compile(example(), "README.md", "exec"), names)
+    assert names["accuracy"] > 0.9
+    assert names["dw"].shape == (names["net"].desc.num_gates * 16 * (4 + 16 + 2),)
+    assert names["target"].shape == names["error"].shape == (128,)
+    shapes = {"dhy": (1, 128, 16), "dx": (20, 128, 4), "y": (128, 16), "hx": (1, 128, 16)}
+    assert {name: names[name].shape for name in shapes} == shapes
+
+
+def test_the_example_is_about_twenty_lines():
+    assert 15 <= len(example().splitlines()) <= 25
+
+
+def test_the_session_prints_what_it_shows():
+    session = doctest.testfile(str(ROOT / "README.md"), module_relative=False, globs={"rnnkit": rnnkit})
+    assert (session.failed, session.attempted) == (0, 1)
+
+
+def test_two_commands_of_one_line_each():
+    train, test = blocks("sh")
+    for command in (train, test):
+        assert command.count("\n") == 1
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+    assert ".venv/bin/python -m rnnkit train" in train
+    assert test.endswith(" && .venv/bin/python -m pytest\n")
+
+
+def test_continuous_integration_takes_the_command_from_here():
+    (pattern,) = re.findall(r"grep '(.*)' README.md", (ROOT / ".ci" / "run").read_text())
+    assert re.findall(pattern, README, re.MULTILINE) == [blocks("sh")[1].rstrip("\n")]
+
+
+def options(parser):
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from options(command)
+
+
+def test_every_option_and_path_exists():
+    spans = re.findall(r"`([^`\n]+)`", README)
+    named = {word for span in spans for word in re.findall(r"--[a-z][a-z-]*", span)}
+    assert named
+    assert named <= set(options(__main__.build_parser()))
+    paths = {span for span in spans if re.fullmatch(r"[\w./-]*(/[\w.-]*|\.(md|toml|py))", span)}
+    assert {"kernels/", "rnnkit/weights.py"} <= paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`rnnkit\.(\w+)", README))))
+def test_every_name_exists(name):
+    assert hasattr(rnnkit, name)
