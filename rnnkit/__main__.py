@@ -201,7 +201,7 @@ def _add_train(commands) -> None:
     _option(group, "--dropout", _number(float, 0, 1), None, "share dropped between layers (default: 0)", "P")
 
     group = parser.add_argument_group("training")
-    _option(group, "--steps", _number(int, 1), 3200, "updates")
+    _option(group, "--steps", _number(int, 1), 2600, "updates")
     _option(group, "--batch", _number(int, 1), 16, "rows of text read side by side")
     _option(group, "--seq-len", _number(int, 1), 64, "bytes of each row in a step; gradients reach no further back")
     _option(group, "--lr", _number(float, 0, above=True), 5e-3, "highest learning rate of Adam", "RATE")
