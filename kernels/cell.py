@@ -82,8 +82,13 @@ def begin(cell, gates, at, bias, first, last):
 
 
 @_method
-def activate(cell, gates, at, first, last, cells, before, after, hidden, hidden_before, target, hidden_after):
-    """Gate mathematics of a row: pre-activations to activated gates, the new cell and the new hidden state."""
+def activate(
+    cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
+):
+    """Gate mathematics of a row: pre-activations to activated gates, the new cell and the new hidden state.
+
+    The new states must not stand where the old ones are: the loop over units would not be vectorised.
+    """
 
 
 @_method

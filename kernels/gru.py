@@ -54,7 +54,9 @@ def _after_begin(cell, gates, at, bias, first, last):
 
 
 @protocol.implements(protocol.activate, ResetAfterGRU)
-def _after_activate(cell, gates, at, first, last, cells, before, after, hidden, hidden_before, target, hidden_after):
+def _after_activate(
+    cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
+):
     size = cell.hidden_size
     n_gate = gates[at + first : at + last]
     r_gate = gates[at + size + first : at + size + last]
@@ -119,7 +121,9 @@ def _before_recurrent_columns(cell):
 
 
 @protocol.implements(protocol.activate, ResetBeforeGRU)
-def _before_activate(cell, gates, at, first, last, cells, before, after, hidden, hidden_before, target, hidden_after):
+def _before_activate(
+    cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
+):
     size = cell.hidden_size
     r_gate = gates[at + size + first : at + size + last]
     z_gate = gates[at + 2 * size + first : at + 2 * size + last]

@@ -90,7 +90,8 @@ def step(
     for row in range(first_row, last_row):
         activate(
             cell, gates.data, offset(gates, row), first, last, states.cells.data, offset(states.cells, row),
-            offset(states.next_cells, row), hidden.data, offset(hidden, row), target.data, offset(target, row)
+            states.next_cells.data, offset(states.next_cells, row), hidden.data, offset(hidden, row), target.data,
+            offset(target, row)
         )
     complete(
         cell, gates, hidden, target, first_row, last_row, panels.second, first_vector, last_vector, member, members,

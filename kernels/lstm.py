@@ -37,14 +37,16 @@ def _recurrent_columns(cell):
 
 
 @protocol.implements(protocol.activate, LSTM)
-def _activate(cell, gates, at, first, last, cells, before, after, hidden, hidden_before, target, hidden_after):
+def _activate(
+    cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
+):
     size = cell.hidden_size
     i_gate = gates[at + first : at + last]
     f_gate = gates[at + size + first : at + size + last]
     g_gate = gates[at + 2 * size + first : at + 2 * size + last]
     o_gate = gates[at + 3 * size + first : at + 3 * size + last]
     c_before = cells[before + first : before + last]
-    c_after = cells[after + first : after + last]
+    c_after = next_cells[after + first : after + last]
     h = target[hidden_after + first : hidden_after + last]
     for j in range(last - first):
         i, f, g, o = sigmoid(i_gate[j]), sigmoid(f_gate[j]), tanh(g_gate[j]), sigmoid(o_gate[j])

@@ -1,10 +1,10 @@
 """One time step of a whole stack of layers of one direction in one call: what streaming asks for."""
 
 from .barrier import enroll, meet
-from .gemm import columns_of, share, vectors_of
+from .gemm import share, vectors_of
 from .jit import kernel
 from .loop import Panels, Sizes, States, project_inputs, step
-from .matrix import Matrix, offset
+from .matrix import Matrix
 
 INPUT, RECURRENT, SECOND, PROJECTION, BIAS, END = range(6)
 """Columns of the table that says where each layer's packed weights start in their buffer."""
@@ -18,10 +18,8 @@ def step_stack(cell, sizes, table, packed, zeros, x, hx, cx, hy, cy, gates, rows
         return
     batch_size = x.shape[0]
     first_vector, last_vector = share(vectors_of(packed, sizes.hidden), member, members)
-    first, last = columns_of(packed, first_vector, last_vector, sizes.hidden)
     stride = gates.size // max(batch_size, 1)
     pre_activations = Matrix(gates, rows, 0, stride)
-    old_cells, new_cells = cx.reshape(cx.size), cy.reshape(cy.size)
     inputs = Matrix(x.reshape(x.size), rows, 0, x.shape[1])
     for layer in range(table.shape[0]):
         starts = table[layer]
@@ -33,16 +31,13 @@ def step_stack(cell, sizes, table, packed, zeros, x, hx, cx, hy, cy, gates, rows
         at = layer * batch_size
         hidden = Matrix(hx.reshape(hx.size), rows, at * sizes.output, sizes.output)
         outputs = Matrix(hy.reshape(hy.size), rows, at * sizes.output, sizes.output)
-        cells = Matrix(new_cells, rows, at * cy.shape[2], cy.shape[2])
-        if cy.size > 0:
-            for row in range(batch_size):
-                for j in range(offset(cells, row) + first, offset(cells, row) + last):
-                    new_cells[j] = old_cells[j]
+        cells = Matrix(cx.reshape(cx.size), rows, at * cy.shape[2], cy.shape[2])
+        next_cells = Matrix(cy.reshape(cy.size), rows, at * cy.shape[2], cy.shape[2])
         own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
         project_inputs(cell, own, inputs, panels, bias, pre_activations, 0, batch_size, first_vector, last_vector)
         step(
-            cell, own, panels, bias, zeros, pre_activations, States(hidden, outputs, cells, cells), 0, batch_size,
-            first_vector, last_vector, member, members, sync
+            cell, own, panels, bias, zeros, pre_activations, States(hidden, outputs, cells, next_cells), 0,
+            batch_size, first_vector, last_vector, member, members, sync
         )
         meet(sync, members)
         inputs = outputs

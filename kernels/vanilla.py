@@ -29,7 +29,9 @@ def _recurrent_columns(cell):
 
 
 @protocol.implements(protocol.activate, Vanilla)
-def _activate(cell, gates, at, first, last, cells, before, after, hidden, hidden_before, target, hidden_after):
+def _activate(
+    cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
+):
     gate = gates[at + first : at + last]
     h = target[hidden_after + first : hidden_after + last]
     if cell.relu:

@@ -46,10 +46,11 @@ def _run_layer(
     """Run one pseudo-layer over all steps; returns its final hidden state and cell."""
     cell, sizes, slots, _, _, direction = layer
     columns = slice(direction * sizes.output, (direction + 1) * sizes.output)
-    place = steps.initial(direction) if run.keeps_cells else ...
     run.hidden[steps.initial(direction), :, columns] = 0 if initial[0] is None else initial[0]
+    everyone = np.arange(steps.batch_size)
     if run.cells.size:
-        run.cells[place] = 0 if initial[1] is None else initial[1]
+        cells = steps.cells(direction, run.keeps_cells)
+        run.cells[cells.initial, everyone] = 0 if initial[1] is None else initial[1]
     width = slots * sizes.hidden
     work = steps.rows.size * sizes.hidden * len(protocol.input_slots(cell)) * (sizes.input + sizes.output)
     team.run(
@@ -58,11 +59,8 @@ def _run_layer(
         Matrix(gates.reshape(-1), steps.rows, 0, width), chunk, steps.batch_size,
         states_of(run, steps, sizes, direction)
     )
-    final, everyone = steps.final(direction), np.arange(steps.batch_size)
-    hy = run.hidden[final, everyone, columns]
-    if not run.cells.size:
-        return hy, None
-    return hy, run.cells[final, everyone] if run.keeps_cells else run.cells.copy()
+    hy = run.hidden[steps.final(direction), everyone, columns]
+    return hy, run.cells[cells.final, everyone] if run.cells.size else None
 
 
 def _clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
@@ -151,7 +149,7 @@ def _infer_span(
         hidden = out if top else memory.take(f"hidden_{layer.layer % 2}", out.shape, out.dtype)
         gate_shape = (min(chunk, max(steps.seq_len, 1)), steps.batch_size, layer.slots, layer.sizes.hidden)
         gates = memory.take("gates", gate_shape, out.dtype)
-        cells = memory.take("cells", (steps.batch_size, desc.hidden_size) if desc.has_cell else (0,), out.dtype)
+        cells = memory.take("cells", (2, steps.batch_size, desc.hidden_size) if desc.has_cell else (0,), out.dtype)
         initial = (None if hx is None else hx[index], None if cx is None else cx[index])
         run = Run(hidden, cells, keeps_cells=False)
         finals.append(_run_layer(layer, packed.layer(index), source, gates, chunk, run, steps, initial))

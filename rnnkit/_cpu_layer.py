@@ -177,7 +177,7 @@ def arange(size: int) -> np.ndarray:
 
 
 class Run(NamedTuple):
-    """Where one pseudo-layer's states are: (T + D, N, D*P) hidden, (T + D, N, H) cells or (N, H) where not kept."""
+    """Where one pseudo-layer's states are: (T + D, N, D*P) hidden, (T + D, N, H) cells or (2, N, H) where not kept."""
 
     hidden: np.ndarray
     cells: np.ndarray
@@ -187,7 +187,7 @@ class Run(NamedTuple):
 def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop.States:
     start, stride = direction * sizes.output, run.hidden.shape[2]
     hidden, cells = run.hidden.reshape(-1), run.cells.reshape(-1)
-    before, after = (steps.previous[direction], steps.states) if run.keeps_cells else (steps.batch, steps.batch)
+    before, after, _, _ = steps.cells(direction, run.keeps_cells)
     size = run.cells.shape[-1]
     return loop.States(
         Matrix(hidden, steps.previous[direction], start, stride), Matrix(hidden, steps.states, start, stride),

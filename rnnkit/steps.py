@@ -8,6 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 
+class CellRows(NamedTuple):
+    """Rows of the cell states before and after each step, and in which (N, H) part each sequence begins and ends."""
+
+    before: np.ndarray
+    after: np.ndarray
+    initial: np.ndarray
+    final: np.ndarray
+
+
 class Steps(NamedTuple):
     """The valid steps (t, n) of a batch, t by t; within a step the longest sequences first.
 
@@ -46,6 +55,16 @@ class Steps(NamedTuple):
     def final(self, direction: int) -> np.ndarray:
         """Return (N,) where each sequence's final state stands in arrays (T + D, N, ...)."""
         return np.where(self.lengths > 0, 1, self.initial(1)) if direction else self.lengths
+
+    def cells(self, direction: int, kept: bool) -> CellRows:
+        """Return the rows of cells that are kept for every step, (T + D, N, H), or in turn in one of two places."""
+        if kept:
+            initial = np.full(self.batch_size, self.initial(direction))
+            return CellRows(self.previous[direction], self.states, initial, self.final(direction))
+        odd = self.rows // max(self.batch_size, 1) % 2
+        here, there = odd * self.batch_size + self.batch, (1 - odd) * self.batch_size + self.batch
+        first, last = np.zeros_like(self.lengths), self.lengths % 2
+        return CellRows(there, here, last, first) if direction else CellRows(here, there, first, last)
 
 
 def steps_of(seq_len: int, batch_size: int, lengths: object = None) -> Steps:

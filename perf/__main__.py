@@ -1,0 +1,130 @@
+"""The command line: run, table, compare, plot, startup."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    from perf.report import ReportError
+
+    args = _parser().parse_args(arguments)
+    try:
+        return args.command(args)
+    except OSError as error:
+        print(f"perf: {error.filename}: {error.strerror}" if error.filename else f"perf: {error}", file=sys.stderr)
+        return 2
+    except ReportError as error:
+        print(f"perf: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
+    from perf import cases, compare, report, run
+
+    pairs = cases.select(args.cases, args.passes)
+    if not pairs:
+        print(f"perf: --cases must match a name such as ds2/lstm/infer, got {args.cases!r}", file=sys.stderr)
+        return 2
+    rows = run.run(pairs, args.against, args.threads, args.seconds, args.out)
+    fused = compare.fused(rows)
+    if fused:
+        print(fused)
+    return 0 if all(row["rnnkit"] == report.OK for row in rows) else 1
+
+
+def _table(args: argparse.Namespace) -> int:
+    from perf.compare import tables
+
+    print(tables(args.file))
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from perf.compare import compare
+
+    print(compare(args.before, args.after))
+    return 0
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from perf.plot import plot
+
+    plot(args.file, args.out or os.path.splitext(args.file)[0] + ".png")
+    return 0
+
+
+def _startup(args: argparse.Namespace) -> int:
+    from perf.startup import startup
+
+    startup(args.modes)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from perf.baselines import COMPETITORS
+    from perf.cases import PASSES
+    from rnnkit.descriptor import MODES
+
+    parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("run", help="time rnnkit beside the competitors")
+    command.set_defaults(command=_run)
+    cases = "globs of names such as ds2/lstm/infer, with commas (default: all)"
+    command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
+    _names(command, "--against", COMPETITORS, COMPETITORS, "competitors")
+    _names(command, "--passes", PASSES, PASSES, "passes")
+    threads = f"numbers of threads, with commas (default: {_threads()})"
+    command.add_argument("--threads", type=_numbers, default=_threads(), metavar="N", help=threads)
+    seconds = "time for the repetitions of a row, at least two of each engine (default: 1)"
+    command.add_argument("--seconds", type=float, default=1.0, metavar="S", help=seconds)
+    command.add_argument("--out", metavar="FILE.csv", help="report to write")
+    command = commands.add_parser("table", help="print a report as Markdown tables")
+    command.set_defaults(command=_table)
+    command.add_argument("file", metavar="FILE.csv")
+    command = commands.add_parser("compare", help="set two reports beside each other")
+    command.set_defaults(command=_compare)
+    command.add_argument("before", metavar="A.csv")
+    command.add_argument("after", metavar="B.csv")
+    command = commands.add_parser("plot", help="draw a report: share of the peak, and growth with T, N, H and L")
+    command.set_defaults(command=_plot)
+    command.add_argument("file", metavar="FILE.csv")
+    command.add_argument("--out", metavar="FILE.png", help="picture to write (default: the report's name with .png)")
+    command = commands.add_parser("startup", help="time the import and the first calls in fresh processes")
+    command.set_defaults(command=_startup)
+    _names(command, "--modes", tuple(MODES), tuple(MODES), "modes")
+    return parser
+
+
+def _names(command: argparse.ArgumentParser, option: str, known: tuple, default: tuple, what: str) -> None:
+    """Add an option that takes names with commas between them."""
+
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(known)}, got {', '.join(unknown)}")
+        return names
+
+    text = f"{what}, with commas (default: {','.join(default)})"
+    command.add_argument(option, type=parse, default=list(default), metavar="NAMES", help=text)
+
+
+def _threads() -> str:
+    """All processors, and one."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{count},1" if count > 1 else "1"
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(number) for number in text.split(",")]
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""The engines: each takes a case and returns what is to be timed. They are imported where they run, in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import rnnkit
+from perf.cases import Case, Problem, problem
+
+RNNKIT, UNFUSED = "rnnkit", "unfused"
+COMPETITORS = ("torch", "onnxruntime", UNFUSED)
+TABLES = ("ds2", "ds2-bi5")  # the families that the non-fused row stands beside
+
+
+class Subject(NamedTuple):
+    """One case in one engine."""
+
+    run: Callable[[], Any]  # what is timed
+    results: Callable[[Any], dict[str, np.ndarray | None]]  # what `run` returned, under rnnkit's names
+
+
+def prepare(engine: str, case: Case, pass_name: str, threads: int) -> Subject:
+    """Return the case ready to run."""
+    make = {RNNKIT: _rnnkit, UNFUSED: _unfused, "torch": _torch, "onnxruntime": _onnxruntime}[engine]
+    return make(problem(case, pass_name), pass_name, threads)
+
+
+def refusal(engine: str, case: Case, pass_name: str) -> str | None:
+    """Return why the engine cannot take part in a case, or None."""
+    if any(find_spec(module) is None for module in _MODULES.get(engine, ())):
+        return "not installed"
+    if case.alone:
+        return "not asked"
+    if engine == UNFUSED and case.family not in TABLES:
+        return "only in the tables"
+    if engine == "onnxruntime":
+        missing = {"train": pass_name == "train", "float64": case.desc.dtype == "float64", "proj": case.desc.projected}
+        return next((f"has no {name}" for name, asked in missing.items() if asked), None)
+    return None
+
+
+def reference(case: Case, pass_name: str) -> Subject:
+    """Return the case in float64, on the same numbers, step by step."""
+    given = problem(case, pass_name)
+    arrays = {name: getattr(given, name) for name in ("w", "x", "hx", "cx", "dy")}
+    wide = {name: None if array is None else array.astype(np.float64) for name, array in arrays.items()}
+    return _unfused(given._replace(desc=replace(given.desc, dtype="float64"), **wide), pass_name, 1)
+
+
+_MODULES = {"torch": ("torch",), "onnxruntime": ("onnx", "onnxruntime")}
+
+
+def gradients(desc: rnnkit.RNNDescriptor, dx: np.ndarray, dw: np.ndarray) -> dict[str, np.ndarray]:
+    """dx, and the gradient of each named block."""
+    return {"dx": dx} | {f"d{name}": view for name, view in rnnkit.weight_views(desc, dw).items()}
+
+
+def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
+    desc, w, x, lengths = given.desc, given.w, given.x, given.lengths
+    if pass_name == "train":
+        return _rnnkit_train(given)
+    plan = rnnkit.prepare(desc, w)
+    if pass_name == "step":
+        return Subject(lambda: plan.step(x[0], given.hx, given.cx), lambda result: _named(*result))
+    return Subject(lambda: plan.infer(x, lengths=lengths), lambda result: _named(*result))
+
+
+def _named(y: np.ndarray, hy: np.ndarray, cy: np.ndarray | None) -> dict[str, np.ndarray | None]:
+    return {"y": y, "hy": hy, "cy": cy}
+
+
+def _rnnkit_train(given: Problem) -> Subject:
+    desc, w, dw = given.desc, given.w, np.zeros_like(given.w)
+    workspace = None
+
+    def run():
+        nonlocal workspace
+        result = rnnkit.forward(desc, w, given.x, lengths=given.lengths, workspace=workspace)
+        workspace = result.workspace
+        dw.fill(0)
+        return result, rnnkit.backward(desc, w, workspace, given.dy, dw=dw)
+
+    return Subject(run, lambda done: _named(*done[0][:3]) | gradients(desc, done[1].dx, dw))
+
+
+def _unfused(given: Problem, pass_name: str, threads: int) -> Subject:
+    from perf.unfused import Unfused
+
+    network = Unfused(given.desc, given.w)
+    states = given.hx, given.cx, given.lengths
+    if pass_name != "train":
+        return Subject(lambda: network.forward(given.x, *states), lambda result: _outputs(*result, pass_name))
+
+    def run():
+        tape = []
+        result = network.forward(given.x, *states, tape)
+        return result, network.backward(tape, given.dy)
+
+    return Subject(run, lambda done: _outputs(*done[0], pass_name) | gradients(given.desc, *done[1]))
+
+
+def _outputs(y, hy, cy, pass_name):
+    """Results of an engine whose step is a sequence of one step."""
+    return _named(y[0] if pass_name == "step" else y, hy, cy)
+
+
+def _torch(given: Problem, pass_name: str, threads: int) -> Subject:
+    import torch
+
+    torch.set_num_threads(threads)
+    module = _torch_module(torch, given)
+    x, dy = (torch.from_numpy(array) for array in (given.x, given.dy))
+    states = None if given.hx is None else tuple(torch.from_numpy(s) for s in (given.hx, given.cx) if s is not None)
+    states = states if states is None or given.desc.has_cell else states[0]
+
+    def forward():
+        if given.lengths is None:
+            return module(x, states)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.from_numpy(given.lengths), enforce_sorted=False)
+        y, ends = module(packed, states)
+        return torch.nn.utils.rnn.pad_packed_sequence(y, total_length=len(x))[0], ends
+
+    def infer():
+        with torch.inference_mode():
+            return forward()
+
+    def train():
+        module.zero_grad(set_to_none=True)
+        x.grad = None
+        result = forward()
+        result[0].backward(dy)
+        return result
+
+    def results(result):
+        y, ends = result
+        hy, cy = ends if given.desc.has_cell else (ends, None)
+        arrays = _outputs(*(None if end is None else end.detach().numpy() for end in (y, hy, cy)), pass_name)
+        if pass_name == "train":
+            arrays["dx"] = x.grad.numpy()
+            arrays |= {f"d{name}": parameter.grad.numpy() for name, parameter in module.named_parameters()}
+        return arrays
+
+    x.requires_grad_(pass_name == "train")
+    return Subject(train if pass_name == "train" else infer, results)
+
+
+def _torch_module(torch: Any, given: Problem) -> Any:
+    desc = given.desc
+    options = dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))
+    if desc.projected:
+        options["proj_size"] = desc.proj_size
+    if desc.mode.startswith("rnn"):
+        options["nonlinearity"] = desc.mode.removeprefix("rnn_")
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(desc.mode, torch.nn.RNN)
+    module = kind(desc.input_size, desc.hidden_size, desc.num_layers, **options)
+    views = rnnkit.weight_views(desc, given.w)
+    module.load_state_dict({name: torch.from_numpy(view) for name, view in views.items()})
+    return module
+
+
+def _onnxruntime(given: Problem, pass_name: str, threads: int) -> Subject:
+    import onnxruntime
+
+    from perf.onnx_graph import model
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    # Its threads spin while a call runs and stop with it; by default they would go on and disturb the next engine.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = onnxruntime.InferenceSession(model(given), options, providers=["CPUExecutionProvider"])
+    feeds = {"x": given.x, "hx": given.hx, "cx": given.cx, "lengths": given.lengths}
+    if given.lengths is not None:
+        feeds["lengths"] = given.lengths.astype(np.int32)
+    feeds = {name: array for name, array in feeds.items() if array is not None}
+    names = [output.name for output in session.get_outputs()]
+
+    def results(arrays):
+        named = dict(zip(names, arrays, strict=True))
+        return _outputs(named["y"], named["hy"], named.get("cy"), pass_name)
+
+    return Subject(lambda: session.run(None, feeds), results)

@@ -1,0 +1,165 @@
+"""What is timed: named cases, their data, and the work in them. Cases are only ever added, never changed."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import rnnkit
+from rnnkit.descriptor import MODES
+
+PASSES = ("infer", "train", "step")
+STEP_SIZES = (32, 64, 128, 256, 512, 1024)
+
+
+class Case(NamedTuple):
+    """One problem; T is `seq_len`, N is `batch_size`, the other sizes are the descriptor's."""
+
+    family: str
+    desc: rnnkit.RNNDescriptor
+    seq_len: int
+    batch_size: int
+    shortest: int | None = None  # lengths are drawn from shortest..seq_len; None: all are seq_len
+    passes: tuple[str, ...] = ("infer", "train")
+    alone: bool = False  # timed without competitors
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}/{self.desc.mode}"
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        if self.shortest is None:
+            return None
+        return np.random.default_rng(0).integers(self.shortest, self.seq_len + 1, self.batch_size)
+
+    @property
+    def rows(self) -> int:
+        """Steps of all sequences."""
+        return self.seq_len * self.batch_size if self.shortest is None else int(self.lengths.sum())
+
+
+class Problem(NamedTuple):
+    """The arrays of a case: the same in every process."""
+
+    desc: rnnkit.RNNDescriptor
+    w: np.ndarray
+    x: np.ndarray
+    lengths: np.ndarray | None
+    hx: np.ndarray | None  # initial states: of the pass step alone
+    cx: np.ndarray | None
+    dy: np.ndarray
+
+
+def problem(case: Case, pass_name: str) -> Problem:
+    """Return the arrays of a case."""
+    desc, rng = case.desc, np.random.default_rng(1)
+
+    def draw(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, desc.dtype)
+
+    x = draw(case.seq_len, case.batch_size, desc.input_size)
+    dy = draw(case.seq_len, case.batch_size, desc.num_directions * desc.output_size)
+    hx = cx = None
+    if pass_name == "step":
+        hx = draw(desc.num_layers, case.batch_size, desc.output_size)
+        cx = draw(desc.num_layers, case.batch_size, desc.hidden_size) if desc.has_cell else None
+    return Problem(desc, _weights(desc), x, case.lengths, hx, cx, dy)
+
+
+@lru_cache(maxsize=1)
+def _weights(desc: rnnkit.RNNDescriptor) -> np.ndarray:
+    """Kept for the passes of a case: drawing those of the largest takes a second."""
+    return rnnkit.init_weights(desc, seed=0)
+
+
+def flops(case: Case, pass_name: str) -> int:
+    """Multiplications and additions of the products; backward has each product of forward twice."""
+    return (input_flops(case) + recurrent_flops(case)) * (3 if pass_name == "train" else 1)
+
+
+def input_flops(case: Case) -> int:
+    """Those of W x in a forward: 2*T*N*G*H*in per pseudo-layer."""
+    desc = case.desc
+    inputs = sum(desc.layer_input_size(layer) for layer in range(desc.num_layers) if desc.has_input_weight(layer))
+    return 2 * case.rows * desc.num_gates * desc.hidden_size * inputs * desc.num_directions
+
+
+def recurrent_flops(case: Case) -> int:
+    """Those of R h in a forward, 2*T*N*G*H*P per pseudo-layer, and of the projection, 2*T*N*H*P."""
+    desc = case.desc
+    products = desc.num_gates + desc.projected
+    return 2 * case.rows * products * desc.hidden_size * desc.output_size * desc.num_pseudo_layers
+
+
+def streamed_bytes(case: Case, pass_name: str) -> int:
+    """Weights that are read anew in each step: all of them in a single step, those of one R within a sequence."""
+    desc = case.desc
+    if pass_name == "step":
+        return rnnkit.num_weights(desc) * desc.np_dtype.itemsize
+    return (desc.num_gates + desc.projected) * desc.hidden_size * desc.output_size * desc.np_dtype.itemsize
+
+
+def least_seconds(case: Case, pass_name: str, peak: float, bandwidth: float) -> float:
+    """Time that a machine of `peak` FLOP/s and `bandwidth` bytes/s needs for an inference where weights are streamed.
+
+    In each step the slower of reading the weights and computing with them; W x of a sequence is one product.
+    """
+    read = streamed_bytes(case, pass_name) / bandwidth
+    if pass_name == "step":
+        return max(read, flops(case, pass_name) / peak)
+    steps = case.seq_len * case.desc.num_pseudo_layers
+    return input_flops(case) / peak + max(steps * read, recurrent_flops(case) / peak)
+
+
+def select(patterns: str, passes: tuple[str, ...]) -> list[tuple[Case, str]]:
+    """Return the cases and passes whose name (`ds2/lstm/infer`) one of the globs, with commas between them, matches."""
+    globs = patterns.split(",")
+    names = ((case, pass_name) for case in CASES for pass_name in case.passes if pass_name in passes)
+    return [pair for pair in names if any(fnmatchcase(row_name(*pair), glob) for glob in globs)]
+
+
+def row_name(case: Case, pass_name: str) -> str:
+    return f"{case.name}/{pass_name}"
+
+
+def _each_mode(family: str, seq_len: int, batch_size: int, hidden: int, *, inputs: int = 0, **options: Any):
+    """The case in all four modes; I = H where no `inputs` are given."""
+    own = {name: options.pop(name) for name in ("shortest", "passes", "alone") if name in options}
+    for mode in MODES:
+        desc = rnnkit.RNNDescriptor(mode, inputs or hidden, hidden, **options)
+        yield Case(family, desc, seq_len, batch_size, **own)
+
+
+def _sweep(family: str, seq_len: int = 100, batch_size: int = 16, hidden: int = 256, layers: int = 1) -> Case:
+    """One point of a curve: growth with one size, the others fixed."""
+    return Case(family, rnnkit.RNNDescriptor("lstm", hidden, hidden, layers), seq_len, batch_size, alone=True)
+
+
+CASES = (
+    *_each_mode("ds2", 300, 20, 800),
+    *_each_mode("ds2-bi5", 300, 20, 800, num_layers=5, bidirectional=True),
+    *_each_mode("lm", 25, 64, 512),
+    *_each_mode("small", 50, 5, 128),
+    *_each_mode("small-l2", 50, 8, 128, num_layers=2),
+    *_each_mode("stream", 100, 1, 256),
+    *_each_mode("odd", 50, 64, 500),
+    *_each_mode("odd-i77", 40, 33, 200, inputs=77),
+    *_each_mode("long", 2000, 8, 256, num_layers=2),
+    *_each_mode("varlen", 200, 32, 256, shortest=20),
+    Case("proj", rnnkit.RNNDescriptor("lstm", 256, 1024, proj_size=256), 100, 20),
+    *_each_mode("f64", 50, 32, 256, dtype="float64"),
+    *(
+        case
+        for batch in (1, 16)
+        for size in STEP_SIZES
+        for case in _each_mode(f"step-n{batch}-h{size}", 1, batch, size, passes=("step",))
+    ),
+    *(_sweep(f"sweep-T{value}", seq_len=value) for value in (25, 50, 100, 200, 400, 800)),
+    *(_sweep(f"sweep-N{value}", batch_size=value) for value in (1, 2, 4, 8, 16, 32, 64, 128)),
+    *(_sweep(f"sweep-H{value}", hidden=value) for value in (*range(64, 513, 64), 500, 640, 750, 768, 800, 900, 1024)),
+    *(_sweep(f"sweep-L{value}", layers=value) for value in (1, 2, 3, 4, 6, 8)),
+)

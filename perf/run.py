@@ -1,0 +1,153 @@
+"""Peaks, then each case and pass: compared with the reference, then timed beside the competitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from perf import baselines, cases, peaks, report
+from perf.baselines import RNNKIT, UNFUSED
+from perf.cases import Case
+from perf.timing import Worker, WorkerError, alternate, ratios
+
+_CHECKED_FLOPS = 4e10  # a larger case is compared over its first steps only: the reference takes a second for these
+
+
+class Engines:
+    """The workers of one number of threads, each started when it is first needed."""
+
+    def __init__(self, threads: int, make: Callable[[str, int], Any] = Worker) -> None:
+        self.threads, self._make = threads, make
+        self._workers: dict[str, Any] = {}
+
+    def __getitem__(self, engine: str) -> Any:
+        if engine not in self._workers:
+            self._workers[engine] = self._make(engine, self.threads)
+        return self._workers[engine]
+
+    def drop(self, engine: str) -> None:
+        """Have a new process next time."""
+        self._workers.pop(engine).close()
+
+    def close(self) -> None:
+        """End all processes."""
+        for engine in list(self._workers):
+            self.drop(engine)
+
+
+def run(
+    pairs: list[tuple[Case, str]], against: list[str], threads: list[int], seconds: float, out: str | None
+) -> list[dict[str, Any]]:
+    """Measure the cases and passes at each number of threads; print and return the rows, and write them to `out`."""
+    dtypes = sorted({case.desc.dtype for case, _ in pairs})
+    limits = {(dtype, count): peaks.fma_peak(dtype, count) for count in threads for dtype in dtypes}
+    header = report.machine()
+    header |= {f"fma_peak_{dtype}_{count}_threads": f"{peak / 1e9:.1f} GF/s" for (dtype, count), peak in limits.items()}
+    for key, value in header.items():
+        print(f"{key}: {value}", flush=True)
+    rows = []
+    with ExitStack() as stack:
+        writer = report.Writer(stack.enter_context(Path(out).open("w")), header) if out else None
+        for count in threads:
+            engines = Engines(count)
+            stack.callback(engines.close)
+            for case, pass_name in pairs:
+                asked = [engine for engine in against if engine != UNFUSED or count == max(threads)]
+                row = measure(case, pass_name, engines, asked, limits[case.desc.dtype, count], seconds)
+                rows.append(row)
+                print(_line(row), flush=True)
+                if writer:
+                    writer.write(row)
+            engines.close()
+    return rows
+
+
+def measure(
+    case: Case, pass_name: str, engines: Engines, against: list[str], peak: float, seconds: float
+) -> dict[str, Any]:
+    """Return the row of a case and pass: no figure without right results."""
+    row = report.facts(case, pass_name, engines.threads)
+    refusals = {engine: baselines.refusal(engine, case, pass_name) for engine in against}
+    willing = [RNNKIT, *(engine for engine, why in refusals.items() if why is None)]
+    row |= refusals | _verdicts(case, pass_name, engines, willing)
+    timed = [engine for engine in willing if row[engine] == report.OK]
+    if RNNKIT in timed:
+        times = alternate({engine: engines[engine] for engine in timed}, seconds)
+        row |= _figures(case, pass_name, times, engines, peak)
+    return row
+
+
+def shortened(case: Case, pass_name: str) -> Case:
+    """Return the case, or its first steps where the reference would take long."""
+    steps = int(case.seq_len * _CHECKED_FLOPS / cases.flops(case, pass_name))
+    return case._replace(seq_len=max(1, case.shortest or 1, min(case.seq_len, steps)))
+
+
+def _verdicts(case: Case, pass_name: str, engines: Engines, willing: list[str]) -> dict[str, str]:
+    """Have each engine ready and warm if its results are the reference's: OK, or what is wrong."""
+    part = shortened(case, pass_name)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "expected.npz"
+        engines[UNFUSED].call("reference", part, pass_name, path)
+        return {
+            engine: _attempt(engines, engine, "check", part, pass_name, path)
+            or _attempt(engines, engine, "load", case, pass_name)
+            or report.OK
+            for engine in willing
+        }
+
+
+def _attempt(engines: Engines, engine: str, method: str, *arguments: Any) -> str | None:
+    """Call a worker; an engine that fails says so in its cell, and gets a new process."""
+    try:
+        return engines[engine].call(method, *arguments)
+    except WorkerError as error:
+        engines.drop(engine)
+        return f"failed: {error}"
+
+
+def _figures(case: Case, pass_name: str, times: dict, engines: Engines, peak: float) -> dict[str, Any]:
+    own = median(times[RNNKIT])
+    work = cases.flops(case, pass_name)
+    row = {
+        "rounds": len(times[RNNKIT]),
+        "seconds": own,
+        "gflops": work / own / 1e9,
+        "share_of_peak": work / own / peak,
+        "samples_per_s": case.batch_size / own,
+        "peak_memory_bytes": engines[RNNKIT].call("peak_memory"),
+    }
+    if pass_name == "step" or (pass_name == "infer" and case.batch_size == 1):
+        bandwidth = peaks.read_bandwidth(cases.streamed_bytes(case, pass_name), engines.threads)
+        row["share_of_limit"] = cases.least_seconds(case, pass_name, peak, bandwidth) / own
+    for engine in times.keys() - {RNNKIT}:
+        least, middle, most = ratios(times[RNNKIT], times[engine])
+        row |= {
+            f"{engine}_seconds": median(times[engine]),
+            f"{engine}_ratio_min": least,
+            f"{engine}_ratio_median": middle,
+            f"{engine}_ratio_max": most,
+            f"{engine}_peak_memory_bytes": engines[engine].call("peak_memory"),
+        }
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    """The row for the eye."""
+    start = f"{row['name']:28} {row['threads']} threads "
+    if "seconds" not in row:
+        return start + row[RNNKIT]
+    parts = [f"{row['seconds'] * 1e6:12,.1f} us {row['gflops']:6.1f} GF/s  peak {row['share_of_peak']:4.2f}"]
+    if "share_of_limit" in row:
+        parts.append(f"limit {row['share_of_limit']:4.2f}")
+    for engine in baselines.COMPETITORS:
+        if f"{engine}_ratio_median" in row:
+            least, middle, most = (row[f"{engine}_ratio_{which}"] for which in ("min", "median", "max"))
+            parts.append(f"{engine} {middle:.2f}x ({least:.2f}-{most:.2f})")
+        elif row.get(engine, report.OK) not in (report.OK, "not asked", "only in the tables"):
+            parts.append(f"{engine} {row[engine]}")
+    return start + "  ".join(parts)

@@ -1,0 +1,125 @@
+"""What runs in the process of an engine: it does what it is told over a pipe, one case at a time."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perf import baselines
+from perf.cases import Case
+from perf.check import deviation
+
+_REPETITION = 0.04  # seconds of a repetition: many calls where one is short
+_LONG = 0.4  # seconds of a call that is a repetition without looking again
+_QUIET, _RESTLESS = 0.002, 2.0  # seconds: how often a process looks whether its threads still work, and how long
+
+
+class Bench:
+    """What a worker does when told; one case at a time."""
+
+    def __init__(self, engine: str, threads: int) -> None:
+        self.engine, self.threads = engine, threads
+        self.run, self.calls = None, 1
+
+    def reference(self, case: Case, pass_name: str, path: Path) -> None:
+        """Compute a case in float64 and leave the results in a file, in the dtype of the case."""
+        subject = baselines.reference(case, pass_name)
+        results = subject.results(subject.run())
+        np.savez(path, **{name: a.astype(case.desc.dtype) for name, a in results.items() if a is not None})
+
+    def check(self, case: Case, pass_name: str, path: Path) -> str | None:
+        """Return what is wrong with this engine's results, those of a second call, or None."""
+        self.run = None
+        subject = baselines.prepare(self.engine, case, pass_name, self.threads)
+        subject.run()
+        with np.load(path) as expected:
+            return deviation(subject.results(subject.run()), expected, case.desc)
+
+    def load(self, case: Case, pass_name: str) -> None:
+        """Make a case ready and warm: compiled, its memory in place, the calls of a repetition counted."""
+        self.run = None
+        gc.collect()
+        _reset_peak_memory()
+        self.run = baselines.prepare(self.engine, case, pass_name, self.threads).run
+        self.calls = 1
+        if self._seconds() < _LONG:
+            self._count_calls()
+
+    def _count_calls(self) -> None:
+        def undisturbed() -> float:
+            return min(self._seconds() for _ in range(3))
+
+        seconds = undisturbed()
+        while seconds < _REPETITION / 4:
+            self.calls *= 2
+            seconds = undisturbed()
+        self.calls = max(1, round(self.calls * _REPETITION / seconds))
+
+    def time(self) -> tuple[float, float]:
+        """Return the seconds of a call, and of the repetition, with all threads of this process at rest behind it."""
+        if self.calls > 1:
+            self.run()  # brings threads and caches back
+        seconds = self._seconds()
+        _rest()
+        return seconds / self.calls, seconds
+
+    def peak_memory(self) -> int | None:
+        """Return the most bytes that this process has held since the case was loaded, or None where that is unknown."""
+        return _peak_memory()
+
+    def _seconds(self) -> float:
+        run = self.run
+        gc.disable()
+        start = time.perf_counter()
+        for _ in range(self.calls):
+            run()
+        seconds = time.perf_counter() - start
+        gc.enable()
+        return seconds
+
+
+def serve(engine: str, threads: int, pipe: Any) -> None:
+    """Answer each message, (method of Bench, arguments), with (result, None) or (None, error), until the pipe ends."""
+    bench = Bench(engine, threads)
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = getattr(bench, method)(*arguments), None
+        except Exception as error:
+            answer = None, f"{type(error).__name__}: {error}"
+        pipe.send(answer)
+
+
+def _rest() -> None:
+    """Wait until no thread of this process uses the processor.
+
+    OpenMP's threads spin for a while after a call. OMP_WAIT_POLICY=PASSIVE would keep them from it, but a small LSTM
+    then takes PyTorch twice as long (measured), so competitors keep their defaults and are waited for instead.
+    """
+    deadline = time.perf_counter() + _RESTLESS
+    while time.perf_counter() < deadline:
+        used = time.process_time()
+        time.sleep(_QUIET)
+        if time.process_time() - used < 0.1 * _QUIET:
+            return
+    raise RuntimeError(f"threads still busy {_RESTLESS} s after a call")
+
+
+def _reset_peak_memory() -> None:
+    if sys.platform == "linux":
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory() -> int | None:
+    if sys.platform != "linux":
+        return None
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024
