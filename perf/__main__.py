@@ -11,7 +11,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     from perf.report import ReportError
 
-    args = _parser().parse_args(arguments)
+    args = build_parser().parse_args(arguments)
     try:
         return args.command(args)
     except OSError as error:
@@ -64,7 +64,7 @@ def _startup(args: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     from perf.baselines import COMPETITORS
     from perf.cases import PASSES
     from rnnkit.descriptor import MODES

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import perf.__main__
 import rnnkit
 from rnnkit import __main__
 
@@ -43,7 +44,8 @@ def test_the_session_prints_what_it_shows():
 
 
 def test_two_commands_of_one_line_each():
-    train, test = blocks("sh")
+    train, test, measure = blocks("sh")
+    assert measure.endswith(" && .venv/bin/python -m perf run --out perf.csv\n")
     for command in (train, test):
         assert command.count("\n") == 1
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
@@ -68,7 +70,7 @@ def test_every_option_and_path_exists():
     spans = re.findall(r"`([^`\n]+)`", README)
     named = {word for span in spans for word in re.findall(r"--[a-z][a-z-]*", span)}
     assert named
-    assert named <= set(options(__main__.build_parser()))
+    assert named <= {*options(__main__.build_parser()), *options(perf.__main__.build_parser())}
     paths = {span for span in spans if re.fullmatch(r"[\w./-]*(/[\w.-]*|\.(md|toml|py))", span)}
     assert {"kernels/", "rnnkit/weights.py"} <= paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
