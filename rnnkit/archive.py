@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
+import tokenize
 import uuid
 import zipfile
 import zlib
 from os import PathLike
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from rnnkit.errors import message
 
 # What zipfile and numpy raise on a file that is damaged somewhere inside.
-DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, NotImplementedError, RuntimeError)
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+    EOFError,
+    SyntaxError,
+    ValueError,
+    OSError,
+    NotImplementedError,
+    RuntimeError,
+)
+MAGIC = b"PK\x03\x04"  # np.load would take a file that begins otherwise for a pickle, and recommend to load it as one
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
@@ -27,17 +39,24 @@ def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
         os.replace(beside, target)
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(beside):
             os.remove(beside)
+        if isinstance(error, OSError) and error.filename == beside:
+            error.filename = target  # the name that the caller knows
         raise
+
+
+def _begins_with(file: BinaryIO, magic: bytes) -> bool:
+    file.seek(0)
+    return file.read(len(magic)) == magic
 
 
 def read(function: str, path: str | PathLike[str], names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Return the named members; raise OSError without a file, ValueError if it is damaged or lacks one of them."""
     where = f"path {os.fspath(path)!r}"
     with open(path, "rb") as file:
-        if not zipfile.is_zipfile(file):
+        if not zipfile.is_zipfile(file) or not _begins_with(file, MAGIC):
             raise ValueError(message(function, where, "be a complete .npz file", "a cut-off one or another kind"))
         file.seek(0)
         try:
@@ -46,7 +65,7 @@ def read(function: str, path: str | PathLike[str], names: tuple[str, ...]) -> di
                 members = {name: archive[name] for name in names if name in archive}
         except DAMAGE as error:
             expected = "be an undamaged .npz file of plain arrays"
-            raise ValueError(message(function, where, expected, error)) from error
+            raise ValueError(message(function, where, expected, str(error) or type(error).__name__)) from error
     if missing:
         raise ValueError(message(function, where, f"hold {', '.join(names)}", f"no {', '.join(missing)}"))
     return members

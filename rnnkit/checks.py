@@ -18,7 +18,8 @@ from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.weights import check_weights
 
-__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "seed", "weight_gradient", "weights"]
+__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "seed", "separate"]
+__all__ += ["weight_gradient", "weights"]
 
 MAX_SEED = 2**64 - 1
 SEQUENCE_DIMS = ("seq_len", "batch_size", "input_size")
@@ -54,6 +55,12 @@ def weight_gradient(function: str, dw: Any, desc: RNNDescriptor) -> None:
     weights(function, dw, desc, "dw")
     if not dw.flags.writeable:
         raise ValueError(message(function, "dw", "be writeable", "a read-only array"))
+
+
+def separate(function: str, dw: Any, w: Any) -> None:
+    """Check that adding to the gradient does not change the weights."""
+    if dw is not None and np.may_share_memory(dw, w):
+        raise ValueError(message(function, "dw", "have memory of its own", "the memory of w"))
 
 
 def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor) -> None:

@@ -149,7 +149,7 @@ def backward(
     desc : RNNDescriptor
         The network, as forward had it.
     w : ndarray (num_weights,), desc.dtype
-        The flat weight buffer, as forward had it.
+        The flat weight buffer, as forward had it: the workspace does not know of weights that have changed since.
     workspace : Workspace
         From forward. It is not changed: backward may be called on it any number of times.
     dy : ndarray (T, N, D*P), optional
@@ -195,6 +195,7 @@ def backward(
     checks.hidden("backward", "dhy", dhy, batch_size, desc)
     checks.cell("backward", "dcy", dcy, batch_size, desc)
     checks.weight_gradient("backward", dw, desc)
+    checks.separate("backward", dw, w)
     return Backward(*backend().backward(desc, w, workspace, dy, dhy, dcy, dw))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -70,9 +72,9 @@ class _Network:
         self._weights = w
 
     @property
-    def views(self) -> dict[str, np.ndarray]:
-        """The named blocks, as views of the weights: writing a view writes the weights."""
-        return weight_views(self._desc, self._weights)
+    def views(self) -> Mapping[str, np.ndarray]:
+        """The named blocks, as views of the weights: ``net.views[name][:] = array`` writes the weights."""
+        return MappingProxyType(weight_views(self._desc, self._weights))
 
     def forward(
         self,
@@ -89,7 +91,7 @@ class _Network:
         Parameters
         ----------
         x : ndarray (T, N, I)
-            Input, time-major.
+            Input, time-major. Kept by reference: do not change it before backward.
         hx : ndarray (L*D, N, P), optional
             Initial hidden state; None is zeros.
         cx : ndarray (L*D, N, H), optional
@@ -99,12 +101,12 @@ class _Network:
         seed : int, optional
             Seed of dropout; None draws one.
         workspace : Workspace, optional
-            One of an earlier call, whose memory is used again if the shapes fit.
+            One of an earlier call, whose memory is used again: what views it, that call's y included, is then void.
 
         Returns
         -------
         Forward
-            y, hy, cy and the workspace.
+            y, a read-only view of the workspace, hy, cy and the workspace.
         """
         return engine.forward(self._desc, self._weights, x, hx, cx, lengths=lengths, seed=seed, workspace=workspace)
 
@@ -136,6 +138,13 @@ class _Network:
         -------
         Backward
             dx, dhx, dcx and dw.
+
+        Raises
+        ------
+        WorkspaceError
+            The workspace's memory has been used by a later forward, or it is of another descriptor.
+        TypeError, ValueError
+            An argument has the wrong type, dtype, shape or value.
         """
         return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
 

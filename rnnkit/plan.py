@@ -26,6 +26,9 @@ class Plan:
         self._backend = backend()
         self._packed = self._backend.pack(desc, w, Memory())
 
+    def __repr__(self) -> str:
+        return f"<Plan of {self.desc}>"
+
     def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
         """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, to the same bits.
 

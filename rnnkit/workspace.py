@@ -142,8 +142,12 @@ class Workspace:
         layout = workspace_layout(desc, steps.seq_len, steps.batch_size)
         self.arrays = {name: memory.take(name, shape, dtype) for name, shape, dtype in layout}
 
+    def __repr__(self) -> str:
+        steps = self.steps
+        return f"<Workspace of {self.desc}, seq_len={steps.seq_len}, batch_size={steps.batch_size}>"
+
     def hidden(self, layer: int, direction: int = 0) -> np.ndarray:
-        """Return every step's hidden state.
+        """Return the hidden state after every step, before dropout.
 
         Parameters
         ----------
@@ -155,7 +159,8 @@ class Workspace:
         Returns
         -------
         ndarray (T, N, P)
-            A read-only view; 0 beyond a sequence's length.
+            A read-only view, void when the memory is used again; 0 beyond a sequence's length. The reverse direction's
+            last state stands at t = 0.
 
         Raises
         ------
@@ -169,7 +174,7 @@ class Workspace:
         return self._states(f"hidden_l{layer}")[:, :, direction * size : (direction + 1) * size]
 
     def cell(self, layer: int, direction: int = 0) -> np.ndarray:
-        """Return every step's cell state (LSTM).
+        """Return the cell state after every step (LSTM).
 
         Parameters
         ----------
@@ -181,7 +186,8 @@ class Workspace:
         Returns
         -------
         ndarray (T, N, H)
-            A read-only view; 0 beyond a sequence's length.
+            A read-only view, void when the memory is used again; 0 beyond a sequence's length. The reverse direction's
+            last state stands at t = 0.
 
         Raises
         ------

@@ -217,6 +217,15 @@ def test_a_buffer_with_gaps(function, argument):
     )
 
 
+def test_a_weight_gradient_in_the_weights():
+    """Adding the gradient into w itself would be a step of the wrong sign."""
+    workspace = LSTM.forward().workspace
+    w = LSTM.w.copy()
+    with pytest.raises(ValueError, match=r"\Abackward: dw must have memory of its own, got the memory of w\Z"):
+        rnnkit.backward(LSTM.desc, w, workspace, dw=w)
+    assert_same_bits("w", w, LSTM.w)
+
+
 def test_a_read_only_weight_gradient():
     dw = np.ones_like(LSTM.w)
     dw.flags.writeable = False

@@ -340,3 +340,37 @@ def test_nothing_is_unpickled(tmp_path):
     assert_load_refuses(written(tmp_path / "net.npz", weights=np.array([Exploit()], object)), DAMAGED + "Object arrays")
     (tmp_path / "pickle").write_bytes(pickle.dumps(Exploit()))
     assert_load_refuses(tmp_path / "pickle", CUT_OFF)
+
+
+def test_a_block_cannot_be_replaced_by_mistake():
+    """`net.views[name] = array` would change nothing but a passing dict."""
+    net = GRU(3, 2, seed=0)
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        net.views["bias_hh_l0"] = np.zeros(6, np.float32)
+
+
+def test_a_damaged_array_header_is_a_clear_error(tmp_path):
+    """NumPy's parser of headers raises tokenize.TokenError here, which is no ValueError."""
+    path = tmp_path / "net.npz"
+    LSTM(3, 5, 2, bidirectional=True, seed=0).save(path)
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.rindex(b"(1080,")] = ord("i")
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"\Aload: path .*net.npz' must be an undamaged .npz file of plain arrays"):
+        load(path)
+
+
+def test_a_damaged_first_byte_is_a_clear_error(tmp_path):
+    """NumPy would take the file for a pickle and recommend to load it as one."""
+    path = tmp_path / "net.npz"
+    LSTM(3, 5, seed=0).save(path)
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+    with pytest.raises(ValueError, match=r"\Aload: path .*net.npz' must be a complete .npz file, got a cut-off one"):
+        load(path)
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_caller_did(tmp_path):
+    path = tmp_path / "missing" / "net.npz"
+    with pytest.raises(FileNotFoundError) as raised:
+        GRU(3, 2, seed=0).save(path)
+    assert raised.value.filename == str(path)
