@@ -9,7 +9,7 @@ The contract, which holds for every kernel:
   (`team.run`). It begins by `barrier.enroll`, which says who takes part; these share out rows or units among themselves
   and meet at `barrier.meet`.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
-  multiply-adds, k ascending, in every tile shape (`simd.tile`), and no loop is compiled with fastmath.
+  multiply-adds, k ascending, in every tile shape (`simd`), and no loop is compiled with fastmath.
 
 Where to find what: `simd` the micro-kernel, `matrix` and `transpose`, `gemm` packing and products, `activations`
 logistic and tanh, `loop` and `loop_gradient` the time loop, `cell` what it asks of a cell, `vanilla`, `lstm`, `gru`
