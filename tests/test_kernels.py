@@ -156,6 +156,14 @@ class _Trouble(Exception):
     pass
 
 
+def _wait_until_asleep():
+    (helper,) = team._team.helpers
+    deadline = time.monotonic() + 20
+    while not helper.asleep and time.monotonic() < deadline:
+        os.sched_yield()
+    assert helper.asleep
+
+
 @pytest.fixture
 def two_threads(monkeypatch):
     monkeypatch.setattr(team, "wanted_size", lambda: 2)
@@ -197,6 +205,8 @@ def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads):
     team.run(delayed, LITTLE, seen)
     assert seen.tolist() == [1, 0]
     late.set()
+    _wait_until_asleep()
+    assert seen.tolist() == [1, 0]
     team.run(_sign, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
@@ -206,11 +216,7 @@ def test_a_sleeping_helper_is_woken(two_threads):
         seen = np.zeros(2)
         team.run(_sign, MUCH, seen)
         assert seen.tolist() == [2, 2]
-        (helper,) = team._team.helpers
-        deadline = time.monotonic() + 60
-        while not helper.asleep and time.monotonic() < deadline:
-            os.sched_yield()
-        assert helper.asleep
+        _wait_until_asleep()
 
 
 def test_the_number_of_threads_is_numbas():
