@@ -3,7 +3,7 @@
 from .barrier import enroll, meet
 from .gemm import share
 from .jit import kernel
-from .matrix import offset
+from .matrix import offset, part
 
 
 @kernel
@@ -16,7 +16,9 @@ def drop(target, source, kept, scale, count, columns, member, members, sync):
     zero = scale - scale
     for row in range(first, last):
         to, at, mask = offset(target, row), offset(source, row), offset(kept, row)
+        result, values = part(target.data, to, to + columns), part(source.data, at, at + columns)
+        keep = part(kept.data, mask, mask + columns)
         for j in range(columns):
-            factor = scale if kept.data[mask + j] else zero
-            target.data[to + j] = source.data[at + j] * factor
+            factor = scale if keep[j] else zero
+            result[j] = values[j] * factor
     meet(sync, members)

@@ -1,4 +1,4 @@
-"""Matrix products on packed panels: packing, the blocked product, the product over rows, sums over rows.
+"""Matrix products on packed panels: packing, and the blocked product.
 
 A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded: element
 (unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes].
@@ -6,14 +6,13 @@ A panel holds one vector of neighbouring columns ("units") with their gates side
 
 from .barrier import enroll, meet
 from .jit import kernel
-from .matrix import Matrix, offset
+from .matrix import Matrix, offset, part
 from .simd import VECTOR_BYTES, narrow_tile, panel_lanes, rows_per_tile, units_per_tile, wide_tile
 from .transpose import transpose
 
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
 _BLOCK_BYTES = 4096
 _STREAMS = 16  # rows that are packed at once, each read as a stream
-_PADDING = 16  # elements; a cache line of float32
 
 
 def depth_block(itemsize):
@@ -21,18 +20,16 @@ def depth_block(itemsize):
     return _BLOCK_BYTES // itemsize
 
 
-def transposed_size(columns, itemsize):
-    """Elements of the block in which `product_over_rows` keeps a block of rows of A transposed.
-
-    Its rows are a cache line longer than a power of two, else all of a square's lines would fall into one cache set.
-    """
-    return columns * (depth_block(itemsize) + _PADDING)
-
-
 def panel_size(depth, units, gates, itemsize):
     """Elements of a packed matrix of `depth` rows and `units` columns of `gates` gates each."""
     lanes = VECTOR_BYTES // itemsize
     return -(-units // lanes) * lanes * depth * gates
+
+
+@kernel
+def depth_block_of(array):
+    """`depth_block` for the array's dtype, in kernels."""
+    return _BLOCK_BYTES // array.itemsize
 
 
 @kernel
@@ -84,14 +81,13 @@ def pack_rows(panels, b, first_row, last_row, units, member, members):
             for k in range(begin, end):
                 at = (vector * depth + k) * lanes
                 source = offset(b, first_row + k) + vector * lanes
+                values, target = part(b.data, source, source + width), part(panels, at, at + lanes)
                 if width == lanes:
                     for lane in range(lanes):
-                        panels[at + lane] = b.data[source + lane]
+                        target[lane] = values[lane]
                 else:
-                    for lane in range(width):
-                        panels[at + lane] = b.data[source + lane]
-                    for lane in range(width, lanes):
-                        panels[at + lane] = 0
+                    for lane in range(lanes):
+                        target[lane] = values[lane] if lane < width else 0
 
 
 @kernel
@@ -101,16 +97,6 @@ def pack_weights(panels, weights, units, gates, depth, member, members, sync):
     if member < 0:
         return
     pack_columns(panels, weights, units, gates, depth, member, members)
-    meet(sync, members)
-
-
-@kernel
-def pack_weight_rows(panels, b, depth, units, member, members, sync):
-    """`pack_rows` of the first `depth` rows as a kernel of its own."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
-    pack_rows(panels, b, 0, depth, units, member, members)
     meet(sync, members)
 
 
@@ -125,8 +111,8 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
     gates = len(slots)
     panel = depth * gates * lanes
     whole = units // lanes
-    for begin in range(0, max(depth, 1), _BLOCK_BYTES // panels.itemsize):
-        count = min(_BLOCK_BYTES // panels.itemsize, depth - begin)
+    for begin in range(0, max(depth, 1), depth_block_of(panels)):
+        count = min(depth_block_of(panels), depth - begin)
         start = fresh and begin == 0
         vector = first_vector
         while vector < last_vector:
@@ -148,49 +134,3 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
                     )
             vector += units_per_tile(slots) if wide else 1
 
-
-@kernel
-def rows_product(c, a, count, depth, panels, units, zeros, fresh, member, members, sync):
-    """C = (0 if fresh else C) + A . panels over all `count` rows; the members share the rows."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
-    first, last = share(count, member, members)
-    product(c, a, first, last, depth, panels, 0, vectors_of(panels, units), units, (0,), zeros, fresh)
-    meet(sync, members)
-
-
-@kernel
-def product_over_rows(c, columns, a, b, count, units, panels, block, member, members, sync):
-    """C[column, unit] += sum over the `count` rows of A[row, column] * B[row, unit], rows in their order.
-
-    `panels` holds a block of rows of B packed, `block` the same rows of A transposed; the members share A's columns.
-    """
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
-    depth = _BLOCK_BYTES // panels.itemsize
-    first, last = share(columns, member, members)
-    stride = depth + _PADDING
-    transposed = Matrix(block, c.rows, 0, stride)
-    for row in range(0, count, depth):
-        end = min(row + depth, count)
-        pack_rows(panels, b, row, end, units, member, members)
-        transpose(block, first * stride, stride, a, row, end, first, last)
-        meet(sync, members)
-        product(c, transposed, first, last, end - row, panels, 0, vectors_of(panels, units), units, (0,), panels, False)
-        meet(sync, members)
-
-
-@kernel
-def sum_rows(total, start, a, count, columns, member, members, sync):
-    """total[start + column] += sum over `count` rows of A[row, column], rows in order; the members share columns."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
-    first, last = share(columns, member, members)
-    for row in range(count):
-        source = offset(a, row)
-        for column in range(first, last):
-            total[start + column] += a.data[source + column]
-    meet(sync, members)

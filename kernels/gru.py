@@ -10,7 +10,7 @@ from . import cell as protocol
 from .activations import sigmoid, tanh
 from .barrier import meet
 from .gemm import columns_of, product
-from .matrix import Matrix, offset
+from .matrix import Matrix, offset, part
 from .simd import fma
 
 
@@ -49,8 +49,10 @@ def _after_recurrent_columns(cell):
 @protocol.implements(protocol.begin, ResetAfterGRU)
 def _after_begin(cell, gates, at, bias, first, last):
     column = 3 * cell.hidden_size
-    for j in range(first, last):
-        gates[at + column + j] = bias[column + j]
+    gate = part(gates, at + column + first, at + column + last)
+    start = part(bias, column + first, column + last)
+    for j in range(last - first):
+        gate[j] = start[j]
 
 
 @protocol.implements(protocol.activate, ResetAfterGRU)
@@ -58,12 +60,12 @@ def _after_activate(
     cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
 ):
     size = cell.hidden_size
-    n_gate = gates[at + first : at + last]
-    r_gate = gates[at + size + first : at + size + last]
-    z_gate = gates[at + 2 * size + first : at + 2 * size + last]
-    recurrent = gates[at + 3 * size + first : at + 3 * size + last]
-    h_before = hidden[hidden_before + first : hidden_before + last]
-    h = target[hidden_after + first : hidden_after + last]
+    n_gate = part(gates, at + first, at + last)
+    r_gate = part(gates, at + size + first, at + size + last)
+    z_gate = part(gates, at + 2 * size + first, at + 2 * size + last)
+    recurrent = part(gates, at + 3 * size + first, at + 3 * size + last)
+    h_before = part(hidden, hidden_before + first, hidden_before + last)
+    h = part(target, hidden_after + first, hidden_after + last)
     one = gates.dtype.type(1)
     for j in range(last - first):
         r, z = sigmoid(r_gate[j]), sigmoid(z_gate[j])
@@ -79,17 +81,17 @@ def _after_differentiate(
 ):
     size = cell.hidden_size
     one = gates.dtype.type(1)
-    n_gate = gates[at + first : at + last]
-    r_gate = gates[at + size + first : at + size + last]
-    z_gate = gates[at + 2 * size + first : at + 2 * size + last]
-    recurrent = gates[at + 3 * size + first : at + 3 * size + last]
-    dn_gate = dgates[dat + first : dat + last]
-    dr_gate = dgates[dat + size + first : dat + size + last]
-    dz_gate = dgates[dat + 2 * size + first : dat + 2 * size + last]
-    drecurrent = dgates[dat + 3 * size + first : dat + 3 * size + last]
-    h_before = hidden[hidden_before + first : hidden_before + last]
-    incoming = dh[dh_at + first : dh_at + last]
-    direct = carry[carry_at + first : carry_at + last]
+    n_gate = part(gates, at + first, at + last)
+    r_gate = part(gates, at + size + first, at + size + last)
+    z_gate = part(gates, at + 2 * size + first, at + 2 * size + last)
+    recurrent = part(gates, at + 3 * size + first, at + 3 * size + last)
+    dn_gate = part(dgates, dat + first, dat + last)
+    dr_gate = part(dgates, dat + size + first, dat + size + last)
+    dz_gate = part(dgates, dat + 2 * size + first, dat + 2 * size + last)
+    drecurrent = part(dgates, dat + 3 * size + first, dat + 3 * size + last)
+    h_before = part(hidden, hidden_before + first, hidden_before + last)
+    incoming = part(dh, dh_at + first, dh_at + last)
+    direct = part(carry, carry_at + first, carry_at + last)
     for j in range(last - first):
         n, r, z = n_gate[j], r_gate[j], z_gate[j]
         dn = incoming[j] * (one - z) * (one - n * n)
@@ -125,10 +127,10 @@ def _before_activate(
     cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
 ):
     size = cell.hidden_size
-    r_gate = gates[at + size + first : at + size + last]
-    z_gate = gates[at + 2 * size + first : at + 2 * size + last]
-    reset = gates[at + 3 * size + first : at + 3 * size + last]
-    h_before = hidden[hidden_before + first : hidden_before + last]
+    r_gate = part(gates, at + size + first, at + size + last)
+    z_gate = part(gates, at + 2 * size + first, at + 2 * size + last)
+    reset = part(gates, at + 3 * size + first, at + 3 * size + last)
+    h_before = part(hidden, hidden_before + first, hidden_before + last)
     for j in range(last - first):
         r = sigmoid(r_gate[j])
         r_gate[j] = r
@@ -150,10 +152,10 @@ def _before_complete(
         at = offset(gates, row)
         before = offset(hidden, row)
         after = offset(target, row)
-        n_gate = gates.data[at + first : at + last]
-        z_gate = gates.data[at + 2 * size + first : at + 2 * size + last]
-        h_before = hidden.data[before + first : before + last]
-        h = target.data[after + first : after + last]
+        n_gate = part(gates.data, at + first, at + last)
+        z_gate = part(gates.data, at + 2 * size + first, at + 2 * size + last)
+        h_before = part(hidden.data, before + first, before + last)
+        h = part(target.data, after + first, after + last)
         for j in range(last - first):
             n = tanh(n_gate[j])
             z = z_gate[j]
@@ -168,13 +170,13 @@ def _before_differentiate(
 ):
     size = cell.hidden_size
     one = gates.dtype.type(1)
-    n_gate = gates[at + first : at + last]
-    z_gate = gates[at + 2 * size + first : at + 2 * size + last]
-    dn_gate = dgates[dat + first : dat + last]
-    dz_gate = dgates[dat + 2 * size + first : dat + 2 * size + last]
-    h_before = hidden[hidden_before + first : hidden_before + last]
-    incoming = dh[dh_at + first : dh_at + last]
-    direct = carry[carry_at + first : carry_at + last]
+    n_gate = part(gates, at + first, at + last)
+    z_gate = part(gates, at + 2 * size + first, at + 2 * size + last)
+    dn_gate = part(dgates, dat + first, dat + last)
+    dz_gate = part(dgates, dat + 2 * size + first, dat + 2 * size + last)
+    h_before = part(hidden, hidden_before + first, hidden_before + last)
+    incoming = part(dh, dh_at + first, dh_at + last)
+    direct = part(carry, carry_at + first, carry_at + last)
     for j in range(last - first):
         n, z = n_gate[j], z_gate[j]
         dn_gate[j] = incoming[j] * (one - z) * (one - n * n)
@@ -198,11 +200,11 @@ def _before_complete_gradient(
         dat = offset(dgates, row)
         before = offset(hidden, row)
         carry_at = offset(carry, row)
-        r_gate = gates.data[at + size + first : at + size + last]
-        dr_gate = dgates.data[dat + size + first : dat + size + last]
-        dreset_row = dgates.data[dat + 3 * size + first : dat + 3 * size + last]
-        h_before = hidden.data[before + first : before + last]
-        direct = carry.data[carry_at + first : carry_at + last]
+        r_gate = part(gates.data, at + size + first, at + size + last)
+        dr_gate = part(dgates.data, dat + size + first, dat + size + last)
+        dreset_row = part(dgates.data, dat + 3 * size + first, dat + 3 * size + last)
+        h_before = part(hidden.data, before + first, before + last)
+        direct = part(carry.data, carry_at + first, carry_at + last)
         for j in range(last - first):
             r = r_gate[j]
             dr_gate[j] = dreset_row[j] * h_before[j] * (r * (one - r))

@@ -35,7 +35,8 @@ _FOLDER = _cache_folder()
 # No fastmath flag at all: what may be fused is written as `simd.fma`, so that a value has the same bits in the
 # vectorised body of a loop, in its scalar rest, on one thread and on many. Loops over units vectorise without it.
 # error_model="numpy": the division check of the Python model would keep loops from being vectorised.
-OPTIONS = {"error_model": "numpy", "boundscheck": False}
+# _nrt=False: no reference counting. A kernel owns nothing, and counting took half of the time of a short row.
+OPTIONS = {"error_model": "numpy", "boundscheck": False, "_nrt": False}
 
 
 def kernel(function):

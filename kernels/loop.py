@@ -20,7 +20,7 @@ from .cell import (
 )
 from .gemm import columns_of, product, share, vectors_of
 from .jit import kernel
-from .matrix import Matrix, offset
+from .matrix import Matrix, offset, part
 
 
 class Sizes(NamedTuple):
@@ -65,9 +65,12 @@ def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, fir
     first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
     for row in range(first_row, last_row):
         source, target = offset(x, row), offset(gates, row)
+        values = part(x.data, source + first, source + last)
         for slot in slots:
-            for j in range(first, last):
-                gates.data[target + slot + j] = bias[slot + j] + x.data[source + j]
+            gate = part(gates.data, target + slot + first, target + slot + last)
+            start = part(bias, slot + first, slot + last)
+            for j in range(last - first):
+                gate[j] = start[j] + values[j]
 
 
 @kernel

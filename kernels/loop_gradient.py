@@ -1,25 +1,28 @@
-"""The time loop backward: from the gradient of the output to those of the gates and of the initial states.
+"""The time loop backward: from the gradient of the output to those of the weights, the input and the initial states.
 
-The work is shared out as in `loop`.
+It goes through the sequence a chunk of steps at a time. After the steps of a chunk, whose gates' gradients are still in
+the cache, follow the products with all of its rows, for the input and for the weights. The steps are shared out as in
+`loop`, the rows of the input's gradient and the columns of the weights' evenly.
 """
 
 from typing import NamedTuple
 
 from .barrier import enroll, meet
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
-from .gemm import columns_of, product, share, vectors_of
+from .gemm import columns_of, depth_block_of, product, share, vectors_of
 from .jit import kernel
 from .loop import rows_of_step, shares_rows
-from .matrix import Matrix, offset
+from .matrix import Matrix, offset, part
+from .weight_gradient import add_weight_gradients, pack_sources, pack_weights
 
 
 class Gradients(NamedTuple):
-    """What flows back: dy (empty without one), gradients of the gates and of the projection's sum, and per batch row
-    the gradients of the step's output units, of the hidden state and of the cell."""
+    """What flows back: dy (empty without one), dx, a chunk's gradients of the gates with those of the projection's sum
+    behind them in a row, and per batch row those of the step's output units, of the hidden state and of the cell."""
 
     dy: Matrix
+    dx: Matrix
     gates: Matrix
-    projection: Matrix
     output: Matrix
     hidden: Matrix
     cells: Matrix
@@ -30,13 +33,15 @@ def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
     """target = carry + dy for a range of columns."""
     for row in range(first_row, last_row):
         to, source = offset(target, row), offset(carry, row)
+        total, carried = part(target.data, to + first, to + last), part(carry.data, source + first, source + last)
         if dy.data.size > 0:
             at = offset(dy, row)
-            for j in range(first, last):
-                target.data[to + j] = carry.data[source + j] + dy.data[at + j]
+            own = part(dy.data, at + first, at + last)
+            for j in range(last - first):
+                total[j] = carried[j] + own[j]
         else:
-            for j in range(first, last):
-                target.data[to + j] = carry.data[source + j]
+            for j in range(last - first):
+                total[j] = carried[j]
 
 
 @kernel
@@ -46,12 +51,13 @@ def _project_gradient(
     """Gradient of what the projection multiplied, from that of its sum; the sum's own columns first, all, then meet."""
     first_output, last_output = share(vectors_of(zeros, sizes.output), crew_member, crew)
     first, last = columns_of(zeros, first_output, last_output, sizes.output)
-    total = gradients.projection
+    dgates = gradients.gates
+    total = Matrix(dgates.data, dgates.rows, dgates.start + dgates.stride - sizes.output, dgates.stride)
     _add_output_gradient(total, gradients.hidden, gradients.dy, first_row, last_row, first, last)
     meet(sync, crew)
     product(
-        gradients.output, total, first_row, last_row, sizes.output, panels.projection, first_vector, last_vector,
-        sizes.hidden, (0,), zeros, True
+        gradients.output, total, first_row, last_row, sizes.output, panels, first_vector, last_vector, sizes.hidden,
+        (0,), zeros, True
     )
 
 
@@ -69,54 +75,94 @@ def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, fir
 
 
 @kernel
-def backward(cell, sizes, reverse, starts, bounds, panels, zeros, gates, states, gradients, member, members, sync):
-    """Gradients of all steps, last step first: the gates' gradients of every row, and those of the initial states."""
+def _step_back(cell, sizes, terms, zeros, gates, states, gradients, first_row, last_row, member, members, sync):
+    """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
+    first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), member, members)
+    first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
+    first_output, last_output = share(vectors_of(zeros, sizes.output), member, members)
+    dgates, carry = gradients.gates, gradients.hidden
+    if terms.projection.packed.size > 0:
+        _project_gradient(
+            sizes, terms.projection.packed, zeros, gradients, first_row, last_row, first_vector, last_vector, member,
+            members, sync
+        )
+    else:
+        _add_output_gradient(gradients.output, carry, gradients.dy, first_row, last_row, first, last)
+    _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
+    complete_gradient(
+        cell, gates, dgates, states.hidden, carry, first_row, last_row, terms.second.packed, zeros, first_vector,
+        last_vector, member, members, sync
+    )
+    meet(sync, members)
+    start, columns = recurrent_columns(cell)
+    recurrent = Matrix(dgates.data, dgates.rows, dgates.start + start, dgates.stride)
+    product(
+        carry, recurrent, first_row, last_row, columns, terms.recurrent.packed, first_output, last_output,
+        sizes.output, (0,), zeros, not carries_state(cell)
+    )
+
+
+@kernel
+def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row, fresh):
+    """dx of the rows = (0 if fresh else dx) + the gates' gradients . W; without W ("skip" input) their sum."""
+    if sizes.input > 0:
+        source = Matrix(dgates.data, dgates.rows, dgates.start + term.first, dgates.stride)
+        product(
+            dx, source, first_row, last_row, term.weight.rows.size, term.packed, 0, vectors_of(zeros, sizes.input),
+            sizes.input, (0,), zeros, fresh
+        )
+        return
+    for row in range(first_row, last_row):
+        to, source = offset(dx, row), offset(dgates, row)
+        total = part(dx.data, to, to + sizes.hidden)
+        if fresh:
+            for j in range(sizes.hidden):
+                total[j] = 0
+        for slot in input_slots(cell):
+            gate = part(dgates.data, source + slot, source + slot + sizes.hidden)
+            for j in range(sizes.hidden):
+                total[j] += gate[j]
+
+
+@kernel
+def backward(
+    cell, sizes, reverse, starts, bounds, chunk, batch_size, terms, dw, zeros, gates, states, gradients, work, columns,
+    member, members, sync
+):
+    """All steps, last step first, `chunk` steps at a time: dx (added to in the reverse direction), dw (added to), and in
+    place of the final states' gradients those of the initial states.
+
+    The rows of gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the last.
+    """
     member, members = enroll(sync, member, members)
     if member < 0:
         return
     steps = starts.size - 1
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
-    first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), crew_member, crew)
-    first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
-    first_output, last_output = share(vectors_of(zeros, sizes.output), crew_member, crew)
-    dgates, carry = gradients.gates, gradients.hidden
-    start_column, columns = recurrent_columns(cell)
-    recurrent = Matrix(dgates.data, dgates.rows, dgates.start + start_column, dgates.stride)
-    for index in range(steps):
-        t = index if reverse else steps - 1 - index
-        first_row, last_row = rows_of_step(starts, t, bounds, member, members)
-        if panels.projection.size > 0:
-            _project_gradient(
-                sizes, panels, zeros, gradients, first_row, last_row, first_vector, last_vector, crew_member, crew, sync
+    pack_weights(terms, member, members)
+    meet(sync, members)
+    for done in range(0, steps, chunk):
+        count = min(chunk, steps - done)
+        low = done if reverse else steps - done - count
+        high = low + count
+        held = gradients.gates
+        dgates = Matrix(held.data, held.rows, held.start - low * batch_size * held.stride, held.stride)
+        flow = Gradients(gradients.dy, gradients.dx, dgates, gradients.output, gradients.hidden, gradients.cells)
+        for index in range(low, high):
+            t = index if reverse else low + high - 1 - index
+            first_row, last_row = rows_of_step(starts, t, bounds, member, members)
+            _step_back(
+                cell, sizes, terms, zeros, gates, states, flow, first_row, last_row, crew_member, crew, sync
             )
-        else:
-            _add_output_gradient(gradients.output, carry, gradients.dy, first_row, last_row, first, last)
-        _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
-        complete_gradient(
-            cell, gates, dgates, states.hidden, carry, first_row, last_row, panels.second, zeros, first_vector,
-            last_vector, crew_member, crew, sync
+        meet(sync, members)
+        first_row, last_row = share(starts[high] - starts[low], member, members)
+        _input_gradient(
+            cell, sizes, terms.input, zeros, gradients.dx, dgates, first_row + starts[low], last_row + starts[low],
+            not reverse
         )
-        meet(sync, crew)
-        product(
-            carry, recurrent, first_row, last_row, columns, panels.recurrent, first_output, last_output, sizes.output,
-            (0,), zeros, not carries_state(cell)
-        )
-    meet(sync, members)
-
-
-@kernel
-def skip_gradient(cell, dx, dgates, count, units, fresh, member, members, sync):
-    """dx of the rows = (0 if fresh else dx) + the sum of the gates' gradients: what x feeds without W."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
-    first, last = share(count, member, members)
-    for row in range(first, last):
-        to, source = offset(dx, row), offset(dgates, row)
-        if fresh:
-            for j in range(units):
-                dx.data[to + j] = 0
-        for slot in input_slots(cell):
-            for j in range(units):
-                dx.data[to + j] += dgates.data[source + slot + j]
-    meet(sync, members)
+        for begin in range(starts[low], starts[high], depth_block_of(work)):
+            end = min(begin + depth_block_of(work), starts[high])
+            pack_sources(terms, begin, end, member, members)
+            meet(sync, members)
+            add_weight_gradients(terms, dw, dgates, begin, end, work, columns, member, members)
+            meet(sync, members)

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import cell as protocol
 from .activations import sigmoid, tanh
+from .matrix import part
 from .simd import fma
 
 
@@ -41,13 +42,13 @@ def _activate(
     cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
 ):
     size = cell.hidden_size
-    i_gate = gates[at + first : at + last]
-    f_gate = gates[at + size + first : at + size + last]
-    g_gate = gates[at + 2 * size + first : at + 2 * size + last]
-    o_gate = gates[at + 3 * size + first : at + 3 * size + last]
-    c_before = cells[before + first : before + last]
-    c_after = next_cells[after + first : after + last]
-    h = target[hidden_after + first : hidden_after + last]
+    i_gate = part(gates, at + first, at + last)
+    f_gate = part(gates, at + size + first, at + size + last)
+    g_gate = part(gates, at + 2 * size + first, at + 2 * size + last)
+    o_gate = part(gates, at + 3 * size + first, at + 3 * size + last)
+    c_before = part(cells, before + first, before + last)
+    c_after = part(next_cells, after + first, after + last)
+    h = part(target, hidden_after + first, hidden_after + last)
     for j in range(last - first):
         i, f, g, o = sigmoid(i_gate[j]), sigmoid(f_gate[j]), tanh(g_gate[j]), sigmoid(o_gate[j])
         c = fma(f, c_before[j], i * g)
@@ -66,18 +67,18 @@ def _differentiate(
 ):
     size = cell.hidden_size
     zero, one = gates.dtype.type(0), gates.dtype.type(1)
-    i_gate = gates[at + first : at + last]
-    f_gate = gates[at + size + first : at + size + last]
-    g_gate = gates[at + 2 * size + first : at + 2 * size + last]
-    o_gate = gates[at + 3 * size + first : at + 3 * size + last]
-    di_gate = dgates[dat + first : dat + last]
-    df_gate = dgates[dat + size + first : dat + size + last]
-    dg_gate = dgates[dat + 2 * size + first : dat + 2 * size + last]
-    do_gate = dgates[dat + 3 * size + first : dat + 3 * size + last]
-    c_before = cells[before + first : before + last]
-    c_after = cells[after + first : after + last]
-    incoming = dh[dh_at + first : dh_at + last]
-    dc = dcells[dc_at + first : dc_at + last]
+    i_gate = part(gates, at + first, at + last)
+    f_gate = part(gates, at + size + first, at + size + last)
+    g_gate = part(gates, at + 2 * size + first, at + 2 * size + last)
+    o_gate = part(gates, at + 3 * size + first, at + 3 * size + last)
+    di_gate = part(dgates, dat + first, dat + last)
+    df_gate = part(dgates, dat + size + first, dat + size + last)
+    dg_gate = part(dgates, dat + 2 * size + first, dat + 2 * size + last)
+    do_gate = part(dgates, dat + 3 * size + first, dat + 3 * size + last)
+    c_before = part(cells, before + first, before + last)
+    c_after = part(cells, after + first, after + last)
+    incoming = part(dh, dh_at + first, dh_at + last)
+    dc = part(dcells, dc_at + first, dc_at + last)
     for j in range(last - first):
         i, f, g, o = i_gate[j], f_gate[j], g_gate[j], o_gate[j]
         t = tanh(c_after[j])

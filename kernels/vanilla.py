@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from . import cell as protocol
 from .activations import tanh
+from .matrix import part
 
 
 class Vanilla(NamedTuple):
@@ -32,8 +33,8 @@ def _recurrent_columns(cell):
 def _activate(
     cell, gates, at, first, last, cells, before, next_cells, after, hidden, hidden_before, target, hidden_after
 ):
-    gate = gates[at + first : at + last]
-    h = target[hidden_after + first : hidden_after + last]
+    gate = part(gates, at + first, at + last)
+    h = part(target, hidden_after + first, hidden_after + last)
     if cell.relu:
         zero = gates.dtype.type(0)
         for j in range(last - first):
@@ -52,9 +53,9 @@ def _differentiate(
     cell, gates, at, dgates, dat, first, last, dh, dh_at, cells, before, after, dcells, dc_at, hidden, hidden_before,
     carry, carry_at
 ):
-    gate = gates[at + first : at + last]
-    dgate = dgates[dat + first : dat + last]
-    incoming = dh[dh_at + first : dh_at + last]
+    gate = part(gates, at + first, at + last)
+    dgate = part(dgates, dat + first, dat + last)
+    incoming = part(dh, dh_at + first, dh_at + last)
     zero, one = gates.dtype.type(0), gates.dtype.type(1)
     if cell.relu:
         for j in range(last - first):

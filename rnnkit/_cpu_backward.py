@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit._cpu_layer import (
+    Layer,
     Run,
     arange,
-    bias_places,
     drop,
     flat,
     input_matrix,
@@ -20,7 +21,7 @@ from rnnkit._cpu_layer import (
 )
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import gemm, loop, loop_gradient, team
+from rnnkit.kernels import gemm, loop, loop_gradient, team, weight_gradient
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps
 from rnnkit.workspace import Memory, Workspace
@@ -73,7 +74,7 @@ def _dx(shape: tuple[int, ...], dtype: np.dtype, steps: Steps) -> np.ndarray:
 
 
 class _LayerGradient:
-    """The backward of one pseudo-layer: the time loop, then a product each for dx and the weights."""
+    """The backward of one pseudo-layer: what its one kernel call needs."""
 
     def __init__(
         self, desc: RNNDescriptor, weights: np.ndarray, workspace: Workspace, memory: Memory, index: int,
@@ -82,126 +83,102 @@ class _LayerGradient:
         self.desc, self.weights, self.dw, self.index = desc, weights, dw, index
         self.workspace, self.steps, self.memory = workspace, workspace.steps, memory
         self.layer = layers_of(desc)[index]
-        self.cell, self.sizes, slots, self.blocks, _, self.direction = self.layer
-        self.zeros = zeros(max(self.sizes), weights.dtype)
-        self.width = (slots - desc.projected) * self.sizes.hidden
         gates = workspace.arrays[f"gates_{index}"].reshape(-1)
-        self.gates = Matrix(gates, self.steps.rows, 0, slots * self.sizes.hidden)
-        self.dgates = Matrix(self.take("dgates", self.steps.rows_in_all * self.width), self.steps.rows, 0, self.width)
+        self.gates = Matrix(gates, self.steps.rows, 0, self.layer.slots * desc.hidden_size)
 
     def take(self, name: str, size: int) -> np.ndarray:
         return self.memory.take(name, (size,), self.weights.dtype)
 
     def run(self, dy: Matrix, dx: Matrix, carry: Matrix, dcells: Matrix) -> None:
         """From dy, and the final states' gradients in carry and dcells, to dx, the initial states' and dw."""
-        states, source = self._states(), self._source()
-        hidden, output, gates = self.sizes.hidden, self.sizes.output, len(protocol.input_slots(self.cell))
-        projection = Matrix(
-            self.take("dprojection", self.steps.rows_in_all * output * self.desc.projected), self.steps.rows, 0, output
-        )
-        doutput = Matrix(self.take("doutput", self.steps.batch_size * hidden), self.steps.batch, 0, hidden)
-        dy = dy._replace(start=self.direction * output)
+        cell, sizes, slots, _, _, direction = self.layer
+        steps, projected = self.steps, self.desc.projected
+        width = (slots - projected) * sizes.hidden + projected * sizes.output
+        block = gemm.depth_block(self.dw.itemsize)
+        chunk = max(1, block // max(steps.batch_size, 1))
+        rows = min(chunk, steps.seq_len) * steps.batch_size
+        states = self._states()
+        products = len(protocol.input_slots(cell)) * sizes.hidden * (sizes.input + sizes.output)
         team.run(
-            loop_gradient.backward, self.steps.rows.size * hidden * gates * output, self.cell, self.sizes,
-            bool(self.direction), self.steps.starts, row_bounds(self.layer, self.steps, self.weights.itemsize),
-            self._panels(), self.zeros, self.gates, states,
-            loop_gradient.Gradients(dy, self.dgates, projection, doutput, carry, dcells)
+            loop_gradient.backward, 2 * steps.rows.size * products, cell, sizes, bool(direction), steps.starts,
+            row_bounds(self.layer, steps, self.dw.itemsize), chunk, steps.batch_size, self._terms(states), self.dw,
+            zeros(max(sizes), self.dw.dtype), self.gates, states,
+            loop_gradient.Gradients(
+                dy._replace(start=direction * sizes.output), dx,
+                Matrix(self.take("dgates", rows * width), steps.rows, 0, width),
+                Matrix(self.take("doutput", steps.batch_size * sizes.hidden), steps.batch, 0, sizes.hidden), carry,
+                dcells
+            ),
+            self.take("work", weight_gradient.work_size(width, team.wanted_size(), self.dw.itemsize)), arange(width)
         )
-        self._input_gradient(dx)
-        if "weight_ih" in self.blocks:
-            self._weight_gradient("weight_ih", 0, protocol.input_slots(self.cell), source)
-        self._weight_gradient("weight_hh", 0, protocol.recurrent_slots(self.cell), states.hidden)
-        if second := protocol.second_slots(self.cell):
-            self._weight_gradient("weight_hh", gates - 1, second[:1], self.gates._replace(start=second[1]))
-        if self.desc.projected:
-            projected = self.gates._replace(start=self.gates.stride - hidden)
-            self._product_over_rows("weight_hr", 0, projection, output, projected)
-        self._bias_gradient()
 
     def _states(self) -> loop.States:
         desc, arrays = self.desc, self.workspace.arrays
         cells = arrays[f"cell_{self.index}"] if desc.has_cell else np.empty((0,), self.dw.dtype)
         run = Run(arrays[f"hidden_l{self.layer.layer}"], cells, keeps_cells=True)
-        return states_of(run, self.steps, self.sizes, self.direction)
+        return states_of(run, self.steps, self.layer.sizes, self.layer.direction)
 
     def _source(self) -> Matrix:
-        """What the layer's forward read."""
+        """What W multiplied."""
         layer, arrays = self.layer.layer, self.workspace.arrays
         if layer == 0:
             return input_matrix(self.workspace.x, self.steps)
         if self.desc.dropout > 0:
             return input_matrix(arrays[f"input_l{layer}"], self.steps)
-        return Matrix(arrays[f"hidden_l{layer - 1}"].reshape(-1), self.steps.states, 0, self.sizes.input)
+        return Matrix(arrays[f"hidden_l{layer - 1}"].reshape(-1), self.steps.states, 0, self.layer.sizes.input)
 
-    def _pack_rows(self, name: str, block: str, rows: np.ndarray, units: int) -> np.ndarray:
-        panels = self.take(f"panels_{name}", gemm.panel_size(rows.size, units, 1, self.weights.itemsize))
-        matrix = Matrix(self.weights, rows, self.blocks[block][1], units)
-        team.run(gemm.pack_weight_rows, panels.size, panels, matrix, rows.size, units)
-        return panels
-
-    def _panels(self) -> loop.Panels:
-        """Recurrent weights and projection, packed by rows."""
-        hidden, output = self.sizes.hidden, self.sizes.output
-        first = len(protocol.recurrent_slots(self.cell)) * hidden
-        empty = np.empty(0, self.weights.dtype)
-        rows = arange(self.blocks["weight_hh"][0][0])
-        second = self._pack_rows("dsecond", "weight_hh", rows[first:], output) if first < rows.size else empty
-        projection = (
-            self._pack_rows("dprojection", "weight_hr", arange(output), hidden) if self.desc.projected else empty
+    def _terms(self, states: loop.States) -> weight_gradient.Terms:
+        """The products of the forward pass, and room for their panels."""
+        _, second = protocol.second_slots(self.layer.cell) or (0, 0)
+        sources = (
+            self._source(), states.hidden, self.gates._replace(start=second),
+            self.gates._replace(start=self.gates.stride - self.desc.hidden_size)
         )
-        return loop.Panels(empty, self._pack_rows("drecurrent", "weight_hh", rows[:first], output), second, projection)
+        parts = zip(sources, terms_of(self.desc)[self.index], weight_gradient.Terms._fields, strict=True)
+        return weight_gradient.Terms(*(self._term(source, *place, name) for source, place, name in parts))
 
-    def _input_gradient(self, dx: Matrix) -> None:
-        hidden, inputs, count = self.sizes.hidden, self.sizes.input, self.steps.rows.size
-        slots = protocol.input_slots(self.cell)
-        fresh = self.direction == 0
-        if not inputs:
-            team.run(
-                loop_gradient.skip_gradient, count * len(slots) * hidden, self.cell, dx, self.dgates, count, hidden,
-                fresh
-            )
-            return
-        rows = (np.argsort(slots)[:, None] * hidden + np.arange(hidden)).reshape(-1)  # W's rows as dgates has columns
-        panels = self._pack_rows("dinput", "weight_ih", rows, inputs)
-        team.run(
-            gemm.rows_product, count * rows.size * inputs, dx, self.dgates, count, rows.size, panels, inputs,
-            self.zeros, fresh
-        )
+    def _term(
+        self, source: Matrix, first: int, rows: np.ndarray, start: int, units: int, bias: int, name: str
+    ) -> weight_gradient.Term:
+        size, used = self.dw.itemsize, min(rows.size, 1)
+        packed = self.take(f"packed_{name}", gemm.panel_size(rows.size, units, 1, size))
+        block = self.take(f"block_{name}", used * gemm.panel_size(gemm.depth_block(size), units, 1, size))
+        return weight_gradient.Term(first, Matrix(self.weights, rows, start, units), bias, source, packed, block)
 
-    def _weight_gradient(self, block: str, gate: int, slots: tuple[int, ...], source: Matrix) -> None:
-        """Add to the rows of the gates from `gate` on; gates whose columns are neighbours go into one product."""
-        hidden = self.sizes.hidden
-        while slots:
-            run = 1
-            while run < len(slots) and slots[run] == slots[run - 1] + hidden:
-                run += 1
-            self._product_over_rows(block, gate * hidden, self.dgates._replace(start=slots[0]), run * hidden, source)
-            gate, slots = gate + run, slots[run:]
 
-    def _product_over_rows(self, block: str, first: int, a: Matrix, columns: int, b: Matrix) -> None:
-        (_, units), start = self.blocks[block]
-        size = self.dw.itemsize
-        panels = self.take("panels_rows", gemm.panel_size(gemm.depth_block(size), units, 1, size))
-        transposed = self.take("transposed", gemm.transposed_size(columns, size))
-        count = self.steps.rows.size
-        team.run(
-            gemm.product_over_rows, count * columns * units,
-            Matrix(self.dw, arange(columns), start + first * units, units), columns, a, b, count, units, panels,
-            transposed
-        )
+class _Place(NamedTuple):
+    """Where a product of the forward pass has its columns among the gates' gradients, its weights and its bias."""
 
-    def _bias_gradient(self) -> None:
-        places = bias_places(self.cell, self.blocks)
-        if not places:
-            return
-        hidden = self.sizes.hidden
-        total = self.take("dbias", self.width)
-        total[:] = 0
-        team.run(
-            gemm.sum_rows, self.steps.rows.size * self.width, total, 0, self.dgates, self.steps.rows.size, self.width
-        )
-        with np.errstate(all="ignore"):  # as in the kernels: what overflows is inf, without a warning
-            for name, slots in places:
-                start = self.blocks[name][1]
-                for gate, slot in enumerate(slots):
-                    self.dw[start + gate * hidden : start + (gate + 1) * hidden] += total[slot : slot + hidden]
+    first: int
+    rows: np.ndarray
+    start: int
+    units: int
+    bias: int
+
+
+@cache
+def terms_of(desc: RNNDescriptor) -> tuple[tuple[_Place, ...], ...]:
+    """The products of each pseudo-layer, in the order of `weight_gradient.Terms`."""
+    return tuple(_places(layer, desc) for layer in layers_of(desc))
+
+
+def _places(layer: Layer, desc: RNNDescriptor) -> tuple[_Place, ...]:
+    cell, sizes, slots, blocks, _, _ = layer
+    start = {name: block[1] for name, block in blocks.items()}
+    recurrent, second = protocol.recurrent_slots(cell), protocol.second_slots(cell)[:1]
+
+    def place(name: str, slots: tuple[int, ...], gate: int, units: int, bias: str) -> _Place:
+        """The product whose gates, from `gate` on in the weights, have these slots: neighbours, in any order."""
+        order = np.argsort(slots).astype(np.int64)
+        rows = ((gate + order)[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
+        return _Place(min(slots, default=0), rows, start.get(name, 0), units, start.get(bias, -1))
+
+    projection = _Place(
+        (slots - 1) * sizes.hidden, arange(sizes.output), start["weight_hr"], sizes.hidden, -1
+    ) if desc.projected else place("", (), 0, 0, "")
+    return (
+        place("weight_ih", protocol.input_slots(cell), 0, sizes.input, "bias_ih"),
+        place("weight_hh", recurrent, 0, sizes.output, "bias_hh"),
+        place("weight_hh", second, len(recurrent), sizes.output if second else 0, "bias_hh"),
+        projection,
+    )

@@ -16,6 +16,7 @@ from rnnkit.kernels.activations import sigmoid, tanh
 from rnnkit.kernels.barrier import SYNC_SIZE, enroll, meet
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels.weight_gradient import Term, Terms, add_weight_gradients, pack_sources, work_size
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
@@ -79,8 +80,15 @@ def _rows(array, rows=None):
 
 def _packed(b):
     panels = np.full(gemm.panel_size(*b.shape, 1, b.itemsize), np.nan, b.dtype)
-    gemm.pack_weight_rows(panels, _rows(b), len(b), b.shape[1], 0, 1, np.zeros(SYNC_SIZE, np.int64))
+    gemm.pack_rows(panels, _rows(b), 0, len(b), b.shape[1], 0, 1)
     return panels
+
+
+def _multiply(c, a, b, fresh):
+    """The whole of c = (0 if fresh else c) + a @ b."""
+    vectors, zeros = gemm.vectors_of(c.reshape(-1), c.shape[1]), np.zeros(c.shape[1], c.dtype)
+    rows, depth = a.shape
+    gemm.product(_rows(c), _rows(a), 0, rows, depth, _packed(b), 0, vectors, c.shape[1], (0,), zeros, fresh)
 
 
 def _chains(start, a, b):
@@ -101,9 +109,7 @@ def test_a_product_is_chains_of_fused_multiply_adds(dtype, count, units):
     a, b = rng.normal(size=(count, 19)).astype(dtype), rng.normal(size=(19, units)).astype(dtype)
     c = rng.normal(size=(count, units)).astype(dtype)
     expected = _chains(c, a, b)
-    zeros = np.zeros(units, dtype)
-    arguments = (_rows(a), count, 19, _packed(b), units, zeros, False, 0, 1, np.zeros(SYNC_SIZE, np.int64))
-    gemm.rows_product(_rows(c), *arguments)
+    _multiply(c, a, b, fresh=False)
     if dtype == "float32":
         assert np.array_equal(c, expected)
     else:  # a longdouble has too few bits to hold a float64 product exactly
@@ -116,28 +122,37 @@ def test_a_product_of_any_depth(dtype, depth):
     rng = np.random.default_rng(depth)
     a, b = rng.normal(size=(9, depth)).astype(dtype), rng.normal(size=(depth, 35)).astype(dtype)
     c = np.full((9, 35), np.nan, dtype)
-    zeros = np.zeros(35, dtype)
-    gemm.rows_product(_rows(c), _rows(a), 9, depth, _packed(b), 35, zeros, True, 0, 1, np.zeros(SYNC_SIZE, np.int64))
+    _multiply(c, a, b, fresh=True)
     np.testing.assert_allclose(c, a.astype("f8") @ b.astype("f8"), atol=2e-4 if dtype == "float32" else 1e-12)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("count", "columns", "units"), [(1, 1, 1), (17, 5, 3), (1030, 33, 17), (40, 16, 64)])
-def test_a_product_over_chosen_rows(dtype, count, columns, units):
-    """Only listed rows count: the others hold NaN."""
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize(("count", "columns", "units"), [(1, 1, 1), (17, 5, 3), (500, 230, 17), (40, 97, 64)])
+def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units):
+    """Only listed rows and the term's columns count: the others hold NaN. The columns belong to rows in any order."""
     rng = np.random.default_rng(count)
-    chosen = rng.permutation(2 * count)[:count]
-    a, b = np.full((2 * count, columns), np.nan, dtype), np.full((2 * count, units), np.nan, dtype)
-    a[chosen], b[chosen] = rng.normal(size=(count, columns)), rng.normal(size=(count, units))
-    c = np.ones((columns, units), dtype)
-    size = c.itemsize
-    panels = np.empty(gemm.panel_size(gemm.depth_block(size), units, 1, size), dtype)
-    block = np.empty(gemm.transposed_size(columns, size), dtype)
-    sync = np.zeros(SYNC_SIZE, np.int64)
-    matrices = (_rows(a, chosen), _rows(b, chosen))
-    gemm.product_over_rows(_rows(c), columns, *matrices, count, units, panels, block, 0, 1, sync)
-    expected = 1 + a[chosen].astype("f8").T @ b[chosen].astype("f8")
-    np.testing.assert_allclose(c, expected, atol=2e-4 if dtype == "float32" else 1e-11)
+    chosen, order = rng.permutation(2 * count)[:count], rng.permutation(columns)
+    dgates, source = np.full((2 * count, columns + 3), np.nan, dtype), np.full((2 * count, units), np.nan, dtype)
+    dgates[chosen, 2 : columns + 2] = rng.normal(size=(count, columns))
+    source[chosen] = rng.normal(size=(count, units))
+    dw, nothing = np.ones((columns * (units + 1),), dtype), np.empty(0, dtype)
+    size = dw.itemsize
+    block = np.empty(gemm.panel_size(gemm.depth_block(size), units, 1, size), dtype)
+    start = columns  # the bias stands in front of the matrix
+    term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), nothing, block)
+    absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), nothing, nothing)
+    terms = Terms(absent, term, absent, absent)
+    work = np.full(work_size(columns + 3, members, size), np.nan, dtype)
+    for member in range(members):
+        pack_sources(terms, 0, count, member, members)
+    for member in range(members):
+        matrix = _rows(dgates, chosen)
+        add_weight_gradients(terms, dw, matrix, 0, count, work, np.arange(columns + 3), member, members)
+    valid = dgates[chosen, 2 : columns + 2].astype("f8")
+    tolerance = 2e-4 if dtype == "float32" else 1e-11
+    np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)
+    np.testing.assert_allclose(dw[:start][order], 1 + valid.sum(axis=0), atol=tolerance)
 
 
 @kernel

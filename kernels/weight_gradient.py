@@ -1,0 +1,100 @@
+"""The gradients of the weights: products of the gates' gradients and what the weights multiplied, over many rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .gemm import depth_block, depth_block_of, pack_rows, product, share, vectors_of
+from .jit import kernel
+from .matrix import Matrix, offset, part
+from .transpose import transpose
+
+# Columns that a member transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
+PIECE = 96
+PADDING = 16  # elements, a cache line of float32: a power of two would put a square's lines into one cache set
+
+
+class Term(NamedTuple):
+    """One product of the forward pass, backward: its weights belong to neighbouring columns of the gates' gradients.
+
+    Column first + i belongs to row weight.rows[i] of a weight matrix, and to that element of its bias. An array is
+    empty where there is no such product or matrix.
+    """
+
+    first: int
+    weight: Matrix
+    bias: int  # where the bias starts, -1 without one
+    source: Matrix  # what the weights multiplied
+    packed: np.ndarray  # the rows of `weight` as panels
+    block: np.ndarray  # room for a block of rows of `source` as panels
+
+
+class Terms(NamedTuple):
+    """W, R, R's part in the second product of a step, and the projection."""
+
+    input: Term
+    recurrent: Term
+    second: Term
+    projection: Term
+
+
+def work_size(columns, members, itemsize):
+    """Elements of the room that `add_weight_gradients` needs."""
+    return columns + members * PIECE * (depth_block(itemsize) + PADDING)
+
+
+@kernel
+def pack_weights(terms, member, members):
+    """Pack all weights for the products that take the gradient back through them."""
+    for term in terms:
+        if term.packed.size > 0:
+            pack_rows(term.packed, term.weight, 0, term.weight.rows.size, term.weight.stride, member, members)
+
+
+@kernel
+def pack_sources(terms, first_row, last_row, member, members):
+    """Pack a block of rows of what each term multiplied."""
+    for term in terms:
+        if term.block.size > 0:
+            pack_rows(term.block, term.source, first_row, last_row, term.weight.stride, member, members)
+
+
+@kernel
+def _sum_rows(sums, dgates, first_row, last_row, first, last):
+    """sums[columns] = the sum over the rows, in their order."""
+    total = part(sums, first, last)
+    for j in range(last - first):
+        total[j] = 0
+    for row in range(first_row, last_row):
+        at = offset(dgates, row)
+        values = part(dgates.data, at + first, at + last)
+        for j in range(last - first):
+            total[j] += values[j]
+
+
+@kernel
+def add_weight_gradients(terms, dw, dgates, first_row, last_row, work, columns, member, members):
+    """Add to dw what the rows, whose sources are packed, contribute; every member has its own columns of `dgates`.
+
+    `columns` are the numbers of all columns; `work` has room for their sums, and for a piece of every member.
+    """
+    stride = depth_block_of(work) + PADDING
+    mine = columns.size + member * PIECE * stride
+    first, last = share(columns.size, member, members)
+    for begin in range(first, last, PIECE):
+        end = min(begin + PIECE, last)
+        transpose(work, mine, stride, dgates, first_row, last_row, begin, end)
+        _sum_rows(work, dgates, first_row, last_row, begin, end)
+        for term in terms:
+            low = max(begin - term.first, 0)
+            high = min(end - term.first, term.weight.rows.size)
+            if low < high and term.block.size > 0:
+                product(
+                    Matrix(dw, term.weight.rows, term.weight.start, term.weight.stride),
+                    Matrix(work, columns, mine + (term.first - begin) * stride, stride), low, high,
+                    last_row - first_row, term.block, 0, vectors_of(work, term.weight.stride), term.weight.stride, (0,),
+                    work, False
+                )
+            if term.bias >= 0:
+                for i in range(low, high):
+                    dw[term.bias + term.weight.rows[i]] += work[term.first + i]
