@@ -4,9 +4,8 @@ A panel holds one vector of neighbouring columns ("units") with their gates side
 (unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes].
 """
 
-from .barrier import enroll, meet
 from .jit import kernel
-from .matrix import Matrix, offset, part
+from .matrix import offset, part
 from .simd import VECTOR_BYTES, narrow_tile, panel_lanes, rows_per_tile, units_per_tile, wide_tile
 from .transpose import transpose
 
@@ -91,16 +90,6 @@ def pack_rows(panels, b, first_row, last_row, units, member, members):
 
 
 @kernel
-def pack_weights(panels, weights, units, gates, depth, member, members, sync):
-    """`pack_columns` as a kernel of its own."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
-    pack_columns(panels, weights, units, gates, depth, member, members)
-    meet(sync, members)
-
-
-@kernel
 def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector, units, slots, bias, fresh):
     """C[rows, slot + unit] = (bias[slot + unit] if fresh else C[rows, slot + unit]) + A[rows, :depth] . panels.
 
@@ -111,8 +100,10 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
     gates = len(slots)
     panel = depth * gates * lanes
     whole = units // lanes
-    for begin in range(0, max(depth, 1), depth_block_of(panels)):
-        count = min(depth_block_of(panels), depth - begin)
+    blocks = max(1, (depth + depth_block_of(panels) - 1) // depth_block_of(panels))
+    for block in range(blocks):
+        begin, end_of_block = share(depth, block, blocks)
+        count = end_of_block - begin
         start = fresh and begin == 0
         vector = first_vector
         while vector < last_vector:

@@ -8,8 +8,6 @@ complete. By rows (`bounds`): a member runs its own rows of the batch, which nob
 
 from typing import NamedTuple
 
-import numpy as np
-
 from .barrier import enroll, meet
 from .cell import (
     activate,
@@ -21,6 +19,7 @@ from .cell import (
 from .gemm import columns_of, product, share, vectors_of
 from .jit import kernel
 from .matrix import Matrix, offset, part
+from .weights import BIAS, END, panels_of
 
 
 class Sizes(NamedTuple):
@@ -29,18 +28,6 @@ class Sizes(NamedTuple):
     hidden: int
     output: int
     input: int
-
-
-class Panels(NamedTuple):
-    """Packed weights of one layer and direction; an empty array where there is no such product.
-
-    Forward: columns of W, R, of R's part in the second product of a step, and of the projection. Backward: their rows.
-    """
-
-    input: np.ndarray
-    recurrent: np.ndarray
-    second: np.ndarray
-    projection: np.ndarray
 
 
 class States(NamedTuple):
@@ -126,17 +113,18 @@ def rows_of_step(starts, t, bounds, member, members):
 
 @kernel
 def forward(
-    cell, sizes, reverse, starts, bounds, x, panels, bias, zeros, gates, chunk, batch_size, states, member, members,
-    sync
+    cell, sizes, reverse, starts, bounds, x, packed, places, zeros, gates, chunk, held, batch_size, states, member,
+    members, sync
 ):
     """All steps of one layer in one direction, `chunk` steps of input products at a time.
 
-    `gates` is addressed by the rows t*batch_size + n of the whole sequence; where that is longer than a chunk, it holds
-    one chunk, and each overwrites the last.
+    The rows of `gates` are numbered t*batch_size + n. It holds the `held` steps that they are counted from: all, or one
+    chunk, and each overwrites the last.
     """
     member, members = enroll(sync, member, members)
     if member < 0:
         return
+    panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
     steps = starts.size - 1
     by_rows = shares_rows(bounds, members)
     crew_member, crew = (0, 1) if by_rows else (member, members)
@@ -144,7 +132,8 @@ def forward(
     for first in range(0, steps, chunk):
         last = min(first + chunk, steps)
         low, high = (steps - last, steps - first) if reverse else (first, last)
-        buffer = Matrix(gates.data, gates.rows, gates.start - low * batch_size * gates.stride, gates.stride)
+        skipped = low if held < steps else 0
+        buffer = Matrix(gates.data, gates.rows, gates.start - skipped * batch_size * gates.stride, gates.stride)
         first_row, last_row = starts[low], starts[high]
         if by_rows:  # the input products of a chunk are one block all the same: share its rows evenly
             first_row, last_row = share(last_row - first_row, member, members)

@@ -13,7 +13,7 @@ from .gemm import columns_of, depth_block_of, product, share, vectors_of
 from .jit import kernel
 from .loop import rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
-from .weight_gradient import add_weight_gradients, pack_sources, pack_weights
+from .weight_gradient import add_weight_gradients, pack_sources, pack_weights, terms_of
 
 
 class Gradients(NamedTuple):
@@ -126,8 +126,8 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row, f
 
 @kernel
 def backward(
-    cell, sizes, reverse, starts, bounds, chunk, batch_size, terms, dw, zeros, gates, states, gradients, work, columns,
-    member, members, sync
+    cell, sizes, reverse, starts, bounds, chunk, batch_size, products, sources, w, dw, zeros, gates, states, gradients,
+    work, places, columns, member, members, sync
 ):
     """All steps, last step first, `chunk` steps at a time: dx (added to in the reverse direction), dw (added to), and in
     place of the final states' gradients those of the initial states.
@@ -139,6 +139,8 @@ def backward(
         return
     steps = starts.size - 1
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
+    terms = terms_of(products, sources, w, work, places)
+    room = part(work, places[8], places[9])
     pack_weights(terms, member, members)
     meet(sync, members)
     for done in range(0, steps, chunk):
@@ -164,5 +166,5 @@ def backward(
             end = min(begin + depth_block_of(work), starts[high])
             pack_sources(terms, begin, end, member, members)
             meet(sync, members)
-            add_weight_gradients(terms, dw, dgates, begin, end, work, columns, member, members)
+            add_weight_gradients(terms, dw, dgates, begin, end, room, columns, member, members)
             meet(sync, members)

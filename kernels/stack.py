@@ -3,11 +3,9 @@
 from .barrier import enroll, meet
 from .gemm import share, vectors_of
 from .jit import kernel
-from .loop import Panels, Sizes, States, project_inputs, step
-from .matrix import Matrix
-
-INPUT, RECURRENT, SECOND, PROJECTION, BIAS, END = range(6)
-"""Columns of the table that says where each layer's packed weights start in their buffer."""
+from .loop import Sizes, States, project_inputs, step
+from .matrix import Matrix, part
+from .weights import BIAS, END, panels_of
 
 
 @kernel
@@ -22,12 +20,8 @@ def step_stack(cell, sizes, table, packed, zeros, x, hx, cx, hy, cy, gates, rows
     pre_activations = Matrix(gates, rows, 0, stride)
     inputs = Matrix(x.reshape(x.size), rows, 0, x.shape[1])
     for layer in range(table.shape[0]):
-        starts = table[layer]
-        panels = Panels(
-            packed[starts[INPUT]:starts[RECURRENT]], packed[starts[RECURRENT]:starts[SECOND]],
-            packed[starts[SECOND]:starts[PROJECTION]], packed[starts[PROJECTION]:starts[BIAS]]
-        )
-        bias = packed[starts[BIAS]:starts[END]]
+        places = table[layer]
+        panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
         at = layer * batch_size
         hidden = Matrix(hx.reshape(hx.size), rows, at * sizes.output, sizes.output)
         outputs = Matrix(hy.reshape(hy.size), rows, at * sizes.output, sizes.output)

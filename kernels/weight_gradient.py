@@ -1,10 +1,11 @@
 """The gradients of the weights: products of the gates' gradients and what the weights multiplied, over many rows."""
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from .gemm import depth_block, depth_block_of, pack_rows, product, share, vectors_of
+from .gemm import depth_block, depth_block_of, pack_rows, panel_size, product, share, vectors_of
 from .jit import kernel
 from .matrix import Matrix, offset, part
 from .transpose import transpose
@@ -30,7 +31,7 @@ class Term(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """W, R, R's part in the second product of a step, and the projection."""
+    """The terms of a layer, in the order of `weights.Panels`."""
 
     input: Term
     recurrent: Term
@@ -38,9 +39,31 @@ class Terms(NamedTuple):
     projection: Term
 
 
-def work_size(columns, members, itemsize):
-    """Elements of the room that `add_weight_gradients` needs."""
-    return columns + members * PIECE * (depth_block(itemsize) + PADDING)
+def places_of(products, columns, members, itemsize):
+    """Where the panels of a layer's weights, of its sources, and the room of `add_weight_gradients` start and end."""
+    block = depth_block(itemsize)
+    sizes = [panel_size(p.rows.size, p.depth, 1, itemsize) for p in products]
+    sizes += [panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
+    sizes += [columns + members * PIECE * (block + PADDING)]
+    return np.array(list(accumulate(sizes, initial=0)), np.int64)
+
+
+@kernel
+def _term(product, source, w, work, places, number):
+    weight = Matrix(w, product.rows, product.start, product.depth)
+    packed, block = places[number:number + 2], places[number + 4:number + 6]
+    return Term(
+        product.first, weight, product.bias, source, part(work, packed[0], packed[1]), part(work, block[0], block[1])
+    )
+
+
+@kernel
+def terms_of(products, sources, w, work, places):
+    """What the products of the forward pass, which multiplied `sources`, are backward."""
+    return Terms(
+        _term(products[0], sources[0], w, work, places, 0), _term(products[1], sources[1], w, work, places, 1),
+        _term(products[2], sources[2], w, work, places, 2), _term(products[3], sources[3], w, work, places, 3)
+    )
 
 
 @kernel

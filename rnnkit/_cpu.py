@@ -5,15 +5,14 @@ Arguments are checked by `engine`; `backward` is in `_cpu_backward`.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit._cpu_backward import backward
 from rnnkit._cpu_layer import (
     Layer,
-    Packed,
-    Prepared,
     Run,
     arange,
     dense,
@@ -26,41 +25,64 @@ from rnnkit._cpu_layer import (
     zeros,
 )
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import loop, stack, team
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps, steps_of
-from rnnkit.workspace import Memory, Workspace, gate_slots
+from rnnkit.workspace import Memory, Workspace
 
 __all__ = ["backward", "forward", "infer", "pack", "step"]
 
-_CHUNK_BYTES = 1 << 20  # gates of a chunk of inference steps: from their product to their use they stay in L2
+_CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from their product to their use they stay in L2
+
+_SPAN = 4  # chunks of steps that a layer runs before the next one does: its outputs take about the room of the gates
 
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
 
 
+def _chunk(layer: Layer, batch_size: int) -> int:
+    """Steps whose gates are worked on at a time."""
+    return max(1, _CHUNK_BYTES // (layer.slots * layer.sizes.hidden * max(batch_size, 1) * 4))
+
+
+class _Outer(NamedTuple):
+    """States of all pseudo-layers: hx and cx, None for zeros, and where hy and cy go; cy is None without cells."""
+
+    directions: int
+    hx: Any
+    cx: Any
+    hy: np.ndarray
+    cy: Any
+
+
+def _outer(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> _Outer:
+    count, dtype = desc.num_pseudo_layers, desc.np_dtype
+    hy = np.empty((count, batch_size, desc.output_size), dtype)
+    cy = np.empty((count, batch_size, desc.hidden_size), dtype) if desc.has_cell else None
+    return _Outer(desc.num_directions, hx, cx, hy, cy)
+
+
 def _run_layer(
-    layer: Layer, packed: Packed, source: Matrix, gates: np.ndarray, chunk: int, run: Run, steps: Steps,
-    initial: tuple[Any, Any]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Run one pseudo-layer over all steps; returns its final hidden state and cell."""
-    cell, sizes, slots, _, _, direction = layer
-    columns = slice(direction * sizes.output, (direction + 1) * sizes.output)
-    run.hidden[steps.initial(direction), :, columns] = 0 if initial[0] is None else initial[0]
-    everyone = np.arange(steps.batch_size)
+    layer: Layer, packed: np.ndarray, source: Matrix, gates: np.ndarray, run: Run, steps: Steps, states: _Outer
+) -> None:
+    """Run one pseudo-layer over all steps, from its initial states to its final ones."""
+    sizes, direction = layer.sizes, layer.direction
+    index = layer.layer * states.directions + direction
+    units = slice(direction * sizes.output, (direction + 1) * sizes.output)
+    everyone = arange(steps.batch_size)
+    run.hidden[steps.initial(direction), :, units] = 0 if states.hx is None else states.hx[index]
     if run.cells.size:
-        cells = steps.cells(direction, run.keeps_cells)
-        run.cells[cells.initial, everyone] = 0 if initial[1] is None else initial[1]
-    width = slots * sizes.hidden
-    work = steps.rows.size * sizes.hidden * len(protocol.input_slots(cell)) * (sizes.input + sizes.output)
+        cells = (steps.kept_cells if run.keeps_cells else steps.passing_cells)[direction]
+        run.cells[cells.initial, everyone] = 0 if states.cx is None else states.cx[index]
+    work = steps.rows.size * layer.products[0].rows.size * (sizes.input + sizes.output)
     team.run(
-        loop.forward, work, cell, sizes, bool(direction), steps.starts, row_bounds(layer, steps, gates.itemsize),
-        source, packed.panels, packed.bias, zeros(sizes.hidden, gates.dtype),
-        Matrix(gates.reshape(-1), steps.rows, 0, width), chunk, steps.batch_size,
-        states_of(run, steps, sizes, direction)
+        loop.forward, work, layer.cell, sizes, bool(direction), steps.starts, row_bounds(layer, steps, gates.itemsize),
+        source, packed, layer.places, zeros(sizes.hidden, gates.dtype),
+        Matrix(gates.reshape(-1), steps.rows, 0, layer.columns), _chunk(layer, steps.batch_size), gates.shape[0],
+        steps.batch_size, states_of(run, steps, sizes, direction)
     )
-    hy = run.hidden[steps.final(direction), everyone, columns]
-    return hy, run.cells[cells.final, everyone] if run.cells.size else None
+    states.hy[index] = run.hidden[steps.final[direction], everyone, units]
+    if run.cells.size:
+        states.cy[index] = run.cells[cells.final, everyone]
 
 
 def _clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
@@ -73,28 +95,20 @@ def _clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
 def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
     """Run the network on workspace.x and fill the workspace; returns y, a view of it, hy and cy."""
     steps, arrays = workspace.steps, workspace.arrays
-    packed, finals = pack(desc, w, workspace.memory), []
+    packed, states = pack(desc, w, workspace.memory), _outer(desc, hx, cx, steps.batch_size)
     source = input_matrix(workspace.x, steps)
     for index, layer in enumerate(layers_of(desc)):
         hidden = arrays[f"hidden_l{layer.layer}"]
         if layer.direction == 0 and layer.layer > 0:
             source = _layer_input(desc, workspace, layer.layer)
-        cells = arrays[f"cell_{index}"] if desc.has_cell else np.empty((0,), w.dtype)
-        initial = (None if hx is None else hx[index], None if cx is None else cx[index])
+        cells = arrays[f"cell_{index}"] if desc.has_cell else zeros(0, w.dtype)
         run = Run(hidden, cells, keeps_cells=True)
-        gates, chunk = arrays[f"gates_{index}"], max(steps.seq_len, 1)
-        finals.append(_run_layer(layer, packed.layer(index), source, gates, chunk, run, steps, initial))
+        _run_layer(layer, packed, source, arrays[f"gates_{index}"], run, steps, states)
         if desc.has_cell:
             _clear_padding(cells, steps, 1)
         if layer.direction == desc.num_directions - 1:
             _clear_padding(hidden, steps, 1)
-    return _outputs(desc, hidden, steps, finals)
-
-
-def _outputs(desc: RNNDescriptor, hidden: np.ndarray, steps: Steps, finals: list) -> tuple[Any, Any, Any]:
-    hy = np.stack([final[0] for final in finals])
-    cy = np.stack([final[1] for final in finals]) if desc.has_cell else None
-    return hidden[1 : steps.seq_len + 1], hy, cy
+    return hidden[1 : steps.seq_len + 1], states.hy, states.cy
 
 
 def _layer_input(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matrix:
@@ -113,7 +127,7 @@ def _layer_input(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matri
     return drop(source, Matrix(dropped.reshape(-1), rows, 0, width), Matrix(kept.reshape(-1), rows, 0, width), desc)
 
 
-def infer(desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple:
+def infer(desc: RNNDescriptor, packed: np.ndarray, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple:
     """Run the network and keep nothing but y, hy and cy.
 
     The gates of a few steps at a time are held. Stacked layers of one direction also go through the sequence a span of
@@ -121,15 +135,16 @@ def infer(desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any
     """
     directions, memory = desc.num_directions, Memory()
     width = directions * desc.output_size
-    step_bytes = gate_slots(desc) * desc.hidden_size * max(steps.batch_size, 1) * x.itemsize
-    chunk = max(1, _CHUNK_BYTES // step_bytes)
-    span = chunk if directions == 1 and desc.num_layers > 1 else max(steps.seq_len, 1)
+    span = max(steps.seq_len, 1)
+    if directions == 1 and desc.num_layers > 1:
+        span = min(span, _SPAN * _chunk(layers_of(desc)[0], steps.batch_size))
     hidden = np.empty((steps.seq_len + directions, steps.batch_size, width), x.dtype)
     for first in range(0, max(steps.seq_len, 1), span):
         last = min(first + span, steps.seq_len)
         part = steps if span >= steps.seq_len else _part(steps, first, last)
-        out = hidden[first : last + directions]
-        hx, cx = _infer_span(desc, packed, x[first:last], hx, cx, part, chunk, out, memory)
+        states = _outer(desc, hx, cx, steps.batch_size)
+        _infer_span(desc, packed, x[first:last], part, states, hidden[first : last + directions], memory)
+        hx, cx = states.hy, states.cy
     _clear_padding(hidden, steps, 1)
     return hidden[1 : steps.seq_len + 1], hx, cx
 
@@ -140,26 +155,22 @@ def _part(steps: Steps, first: int, last: int) -> Steps:
 
 
 def _infer_span(
-    desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any, steps: Steps, chunk: int,
-    out: np.ndarray, memory: Memory
-) -> tuple[Any, Any]:
-    source, finals = input_matrix(x, steps), []
-    for index, layer in enumerate(layers_of(desc)):
+    desc: RNNDescriptor, packed: np.ndarray, x: np.ndarray, steps: Steps, states: _Outer, out: np.ndarray,
+    memory: Memory
+) -> None:
+    source = input_matrix(x, steps)
+    for layer in layers_of(desc):
         top = layer.layer == desc.num_layers - 1
         hidden = out if top else memory.take(f"hidden_{layer.layer % 2}", out.shape, out.dtype)
-        gate_shape = (min(chunk, max(steps.seq_len, 1)), steps.batch_size, layer.slots, layer.sizes.hidden)
-        gates = memory.take("gates", gate_shape, out.dtype)
+        held = min(_chunk(layer, steps.batch_size), max(steps.seq_len, 1))
+        gates = memory.take("gates", (held, steps.batch_size, layer.columns), out.dtype)
         cells = memory.take("cells", (2, steps.batch_size, desc.hidden_size) if desc.has_cell else (0,), out.dtype)
-        initial = (None if hx is None else hx[index], None if cx is None else cx[index])
-        run = Run(hidden, cells, keeps_cells=False)
-        finals.append(_run_layer(layer, packed.layer(index), source, gates, chunk, run, steps, initial))
+        _run_layer(layer, packed, source, gates, Run(hidden, cells, keeps_cells=False), steps, states)
         if layer.direction == desc.num_directions - 1:
             source = Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
-    _, hy, cy = _outputs(desc, out, steps, finals)
-    return hy, cy
 
 
-def step(desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
+def step(desc: RNNDescriptor, packed: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
     """Run all layers over one time step, in one call of a kernel."""
     layer, batch = layers_of(desc)[0], x.shape[0]
     hidden = (desc.num_layers, batch, desc.output_size)
@@ -167,10 +178,16 @@ def step(desc: RNNDescriptor, packed: Prepared, x: np.ndarray, hx: Any, cx: Any)
     hx = np.zeros(hidden, x.dtype) if hx is None else dense(hx)
     cx = np.zeros(cells, x.dtype) if cx is None else dense(cx)
     hy, cy = np.empty(hidden, x.dtype), np.empty(cells, x.dtype)
-    gates = np.empty(batch * layer.slots * desc.hidden_size, x.dtype)
-    work = packed.buffer.size * max(batch, _ROWS_OF_A_READ)
+    gates = np.empty(batch * layer.columns, x.dtype)
+    work = packed.size * max(batch, _ROWS_OF_A_READ)
     team.run(
-        stack.step_stack, work, layer.cell, layer.sizes, packed.table, packed.buffer, zeros(desc.hidden_size, x.dtype),
+        stack.step_stack, work, layer.cell, layer.sizes, _table(desc), packed, zeros(desc.hidden_size, x.dtype),
         dense(x), hx, cx, hy, cy, gates, arange(batch)
     )
     return hy[-1], hy, cy if desc.has_cell else None
+
+
+@cache
+def _table(desc: RNNDescriptor) -> np.ndarray:
+    """The places of all layers, (L, 6)."""
+    return np.stack([layer.places for layer in layers_of(desc)])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from rnnkit._cpu_layer import (
-    Layer,
     Run,
     arange,
     drop,
@@ -56,7 +55,8 @@ def _backward(
                 else Matrix(upper.data, steps.batch, 0, 0)
             )
             carry = Matrix(dhx.reshape(-1), steps.batch, index * batch * desc.output_size, desc.output_size)
-            _LayerGradient(desc, weights, workspace, memory, index, dw).run(upper, lower, carry, dcells)
+            gradient = _LayerGradient(desc, workspace, memory, index, w.dtype)
+            gradient.run(weights, dw, upper, lower, carry, dcells)
         if layer and desc.dropout > 0:
             kept = workspace.arrays[f"kept_l{layer}"].reshape(-1)
             drop(lower, lower, Matrix(kept, steps.rows, 0, shape[2]), desc)
@@ -76,47 +76,47 @@ def _dx(shape: tuple[int, ...], dtype: np.dtype, steps: Steps) -> np.ndarray:
 class _LayerGradient:
     """The backward of one pseudo-layer: what its one kernel call needs."""
 
-    def __init__(
-        self, desc: RNNDescriptor, weights: np.ndarray, workspace: Workspace, memory: Memory, index: int,
-        dw: np.ndarray
-    ) -> None:
-        self.desc, self.weights, self.dw, self.index = desc, weights, dw, index
-        self.workspace, self.steps, self.memory = workspace, workspace.steps, memory
-        self.layer = layers_of(desc)[index]
+    def __init__(self, desc: RNNDescriptor, workspace: Workspace, memory: Memory, index: int, dtype: np.dtype) -> None:
+        self.desc, self.workspace, self.memory, self.index, self.dtype = desc, workspace, memory, index, dtype
+        self.layer, self.steps = layers_of(desc)[index], workspace.steps
         gates = workspace.arrays[f"gates_{index}"].reshape(-1)
-        self.gates = Matrix(gates, self.steps.rows, 0, self.layer.slots * desc.hidden_size)
+        self.gates = Matrix(gates, self.steps.rows, 0, self.layer.columns)
 
     def take(self, name: str, size: int) -> np.ndarray:
-        return self.memory.take(name, (size,), self.weights.dtype)
+        return self.memory.take(name, (size,), self.dtype)
 
-    def run(self, dy: Matrix, dx: Matrix, carry: Matrix, dcells: Matrix) -> None:
+    def run(self, w: np.ndarray, dw: np.ndarray, dy: Matrix, dx: Matrix, carry: Matrix, dcells: Matrix) -> None:
         """From dy, and the final states' gradients in carry and dcells, to dx, the initial states' and dw."""
-        cell, sizes, slots, _, _, direction = self.layer
-        steps, projected = self.steps, self.desc.projected
-        width = (slots - projected) * sizes.hidden + projected * sizes.output
-        block = gemm.depth_block(self.dw.itemsize)
-        chunk = max(1, block // max(steps.batch_size, 1))
-        rows = min(chunk, steps.seq_len) * steps.batch_size
-        states = self._states()
-        products = len(protocol.input_slots(cell)) * sizes.hidden * (sizes.input + sizes.output)
+        layer, steps, itemsize, states = self.layer, self.steps, self.dtype.itemsize, self._states()
+        cell, sizes, products, direction = layer.cell, layer.sizes, layer.products, layer.direction
+        width = layer.gradient_columns
+        chunk = max(1, gemm.depth_block(itemsize) // max(steps.batch_size, 1))
+        held = min(chunk, steps.seq_len) * steps.batch_size
+        places = _places(self.desc, self.index, team.wanted_size())
+        multiply_adds = steps.rows.size * products[0].rows.size * (sizes.input + sizes.output)
         team.run(
-            loop_gradient.backward, 2 * steps.rows.size * products, cell, sizes, bool(direction), steps.starts,
-            row_bounds(self.layer, steps, self.dw.itemsize), chunk, steps.batch_size, self._terms(states), self.dw,
-            zeros(max(sizes), self.dw.dtype), self.gates, states,
+            loop_gradient.backward, 2 * multiply_adds, cell, sizes, bool(direction), steps.starts, row_bounds(layer, steps, itemsize), chunk, steps.batch_size, products,
+            self._sources(states), w, dw, zeros(max(sizes), self.dtype), self.gates, states,
             loop_gradient.Gradients(
                 dy._replace(start=direction * sizes.output), dx,
-                Matrix(self.take("dgates", rows * width), steps.rows, 0, width),
+                Matrix(self.take("dgates", held * width), steps.rows, 0, width),
                 Matrix(self.take("doutput", steps.batch_size * sizes.hidden), steps.batch, 0, sizes.hidden), carry,
                 dcells
             ),
-            self.take("work", weight_gradient.work_size(width, team.wanted_size(), self.dw.itemsize)), arange(width)
+            self.take("work", places[-1]), places, arange(width)
         )
 
     def _states(self) -> loop.States:
         desc, arrays = self.desc, self.workspace.arrays
-        cells = arrays[f"cell_{self.index}"] if desc.has_cell else np.empty((0,), self.dw.dtype)
+        cells = arrays[f"cell_{self.index}"] if desc.has_cell else np.empty((0,), self.dtype)
         run = Run(arrays[f"hidden_l{self.layer.layer}"], cells, keeps_cells=True)
         return states_of(run, self.steps, self.layer.sizes, self.layer.direction)
+
+    def _sources(self, states: loop.States) -> tuple[Matrix, ...]:
+        """What the products of the forward pass multiplied."""
+        _, second = protocol.second_slots(self.layer.cell) or (0, 0)
+        last = self.gates.stride - self.desc.hidden_size
+        return self._source(), states.hidden, self.gates._replace(start=second), self.gates._replace(start=last)
 
     def _source(self) -> Matrix:
         """What W multiplied."""
@@ -127,58 +127,8 @@ class _LayerGradient:
             return input_matrix(arrays[f"input_l{layer}"], self.steps)
         return Matrix(arrays[f"hidden_l{layer - 1}"].reshape(-1), self.steps.states, 0, self.layer.sizes.input)
 
-    def _terms(self, states: loop.States) -> weight_gradient.Terms:
-        """The products of the forward pass, and room for their panels."""
-        _, second = protocol.second_slots(self.layer.cell) or (0, 0)
-        sources = (
-            self._source(), states.hidden, self.gates._replace(start=second),
-            self.gates._replace(start=self.gates.stride - self.desc.hidden_size)
-        )
-        parts = zip(sources, terms_of(self.desc)[self.index], weight_gradient.Terms._fields, strict=True)
-        return weight_gradient.Terms(*(self._term(source, *place, name) for source, place, name in parts))
 
-    def _term(
-        self, source: Matrix, first: int, rows: np.ndarray, start: int, units: int, bias: int, name: str
-    ) -> weight_gradient.Term:
-        size, used = self.dw.itemsize, min(rows.size, 1)
-        packed = self.take(f"packed_{name}", gemm.panel_size(rows.size, units, 1, size))
-        block = self.take(f"block_{name}", used * gemm.panel_size(gemm.depth_block(size), units, 1, size))
-        return weight_gradient.Term(first, Matrix(self.weights, rows, start, units), bias, source, packed, block)
-
-
-class _Place(NamedTuple):
-    """Where a product of the forward pass has its columns among the gates' gradients, its weights and its bias."""
-
-    first: int
-    rows: np.ndarray
-    start: int
-    units: int
-    bias: int
-
-
-@cache
-def terms_of(desc: RNNDescriptor) -> tuple[tuple[_Place, ...], ...]:
-    """The products of each pseudo-layer, in the order of `weight_gradient.Terms`."""
-    return tuple(_places(layer, desc) for layer in layers_of(desc))
-
-
-def _places(layer: Layer, desc: RNNDescriptor) -> tuple[_Place, ...]:
-    cell, sizes, slots, blocks, _, _ = layer
-    start = {name: block[1] for name, block in blocks.items()}
-    recurrent, second = protocol.recurrent_slots(cell), protocol.second_slots(cell)[:1]
-
-    def place(name: str, slots: tuple[int, ...], gate: int, units: int, bias: str) -> _Place:
-        """The product whose gates, from `gate` on in the weights, have these slots: neighbours, in any order."""
-        order = np.argsort(slots).astype(np.int64)
-        rows = ((gate + order)[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
-        return _Place(min(slots, default=0), rows, start.get(name, 0), units, start.get(bias, -1))
-
-    projection = _Place(
-        (slots - 1) * sizes.hidden, arange(sizes.output), start["weight_hr"], sizes.hidden, -1
-    ) if desc.projected else place("", (), 0, 0, "")
-    return (
-        place("weight_ih", protocol.input_slots(cell), 0, sizes.input, "bias_ih"),
-        place("weight_hh", recurrent, 0, sizes.output, "bias_hh"),
-        place("weight_hh", second, len(recurrent), sizes.output if second else 0, "bias_hh"),
-        projection,
-    )
+@lru_cache
+def _places(desc: RNNDescriptor, index: int, threads: int) -> np.ndarray:
+    layer = layers_of(desc)[index]
+    return weight_gradient.places_of(layer.products, layer.gradient_columns, threads, desc.np_dtype.itemsize)

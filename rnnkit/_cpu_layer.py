@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import dropout, gemm, loop, team
+from rnnkit.kernels import dropout, loop, team, weights
 from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.lstm import LSTM
 from rnnkit.kernels.matrix import Matrix
@@ -22,41 +21,66 @@ from rnnkit.workspace import Memory, gate_slots
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 
 
-class Packed(NamedTuple):
-    """Weights of one pseudo-layer as the time loop reads them."""
-
-    panels: loop.Panels
-    bias: np.ndarray
-
-
 class Layer(NamedTuple):
     """What is known of one pseudo-layer from the descriptor alone."""
 
     cell: Any
     sizes: loop.Sizes
     slots: int  # columns of hidden_size numbers in a row of the gate buffer
-    blocks: dict[str, tuple[tuple[int, ...], int]]  # weight_ih, weight_hh, weight_hr, bias_ih, bias_hh: shape, start
+    products: tuple[weights.Product, ...]  # in the order of `weights.Panels`
+    places: np.ndarray  # of its panels in the packed weights
     layer: int
     direction: int
+
+    @property
+    def columns(self) -> int:
+        """Numbers in a row of the gate buffer."""
+        return self.slots * self.sizes.hidden
+
+    @property
+    def gradient_columns(self) -> int:
+        """Numbers in a row of the gates' gradients."""
+        projection = self.products[-1]
+        return projection.first + projection.rows.size if projection.gates else self.columns
 
 
 @cache
 def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
-    cell = _cell(desc)
-    blocks = {name: (shape, start) for name, shape, start in weight_layout(desc)}
-    result = []
+    cell, slots = _cell(desc), gate_slots(desc)
+    starts = {name: start for name, _, start in weight_layout(desc)}
+    result, end = [], 0
     for layer in range(desc.num_layers):
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
         sizes = loop.Sizes(desc.hidden_size, desc.output_size, inputs)
         for direction in range(desc.num_directions):
             suffix = f"_l{layer}" + "_reverse" * direction
-            own = {name.removesuffix(suffix): block for name, block in blocks.items() if _suffix(name) == suffix}
-            result.append(Layer(cell, sizes, gate_slots(desc), own, layer, direction))
+            products = tuple(_products(cell, sizes, slots, starts, suffix))
+            places = weights.places_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
+            result.append(Layer(cell, sizes, slots, products, places, layer, direction))
+            end = places[-1]
     return tuple(result)
 
 
-def _suffix(name: str) -> str:
-    return name[name.rindex("_l") :]
+def _products(cell: Any, sizes: loop.Sizes, slots: int, starts: dict[str, int], suffix: str):
+    """The products of a layer, in the order of `weights.Panels`; those that it does not have are of no gates."""
+    recurrent, second = protocol.recurrent_slots(cell), protocol.second_slots(cell)[:1]
+
+    def product(name: str, slots: tuple[int, ...], gate: int, depth: int) -> weights.Product:
+        """The product whose gates, from `gate` on in the weights, have these columns: neighbours, in any order."""
+        order = gate + np.argsort(slots).astype(np.int64)
+        rows = (order[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
+        start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
+        first, depth = min(slots, default=0), depth if slots else 0
+        return weights.Product(first, rows, start, gate * sizes.hidden, sizes.hidden, len(slots), depth, bias)
+
+    yield product("ih", protocol.input_slots(cell), 0, sizes.input)
+    yield product("hh", recurrent, 0, sizes.output)
+    yield product("hh", second, len(recurrent), sizes.output)
+    projection = starts.get(f"weight_hr{suffix}", -1)
+    rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
+    # Backward, the projection's sum has the columns behind the gates, in place of what it multiplied.
+    column = (slots - 1) * sizes.hidden
+    yield weights.Product(column, arange(rows), projection, 0, rows, min(rows, 1), depth, -1)
 
 
 def _cell(desc: RNNDescriptor) -> Any:
@@ -94,76 +118,15 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-class Prepared(NamedTuple):
-    """Weights of all pseudo-layers, packed for the forward products, in one buffer."""
-
-    buffer: np.ndarray
-    table: np.ndarray  # (L*D, 6) where each layer's parts start, as `kernels.stack` names them
-
-    def layer(self, index: int) -> Packed:
-        """Return the weights of one pseudo-layer."""
-        *panels, bias = (self.buffer[start:end] for start, end in pairwise(self.table[index]))
-        return Packed(loop.Panels(*panels), bias)
-
-
-class _Product(NamedTuple):
-    """One of the forward products of a pseudo-layer: B[k, unit, gate] = w[start + (gate*units + unit)*depth + k]."""
-
-    start: int
-    units: int
-    gates: int
-    depth: int
-
-
-def _products(layer: Layer, projected: bool) -> list[_Product]:
-    """The products in the order of `loop.Panels`; those that the layer does not have are of no gates."""
-    cell, sizes, _, blocks, _, _ = layer
-    gates, first = len(protocol.input_slots(cell)), len(protocol.recurrent_slots(cell))
-    start = {name: block[1] for name, block in blocks.items()}
-    second = start["weight_hh"] + first * sizes.hidden * sizes.output
-    return [
-        _Product(start.get("weight_ih", 0), sizes.hidden, gates if sizes.input else 0, sizes.input),
-        _Product(start["weight_hh"], sizes.hidden, first, sizes.output),
-        _Product(second, sizes.hidden, gates - first, sizes.output),
-        _Product(start.get("weight_hr", 0), sizes.output, int(projected), sizes.hidden),
-    ]
-
-
-def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> Prepared:
-    """Pack the weights and sum the biases of every pseudo-layer."""
-    weights, layers = flat(w), layers_of(desc)
-    lanes = gemm.VECTOR_BYTES // w.itemsize
-    sizes = []
+def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
+    """Pack the weights and sum the biases of every pseudo-layer, where their `places` say."""
+    layers, w = layers_of(desc), flat(w)
+    packed = memory.take("packed", (int(layers[-1].places[-1]),), w.dtype)
     for layer in layers:
-        panels = [gemm.panel_size(p.depth, p.units, p.gates, w.itemsize) for p in _products(layer, desc.projected)]
-        sizes.append([*panels, -(-layer.slots * layer.sizes.hidden // lanes) * lanes])
-    ends = np.cumsum(sizes).reshape(len(layers), -1)
-    table = np.concatenate([ends[:, :1] - np.array(sizes)[:, :1], ends], axis=1)
-    prepared = Prepared(memory.take("packed", (int(ends[-1, -1]),), w.dtype), table)
-    for index, layer in enumerate(layers):
-        panels, bias = prepared.layer(index)
-        for target, (start, units, gates, depth) in zip(panels, _products(layer, desc.projected), strict=True):
-            if target.size:
-                matrix = Matrix(weights, arange(units * gates), start, depth)
-                team.run(gemm.pack_weights, target.size, target, matrix, units, gates, depth)
-        _sum_biases(bias, layer, weights)
-    return prepared
-
-
-def _sum_biases(total: np.ndarray, layer: Layer, weights: np.ndarray) -> None:
-    """Both biases, where the pre-activations stand."""
-    total[:] = 0
-    size = layer.sizes.hidden
-    with np.errstate(all="ignore"):  # as in the kernels: what overflows is inf, without a warning
-        for name, slots in bias_places(layer.cell, layer.blocks):
-            start = layer.blocks[name][1]
-            for gate, slot in enumerate(slots):
-                total[slot : slot + size] += weights[start + gate * size : start + (gate + 1) * size]
-
-
-def bias_places(cell: Any, blocks: dict) -> list[tuple[str, tuple[int, ...]]]:
-    places = (("bias_ih", protocol.input_slots(cell)), ("bias_hh", protocol.recurrent_bias_slots(cell)))
-    return [(name, slots) for name, slots in places if name in blocks]
+        work = layer.places[-1] - layer.places[0]
+        most = max(product.rows.size for product in layer.products)
+        team.run(weights.pack, work, layer.products, w, arange(most), packed, layer.places)
+    return packed
 
 
 @cache
@@ -187,7 +150,7 @@ class Run(NamedTuple):
 def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop.States:
     start, stride = direction * sizes.output, run.hidden.shape[2]
     hidden, cells = run.hidden.reshape(-1), run.cells.reshape(-1)
-    before, after, _, _ = steps.cells(direction, run.keeps_cells)
+    before, after, _, _ = (steps.kept_cells if run.keeps_cells else steps.passing_cells)[direction]
     size = run.cells.shape[-1]
     return loop.States(
         Matrix(hidden, steps.previous[direction], start, stride), Matrix(hidden, steps.states, start, stride),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ class CellRows(NamedTuple):
     final: np.ndarray
 
 
-class Steps(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Steps:
     """The valid steps (t, n) of a batch, t by t; within a step the longest sequences first.
 
     Row numbers are those of arrays (T, N, ...), named `rows`, and of arrays with an initial state in front and, for two
@@ -32,6 +34,7 @@ class Steps(NamedTuple):
     batch: np.ndarray  # n
     states: np.ndarray  # row of the state after the step, in both directions
     previous: tuple[np.ndarray, np.ndarray]  # row of the state before the step, forward and reverse
+    _bounds: dict[int, np.ndarray] = field(default_factory=dict, init=False)
 
     @property
     def rows_in_all(self) -> int:
@@ -45,26 +48,33 @@ class Steps(NamedTuple):
 
     def bounds(self, parts: int) -> np.ndarray:
         """Return (parts + 1,) int64 where to cut the rows of every step, so that each part has its share."""
-        done = np.concatenate([[0], np.cumsum(-np.sort(-self.lengths))])
-        return np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
+        if parts not in self._bounds:
+            done = np.concatenate([[0], np.cumsum(-np.sort(-self.lengths))])
+            self._bounds[parts] = np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
+        return self._bounds[parts]
 
     def initial(self, direction: int) -> int:
         """Return where the initial state stands in arrays (T + D, N, ...)."""
         return self.seq_len + 1 if direction else 0
 
-    def final(self, direction: int) -> np.ndarray:
-        """Return (N,) where each sequence's final state stands in arrays (T + D, N, ...)."""
-        return np.where(self.lengths > 0, 1, self.initial(1)) if direction else self.lengths
+    @cached_property
+    def final(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each sequence's final state stands in arrays (T + D, N, ...), (N,), forward and reverse."""
+        return self.lengths, np.where(self.lengths > 0, 1, self.initial(1))
 
-    def cells(self, direction: int, kept: bool) -> CellRows:
-        """Return the rows of cells that are kept for every step, (T + D, N, H), or in turn in one of two places."""
-        if kept:
-            initial = np.full(self.batch_size, self.initial(direction))
-            return CellRows(self.previous[direction], self.states, initial, self.final(direction))
+    @cached_property
+    def kept_cells(self) -> tuple[CellRows, CellRows]:
+        """The rows of cells that are kept for every step, (T + D, N, H), forward and reverse."""
+        initial = (np.full(self.batch_size, self.initial(direction)) for direction in (0, 1))
+        return tuple(map(CellRows, self.previous, (self.states, self.states), initial, self.final))
+
+    @cached_property
+    def passing_cells(self) -> tuple[CellRows, CellRows]:
+        """The rows of cells that stand in one of two places in turn, (2, N, H), forward and reverse."""
         odd = self.rows // max(self.batch_size, 1) % 2
         here, there = odd * self.batch_size + self.batch, (1 - odd) * self.batch_size + self.batch
         first, last = np.zeros_like(self.lengths), self.lengths % 2
-        return CellRows(there, here, last, first) if direction else CellRows(here, there, first, last)
+        return CellRows(here, there, first, last), CellRows(there, here, last, first)
 
 
 def steps_of(seq_len: int, batch_size: int, lengths: object = None) -> Steps:

@@ -13,7 +13,7 @@ import pytest
 
 from rnnkit.kernels import gemm, jit, team
 from rnnkit.kernels.activations import sigmoid, tanh
-from rnnkit.kernels.barrier import SYNC_SIZE, enroll, meet
+from rnnkit.kernels.barrier import enroll, meet
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.weight_gradient import Term, Terms, add_weight_gradients, pack_sources, work_size
