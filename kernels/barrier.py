@@ -18,6 +18,7 @@ from .simd import data_pointer
 # plus CLOSED once the kernel's crew is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start.
 ARRIVED, DOOR, BASE, NUMBER, PATIENCE, SYNC_SIZE = 0, 16, 32, 33, 34, 48
 DOOR_STEP, CLOSED = 1 << 20, 1 << 19
+AWAKE_TURNS = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # a member that waits longer (about 100 us) has lost its partner's core: let others run
 _I64 = ir.IntType(64)
 
@@ -156,3 +157,18 @@ def meet(sync, members):
         spins += 1
         if spins > _SPINS_BEFORE_YIELD:
             _give_way()
+
+
+@kernel
+def leave(sync, member, members):
+    """Barrier at the end of a kernel; a helper then waits a while for the next call, still inside the compiled code.
+
+    Back in Python it would have to wait for the interpreter's lock, which the caller holds between two calls, and
+    waking from that wait takes longer than a small kernel does.
+    """
+    if members == 1:
+        return
+    number = _load(sync, DOOR) // DOOR_STEP
+    meet(sync, members)
+    if member > 0:
+        wait_for_work(sync, number, AWAKE_TURNS)

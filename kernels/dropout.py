@@ -1,6 +1,6 @@
 """Dropout between layers (Srivastava et al. 2014, inverted: what is kept is scaled); its own gradient."""
 
-from .barrier import enroll, meet
+from .barrier import enroll, leave
 from .gemm import share
 from .jit import kernel
 from .matrix import offset, part
@@ -21,4 +21,4 @@ def drop(target, source, kept, scale, count, columns, member, members, sync):
         for j in range(columns):
             factor = scale if keep[j] else zero
             result[j] = values[j] * factor
-    meet(sync, members)
+    leave(sync, member, members)

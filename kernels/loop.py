@@ -8,7 +8,7 @@ complete. By rows (`bounds`): a member runs its own rows of the batch, which nob
 
 from typing import NamedTuple
 
-from .barrier import enroll, meet
+from .barrier import enroll, leave, meet
 from .cell import (
     activate,
     begin,
@@ -151,3 +151,4 @@ def forward(
             meet(sync, crew)
         if by_rows:
             meet(sync, members)
+    leave(sync, member, members)

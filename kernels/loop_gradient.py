@@ -7,7 +7,7 @@ the cache, follow the products with all of its rows, for the input and for the w
 
 from typing import NamedTuple
 
-from .barrier import enroll, meet
+from .barrier import enroll, leave, meet
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
 from .gemm import columns_of, depth_block_of, product, share, vectors_of
 from .jit import kernel
@@ -129,7 +129,7 @@ def backward(
     cell, sizes, reverse, starts, bounds, chunk, batch_size, products, sources, w, dw, zeros, gates, states, gradients,
     work, places, columns, member, members, sync
 ):
-    """All steps, last step first, `chunk` steps at a time: dx (added to in the reverse direction), dw (added to), and in
+    """All steps, last step first, `chunk` steps at a time: dw (added to), dx (added to in reverse), and in
     place of the final states' gradients those of the initial states.
 
     The rows of gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the last.
@@ -140,7 +140,7 @@ def backward(
     steps = starts.size - 1
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
     terms = terms_of(products, sources, w, work, places)
-    room = part(work, places[8], places[9])
+    own = part(work, places[8], places[9])
     pack_weights(terms, member, members)
     meet(sync, members)
     for done in range(0, steps, chunk):
@@ -166,5 +166,6 @@ def backward(
             end = min(begin + depth_block_of(work), starts[high])
             pack_sources(terms, begin, end, member, members)
             meet(sync, members)
-            add_weight_gradients(terms, dw, dgates, begin, end, room, columns, member, members)
+            add_weight_gradients(terms, dw, dgates, begin, end, own, columns, member, members)
             meet(sync, members)
+    leave(sync, member, members)

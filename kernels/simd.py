@@ -8,6 +8,9 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 _I64 = ir.IntType(64)
+# A tile of one row reads its panel as fast as the cache gives it. On a panel of four gates in L2, 120 GB/s without a
+# prefetch, 150 with one 512 bytes ahead, 165 from 1024 on (EPYC, Zen 5).
+_AHEAD = 2048
 _UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
 
 
@@ -173,6 +176,8 @@ class _Tile:
                 start = builder.add(panel, builder.mul(self.ldb, _I64(unit)))
                 pointer = builder.gep(self.b, [builder.add(start, _I64(gate * self.lanes))])
                 columns.append(builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align))
+                if len(a_row) == 1:
+                    self._prefetch(builder, builder.gep(pointer, [_I64(_AHEAD // self.align)]))
         result = []
         for i, row in enumerate(a_row):
             value = builder.load(builder.gep(row, [k]))
@@ -182,6 +187,13 @@ class _Tile:
             for j, column in enumerate(columns):
                 result.append(emit_fma(builder, value, column, sums[i * len(columns) + j]))
         return result
+
+    def _prefetch(self, builder, pointer):
+        """Ask for the cache line at the pointer, which may lie beyond the array: a prefetch never faults."""
+        i32, pointer = ir.IntType(32), builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        prefetch = cgutils.get_or_insert_function(self.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [pointer, i32(0), i32(3), i32(1)])  # to read, into all levels, data
 
     def _loop(self, builder, a_row, sums, first, last, step):
         """Run k from `first` to `last` by `step`, `step` multiply-adds an iteration; returns the sums behind it."""

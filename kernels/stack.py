@@ -1,6 +1,6 @@
 """One time step of a whole stack of layers of one direction in one call: what streaming asks for."""
 
-from .barrier import enroll, meet
+from .barrier import enroll, leave, meet
 from .gemm import share, vectors_of
 from .jit import kernel
 from .loop import Sizes, States, project_inputs, step
@@ -33,5 +33,7 @@ def step_stack(cell, sizes, table, packed, zeros, x, hx, cx, hy, cy, gates, rows
             cell, own, panels, bias, zeros, pre_activations, States(hidden, outputs, cells, next_cells), 0,
             batch_size, first_vector, last_vector, member, members, sync
         )
-        meet(sync, members)
         inputs = outputs
+        if layer + 1 < table.shape[0]:
+            meet(sync, members)
+    leave(sync, member, members)

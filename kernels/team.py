@@ -11,6 +11,7 @@ not depend on it.
 
 import os
 import threading
+import time
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -18,11 +19,12 @@ import numba
 import numpy as np
 from numba.np.ufunc import parallel
 
-from .barrier import CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, SYNC_SIZE, wait_for_work
+from .barrier import AWAKE_TURNS, CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, SYNC_SIZE, wait_for_work
 
-_SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what a team needs to start
+_SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
+_BRIEF_WORK = 500_000  # multiply-adds, about 4 us on one thread: what pays with helpers that are awake
 _WORK_PER_TURN = 6_000  # multiply-adds on one thread in two turns of a waiting loop: wait half of what the work takes
-_PATIENCE = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
+_CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awake
 
 
 class _Job(NamedTuple):
@@ -37,6 +39,7 @@ class _Team:
         self.busy = threading.Lock()
         self.sync = np.zeros(SYNC_SIZE, np.int64)
         self.job = _Job(0, None, ())
+        self.called = 0.0  # when the last brief work came
         self.dismissed = False
         self.helpers = [_Helper(self) for _ in range(1, size)]
 
@@ -51,6 +54,16 @@ class _Team:
         finally:
             self.sync[DOOR] = max(int(self.sync[DOOR]), number * DOOR_STEP + CLOSED)  # also if it never opened
             self.job = _Job(number, None, ())  # let go of the arrays
+
+    def is_awake(self):
+        """Whether no helper sleeps; those that do are woken if calls follow each other closely, for the next call."""
+        now = time.perf_counter()
+        closely, self.called = now - self.called < _CLOSELY, now
+        if not any(helper.asleep for helper in self.helpers):
+            return True
+        if closely:
+            self.wake()
+        return False
 
     def wake(self):
         for helper in self.helpers:
@@ -74,11 +87,12 @@ class _Helper(threading.Thread):
     def run(self):
         team, done = self.team, 0
         while not team.dismissed:
-            wait_for_work(team.sync, done, _PATIENCE)
-            self.asleep = True  # before the look at the job: a job given after that look rings
-            if team.job.number == done and not team.dismissed:
-                self.bell.get()
-            self.asleep = False
+            if team.job.number == done:
+                wait_for_work(team.sync, done, AWAKE_TURNS)
+                self.asleep = True  # before the look at the job: a job given after that look rings
+                if team.job.number == done and not team.dismissed:
+                    self.bell.get()
+                self.asleep = False
             job = team.job
             if job.number != done and job.kernel is not None:
                 job.kernel(*job.arguments, -job.number, team.size, team.sync)
@@ -87,6 +101,7 @@ class _Helper(threading.Thread):
 
 
 _creation = threading.Lock()
+_code = {}
 _team = None
 _alone = np.zeros(SYNC_SIZE, np.int64)
 
@@ -109,14 +124,32 @@ def _current():
         return _team if _team.busy.acquire(blocking=False) else None
 
 
-def run(kernel, work, *arguments):
-    """Run `kernel(*arguments, member, members, sync)` on all members of the team, for `work` multiply-adds in all."""
-    team = _current() if work > _SMALL_WORK and wanted_size() > 1 else None
+def _compiled(kernel, kind, arguments):
+    """The machine code of a kernel for the arguments' types."""
+    code = _code.get((kernel, kind))
+    if code is None:
+        signature = tuple(map(numba.typeof, (*arguments, 0, 1, _alone)))
+        kernel.compile(signature)
+        code = _code[kernel, kind] = kernel.overloads[signature].entry_point
+    return code
+
+
+def run(kernel, kind, work, *arguments):
+    """Run `kernel(*arguments, member, members, sync)` on all members of the team, for `work` multiply-adds in all.
+
+    `kind` stands for the types of the arguments: calls of a kernel with the same kind must have the same types. Numba's
+    look at them would take 0.5 us for each argument that is a named tuple, and the time of two such looks a call.
+    """
+    kernel = _compiled(kernel, kind, arguments)
+    team = _current() if work > _BRIEF_WORK and wanted_size() > 1 else None
     if team is None:
         kernel(*arguments, 0, 1, _alone)
         return
     try:
-        team.run(kernel, work, arguments)
+        if work > _SMALL_WORK or team.is_awake():
+            team.run(kernel, work, arguments)
+        else:
+            kernel(*arguments, 0, 1, _alone)
     finally:
         team.busy.release()
 

@@ -39,12 +39,17 @@ class Terms(NamedTuple):
     projection: Term
 
 
+def room(columns, members, itemsize):
+    """Elements that `add_weight_gradients` works in."""
+    return columns + members * PIECE * (depth_block(itemsize) + PADDING)
+
+
 def places_of(products, columns, members, itemsize):
     """Where the panels of a layer's weights, of its sources, and the room of `add_weight_gradients` start and end."""
     block = depth_block(itemsize)
     sizes = [panel_size(p.rows.size, p.depth, 1, itemsize) for p in products]
     sizes += [panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
-    sizes += [columns + members * PIECE * (block + PADDING)]
+    sizes += [room(columns, members, itemsize)]
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import enroll, meet
+from .barrier import enroll, leave
 from .gemm import pack_columns, panel_size, share
 from .jit import kernel
 from .matrix import Matrix, part
@@ -81,4 +81,4 @@ def pack(products, w, identity, packed, places, member, members, sync):
         if p.bias >= 0:
             for i in range(max(first - p.first, 0), min(last - p.first, p.rows.size)):
                 bias[p.first + i] += w[p.bias + p.rows[i]]
-    meet(sync, members)
+    leave(sync, member, members)

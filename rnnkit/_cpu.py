@@ -5,7 +5,6 @@ Arguments are checked by `engine`; `backward` is in `_cpu_backward`.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +29,9 @@ from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Memory, Workspace
 
-__all__ = ["backward", "forward", "infer", "pack", "step"]
+__all__ = ["Stepper", "backward", "forward", "infer", "pack"]
 
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from their product to their use they stay in L2
-
-_SPAN = 4  # chunks of steps that a layer runs before the next one does: its outputs take about the room of the gates
 
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
 
@@ -75,8 +72,8 @@ def _run_layer(
         run.cells[cells.initial, everyone] = 0 if states.cx is None else states.cx[index]
     work = steps.rows.size * layer.products[0].rows.size * (sizes.input + sizes.output)
     team.run(
-        loop.forward, work, layer.cell, sizes, bool(direction), steps.starts, row_bounds(layer, steps, gates.itemsize),
-        source, packed, layer.places, zeros(sizes.hidden, gates.dtype),
+        loop.forward, layer.kind, work, layer.cell, sizes, bool(direction), steps.starts,
+        row_bounds(layer, steps, gates.itemsize), source, packed, layer.places, zeros(sizes.hidden, gates.dtype),
         Matrix(gates.reshape(-1), steps.rows, 0, layer.columns), _chunk(layer, steps.batch_size), gates.shape[0],
         steps.batch_size, states_of(run, steps, sizes, direction)
     )
@@ -137,7 +134,8 @@ def infer(desc: RNNDescriptor, packed: np.ndarray, x: np.ndarray, hx: Any, cx: A
     width = directions * desc.output_size
     span = max(steps.seq_len, 1)
     if directions == 1 and desc.num_layers > 1:
-        span = min(span, _SPAN * _chunk(layers_of(desc)[0], steps.batch_size))
+        layer = layers_of(desc)[0]
+        span = min(span, layer.slots * _chunk(layer, steps.batch_size))  # its outputs take the room of a chunk's gates
     hidden = np.empty((steps.seq_len + directions, steps.batch_size, width), x.dtype)
     for first in range(0, max(steps.seq_len, 1), span):
         last = min(first + span, steps.seq_len)
@@ -170,24 +168,27 @@ def _infer_span(
             source = Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
 
 
-def step(desc: RNNDescriptor, packed: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
-    """Run all layers over one time step, in one call of a kernel."""
-    layer, batch = layers_of(desc)[0], x.shape[0]
-    hidden = (desc.num_layers, batch, desc.output_size)
-    cells = (desc.num_layers, batch, desc.hidden_size) if desc.has_cell else (0, 0, 0)
-    hx = np.zeros(hidden, x.dtype) if hx is None else dense(hx)
-    cx = np.zeros(cells, x.dtype) if cx is None else dense(cx)
-    hy, cy = np.empty(hidden, x.dtype), np.empty(cells, x.dtype)
-    gates = np.empty(batch * layer.columns, x.dtype)
-    work = packed.size * max(batch, _ROWS_OF_A_READ)
-    team.run(
-        stack.step_stack, work, layer.cell, layer.sizes, _table(desc), packed, zeros(desc.hidden_size, x.dtype),
-        dense(x), hx, cx, hy, cy, gates, arange(batch)
-    )
-    return hy[-1], hy, cy if desc.has_cell else None
+class Stepper:
+    """Runs all layers over one time step, in one call of a kernel; safe to use from any number of threads."""
 
+    def __init__(self, desc: RNNDescriptor, packed: np.ndarray) -> None:
+        layers = layers_of(desc)
+        self._dtype, self._has_cell, self._weights = packed.dtype, desc.has_cell, packed.size
+        self._kind = layers[0].kind
+        self._hidden = desc.num_layers, desc.output_size
+        self._cells = (desc.num_layers, desc.hidden_size) if desc.has_cell else (0, 0)
+        self._columns = layers[0].columns
+        table = np.stack([layer.places for layer in layers])
+        self._fixed = layers[0].cell, layers[0].sizes, table, packed, zeros(desc.hidden_size, packed.dtype)
 
-@cache
-def _table(desc: RNNDescriptor) -> np.ndarray:
-    """The places of all layers, (L, 6)."""
-    return np.stack([layer.places for layer in layers_of(desc)])
+    def __call__(self, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
+        dtype, batch, (layers, outputs), (cell_layers, units) = self._dtype, len(x), self._hidden, self._cells
+        hx = np.zeros((layers, batch, outputs), dtype) if hx is None else dense(hx)
+        cx = np.zeros((cell_layers, batch, units), dtype) if cx is None else dense(cx)
+        hy, cy = np.empty((layers, batch, outputs), dtype), np.empty((cell_layers, batch, units), dtype)
+        gates = np.empty(batch * self._columns, dtype)
+        team.run(
+            stack.step_stack, self._kind, self._weights * max(batch, _ROWS_OF_A_READ), *self._fixed, dense(x), hx, cx,
+            hy, cy, gates, arange(batch)
+        )
+        return hy[-1], hy, cy if self._has_cell else None

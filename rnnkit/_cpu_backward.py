@@ -95,8 +95,9 @@ class _LayerGradient:
         places = _places(self.desc, self.index, team.wanted_size())
         multiply_adds = steps.rows.size * products[0].rows.size * (sizes.input + sizes.output)
         team.run(
-            loop_gradient.backward, 2 * multiply_adds, cell, sizes, bool(direction), steps.starts, row_bounds(layer, steps, itemsize), chunk, steps.batch_size, products,
-            self._sources(states), w, dw, zeros(max(sizes), self.dtype), self.gates, states,
+            loop_gradient.backward, layer.kind, 2 * multiply_adds, cell, sizes, bool(direction), steps.starts,
+            row_bounds(layer, steps, itemsize), chunk, steps.batch_size, products, self._sources(states), w, dw,
+            zeros(max(sizes), self.dtype), self.gates, states,
             loop_gradient.Gradients(
                 dy._replace(start=direction * sizes.output), dx,
                 Matrix(self.take("dgates", held * width), steps.rows, 0, width),

@@ -31,6 +31,7 @@ class Layer(NamedTuple):
     places: np.ndarray  # of its panels in the packed weights
     layer: int
     direction: int
+    kind: tuple[type, str]  # cell and dtype: what decides about the types of a kernel's arguments
 
     @property
     def columns(self) -> int:
@@ -56,7 +57,7 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
             suffix = f"_l{layer}" + "_reverse" * direction
             products = tuple(_products(cell, sizes, slots, starts, suffix))
             places = weights.places_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
-            result.append(Layer(cell, sizes, slots, products, places, layer, direction))
+            result.append(Layer(cell, sizes, slots, products, places, layer, direction, (type(cell), desc.dtype)))
             end = places[-1]
     return tuple(result)
 
@@ -125,7 +126,7 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
     for layer in layers:
         work = layer.places[-1] - layer.places[0]
         most = max(product.rows.size for product in layer.products)
-        team.run(weights.pack, work, layer.products, w, arange(most), packed, layer.places)
+        team.run(weights.pack, layer.kind, work, layer.products, w, arange(most), packed, layer.places)
     return packed
 
 
@@ -180,5 +181,5 @@ def drop(source: Matrix, target: Matrix, kept: Matrix, desc: RNNDescriptor) -> M
     """Write `source`, or its gradient, with dropout applied into `target`, and return that."""
     scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
     count, width = target.rows.size, target.stride
-    team.run(dropout.drop, count * width, target, source, kept, scale, count, width)
+    team.run(dropout.drop, desc.dtype, count * width, target, source, kept, scale, count, width)
     return target

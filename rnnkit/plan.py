@@ -25,6 +25,7 @@ class Plan:
         self.desc = desc
         self._backend = backend()
         self._packed = self._backend.pack(desc, w, Memory())
+        self._step = self._backend.Stepper(desc, self._packed)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}>"
@@ -93,7 +94,7 @@ class Plan:
         checks.inputs("step", x, checks.STEP_DIMS, desc)
         checks.hidden("step", "hx", hx, x.shape[0], desc)
         checks.cell("step", "cx", cx, x.shape[0], desc)
-        return Infer(*self._backend.step(desc, self._packed, x, hx, cx))
+        return Infer(*self._step(x, hx, cx))
 
 
 def prepare(desc: RNNDescriptor, w: Any) -> Plan:

@@ -1,7 +1,12 @@
-"""Hypothesis profiles: few examples while developing, more and always the same ones in continuous integration."""
+"""Hypothesis profiles: few examples while developing, more and always the same ones in continuous integration.
+
+And a watch over every kernel call: machine code is chosen by the `kind` of a call, not by its arguments' types.
+"""
 
 import os
 
+import numba
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
@@ -10,3 +15,20 @@ COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 settings.register_profile("dev", max_examples=10, **COMMON)
 settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **COMMON)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_kind_one_signature():
+    from rnnkit.kernels import team
+
+    code, signatures = team._compiled, {}
+
+    def checked(kernel, kind, arguments):
+        signature = tuple(map(numba.typeof, arguments))
+        known = signatures.setdefault((kernel, kind), signature)
+        assert known == signature, f"{kernel} {kind}: called with {signature}, compiled for {known}"
+        return code(kernel, kind, arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "_compiled", checked)
+        yield

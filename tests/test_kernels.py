@@ -13,10 +13,10 @@ import pytest
 
 from rnnkit.kernels import gemm, jit, team
 from rnnkit.kernels.activations import sigmoid, tanh
-from rnnkit.kernels.barrier import enroll, meet
+from rnnkit.kernels.barrier import enroll, leave
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
-from rnnkit.kernels.weight_gradient import Term, Terms, add_weight_gradients, pack_sources, work_size
+from rnnkit.kernels.weight_gradient import Term, Terms, add_weight_gradients, pack_sources, room
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
@@ -143,7 +143,7 @@ def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units
     term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), nothing, block)
     absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), nothing, nothing)
     terms = Terms(absent, term, absent, absent)
-    work = np.full(work_size(columns + 3, members, size), np.nan, dtype)
+    work = np.full(room(columns + 3, members, size), np.nan, dtype)
     for member in range(members):
         pack_sources(terms, 0, count, member, members)
     for member in range(members):
@@ -161,10 +161,11 @@ def _sign(seen, member, members, sync):
     if member < 0:
         return
     seen[member] = members
-    meet(sync, members)
+    leave(sync, member, members)
 
 
-MUCH, LITTLE = 10**13, 10**7  # multiply-adds: the caller waits for its helpers half of the time that these take
+MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
+KIND = "test"
 
 
 class _Trouble(Exception):
@@ -187,11 +188,11 @@ def two_threads(monkeypatch):
 @pytest.mark.parametrize(("work", "expected"), [(MUCH, [2, 2]), (1, [1, 0])])
 def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected):
     seen = np.zeros(2)
-    team.run(_sign, work, seen)
+    team.run(_sign, KIND, work, seen)
     assert seen.tolist() == expected
 
 
-def test_after_an_error_in_the_caller_the_next_call_works(two_threads):
+def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypatch):
     """Also where the helpers have been called and wait for a kernel that is never entered."""
 
     def troubled(seen, member, members, sync):
@@ -199,15 +200,16 @@ def test_after_an_error_in_the_caller_the_next_call_works(two_threads):
             raise _Trouble
         _sign(seen, member, members, sync)
 
+    monkeypatch.setitem(team._code, (troubled, KIND), troubled)
     seen = np.zeros(2)
     with pytest.raises(_Trouble):
-        team.run(troubled, MUCH, seen)
+        team.run(troubled, KIND, MUCH, seen)
     assert seen.tolist() == [0, 0]
-    team.run(_sign, MUCH, seen)
+    team.run(_sign, KIND, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
 
-def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads):
+def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch):
     """The caller goes on alone when its patience ends, and the helper leaves without touching anything."""
     late = threading.Event()
 
@@ -216,22 +218,37 @@ def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads):
             late.wait()
         _sign(seen, member, members, sync)
 
+    monkeypatch.setitem(team._code, (delayed, KIND), delayed)
     seen = np.zeros(2)
-    team.run(delayed, LITTLE, seen)
+    team.run(delayed, KIND, LITTLE, seen)
     assert seen.tolist() == [1, 0]
     late.set()
     _wait_until_asleep()
     assert seen.tolist() == [1, 0]
-    team.run(_sign, MUCH, seen)
+    team.run(_sign, KIND, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
 
 def test_a_sleeping_helper_is_woken(two_threads):
     for _ in range(3):
         seen = np.zeros(2)
-        team.run(_sign, MUCH, seen)
+        team.run(_sign, KIND, MUCH, seen)
         assert seen.tolist() == [2, 2]
         _wait_until_asleep()
+
+
+def test_brief_work_is_shared_by_helpers_that_are_awake(two_threads):
+    """One call does not wake them; calls that follow each other closely do."""
+    seen = np.zeros(2)
+    team.run(_sign, KIND, MUCH, seen)
+    _wait_until_asleep()
+    seen[:] = 0
+    team.run(_sign, KIND, BRIEF, seen)
+    assert seen.tolist() == [1, 0]
+    deadline = time.monotonic() + 20
+    while seen[1] == 0 and time.monotonic() < deadline:
+        team.run(_sign, KIND, BRIEF, seen)
+    assert seen.tolist() == [2, 2]
 
 
 def test_the_number_of_threads_is_numbas():
