@@ -5,8 +5,8 @@ A panel holds one vector of neighbouring columns ("units") with their gates side
 """
 
 from .jit import kernel
-from .matrix import offset, part
-from .simd import VECTOR_BYTES, narrow_tile, panel_lanes, rows_per_tile, units_per_tile, wide_tile
+from .matrix import offset
+from .simd import VECTOR_BYTES, copy_vector, narrow_tile, panel_lanes, rows_per_tile, units_per_tile, wide_tile
 from .transpose import transpose
 
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
@@ -80,13 +80,11 @@ def pack_rows(panels, b, first_row, last_row, units, member, members):
             for k in range(begin, end):
                 at = (vector * depth + k) * lanes
                 source = offset(b, first_row + k) + vector * lanes
-                values, target = part(b.data, source, source + width), part(panels, at, at + lanes)
                 if width == lanes:
-                    for lane in range(lanes):
-                        target[lane] = values[lane]
+                    copy_vector(panels, at, b.data, source)
                 else:
                     for lane in range(lanes):
-                        target[lane] = values[lane] if lane < width else 0
+                        panels[at + lane] = b.data[source + lane] if lane < width else 0
 
 
 @kernel

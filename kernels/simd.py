@@ -298,6 +298,22 @@ narrow_tile = _tile_intrinsic(False)
 
 
 @intrinsic
+def copy_vector(typingctx, target, at, source, start):
+    """target[at:at + lanes] = source[start:start + lanes], one register."""
+
+    def generate(context, builder, signature, arguments):
+        target, at, source, start = arguments
+        real = signature.args[0].dtype
+        vector = ir.VectorType(context.get_value_type(real), VECTOR_BYTES * 8 // real.bitwidth).as_pointer()
+        source = builder.bitcast(data_pointer(context, builder, signature.args[2], source, start), vector)
+        target = builder.bitcast(data_pointer(context, builder, signature.args[0], target, at), vector)
+        builder.store(builder.load(source, align=real.bitwidth // 8), target, align=real.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64), generate
+
+
+@intrinsic
 def units_per_tile(typingctx, slots):
     """Neighbouring vectors of units that a wide tile of len(slots) gates covers."""
     units = max(1, VECTORS // len(slots))

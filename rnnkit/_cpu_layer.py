@@ -18,6 +18,7 @@ from rnnkit.steps import Steps
 from rnnkit.weights import weight_layout
 from rnnkit.workspace import Memory, gate_slots
 
+_MOVE = 32  # multiply-adds in the time that packing a number takes
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 
 
@@ -124,7 +125,7 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
     layers, w = layers_of(desc), flat(w)
     packed = memory.take("packed", (int(layers[-1].places[-1]),), w.dtype)
     for layer in layers:
-        work = layer.places[-1] - layer.places[0]
+        work = _MOVE * int(layer.places[-1] - layer.places[0])
         most = max(product.rows.size for product in layer.products)
         team.run(weights.pack, layer.kind, work, layer.products, w, arange(most), packed, layer.places)
     return packed
