@@ -16,7 +16,9 @@ from perf.check import deviation
 
 _REPETITION = 0.04  # seconds of a repetition: many calls where one is short
 _LONG = 0.4  # seconds of a call that is a repetition without looking again
-_QUIET, _RESTLESS = 0.002, 2.0  # seconds: how often a process looks whether its threads still work, and how long
+# Seconds: how often a process looks whether its threads still work, longer than a tick of the kernel, at which the time
+# of threads that run on other cores is counted, and how long it does.
+_QUIET, _RESTLESS = 0.025, 2.0
 
 
 class Bench:
