@@ -6,7 +6,16 @@ A panel holds one vector of neighbouring columns ("units") with their gates side
 
 from .jit import kernel
 from .matrix import offset
-from .simd import VECTOR_BYTES, copy_vector, narrow_tile, panel_lanes, rows_per_tile, units_per_tile, wide_tile
+from .simd import (
+    VECTOR_BYTES,
+    copy_vector,
+    narrow_tile,
+    not_inlined,
+    panel_lanes,
+    rows_per_tile,
+    units_per_tile,
+    wide_tile,
+)
 from .transpose import transpose
 
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
@@ -94,6 +103,7 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
     For the positions first_row..last_row of both row lists and the units of the panels first_vector..last_vector. Each
     element is one chain of fused multiply-adds, k ascending, whatever the blocks and tiles.
     """
+    not_inlined()
     lanes = panel_lanes(panels)
     gates = len(slots)
     panel = depth * gates * lanes

@@ -11,7 +11,7 @@ from .activations import sigmoid, tanh
 from .barrier import meet
 from .gemm import columns_of, product
 from .matrix import Matrix, offset, part
-from .simd import fma
+from .simd import fma, plain
 
 
 class ResetAfterGRU(NamedTuple):
@@ -28,7 +28,7 @@ class ResetBeforeGRU(NamedTuple):
 
 @protocol.implements(protocol.input_slots, ResetAfterGRU, ResetBeforeGRU)
 def _input_slots(cell):
-    return cell.hidden_size, 2 * cell.hidden_size, 0
+    return cell.hidden_size, 2 * cell.hidden_size, 0 * cell.hidden_size
 
 
 @protocol.implements(protocol.carries_state, ResetAfterGRU, ResetBeforeGRU)
@@ -145,7 +145,10 @@ def _before_complete(
     size = cell.hidden_size
     meet(sync, members)  # all of r*h is there
     reset = Matrix(gates.data, gates.rows, gates.start + 3 * size, gates.stride)
-    product(gates, reset, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), gates.data, False)
+    product(
+        gates, reset, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), gates.data,
+        plain(False)
+    )
     first, last = columns_of(gates.data, first_vector, last_vector, size)
     one = gates.data.dtype.type(1)
     for row in range(first_row, last_row):
@@ -192,7 +195,9 @@ def _before_complete_gradient(
     size = cell.hidden_size
     meet(sync, members)  # all of dn is there
     dreset = Matrix(dgates.data, dgates.rows, dgates.start + 3 * size, dgates.stride)
-    product(dreset, dgates, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), zeros, True)
+    product(
+        dreset, dgates, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), zeros, plain(True)
+    )
     first, last = columns_of(gates.data, first_vector, last_vector, size)
     one = gates.data.dtype.type(1)
     for row in range(first_row, last_row):

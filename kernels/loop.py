@@ -19,6 +19,7 @@ from .cell import (
 from .gemm import columns_of, product, share, vectors_of
 from .jit import kernel
 from .matrix import Matrix, offset, part
+from .simd import plain
 from .weights import BIAS, END, panels_of
 
 
@@ -46,7 +47,7 @@ def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, fir
     if sizes.input > 0:
         product(
             gates, x, first_row, last_row, sizes.input, panels.input, first_vector, last_vector, sizes.hidden, slots,
-            bias, True
+            bias, plain(True)
         )
         return
     first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
@@ -72,7 +73,7 @@ def step(
         begin(cell, gates.data, offset(gates, row), bias, first, last)
     product(
         gates, hidden, first_row, last_row, sizes.output, panels.recurrent, first_vector, last_vector, sizes.hidden,
-        recurrent_slots(cell), bias, False
+        recurrent_slots(cell), bias, plain(False)
     )
     projected = panels.projection.size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
@@ -92,7 +93,7 @@ def step(
         begin_output, end_output = share(vectors_of(bias, sizes.output), member, members)
         product(
             states.next_hidden, target, first_row, last_row, sizes.hidden, panels.projection, begin_output,
-            end_output, sizes.output, (0,), zeros, True
+            end_output, sizes.output, (0,), zeros, plain(True)
         )
 
 

