@@ -7,11 +7,13 @@ The contract, which holds for every kernel:
 - A kernel trusts its caller: it never allocates, checks, raises or prints, and takes all memory from outside.
 - A kernel that ends in the arguments `(member, members, sync)` is run by every member of a team at once
   (`team.run`). It begins by `barrier.enroll`, which says who takes part; these share out rows or units among themselves
-  and meet at `barrier.meet`.
+  and meet at `barrier.meet`. It ends by `barrier.leave`. `team.run` takes its machine code by a key, the `kind`:
+  arguments of one kind always have the same types.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every tile shape (`simd`), and no loop is compiled with fastmath.
 
-Where to find what: `simd` the micro-kernel, `matrix` and `transpose`, `gemm` packing and products, `activations`
-logistic and tanh, `loop` and `loop_gradient` the time loop, `cell` what it asks of a cell, `vanilla`, `lstm`, `gru`
-the cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
+Where to find what: `simd` the micro-kernel, `matrix` and `transpose`, `gemm` packing and products, `weights` which of
+them a cell's products use, `activations` logistic and tanh, `loop` the time loop, `stack` one step of all layers,
+`loop_gradient` and `weight_gradient` the way back, `cell` what the loops ask of a cell, `vanilla`, `lstm`, `gru` the
+cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
 """

@@ -54,12 +54,6 @@ def recurrent_slots(cell):
 
 
 @_method
-def recurrent_bias_slots(cell):
-    """Column that each gate's recurrent bias bR is added to, in the order of the gates in the weights."""
-    return recurrent_slots(cell)
-
-
-@_method
 def second_slots(cell):
     """Where a second product within the step multiplies the last gate's R: (its column, the multiplicand's), or ()."""
     return ()

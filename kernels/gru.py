@@ -107,11 +107,6 @@ def _before_recurrent_slots(cell):
     return cell.hidden_size, 2 * cell.hidden_size
 
 
-@protocol.implements(protocol.recurrent_bias_slots, ResetBeforeGRU)
-def _before_recurrent_bias_slots(cell):
-    return cell.hidden_size, 2 * cell.hidden_size, 0
-
-
 @protocol.implements(protocol.second_slots, ResetBeforeGRU)
 def _before_second_slots(cell):
     return 0, 3 * cell.hidden_size

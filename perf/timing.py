@@ -74,7 +74,7 @@ def alternate(workers: dict[str, Any], seconds: float, rounds: int = 15) -> dict
     times = {name: [] for name in workers}
     spent = 0.0
     for done in range(rounds):
-        if done >= 2 and spent > seconds:
+        if done >= 3 and spent > seconds:
             break
         for name, worker in workers.items():
             per_call, total = worker.call("time")

@@ -51,6 +51,7 @@ class Bench:
         self.calls = 1
         if self._seconds() < _LONG:
             self._count_calls()
+        _rest()
 
     def _count_calls(self) -> None:
         def undisturbed() -> float:
