@@ -15,10 +15,11 @@ from problems import CELLS, Problem
 SMALL = dict(num_layers=2, bidirectional=True, hidden_size=17, lengths=(4, 0, 2), dropout=0.5)
 LARGE = dict(num_layers=2, bidirectional=True, hidden_size=130, input_size=70, seq_len=6, batch_size=21, dropout=0.5)
 WIDE = dict(hidden_size=300, input_size=300, seq_len=4, batch_size=7)
+LONG = dict(bidirectional=True, hidden_size=65, input_size=40, seq_len=75, batch_size=21)  # in several chunks
 PROBLEMS = [
     Problem(**cell, **shape, dtype=dtype)
     for cell in CELLS.values()
-    for shape, dtype in ((SMALL, "float32"), (LARGE, "float32"), (WIDE, "float32"), (SMALL, "float64"))
+    for shape, dtype in (*((shape, "float32") for shape in (SMALL, LARGE, WIDE, LONG)), (SMALL, "float64"))
 ]
 
 

@@ -73,6 +73,26 @@ def test_float32_equals_float64_around_the_vector_width(problem):
     assert_gradients_close(gradients_of(problem), gradients_of(problem.twin(dtype="float64")), "float32")
 
 
+@pytest.mark.parametrize("lengths", [None, tuple(range(1, 41)), (9,) * 39 + (40,)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_batch_of_many_rows_has_the_gradient_of_its_parts(cell, lengths):
+    """Backward goes through 1600 rows in chunks of a few steps, and through the 400 of a part at once."""
+    whole = Problem(**CELLS[cell], seq_len=40, batch_size=40, bidirectional=True, lengths=lengths)
+    expected = gradients_of(whole)
+    dw = np.zeros_like(whole.w)
+    for first in range(0, 40, 10):
+        rows = slice(first, first + 10)
+        hx, cx, dhy, dcy = (
+            None if array is None else array[:, rows] for array in (whole.hx, whole.cx, whole.dhy, whole.dcy)
+        )
+        part = None if lengths is None else lengths[rows]
+        result = rnnkit.forward(whole.desc, whole.w, whole.x[:, rows], hx, cx, lengths=part)
+        found = rnnkit.backward(whole.desc, whole.w, result.workspace, whole.dy[:, rows], dhy, dcy, dw=dw)
+        assert_same_bits("dx", found.dx, expected.dx[:, rows])
+        assert_same_bits("dhx", found.dhx, expected.dhx[:, rows])
+    assert_gradient_close("dw", dw, expected.dw, "float64")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_dw_is_added_into(cell, dtype):
