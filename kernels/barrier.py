@@ -115,7 +115,7 @@ def enroll(sync, member, members):
     """(number, size) of this thread in the crew that runs the kernel; the number is -1 for a helper that came too late.
 
     The caller, member 0, opens the door and waits for `members` at most sync[PATIENCE] turns. A helper gives the
-    negative number of the call as `member`.
+    negative number of the call as `member`. One that is too late waits for the next call, as in `leave`.
     """
     if members == 1:
         return 0, 1
@@ -133,6 +133,7 @@ def enroll(sync, member, members):
     while place < 0:
         door = _load(sync, DOOR)
         if door // DOOR_STEP > number or (door // DOOR_STEP == number and door % DOOR_STEP >= CLOSED):
+            wait_for_work(sync, number, AWAKE_TURNS)
             return -1, 0
         if door // DOOR_STEP == number and _exchange(sync, DOOR, door, door + 1):
             place = door % DOOR_STEP

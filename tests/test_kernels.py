@@ -243,7 +243,9 @@ def test_brief_work_is_shared_by_helpers_that_are_awake(two_threads):
     team.run(_sign, KIND, MUCH, seen)
     _wait_until_asleep()
     seen[:] = 0
+    number = team._team.job.number
     team.run(_sign, KIND, BRIEF, seen)
+    assert team._team.job.number == number, "the team was called"
     assert seen.tolist() == [1, 0]
     deadline = time.monotonic() + 20
     while seen[1] == 0 and time.monotonic() < deadline:
