@@ -12,8 +12,8 @@ The contract, which holds for every kernel:
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every tile shape (`simd`), and no loop is compiled with fastmath.
 
-Where to find what: `simd` the micro-kernel, `matrix` and `transpose`, `gemm` packing and products, `weights` which of
-them a cell's products use, `activations` logistic and tanh, `loop` the time loop, `stack` one step of all layers,
+Where to find what: `simd` the micro-kernel, `matrix` and `transpose`, `gemm` packing and products, `products` which
+of them a cell asks for, `activations` logistic and tanh, `loop` the time loop, `stack` one step of all layers,
 `loop_gradient` and `weight_gradient` the way back, `cell` what the loops ask of a cell, `vanilla`, `lstm`, `gru` the
 cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
 """

@@ -19,8 +19,8 @@ from .cell import (
 from .gemm import columns_of, product, share, vectors_of
 from .jit import kernel
 from .matrix import Matrix, offset, part
+from .products import BIAS, END, panels_of
 from .simd import plain
-from .weights import BIAS, END, panels_of
 
 
 class Sizes(NamedTuple):

@@ -14,7 +14,7 @@ from .jit import kernel
 from .loop import rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
 from .simd import plain
-from .weight_gradient import add_weight_gradients, pack_sources, pack_weights, terms_of
+from .weight_gradient import END, ROOM, add_weight_gradients, pack_sources, pack_weights, terms_of
 
 
 class Gradients(NamedTuple):
@@ -141,7 +141,7 @@ def backward(
     steps = starts.size - 1
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
     terms = terms_of(products, sources, w, work, places)
-    own = part(work, places[8], places[9])
+    own = part(work, places[ROOM], places[END])
     pack_weights(terms, member, members)
     meet(sync, members)
     for done in range(0, steps, chunk):

@@ -5,7 +5,7 @@ from .gemm import share, vectors_of
 from .jit import kernel
 from .loop import Sizes, States, project_inputs, step
 from .matrix import Matrix, part
-from .weights import BIAS, END, panels_of
+from .products import BIAS, END, panels_of
 
 
 @kernel

@@ -32,12 +32,16 @@ class Term(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The terms of a layer, in the order of `weights.Panels`."""
+    """The terms of a layer, in the order of `products.Panels`."""
 
     input: Term
     recurrent: Term
     second: Term
     projection: Term
+
+
+ROOM, END = 8, 9
+"""Where, in the places of a layer, those of the room stand; in front are those of the panels."""
 
 
 def room(columns, members, itemsize):

@@ -9,10 +9,11 @@ import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import dropout, loop, team, weights
+from rnnkit.kernels import dropout, loop, team
 from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.lstm import LSTM
 from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels.products import Product, pack_layer, places_of
 from rnnkit.kernels.vanilla import Vanilla
 from rnnkit.steps import Steps
 from rnnkit.weights import weight_layout
@@ -31,7 +32,7 @@ class Layer(NamedTuple):
     cell: Any
     sizes: loop.Sizes
     slots: int  # columns of hidden_size numbers in a row of the gate buffer
-    products: tuple[weights.Product, ...]  # in the order of `weights.Panels`
+    products: tuple[Product, ...]  # in the order of `products.Panels`
     places: np.ndarray  # of its panels in the packed weights
     layer: int
     direction: int
@@ -60,23 +61,23 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
         for direction in range(desc.num_directions):
             suffix = f"_l{layer}" + "_reverse" * direction
             products = tuple(_products(cell, sizes, slots, starts, suffix))
-            places = weights.places_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
+            places = places_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
             result.append(Layer(cell, sizes, slots, products, places, layer, direction, (type(cell), desc.dtype)))
             end = places[-1]
     return tuple(result)
 
 
 def _products(cell: Any, sizes: loop.Sizes, slots: int, starts: dict[str, int], suffix: str):
-    """The products of a layer, in the order of `weights.Panels`; those that it does not have are of no gates."""
+    """The products of a layer, in the order of `products.Panels`; those that it does not have are of no gates."""
     recurrent, second = protocol.recurrent_slots(cell), protocol.second_slots(cell)[:1]
 
-    def product(name: str, slots: tuple[int, ...], gate: int, depth: int) -> weights.Product:
+    def product(name: str, slots: tuple[int, ...], gate: int, depth: int) -> Product:
         """The product whose gates, from `gate` on in the weights, have these columns: neighbours, in any order."""
         order = gate + np.argsort(slots).astype(np.int64)
         rows = (order[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
         first, depth = min(slots, default=0), depth if slots else 0
-        return weights.Product(first, rows, start, gate * sizes.hidden, sizes.hidden, len(slots), depth, bias)
+        return Product(first, rows, start, gate * sizes.hidden, sizes.hidden, len(slots), depth, bias)
 
     yield product("ih", protocol.input_slots(cell), 0, sizes.input)
     yield product("hh", recurrent, 0, sizes.output)
@@ -85,7 +86,7 @@ def _products(cell: Any, sizes: loop.Sizes, slots: int, starts: dict[str, int], 
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind the gates, in place of what it multiplied.
     column = (slots - 1) * sizes.hidden
-    yield weights.Product(column, arange(rows), projection, 0, rows, min(rows, 1), depth, -1)
+    yield Product(column, arange(rows), projection, 0, rows, min(rows, 1), depth, -1)
 
 
 def _cell(desc: RNNDescriptor) -> Any:
@@ -130,7 +131,7 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
     for layer in layers:
         work = _MOVE * int(layer.places[-1] - layer.places[0])
         most = max(product.rows.size for product in layer.products)
-        team.run(weights.pack, layer.kind, work, layer.products, w, arange(most), packed, layer.places)
+        team.run(pack_layer, layer.kind, work, layer.products, w, arange(most), packed, layer.places)
     return packed
 
 

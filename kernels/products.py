@@ -1,4 +1,4 @@
-"""Which weights the products of a cell multiply, and packing them for the time loop."""
+"""Which weights the products of a cell use, and packing them for the time loop."""
 
 from itertools import accumulate
 from typing import NamedTuple
@@ -62,7 +62,7 @@ def panels_of(packed, places):
 
 
 @kernel
-def pack(products, w, identity, packed, places, member, members, sync):
+def pack_layer(products, w, identity, packed, places, member, members, sync):
     """Pack the weights of one layer and sum its biases; `identity` numbers at least gates*units rows."""
     member, members = enroll(sync, member, members)
     if member < 0:
