@@ -1,7 +1,8 @@
 """Matrix products on packed panels: packing, and the blocked product.
 
 A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded: element
-(unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes].
+(unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes]. Where a tile does not take all the
+gates at once (`simd.group_size`), each group of gates has such a block of its own, one behind the other.
 """
 
 from .jit import kernel
@@ -9,6 +10,7 @@ from .matrix import offset
 from .simd import (
     VECTOR_BYTES,
     copy_vector,
+    group_size,
     narrow_tile,
     not_inlined,
     panel_lanes,
@@ -32,6 +34,9 @@ def panel_size(depth, units, gates, itemsize):
     """Elements of a packed matrix of `depth` rows and `units` columns of `gates` gates each."""
     lanes = VECTOR_BYTES // itemsize
     return -(-units // lanes) * lanes * depth * gates
+
+
+group_of = kernel(group_size)
 
 
 @kernel
@@ -69,11 +74,13 @@ def pack_columns(panels, weights, units, gates, depth, member, members):
         width = min(lanes, units - vector * lanes)
         for gate in range(gates):
             row = gate * units + vector * lanes
-            at = (vector * depth * gates + gate) * lanes
-            transpose(panels, at, gates * lanes, weights, row, row + width, 0, depth)
+            group = gate // group_of(gates) * group_of(gates)
+            stride = min(group_of(gates), gates - group) * lanes
+            at = ((vector * gates + group) * depth + gate - group) * lanes
+            transpose(panels, at, stride, weights, row, row + width, 0, depth)
             for k in range(depth if width < lanes else 0):
                 for lane in range(width, lanes):
-                    panels[at + k * gates * lanes + lane] = 0
+                    panels[at + k * stride + lane] = 0
 
 
 @kernel
@@ -118,18 +125,17 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
             wide = vector + units_per_tile(slots) <= min(last_vector, whole)
             tiles = (last_row - first_row + rows_per_tile(slots, wide) - 1) // rows_per_tile(slots, wide)
             unit = vector * lanes
-            at = vector * panel + begin * gates * lanes
             for tile in range(tiles):
                 row, end = share(last_row - first_row, tile, tiles)
                 if wide:
                     wide_tile(
-                        end - row, count, a.data, a.start + begin, a.stride, a.rows, panels, at, panel, c.data,
-                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, lanes
+                        end - row, count, a.data, a.start, a.stride, a.rows, panels, vector * panel, panel, c.data,
+                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, lanes, begin
                     )
                 else:
                     narrow_tile(
-                        end - row, count, a.data, a.start + begin, a.stride, a.rows, panels, at, panel, c.data,
-                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, units - unit
+                        end - row, count, a.data, a.start, a.stride, a.rows, panels, vector * panel, panel, c.data,
+                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, units - unit, begin
                     )
             vector += units_per_tile(slots) if wide else 1
 
