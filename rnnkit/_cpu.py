@@ -27,9 +27,9 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop, stack, team
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps, steps_of
-from rnnkit.workspace import Memory, Workspace
+from rnnkit.workspace import Memory, Workspace, workspace_layout
 
-__all__ = ["Stepper", "backward", "forward", "infer", "pack"]
+__all__ = ["Memory", "Stepper", "backward", "forward", "infer", "pack"]
 
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from their product to their use they stay in L2
 
@@ -91,7 +91,9 @@ def _clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
 
 def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
     """Run the network on workspace.x and fill the workspace; returns y, a view of it, hy and cy."""
-    steps, arrays = workspace.steps, workspace.arrays
+    steps = workspace.steps
+    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
+    arrays = workspace.arrays
     packed, states = pack(desc, w, workspace.memory), _outer(desc, hx, cx, steps.batch_size)
     source = input_matrix(workspace.x, steps)
     for index, layer in enumerate(layers_of(desc)):
@@ -105,7 +107,9 @@ def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Wor
             _clear_padding(cells, steps, 1)
         if layer.direction == desc.num_directions - 1:
             _clear_padding(hidden, steps, 1)
-    return hidden[1 : steps.seq_len + 1], states.hy, states.cy
+    y = hidden[1 : steps.seq_len + 1]
+    y.flags.writeable = False  # backward reads it
+    return y, states.hy, states.cy
 
 
 def _layer_input(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matrix:

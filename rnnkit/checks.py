@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from rnnkit.arrays import library_of, place_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.weights import check_weights
 
-__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "seed", "separate", "step"]
+__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "same_place", "seed", "separate", "step"]
 __all__ += ["weight_gradient", "weights"]
 
 MAX_SEED = 2**64 - 1
@@ -29,89 +30,108 @@ PROJECTED_DIMS = ("num_layers*num_directions", "batch_size", "proj_size")
 
 
 def array(
-    function: str, name: str, value: Any, shape: tuple[int | None, ...], dims: tuple[str, ...], desc: RNNDescriptor
+    function: str, name: str, value: Any, shape: tuple[int | None, ...], dims: tuple[str, ...], desc: RNNDescriptor,
+    like: Any,
 ) -> None:
-    """Check a NumPy array's dtype and shape; None in `shape` is any size, `dims` are the names for the message."""
-    if type(value) is ndarray and value.dtype is desc.np_dtype and value.shape == shape:
+    """Check an array's dtype and shape, and that it is where `like` is.
+
+    None in `shape` is any size, `dims` are the names for the message. NumPy's dtypes, of which there is one object
+    each, and its types are compared as objects first.
+    """
+    if type(value) is ndarray is type(like) and value.dtype is desc.np_dtype and value.shape == shape:
         return
-    if not isinstance(value, ndarray):
-        raise wrong_type(function, name, "a numpy.ndarray", value)
+    same_place(function, name, value, like)
     if value.dtype != desc.np_dtype:
         raise wrong_dtype(function, name, desc.dtype, value.dtype)
     if value.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, value.shape, strict=True)):
         raise wrong_shape(function, name, shape, dims, value.shape)
 
 
-def weights(function: str, w: Any, desc: RNNDescriptor, name: str = "w") -> None:
-    if not isinstance(w, ndarray):
-        raise wrong_type(function, name, "a numpy.ndarray", w)
+def same_place(function: str, name: str, value: Any, like: Any) -> None:
+    """Check that a value is an array, of the library of another one and on its device."""
+    library = library_of(like)
+    if library_of(value) is None:
+        raise wrong_type(function, name, f"a {library.__name__}.ndarray", value)
+    if library_of(value) is not library:
+        cure = f"move it with cupy.{'asnumpy' if library is np else 'asarray'}"
+        raise wrong_type(function, name, f"a {library.__name__}.ndarray as the others are", value, cure)
+    if library is not np and value.device != like.device:
+        raise ValueError(message(function, name, f"be on {place_of(like)} as the others are", place_of(value)))
+
+
+def weights(function: str, w: Any, desc: RNNDescriptor, like: Any, name: str = "w") -> None:
+    same_place(function, name, w, like)
     check_weights(function, name, w, desc)
 
 
-def weight_gradient(function: str, dw: Any, desc: RNNDescriptor) -> None:
+def weight_gradient(function: str, dw: Any, desc: RNNDescriptor, like: Any) -> None:
     """Check the buffer into which a weight gradient is added; None is a new one."""
     if dw is None:
         return
-    weights(function, dw, desc, "dw")
-    if not dw.flags.writeable:
+    weights(function, dw, desc, like, "dw")
+    if isinstance(dw, ndarray) and not dw.flags.writeable:
         raise ValueError(message(function, "dw", "be writeable", "a read-only array"))
 
 
 def separate(function: str, dw: Any, w: Any) -> None:
     """Check that adding to the gradient does not change the weights."""
-    if dw is not None and np.may_share_memory(dw, w):
+    if dw is not None and library_of(w).may_share_memory(dw, w):
         raise ValueError(message(function, "dw", "have memory of its own", "the memory of w"))
 
 
-def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor) -> None:
-    """Check x of any seq_len and batch_size; `dims` is SEQUENCE_DIMS or STEP_DIMS."""
+def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, like: Any = None) -> None:
+    """Check x of any seq_len and batch_size; `dims` is SEQUENCE_DIMS or STEP_DIMS. With `like` it must be there too."""
     if (
         type(x) is not ndarray
         or x.dtype is not desc.np_dtype
         or x.ndim != len(dims)
         or x.shape[-1] != desc.input_size
+        or like is not None
     ):
-        array(function, "x", x, (None,) * (len(dims) - 1) + (desc.input_size,), dims, desc)
+        if like is None and library_of(x) is None:
+            raise wrong_type(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
+        shape = (None,) * (len(dims) - 1) + (desc.input_size,)
+        array(function, "x", x, shape, dims, desc, x if like is None else like)
 
 
-def hidden(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor) -> None:
+def hidden(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
     """Check hx or dhy; None is zeros."""
     if value is not None:
         dims = PROJECTED_DIMS if desc.projected else CELL_DIMS
-        array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.output_size), dims, desc)
+        array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.output_size), dims, desc, like)
 
 
-def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor) -> None:
+def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
     """Check cx or dcy; None is zeros, and the only choice for a mode without a cell."""
     if value is None:
         return
     if not desc.has_cell:
         cure = 'only mode="lstm" has a cell'
         raise ValueError(message(function, name, f'be None with mode="{desc.mode}"', _describe(value), cure))
-    array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.hidden_size), CELL_DIMS, desc)
+    array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.hidden_size), CELL_DIMS, desc, like)
 
 
-def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor) -> None:
+def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor, like: Any) -> None:
     """Check the arrays of one time step. What is right passes at a glance: a small step takes 3 us in all."""
     dtype, layers = desc.np_dtype, desc.num_pseudo_layers
-    usual = type(x) is type(hx) is ndarray and x.dtype is hx.dtype is dtype and x.shape[1:] == (desc.input_size,)
-    if usual and hx.shape == (layers, len(x), desc.output_size):
+    usual = type(x) is type(hx) is type(like) is ndarray and x.dtype is hx.dtype is dtype
+    if usual and x.shape[1:] == (desc.input_size,) and hx.shape == (layers, len(x), desc.output_size):
         if cx is None:
             return
         cells = layers, len(x), desc.hidden_size
         if desc.has_cell and type(cx) is ndarray and cx.dtype is dtype and cx.shape == cells:
             return
-    inputs(function, x, STEP_DIMS, desc)
-    hidden(function, "hx", hx, x.shape[0], desc)
-    cell(function, "cx", cx, x.shape[0], desc)
+    inputs(function, x, STEP_DIMS, desc, like)
+    hidden(function, "hx", hx, x.shape[0], desc, like)
+    cell(function, "cx", cx, x.shape[0], desc, like)
 
 
-def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescriptor) -> None:
+def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
     """Check the gradient of y; None is zeros."""
     if value is not None:
         shape = (seq_len, batch_size, desc.num_directions * desc.output_size)
         size = "proj_size" if desc.projected else "hidden_size"
-        array(function, "dy", value, shape, ("seq_len", "batch_size", f"num_directions*{size}"), desc)
+        array(function, "dy", value, shape, ("seq_len", "batch_size", f"num_directions*{size}"), desc, like)
 
 
 def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> None:

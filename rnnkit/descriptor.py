@@ -51,7 +51,8 @@ MODES = {
 }
 BIASES = ("both", "input", "recurrent", "none")
 INPUT_MODES = ("linear", "skip")
-DTYPES = ("float32", "float64")
+HOST_DTYPES = ("float32", "float64")
+DTYPES = (*HOST_DTYPES, "float16", "bfloat16")  # half precision on a GPU alone
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,8 +84,12 @@ class RNNDescriptor:
         (low, high), low < high, to which an LSTM's cell state is clipped; infinite bounds are allowed.
     reset_after : bool
         Which of the two GRU formulas; False belongs to the GRU alone.
-    dtype : {"float32", "float64"}
-        Type of all arrays; a NumPy dtype or scalar type is accepted and stored as the string.
+    dtype : {"float32", "float64", "float16", "bfloat16"}
+        Type of all arrays; a NumPy dtype or scalar type is accepted and stored as the string.  Half precision runs on a
+        GPU only, and "bfloat16" needs the package ml_dtypes.
+    allow_tf32 : bool
+        Whether a GPU may round the factors of float32 products to TensorFloat-32, 10 bits of mantissa, which is faster;
+        on the CPU float32 stays float32.
 
     Raises
     ------
@@ -92,6 +97,8 @@ class RNNDescriptor:
         An argument has the wrong type.
     ValueError
         An argument is out of range, or does not go with the others.
+    ImportError
+        `dtype` is "bfloat16" and ml_dtypes is not installed.
 
     Examples
     --------
@@ -115,6 +122,7 @@ class RNNDescriptor:
     cell_clip: tuple[float, float] | None = None
     reset_after: bool = True
     dtype: str = "float32"
+    allow_tf32: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -135,7 +143,7 @@ class RNNDescriptor:
 
     @cached_property
     def _hash(self) -> int:
-        # Every call looks its layout up by the descriptor; hashing eleven fields anew would take longest there.
+        # Every call looks its layout up by the descriptor; hashing a dozen fields anew would take longest there.
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @cached_property
@@ -181,7 +189,7 @@ class RNNDescriptor:
     @cached_property
     def np_dtype(self) -> np.dtype:
         """The NumPy dtype of all arrays."""
-        return np.dtype(self.dtype)
+        return _np_dtype(self.dtype)
 
     def layer_input_size(self, layer: int) -> int:
         """Return the number of features that come into a layer.
@@ -276,7 +284,21 @@ def _dtype(name: str, value: Any) -> str:
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         dtype = np.dtype(value)
         value = dtype.name if dtype.isnative else dtype.str
-    return _choice(DTYPES, name, value)
+    chosen = _choice(DTYPES, name, value)
+    _np_dtype(chosen)
+    return chosen
+
+
+def _np_dtype(name: str) -> np.dtype:
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        from ml_dtypes import bfloat16  # NumPy has none of its own
+    except ImportError:
+        expected = f"be one of {', '.join(DTYPES[:-1])} without ml_dtypes"
+        cure = "install it with pip install ml_dtypes"
+        raise ImportError(message("RNNDescriptor", "dtype", expected, name, cure)) from None
+    return np.dtype(bfloat16)
 
 
 # How each field is checked, and brought to its stored form.
@@ -293,6 +315,7 @@ _FIELDS = {
     "cell_clip": _bounds,
     "reset_after": _flag,
     "dtype": _dtype,
+    "allow_tf32": _flag,
 }
 
 
@@ -308,5 +331,7 @@ def _check_combination(desc: RNNDescriptor) -> None:
         refuse("proj_size", f"be below hidden_size={desc.hidden_size}")
     if desc.cell_clip is not None and not desc.has_cell:
         refuse("cell_clip", f'be None with mode="{desc.mode}"', 'only mode="lstm" has a cell')
+    if desc.allow_tf32 and desc.dtype != "float32":
+        refuse("allow_tf32", f'be False with dtype="{desc.dtype}"', 'only dtype="float32" has TensorFloat-32 products')
     if not desc.reset_after and desc.mode != "gru":
         refuse("reset_after", f'be True with mode="{desc.mode}"', 'only mode="gru" has two formulas')

@@ -6,11 +6,14 @@ import secrets
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rnnkit import checks
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.arrays import library_of, place_of
+from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.steps import steps_of
-from rnnkit.workspace import Memory, Workspace, check_workspace
+from rnnkit.workspace import Workspace, check_workspace
 
 
 class Forward(NamedTuple):
@@ -39,19 +42,28 @@ class Infer(NamedTuple):
     cy: Any
 
 
-def backend() -> ModuleType:
-    """Return the module that runs a network; numba is imported here, on first use."""
-    from rnnkit import _cpu
+def backend(function: str, desc: RNNDescriptor, array: Any) -> ModuleType:
+    """Return the module that runs a network where the array is; numba or cupy are imported here, on first use."""
+    if library_of(array) is np:
+        if desc.dtype not in HOST_DTYPES:
+            expected = f"be {' or '.join(HOST_DTYPES)} on NumPy arrays"
+            cure = "half precision runs on a GPU: move the arrays with cupy.asarray"
+            raise TypeError(message(function, "desc.dtype", expected, desc.dtype, cure))
+        from rnnkit import _cpu
 
-    return _cpu
+        return _cpu
+    from rnnkit import _gpu
+
+    _gpu.check(function, desc)
+    return _gpu
 
 
-def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any) -> None:
-    """Check what forward and infer have in common, beside the weights."""
-    checks.inputs(function, x, checks.SEQUENCE_DIMS, desc)
+def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any, like: Any = None) -> None:
+    """Check what forward and infer have in common, beside the weights; x says where the others are, or `like` does."""
+    checks.inputs(function, x, checks.SEQUENCE_DIMS, desc, like)
     seq_len, batch_size, _ = x.shape
-    checks.hidden(function, "hx", hx, batch_size, desc)
-    checks.cell(function, "cx", cx, batch_size, desc)
+    checks.hidden(function, "hx", hx, batch_size, desc, x)
+    checks.cell(function, "cx", cx, batch_size, desc, x)
     checks.lengths(function, lengths, seq_len, batch_size)
 
 
@@ -113,23 +125,31 @@ def forward(
     ((7, 4, 5), (2, 4, 5), (2, 4, 5))
     """
     checks.descriptor("forward", desc)
-    checks.weights("forward", w, desc)
     check_call("forward", desc, x, hx, cx, lengths)
+    checks.weights("forward", w, desc, x)
     checks.seed("forward", seed)
-    if workspace is not None and not isinstance(workspace, Workspace):
-        raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
-    if workspace is not None and workspace.memory.holds(x):
-        expected = "not view the workspace, whose memory is used again"
-        raise ValueError(message("forward", "x", expected, "a view of it", "give a copy, or another workspace"))
+    chosen = backend("forward", desc, x)
+    if workspace is not None:
+        _check_reuse(workspace, x)
     if desc.dropout == 0:
         seed = None
     elif seed is None:
         seed = secrets.randbits(64)
-    memory = Memory() if workspace is None else workspace.memory
+    memory = chosen.Memory() if workspace is None else workspace.memory
     filled = Workspace(desc, x, steps_of(*x.shape[:2], lengths), memory, seed)
-    y, hy, cy = backend().forward(desc, w, hx, cx, filled)
-    y.flags.writeable = False
-    return Forward(y, hy, cy, filled)
+    return Forward(*chosen.forward(desc, w, hx, cx, filled), filled)
+
+
+def _check_reuse(workspace: Any, x: Any) -> None:
+    """Check a workspace whose memory forward is to use again."""
+    if not isinstance(workspace, Workspace):
+        raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
+    if place_of(workspace.x) != place_of(x):
+        expected = f"be on {place_of(x)} as x is"
+        raise ValueError(message("forward", "workspace", expected, f"one on {place_of(workspace.x)}"))
+    if workspace.memory.holds(x):
+        expected = "not view the workspace, whose memory is used again"
+        raise ValueError(message("forward", "x", expected, "a view of it", "give a copy, or another workspace"))
 
 
 def backward(
@@ -186,17 +206,17 @@ def backward(
     ((7, 4, 3), True)
     """
     checks.descriptor("backward", desc)
-    checks.weights("backward", w, desc)
     if not isinstance(workspace, Workspace):
         raise wrong_type("backward", "workspace", "the Workspace of a forward", workspace)
     check_workspace("backward", workspace, desc)
-    seq_len, batch_size = workspace.steps.seq_len, workspace.steps.batch_size
-    checks.dy("backward", dy, seq_len, batch_size, desc)
-    checks.hidden("backward", "dhy", dhy, batch_size, desc)
-    checks.cell("backward", "dcy", dcy, batch_size, desc)
-    checks.weight_gradient("backward", dw, desc)
+    seq_len, batch_size, x = workspace.steps.seq_len, workspace.steps.batch_size, workspace.x
+    checks.weights("backward", w, desc, x)
+    checks.dy("backward", dy, seq_len, batch_size, desc, x)
+    checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
+    checks.cell("backward", "dcy", dcy, batch_size, desc, x)
+    checks.weight_gradient("backward", dw, desc, x)
     checks.separate("backward", dw, w)
-    return Backward(*backend().backward(desc, w, workspace, dy, dhy, dcy, dw))
+    return Backward(*backend("backward", desc, x).backward(desc, w, workspace, dy, dhy, dcy, dw))
 
 
 def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
@@ -237,7 +257,8 @@ def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *
     (7, 4, 10)
     """
     checks.descriptor("infer", desc)
-    checks.weights("infer", w, desc)
     check_call("infer", desc, x, hx, cx, lengths)
-    cpu = backend()
-    return Infer(*cpu.infer(desc, cpu.pack(desc, w, Memory()), x, hx, cx, steps_of(*x.shape[:2], lengths)))
+    checks.weights("infer", w, desc, x)
+    chosen = backend("infer", desc, x)
+    packed = chosen.pack(desc, w, chosen.Memory())
+    return Infer(*chosen.infer(desc, packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from rnnkit import archive, engine
+from rnnkit.arrays import on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message
 from rnnkit.plan import Plan, prepare
@@ -21,6 +22,7 @@ from rnnkit.workspace import Workspace
 
 FORMAT = 1
 MEMBERS = ("format", "descriptor", "weights")
+ADDED = {"allow_tf32"}  # fields that older files of this format do not have
 
 
 class Options(TypedDict, total=False):
@@ -33,6 +35,7 @@ class Options(TypedDict, total=False):
     cell_clip: tuple[float, float] | None
     reset_after: bool
     dtype: str
+    allow_tf32: bool
 
 
 class _Network:
@@ -325,7 +328,7 @@ KINDS = {"rnn_relu": RNN, "rnn_tanh": RNN, "lstm": LSTM, "gru": GRU}
 
 def members(desc: RNNDescriptor, w: np.ndarray) -> dict[str, Any]:
     """Return what stands in the file of a network, by name."""
-    return dict(zip(MEMBERS, (FORMAT, json.dumps(asdict(desc)), w), strict=True))
+    return dict(zip(MEMBERS, (FORMAT, json.dumps(asdict(desc)), on_host(w)), strict=True))
 
 
 def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
@@ -354,6 +357,8 @@ def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
         raise ValueError(message("load", name, f"hold a network in format {FORMAT}", f"format {found['format']}"))
     desc = _read_descriptor(name, found["descriptor"])
     w = found["weights"]
+    if desc.dtype == "bfloat16" and w.dtype == np.dtype("V2"):  # the format does not know NumPy's extensions
+        w = w.view(desc.np_dtype)
     if w.dtype != desc.np_dtype or w.shape != (num_weights(desc),):
         expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
         raise ValueError(message("load", name, expected, f"dtype {w.dtype} and shape {w.shape}"))
@@ -366,8 +371,8 @@ def _read_descriptor(name: str, text: np.ndarray) -> RNNDescriptor:
     expected = {field.name for field in fields(RNNDescriptor)}
     try:
         found = json.loads(str(text))
-        if set(found) != expected:
-            missing, unknown = sorted(expected - set(found)), sorted(set(found) - expected)
+        missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
+        if missing or unknown:
             raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
         return RNNDescriptor(**found)
     except (TypeError, ValueError, RecursionError) as error:

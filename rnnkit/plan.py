@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rnnkit import checks
+from rnnkit.arrays import library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
-from rnnkit.errors import message
+from rnnkit.errors import message, wrong_type
 from rnnkit.steps import steps_of
-from rnnkit.workspace import Memory
 
 
 class Plan:
@@ -23,8 +23,8 @@ class Plan:
 
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
         self.desc = desc
-        self._backend = backend()
-        self._packed = self._backend.pack(desc, w, Memory())
+        self._backend = backend("prepare", desc, w)
+        self._packed = self._backend.pack(desc, w.copy(), self._backend.Memory())
         self._step = self._backend.Stepper(desc, self._packed)
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Plan:
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
-        check_call("infer", self.desc, x, hx, cx, lengths)
+        check_call("infer", self.desc, x, hx, cx, lengths, self._packed)
         return Infer(*self._backend.infer(self.desc, self._packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))
 
     def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
@@ -91,7 +91,7 @@ class Plan:
                     "the reverse direction needs the whole sequence: use infer",
                 )
             )
-        checks.step("step", x, hx, cx, desc)
+        checks.step("step", x, hx, cx, desc, self._packed)
         return Infer(*self._step(x, hx, cx))
 
 
@@ -125,5 +125,7 @@ def prepare(desc: RNNDescriptor, w: Any) -> Plan:
     (4, 5)
     """
     checks.descriptor("prepare", desc)
-    checks.weights("prepare", w, desc)
+    if library_of(w) is None:
+        raise wrong_type("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
+    checks.weights("prepare", w, desc, w)
     return Plan(desc, w)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
-from rnnkit.errors import WorkspaceError, message, wrong_type
+from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.steps import Steps
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
@@ -67,8 +67,9 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int) -> int:
     Returns
     -------
     int
-        Bytes of the workspace as forward leaves it. x is kept by reference and not counted; packed weights and what
-        backward works in are kept in the workspace's memory too, for the next call, and not counted either.
+        Bytes of the workspace as forward on NumPy arrays leaves it. x is kept by reference and not counted; packed
+        weights and what backward works in are kept in the workspace's memory too, for the next call, and not counted
+        either. On a GPU it is for cuDNN to say how much it reserves.
 
     Raises
     ------
@@ -93,11 +94,11 @@ class Memory:
     """Named arrays that grow and are used again: what a workspace and its successors share."""
 
     def __init__(self) -> None:
-        self._held: dict[str, np.ndarray] = {}
+        self._held: dict[str, Any] = {}
         self._lent = Lock()
         self.generation = 0
 
-    def holds(self, array: np.ndarray) -> bool:
+    def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
         return any(np.may_share_memory(array, held) for held in self._held.values())
 
@@ -112,15 +113,19 @@ class Memory:
         finally:
             self._lent.release()
 
-    def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Return an aligned array, not cleared, that is valid until the name is taken again."""
         nbytes = prod(shape) * dtype.itemsize
         held = self._held.get(name)
         if held is None or held.nbytes < nbytes:
-            room = np.empty(nbytes + ALIGNMENT, np.uint8)
-            start = -room.ctypes.data % ALIGNMENT
-            held = self._held[name] = room[start : start + nbytes]
+            held = self._held[name] = self._room(nbytes)
         return held[:nbytes].view(dtype).reshape(shape)
+
+    def _room(self, nbytes: int) -> Any:
+        """A new array of bytes, aligned."""
+        room = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % ALIGNMENT
+        return room[start : start + nbytes]
 
 
 class Workspace:
@@ -139,14 +144,24 @@ class Workspace:
         memory.generation += 1
         self.generation = memory.generation
         self.desc, self.x, self.steps, self.memory, self.seed = desc, x, steps, memory, seed
-        layout = workspace_layout(desc, steps.seq_len, steps.batch_size)
-        self.arrays = {name: memory.take(name, shape, dtype) for name, shape, dtype in layout}
+        self.arrays: dict[str, Any] = {}
+        self.record: Any = None  # what the GPU engine keeps beside arrays
+
+    def allocate(self, layout: tuple[Block, ...]) -> None:
+        """Take the arrays from the memory, not cleared: the engine's first step.
+
+        Parameters
+        ----------
+        layout : tuple of Block
+            Names, shapes and dtypes.
+        """
+        self.arrays = {name: self.memory.take(name, shape, dtype) for name, shape, dtype in layout}
 
     def __repr__(self) -> str:
         steps = self.steps
         return f"<Workspace of {self.desc}, seq_len={steps.seq_len}, batch_size={steps.batch_size}>"
 
-    def hidden(self, layer: int, direction: int = 0) -> np.ndarray:
+    def hidden(self, layer: int, direction: int = 0) -> Any:
         """Return the hidden state after every step, before dropout.
 
         Parameters
@@ -166,14 +181,16 @@ class Workspace:
         ------
         WorkspaceError
             The workspace's memory has been used by a later forward.
+        BackendError
+            The layer is not the last one, and the network ran on a GPU: cuDNN does not show its states.
         TypeError, ValueError
             `layer` or `direction` is no int, or out of range.
         """
         self._check_place("hidden", layer, direction)
         size = self.desc.output_size
-        return self._states(f"hidden_l{layer}")[:, :, direction * size : (direction + 1) * size]
+        return self._states("hidden", f"hidden_l{layer}")[:, :, direction * size : (direction + 1) * size]
 
-    def cell(self, layer: int, direction: int = 0) -> np.ndarray:
+    def cell(self, layer: int, direction: int = 0) -> Any:
         """Return the cell state after every step (LSTM).
 
         Parameters
@@ -193,17 +210,25 @@ class Workspace:
         ------
         WorkspaceError
             The workspace's memory has been used by a later forward.
+        BackendError
+            The network ran on a GPU: cuDNN does not show its cells.
         TypeError, ValueError
             `layer` or `direction` is no int, or out of range, or the mode has no cell.
         """
         self._check_place("cell", layer, direction)
         if not self.desc.has_cell:
             raise ValueError(message("cell", "mode", 'be "lstm"', repr(self.desc.mode)))
-        return self._states(f"cell_{layer * self.desc.num_directions + direction}")
+        return self._states("cell", f"cell_{layer * self.desc.num_directions + direction}")
 
-    def _states(self, name: str) -> np.ndarray:
-        view = self.arrays[name][1 : self.steps.seq_len + 1]
-        view.flags.writeable = False
+    def _states(self, function: str, name: str) -> Any:
+        if name not in self.arrays:
+            shown = f"hidden({self.desc.num_layers - 1})"
+            cure = "cuDNN keeps the others to itself: run the network on NumPy arrays to see them"
+            raise BackendError(message(function, "the states of a GPU", f"be those of {shown}", name, cure))
+        states, seq_len = self.arrays[name], self.steps.seq_len
+        view = states[1 : seq_len + 1] if len(states) > seq_len else states  # there are initial states in front, or not
+        if isinstance(view, np.ndarray):
+            view.flags.writeable = False
         return view
 
     def _check_place(self, function: str, layer: int, direction: int) -> None:

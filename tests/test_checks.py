@@ -19,6 +19,15 @@ class Subclass(np.ndarray):
     pass
 
 
+# These also take an array beside which the others must be: one on the host.
+PLACED = (checks.array, checks.hidden, checks.cell, checks.dy, checks.weights, checks.weight_gradient)
+HOST = np.zeros(1)
+
+
+def run(check, *arguments):
+    return check("forward", *arguments, *([HOST] if check in PLACED else []))
+
+
 def read_only(array):
     array.flags.writeable = False
     return array
@@ -60,15 +69,15 @@ ACCEPTED = [
 
 @pytest.mark.parametrize("call", ACCEPTED, ids=lambda call: call[0].__name__)
 def test_accepted(call):
-    check, *arguments = call
-    assert check("forward", *arguments) is None
+    assert run(*call) is None
 
 
 CELL_CURE = 'only mode="lstm" has a cell'
 X_CURE = 'convert it with x.astype("float32")'
 REFUSED = [
     (checks.descriptor, ("gru",), TypeError, "desc must be an RNNDescriptor, got str"),
-    (checks.inputs, ([[[0.0]]], checks.SEQUENCE_DIMS, GRU), TypeError, "x must be a numpy.ndarray, got list"),
+    (checks.inputs, ([[[0.0]]], checks.SEQUENCE_DIMS, GRU), TypeError,
+     "x must be a numpy.ndarray or a cupy.ndarray, got list"),
     (checks.inputs, (zeros(7, 2, 3, dtype="float64"), checks.SEQUENCE_DIMS, GRU), TypeError,
      f"x must be float32 as the descriptor says, got float64; {X_CURE}"),
     (checks.inputs, (zeros(7, 2, 3, dtype="int64"), checks.SEQUENCE_DIMS, GRU), TypeError,
@@ -128,5 +137,5 @@ REFUSED = [
 @pytest.mark.parametrize(("check", "arguments", "kind", "text"), REFUSED, ids=[case[-1] for case in REFUSED])
 def test_refused(check, arguments, kind, text):
     with pytest.raises(kind) as caught:
-        check("forward", *arguments)
+        run(check, *arguments)
     assert str(caught.value) == f"forward: {text}"

@@ -38,6 +38,7 @@ def test_defaults():
         "cell_clip": None,
         "reset_after": True,
         "dtype": "float32",
+        "allow_tf32": False,
     }
 
 
@@ -79,12 +80,13 @@ def test_numpy_scalars_are_stored_as_python_values():
         dropout=np.float32(0.5), proj_size=np.int16(2), cell_clip=[np.float64(-1), 1], reset_after=np.True_,
     )
     stored = [getattr(desc, field.name) for field in dataclasses.fields(desc)]
-    assert stored == ["lstm", 3, 5, 2, True, "both", "linear", 2, 0.5, (-1.0, 1.0), True, "float32"]
-    assert [type(value) for value in stored] == [str, int, int, int, bool, str, str, int, float, tuple, bool, str]
+    assert stored == ["lstm", 3, 5, 2, True, "both", "linear", 2, 0.5, (-1.0, 1.0), True, "float32", False]
+    kinds = [str, int, int, int, bool, str, str, int, float, tuple, bool, str, bool]
+    assert [type(value) for value in stored] == kinds
     assert [type(bound) for bound in desc.cell_clip] == [float, float]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_dtype_as_string_dtype_or_type(dtype):
     for given in (dtype, np.dtype(dtype), np.dtype(dtype).type):
         desc = RNNDescriptor("gru", 3, 5, dtype=given)
@@ -108,6 +110,7 @@ def refused(mode="lstm", input_size=3, hidden_size=5, **options):
 
 MODE_LIST = '"rnn_relu" or "rnn_tanh" or "lstm" or "gru"'
 BIAS_LIST = '"both" or "input" or "recurrent" or "none"'
+DTYPE = 'dtype must be "float32" or "float64" or "float16" or "bfloat16"'
 REFUSED = [
     (refused("LSTM"), ValueError, f"mode must be {MODE_LIST}, got 'LSTM'"),
     (refused(3), TypeError, f"mode must be {MODE_LIST}, got int"),
@@ -150,12 +153,15 @@ REFUSED = [
     (refused(reset_after=0), TypeError, "reset_after must be a bool, got int"),
     (refused(reset_after=False), ValueError,
      'reset_after must be True with mode="lstm", got False; only mode="gru" has two formulas'),
-    (refused(dtype="float16"), ValueError, "dtype must be \"float32\" or \"float64\", got 'float16'"),
-    (refused(dtype=np.int32), ValueError, "dtype must be \"float32\" or \"float64\", got 'int32'"),
+    (refused(dtype="float8"), ValueError, f"{DTYPE}, got 'float8'"),
+    (refused(dtype=np.int32), ValueError, f"{DTYPE}, got 'int32'"),
     (refused(dtype=np.dtype("float32").newbyteorder()), ValueError,
-     f"dtype must be \"float32\" or \"float64\", got '{np.dtype('float32').newbyteorder().str}'"),
-    (refused(dtype=None), TypeError, 'dtype must be "float32" or "float64", got NoneType'),
-    (refused(dtype=float), TypeError, 'dtype must be "float32" or "float64", got type'),
+     f"{DTYPE}, got '{np.dtype('float32').newbyteorder().str}'"),
+    (refused(dtype=None), TypeError, f"{DTYPE}, got NoneType"),
+    (refused(dtype=float), TypeError, f"{DTYPE}, got type"),
+    (refused(allow_tf32=1), TypeError, "allow_tf32 must be a bool, got int"),
+    (refused(allow_tf32=True, dtype="float64"), ValueError,
+     'allow_tf32 must be False with dtype="float64", got True; only dtype="float32" has TensorFloat-32 products'),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CORE = {"checks", "weights", "workspace", "steps", "descriptor", "errors"}
+CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors"}
 # Module -> the modules of the package that it may import. What is not listed here does not belong to the package.
 DIRECTION = {
     "__main__": {"__init__", "training", "textmodel", "corpus", "descriptor"},
@@ -23,9 +23,11 @@ DIRECTION = {
     "_cpu": {"_cpu_layer", "_cpu_backward", "kernels", *CORE - {"checks"}},
     "_cpu_backward": {"_cpu_layer", "kernels", *CORE - {"checks"}},
     "_cpu_layer": {"kernels", *CORE - {"checks"}},
-    "_gpu": {"_cudnn", *CORE - {"checks"}},
+    "_gpu": {"_gpu_context", "_cudnn", *CORE - {"checks"}},
+    "_gpu_context": {"_cudnn", "weights", "descriptor", "errors"},
     "_cudnn": {"errors"},
-    "checks": {"weights", "descriptor", "errors"},
+    "checks": {"arrays", "weights", "descriptor", "errors"},
+    "arrays": set(),
     "weights": {"descriptor", "errors"},
     "workspace": {"steps", "descriptor", "errors"},
     "steps": set(),

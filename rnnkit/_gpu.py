@@ -1,0 +1,266 @@
+"""One network on CuPy arrays: the functions of `_cpu`, run by cuDNN. Arguments are checked by `engine`.
+
+cuDNN gets dense batches only: sequences without steps are left out, and where lengths differ the valid rows are
+gathered, the longest sequence first, and what comes back is scattered. So padding is never read, whatever stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from rnnkit import _cudnn as cudnn
+from rnnkit import workspace as host
+from rnnkit._gpu_context import Setup, Shape, context
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import BackendError, message
+from rnnkit.steps import Steps, steps_of
+from rnnkit.workspace import Block, Workspace
+
+__all__ = ["Memory", "Stepper", "backward", "check", "forward", "infer", "pack"]
+
+_ALIGNMENT = 16  # bytes: the widest load of a GPU's thread
+
+
+def check(function: str, desc: RNNDescriptor) -> None:
+    """Refuse what cuDNN does not have."""
+    if not desc.reset_after:
+        cure = "cuDNN's GRU has the reset after the recurrent product alone: run this one on NumPy arrays"
+        raise BackendError(message(function, "desc.reset_after", "be True on CuPy arrays", "False", cure))
+
+
+class Memory(host.Memory):
+    """Named arrays on a GPU."""
+
+    def _room(self, nbytes: int) -> Any:
+        return cupy.empty(nbytes, np.uint8)  # CuPy's pool aligns to 512 bytes
+
+    def holds(self, array: Any) -> bool:
+        """Return whether the array may be a view of this memory."""
+        return any(cupy.may_share_memory(array, held) for held in self._held.values())
+
+
+class _Batch(NamedTuple):
+    """A dense batch, and how it is gathered from a padded one."""
+
+    shape: Shape
+    rows: Any = None  # (number of valid steps,) rows of arrays (T*N, ...) on the GPU; None: all, in their order
+    order: Any = None  # (number of sequences with steps,) on the GPU, the longest first; None: all, in their order
+
+    def gather(self, array: Any) -> Any:
+        """The valid steps of an array (T, N, ...), dense."""
+        return _dense(array if self.rows is None else array.reshape(-1, array.shape[2])[self.rows])
+
+    def gather_states(self, *states: Any) -> Iterator[Any]:
+        """Those of the sequences with steps, of states (L*D, N, ...) or None, dense."""
+        for array in states:
+            yield array if array is None else _dense(array if self.order is None else array[:, self.order])
+
+    def room(self, sequences: Any, *states: Any) -> tuple[Any, ...]:
+        """Where cuDNN may write what belongs into the arrays: themselves, or new dense ones."""
+        if self.rows is None:
+            return sequences, *states
+        shapes = [(self.rows.size, sequences.shape[2])]
+        shapes += [a if a is None else (a.shape[0], self.order.size, a.shape[2]) for a in states]
+        return tuple(shape and cupy.empty(shape, sequences.dtype) for shape in shapes)
+
+    def scatter(self, found: tuple[Any, ...], sequences: Any, *states: Any) -> None:
+        """Write what cuDNN found into the arrays: 0 beyond a sequence's length, the states of sequences with steps."""
+        if self.rows is None:
+            return
+        sequences[...] = 0
+        sequences.reshape(-1, sequences.shape[2])[self.rows] = found[0]
+        for values, array in zip(found[1:], states, strict=True):
+            if array is not None:
+                array[:, self.order] = values
+
+
+def _batch_of(steps: Steps) -> _Batch | None:
+    """The dense batch of the steps; None where there is no step."""
+    if steps.rows.size == 0:
+        return None
+    if not steps.padded:
+        return _Batch(Shape(cudnn.SEQ_MAJOR_UNPACKED, steps.seq_len, (steps.seq_len,) * steps.batch_size))
+    order = steps.batch[: steps.starts[1]]  # the first step has every sequence with steps, the longest first
+    lengths = tuple(steps.lengths[order].tolist())
+    return _Batch(Shape(cudnn.SEQ_MAJOR_PACKED, lengths[0], lengths), cupy.asarray(steps.rows), cupy.asarray(order))
+
+
+def _dense(array: Any) -> Any:
+    """The array itself or a copy, C-contiguous and aligned."""
+    array = cupy.ascontiguousarray(array)
+    return array if array.data.ptr % _ALIGNMENT == 0 else array.copy()
+
+
+def _pointer(array: Any) -> int | None:
+    return None if array is None else array.data.ptr
+
+
+@dataclass
+class _Record:
+    """What backward needs of a training forward beside the workspace's arrays."""
+
+    batch: _Batch
+    setup: Setup
+    x: Any  # dense, as y, hx and cx are
+    y: Any
+    hx: Any
+    cx: Any
+    reserve: Any
+    spent: bool = False  # backward changes the reserve: it is good for one
+    lock: Lock = field(default_factory=Lock)
+
+
+def _run(
+    desc: RNNDescriptor, w: Any, mode: int, seed: int | None, shape: Shape, x: Any, hx: Any, cx: Any, y: Any, hy: Any,
+    cy: Any, memory: Memory
+) -> tuple[Setup, Any]:
+    """cudnnRNNForward on dense arrays; returns the setup and the reserve space, which is the memory's."""
+    here = context()
+
+    def call(setup: Setup) -> tuple[Setup, Any]:
+        work = cupy.empty(setup.work_nbytes, np.uint8)
+        reserve = memory.take("reserve", (setup.reserve_nbytes,), np.dtype(np.uint8))
+        here.call(
+            "cudnnRNNForward", setup.network.rnn, mode, None, setup.x, x.data.ptr, setup.y, y.data.ptr, setup.hidden,
+            _pointer(hx), _pointer(hy), setup.cell, _pointer(cx), _pointer(cy), w.nbytes, w.data.ptr, work.nbytes,
+            work.data.ptr, reserve.nbytes, reserve.data.ptr
+        )
+        return setup, reserve
+
+    return here.run(desc, shape, mode, seed, call)
+
+
+def _final_states(desc: RNNDescriptor, batch_size: int, batch: _Batch | None, hx: Any, cx: Any) -> tuple[Any, Any]:
+    """New arrays for hy and cy. Sequences without steps have theirs from the start; None is zeros."""
+
+    def start(size: int, states: Any) -> Any:
+        shape = desc.num_pseudo_layers, batch_size, size
+        if batch is not None and batch.order is None:
+            return cupy.empty(shape, desc.np_dtype)
+        return cupy.zeros(shape, desc.np_dtype) if states is None else states.copy(order="C")
+
+    return start(desc.output_size, hx), start(desc.hidden_size, cx) if desc.has_cell else None
+
+
+def forward(desc: RNNDescriptor, w: Any, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
+    """Run the network on workspace.x and fill the workspace; returns y, its array, hy and cy."""
+    x, memory, steps = workspace.x, workspace.memory, workspace.steps
+    with x.device:
+        # Of all states the last layer's alone, which are y, are to be had: cuDNN's reserve space has the others.
+        width, name = desc.num_directions * desc.output_size, f"hidden_l{desc.num_layers - 1}"
+        workspace.allocate((Block(name, (*x.shape[:2], width), desc.np_dtype),))
+        y, batch = workspace.arrays[name], _batch_of(steps)
+        hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
+        if batch is None:
+            y[...] = 0
+            return y, hy, cy
+        hx, cx = (_keep(memory, *named) for named in zip(("hx", "cx"), batch.gather_states(hx, cx), strict=True))
+        x, outputs = batch.gather(x), batch.room(y, hy, cy)
+        seed = _seed(desc, workspace)
+        setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, x, hx, cx, *outputs, memory)
+        workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, reserve)
+        batch.scatter(outputs, y, hy, cy)
+        return y, hy, cy
+
+
+def _keep(memory: Memory, name: str, states: Any) -> Any:
+    """A copy of the initial states, which the caller may change before backward."""
+    if states is None:
+        return None
+    kept = memory.take(name, states.shape, states.dtype)
+    kept[...] = states
+    return kept
+
+
+def _seed(desc: RNNDescriptor, workspace: Workspace) -> int | None:
+    return workspace.seed if desc.num_layers > 1 else None  # else there is nothing to drop
+
+
+def backward(desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
+    """Gradients of what `forward` left in the workspace: dx, dhx, dcx and dw, which is added to where it is given."""
+    with workspace.x.device:
+        record, dtype, batch_size = workspace.record, desc.np_dtype, workspace.steps.batch_size
+        batch = record.batch if record else None
+        dhx, dcx = _final_states(desc, batch_size, batch, dhy, dcy)
+        total = cupy.zeros(w.shape, dtype) if dw is None else dw
+        if record is None:
+            return cupy.zeros(workspace.x.shape, dtype), dhx, dcx, total
+        dx, sums = cupy.empty(workspace.x.shape, dtype), _dense(total)
+        dense_dy = cupy.zeros(record.y.shape, dtype) if dy is None else batch.gather(dy)
+        found = batch.room(dx, dhx, dcx)
+        _gradients(desc, _dense(w), workspace, dense_dy, *batch.gather_states(dhy, dcy), *found, sums)
+        batch.scatter(found, dx, dhx, dcx)
+        if sums is not total:  # dw was not aligned
+            total[...] = sums
+        return dx, dhx, dcx, total
+
+
+def _gradients(
+    desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dx: Any, dhx: Any, dcx: Any,
+    dw: Any
+) -> None:
+    """cudnnRNNBackwardData and cudnnRNNBackwardWeights on dense arrays."""
+    here, record = context(), workspace.record
+    setup, reserve = _claim(desc, w, workspace, record)
+    work = cupy.empty(setup.work_nbytes, np.uint8)
+    scratch = work.nbytes, work.data.ptr, reserve.nbytes, reserve.data.ptr
+    here.call(
+        "cudnnRNNBackwardData_v8", setup.network.rnn, None, setup.y, record.y.data.ptr, dy.data.ptr, setup.x,
+        dx.data.ptr, setup.hidden, _pointer(record.hx), _pointer(dhy), dhx.data.ptr, setup.cell, _pointer(record.cx),
+        _pointer(dcy), _pointer(dcx), w.nbytes, w.data.ptr, *scratch
+    )
+    here.call(
+        "cudnnRNNBackwardWeights_v8", setup.network.rnn, cudnn.WGRAD_ADD, None, setup.x, record.x.data.ptr,
+        setup.hidden, _pointer(record.hx), setup.y, record.y.data.ptr, dw.nbytes, dw.data.ptr, *scratch
+    )
+
+
+def _claim(desc: RNNDescriptor, w: Any, workspace: Workspace, record: _Record) -> tuple[Setup, Any]:
+    """The setup and the reserve space of forward; the second time on, those of a forward that is run once more.
+
+    A copy of the reserve space would take as much memory again in each training step, where it is used once.
+    """
+    with record.lock:
+        spent, record.spent = record.spent, True
+    if not spent:
+        return record.setup, record.reserve
+    seed, inputs = _seed(desc, workspace), (record.x, record.hx, record.cx)
+    y = cupy.empty_like(record.y)
+    return _run(desc, w, cudnn.TRAINING, seed, record.batch.shape, *inputs, y, None, None, Memory())
+
+
+def pack(desc: RNNDescriptor, w: Any, memory: Memory) -> Any:
+    """The weights as `infer` takes them: as they are."""
+    return w
+
+
+def infer(desc: RNNDescriptor, packed: Any, x: Any, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
+    """Run the network and keep nothing but y, hy and cy."""
+    with x.device:
+        batch = _batch_of(steps)
+        hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
+        y = cupy.empty((*x.shape[:2], desc.num_directions * desc.output_size), x.dtype)
+        if batch is None:
+            y[...] = 0
+            return y, hy, cy
+        inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.room(y, hy, cy)
+        _run(desc, _dense(packed), cudnn.INFERENCE, None, batch.shape, *inputs, *outputs, Memory())
+        batch.scatter(outputs, y, hy, cy)
+        return y, hy, cy
+
+
+class Stepper:
+    """Runs all layers over one time step."""
+
+    def __init__(self, desc: RNNDescriptor, packed: Any) -> None:
+        self._desc, self._packed = desc, packed
+
+    def __call__(self, x: Any, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
+        y, hy, cy = infer(self._desc, self._packed, x[None], hx, cx, steps_of(1, len(x)))
+        return y[0], hy, cy

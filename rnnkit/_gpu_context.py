@@ -1,0 +1,201 @@
+"""What a call of cuDNN takes beside the arrays: a handle, an algorithm and descriptors, kept for the next call."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from ctypes import byref, c_size_t, c_void_p
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from rnnkit import _cudnn as cudnn
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import BackendError, message
+from rnnkit.weights import num_weights, weight_layout
+
+_SHAPES = 64  # shapes of batches whose descriptors a thread keeps
+# Largest hidden_size for the algorithm that keeps the weights of a small layer on the chip, and the most steps it
+# takes: PyTorch's measurements and bug reports (aten/src/ATen/native/cudnn/RNN.cpp, its issue 133751). A training step
+# takes one algorithm for both ways; the limit is that of backward.
+_SMALL_INFERENCE = {"rnn_relu": 384, "rnn_tanh": 384, "lstm": 192, "gru": 192}
+_SMALL_TRAINING = {"rnn_relu": 256, "rnn_tanh": 256, "lstm": 128, "gru": 128}
+_SMALL_STEPS = 65535
+
+
+class Shape(NamedTuple):
+    """A dense batch: sequences with steps alone, and of different lengths only where the layout is packed."""
+
+    layout: int
+    seq_len: int
+    lengths: tuple[int, ...]
+
+
+class Network(NamedTuple):
+    """An RNN descriptor, and what it refers to."""
+
+    rnn: cudnn.Descriptor
+    dropout: cudnn.Descriptor | None
+    states: Any  # of the dropout's generator
+
+
+class Setup(NamedTuple):
+    """The descriptors of a call, and the bytes of its workspace and of its reserve space."""
+
+    network: Network
+    x: cudnn.Descriptor
+    y: cudnn.Descriptor
+    hidden: cudnn.Descriptor
+    cell: cudnn.Descriptor | None
+    work_nbytes: int
+    reserve_nbytes: int
+
+
+class Context:
+    """cuDNN for one thread on one device."""
+
+    def __init__(self, device: int) -> None:
+        self.library = cudnn.load()
+        theirs, ours = self.library.ask("cudnnGetCudartVersion"), cupy.cuda.runtime.runtimeGetVersion()
+        if theirs // 1000 != ours // 1000:
+            text = f"cuDNN is for CUDA {theirs // 1000} and CuPy for CUDA {ours // 1000}: install matching ones"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self._handle = self.library.new_handle(device)
+        found = cupy.cuda.Device(device)
+        self._capability = int(found.compute_capability)  # 90 for 9.0
+        self._processors = found.attributes["MultiProcessorCount"]
+        self._refused: set[tuple[Any, ...]] = set()
+        self._kept_network = lru_cache(_SHAPES)(self._network)
+        self._kept_setup = lru_cache(_SHAPES)(self._setup)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that takes the handle first, on CuPy's current stream."""
+        self._handle.use(cupy.cuda.get_current_stream().ptr)
+        self.library.call(name, self._handle, *arguments)
+
+    def run(
+        self, desc: RNNDescriptor, shape: Shape, mode: int, seed: int | None, call: Callable[[Setup], Any]
+    ) -> Any:
+        """Call with the setup of the fastest algorithm; if cuDNN refuses that, before any work, with the standard one.
+
+        `seed` is that of dropout between layers, None without.
+        """
+        key = (desc, mode, shape)
+        algorithm = cudnn.STANDARD if key in self._refused else self._algorithm(desc, shape, mode)
+        try:
+            return call(self._find_setup(desc, shape, mode, seed, algorithm))
+        except cudnn.NotSupportedError:
+            if algorithm == cudnn.STANDARD:
+                raise
+        self._refused.add(key)
+        return call(self._find_setup(desc, shape, mode, seed, cudnn.STANDARD))
+
+    def _algorithm(self, desc: RNNDescriptor, shape: Shape, mode: int) -> int:
+        """Choose an algorithm as PyTorch does, but one for both ways of a training step."""
+        plain = desc.bias == "both" and not desc.projected and desc.dtype != "float64"
+        # That they clip the cell is documented nowhere.
+        if not plain or desc.cell_clip is not None or shape.layout == cudnn.SEQ_MAJOR_PACKED:
+            return cudnn.STANDARD
+        limit = (_SMALL_TRAINING if mode == cudnn.TRAINING else _SMALL_INFERENCE)[desc.mode]
+        if self._capability >= 60 and desc.hidden_size <= limit and shape.seq_len <= _SMALL_STEPS:
+            return cudnn.PERSIST_STATIC_SMALL_H
+        return cudnn.PERSIST_STATIC if self._persists(desc, shape) else cudnn.STANDARD
+
+    def _persists(self, desc: RNNDescriptor, shape: Shape) -> bool:
+        """Whether the algorithm with the weights in registers pays: PyTorch's rule for Ampere and later."""
+        multiples = desc.hidden_size % 128 == 0 and desc.input_size % 128 == 0 and desc.hidden_size <= 1024
+        if desc.dtype != "float16" or desc.num_pseudo_layers > 1 or not multiples or desc.mode == "gru":
+            return False
+        if self._capability < 80 or self._capability % 10 == 6 or self._processors < 98:
+            return False
+        batch = len(shape.lengths)
+        fits = desc.mode == "lstm" or batch < 96 or desc.hidden_size < 896
+        return batch % 8 == 0 and batch <= 128 and fits
+
+    def _find_setup(
+        self, desc: RNNDescriptor, shape: Shape, mode: int, seed: int | None, algorithm: int
+    ) -> Setup:
+        if seed is None:
+            return self._kept_setup(desc, shape, mode, algorithm)
+        return self._setup(desc, shape, mode, algorithm, seed)
+
+    def _setup(self, desc: RNNDescriptor, shape: Shape, mode: int, algorithm: int, seed: int | None = None) -> Setup:
+        library, count = self.library, len(shape.lengths)
+        network = self._kept_network(desc, algorithm) if seed is None else self._network(desc, algorithm, seed)
+
+        def sequences(size: int) -> cudnn.Descriptor:
+            return cudnn.sequences_descriptor(library, desc.dtype, *shape, size)
+
+        def states(size: int) -> cudnn.Descriptor:
+            return cudnn.tensor_descriptor(library, desc.dtype, (desc.num_pseudo_layers, count, size))
+
+        x, y = sequences(desc.input_size), sequences(desc.num_directions * desc.output_size)
+        work, reserve = c_size_t(), c_size_t()
+        self.call("cudnnGetRNNTempSpaceSizes", network.rnn, mode, x, byref(work), byref(reserve))
+        cell = states(desc.hidden_size) if desc.has_cell else None
+        return Setup(network, x, y, states(desc.output_size), cell, work.value, reserve.value)
+
+    def _network(self, desc: RNNDescriptor, algorithm: int, seed: int | None = None) -> Network:
+        """The descriptor of the network; with a seed one that drops outputs, its generator freshly seeded."""
+        dropout, states = (None, None) if seed is None else self._dropout(desc.dropout, seed)
+        rnn = cudnn.Descriptor(self.library, "RNN")
+        self.library.call(
+            "cudnnSetRNNDescriptor_v8", rnn, algorithm, cudnn.MODES[desc.mode], cudnn.BIASES[desc.bias],
+            int(desc.bidirectional), cudnn.INPUT_MODES[desc.input_mode], cudnn.DTYPES[desc.dtype],
+            cudnn.DTYPES["float64"] if desc.dtype == "float64" else cudnn.DTYPES["float32"], _math(desc),
+            desc.input_size, desc.hidden_size, desc.output_size, desc.num_layers, dropout, cudnn.PADDED_IO_DISABLED
+        )
+        if desc.cell_clip is not None:
+            self.library.call("cudnnRNNSetClip_v9", rnn, cudnn.CLIP_MINMAX, *desc.cell_clip)
+        if seed is None:
+            self._check_layout(desc, rnn)
+        return Network(rnn, dropout, states)
+
+    def _dropout(self, probability: float, seed: int) -> tuple[cudnn.Descriptor, Any]:
+        size, dropout = c_size_t(), cudnn.Descriptor(self.library, "Dropout")
+        self.call("cudnnDropoutGetStatesSize", byref(size))
+        states = cupy.empty(size.value, np.uint8)
+        self._handle.use(cupy.cuda.get_current_stream().ptr)
+        arguments = probability, states.data.ptr, size.value, seed
+        self.library.call("cudnnSetDropoutDescriptor", dropout, self._handle, *arguments)
+        return dropout, states
+
+    def _check_layout(self, desc: RNNDescriptor, rnn: cudnn.Descriptor) -> None:
+        """Raise unless cuDNN has the size that `weights` says, and the last matrix where that says it is."""
+        size, matrix, bias = c_size_t(), c_void_p(), c_void_p()
+        self.call("cudnnGetRNNWeightSpaceSize", rnn, byref(size))
+        last = [block for block in weight_layout(desc) if block.name.startswith("weight_hh")][-1]
+        kinds = [cudnn.Descriptor(self.library, "Tensor") for _ in range(2)]
+        start = 1 << 20  # any address but 0, which stands for an absent matrix
+        self.call(
+            "cudnnGetRNNWeightParams", rnn, desc.num_pseudo_layers - 1, size.value, start, desc.num_gates, kinds[0],
+            byref(matrix), kinds[1], byref(bias)
+        )
+        itemsize = desc.np_dtype.itemsize
+        expected = num_weights(desc) * itemsize, last.start * itemsize
+        found = size.value, (matrix.value or 0) - start
+        if found != expected:
+            text = f"have (bytes, first byte of {last.name}) {expected}"
+            raise BackendError(message("cudnnGetRNNWeightParams", "the weights", text, found))
+
+
+def _math(desc: RNNDescriptor) -> int:
+    """The cudnnMathType_t: how the factors of products may be rounded."""
+    if desc.dtype in ("float16", "bfloat16"):
+        return cudnn.TENSOR_OP_MATH
+    return cudnn.DEFAULT_MATH if desc.dtype == "float64" or desc.allow_tf32 else cudnn.FMA_MATH
+
+
+_of_this_thread = threading.local()
+
+
+def context() -> Context:
+    """The context of this thread on CuPy's current device."""
+    device = cupy.cuda.runtime.getDevice()
+    contexts = _of_this_thread.__dict__
+    if device not in contexts:
+        contexts[device] = Context(device)
+    return contexts[device]

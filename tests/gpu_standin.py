@@ -1,0 +1,34 @@
+"""The GPU engine without a GPU: CuPy and libcudnn replaced by their stand-ins."""
+
+import sys
+from contextlib import contextmanager
+
+import pytest
+import standin_cupy
+from standin_cudnn import CudnnStandIn
+
+import rnnkit
+from rnnkit import _cudnn
+
+ENGINE = ("_gpu", "_gpu_context")
+
+
+@contextmanager
+def standin_gpu():
+    """A CudnnStandIn that the GPU engine, imported anew, uses; raise at the end if it was called wrongly."""
+    standin = CudnnStandIn()
+    standin.current_stream = lambda: standin_cupy.Stream.current.ptr
+    library = _cudnn.Library(standin.dll())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_cudnn, "load", lambda: library)
+        patch.setitem(sys.modules, "cupy", standin_cupy)
+        kept = {name: (sys.modules.pop(f"rnnkit.{name}", None), rnnkit.__dict__.pop(name, None)) for name in ENGINE}
+        try:
+            yield standin
+        finally:
+            for name, (module, _) in kept.items():
+                sys.modules.pop(f"rnnkit.{name}", None)
+                rnnkit.__dict__.pop(name, None)
+                if module is not None:
+                    sys.modules[f"rnnkit.{name}"] = rnnkit.__dict__[name] = module
+    assert not standin.errors, standin.errors

@@ -1,0 +1,161 @@
+"""A stand-in for CuPy: its arrays are around NumPy's, on pretended GPUs. What CuPy refuses, it refuses.
+
+Install it as `sys.modules["cupy"]`. It has what rnnkit's GPU engine uses, nothing more.
+"""
+
+import types
+
+import numpy as np
+
+ALIGNMENT = 512  # bytes, as CuPy's memory pool has it
+GARBAGE = 0xFF  # of every byte of new memory: NaN in every floating-point type
+
+
+class Device:
+    current = 0
+    attributes = {"MultiProcessorCount": 132}
+    compute_capability = "90"
+
+    def __init__(self, number):
+        self.id = int(number)
+        self.before = []
+
+    def __eq__(self, other):
+        return self.id == other.id
+
+    def __enter__(self):
+        self.before.append(Device.current)
+        Device.current = self.id
+
+    def __exit__(self, *error):
+        Device.current = self.before.pop()
+
+
+class Stream:
+    current = None
+
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+    def __enter__(self):
+        self.before, Stream.current = Stream.current, self
+
+    def __exit__(self, *error):
+        Stream.current = self.before
+
+
+Stream.current = Stream(0)
+
+
+class Pointer:
+    def __init__(self, address):
+        self.ptr = address
+
+
+class ndarray:  # noqa: N801
+    """What rnnkit uses of cupy.ndarray, around a NumPy array. It does not mix with NumPy's arrays."""
+
+    __hash__ = None
+
+    def __init__(self, values, number=None):
+        self.values, self.number = values, Device.current if number is None else number
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
+
+    def _like(self, values):
+        return ndarray(values, self.number)
+
+    def __getitem__(self, index):
+        return self._like(self.values[plain(index)])
+
+    def __setitem__(self, index, value):
+        self.values[plain(index)] = plain(value)
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getattr__(self, name):
+        if name in ("shape", "dtype", "ndim", "size", "nbytes", "flags", "strides"):
+            return getattr(self.values, name)
+        raise AttributeError(name)
+
+    def reshape(self, *shape):
+        return self._like(self.values.reshape(*shape))
+
+    def view(self, dtype):
+        return self._like(self.values.view(dtype))
+
+    def swapaxes(self, a, b):
+        return self._like(self.values.swapaxes(a, b))
+
+    def copy(self, order="C"):
+        return asarray(self.values.copy(order))
+
+    @property
+    def data(self):
+        return Pointer(self.values.ctypes.data if self.size else 0)
+
+    @property
+    def device(self):
+        return Device(self.number)
+
+    def get(self):
+        return self.values.copy()
+
+
+def plain(value):
+    """Indices and values as NumPy takes them; its own arrays are refused."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    if isinstance(value, np.ndarray):
+        raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+    return value.values if isinstance(value, ndarray) else value
+
+
+def empty(shape, dtype=np.float64):
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    room = np.full(nbytes + ALIGNMENT, GARBAGE, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return ndarray(room[start : start + nbytes].view(dtype).reshape(shape))
+
+
+def zeros(shape, dtype=np.float64):
+    array = empty(shape, dtype)
+    array[...] = 0
+    return array
+
+
+def asarray(values):
+    if isinstance(values, ndarray):
+        return values
+    values = np.asarray(values)
+    array = empty(values.shape, values.dtype)
+    array.values[...] = values
+    return array
+
+
+def asnumpy(array):
+    return array.get() if isinstance(array, ndarray) else np.asarray(array)
+
+
+def empty_like(array):
+    return empty(array.shape, array.dtype)
+
+
+def ascontiguousarray(array):
+    return array if array.flags.c_contiguous else asarray(array.values)
+
+
+def may_share_memory(a, b):
+    return np.may_share_memory(a.values, b.values)
+
+
+cuda = types.SimpleNamespace(
+    Device=Device,
+    Stream=Stream,
+    is_available=lambda: True,
+    get_current_stream=lambda: Stream.current,
+    runtime=types.SimpleNamespace(runtimeGetVersion=lambda: 13020, getDevice=lambda: Device.current),
+)
