@@ -133,7 +133,7 @@ class Library:
         lines: list[str] = []
 
         def listen(severity: int, data: int, debug: int, message: int) -> None:
-            lines.extend(line for line in _strings(message) if "Reason" in line)
+            lines.extend(line.partition("Reason: ")[2] for line in _strings(message) if "Reason: " in line)
 
         callback = ctypes.CFUNCTYPE(None, c_int, c_void_p, c_void_p, c_void_p)(listen)
         with self._explaining:

@@ -17,6 +17,33 @@ settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=Tr
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
 
+@pytest.fixture
+def standin():
+    """The GPU engine runs on stand-ins for CuPy and libcudnn; what it asks of the latter is here."""
+    from gpu_standin import standin_gpu
+
+    with standin_gpu() as found:
+        yield found
+
+
+def has_gpu():
+    try:
+        import cupy
+    except ImportError:
+        return False
+    return cupy.cuda.is_available()
+
+
+@pytest.fixture(params=["stand-in", pytest.param("device", marks=pytest.mark.gpu)])
+def gpu(request):
+    """The GPU engine runs on the stand-ins, and then on the GPU if there is one."""
+    if request.param == "stand-in":
+        request.getfixturevalue("standin")
+    elif not has_gpu():
+        pytest.skip("no GPU that CuPy can use")
+    return request.param
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_kind_one_signature():
     from rnnkit.kernels import team

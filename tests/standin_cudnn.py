@@ -55,12 +55,15 @@ def put(address, values):
 
 
 class CudnnStandIn:
-    """`calls` lists what computed, `errors` what no caller may do; `unsupported` algorithms are refused by forward."""
+    """`calls` lists what computed, `refusals` what it refused, and `errors` what no caller may do.
+
+    The `unsupported` algorithms are refused by forward.
+    """
 
     def __init__(self):
         self.version = 91900
         self.objects, self.numbers = {}, itertools.count(1)
-        self.calls, self.errors, self.reason = [], [], b""
+        self.calls, self.errors, self.refusals, self.reason = [], [], [], b""
         self.callback, self.forwards = None, {}
         self.unsupported = set()  # algorithms that RNNForward refuses
         self.current_stream = lambda: 0
@@ -73,11 +76,13 @@ class CudnnStandIn:
         method = getattr(self, name)
 
         def call(*args):
-            self.reason = b""
             try:
+                if result is ctypes.c_int and "Callback" not in name:
+                    self.reason = b""
                 found = method(*args)
                 return SUCCESS if found is None else found
             except Refusal as refusal:
+                self.refusals.append(name)
                 # Why something is not supported, cuDNN tells a callback alone.
                 if refusal.status != NOT_SUPPORTED:
                     self.reason = str(refusal).encode()

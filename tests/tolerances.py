@@ -27,6 +27,17 @@ TABLE = {
     "float64": Tolerance(value=1e-13, gradient=1e-12),
 }
 
+# cuDNN sums in an order of its own, so both sides round: twice the above, and for gradients, which also sum over steps
+# and batch, a digit. TensorFloat-32 and half precision round every factor: 2**-11 (TF32, float16) or 2**-8 (bfloat16),
+# which a few dozen products and a few steps bring to ten times that.
+ON_GPU = {
+    "float32": Tolerance(value=2e-5, gradient=1e-4),
+    "float64": Tolerance(value=2e-13, gradient=1e-12),
+    "tf32": Tolerance(value=5e-3, gradient=1e-2),
+    "float16": Tolerance(value=5e-3, gradient=1e-2),
+    "bfloat16": Tolerance(value=4e-2, gradient=8e-2),
+}
+
 # Central differences in float64 with eps 6e-6 (the cube root of the machine epsilon): truncation eps**2 and rounding
 # 1e-16 / eps both stay near 4e-11 for a term of size 1; a thousand of them are summed.
 FINITE_DIFFERENCE = 1e-7
@@ -66,6 +77,16 @@ def assert_close(name, actual, expected, dtype):
 def assert_gradient_close(name, actual, expected, dtype):
     """Raise unless the gradients agree as results of `dtype` arithmetic."""
     assert_within(name, actual, expected, TABLE[dtype].gradient)
+
+
+def assert_close_on_gpu(name, actual, expected, kind):
+    """Raise unless a GPU's values agree with the host's; `kind` is a dtype or "tf32"."""
+    assert_within(name, actual, expected, ON_GPU[kind].value)
+
+
+def assert_gradient_close_on_gpu(name, actual, expected, kind):
+    """Raise unless a GPU's gradients agree with the host's."""
+    assert_within(name, actual, expected, ON_GPU[kind].gradient)
 
 
 def assert_outputs_close(actual, expected, dtype):

@@ -1,0 +1,288 @@
+"""The binding on the real libcudnn, which needs no GPU for this; the stand-in refuses what the library refuses."""
+
+import ctypes
+import importlib.util
+import os
+from ctypes import byref, c_double, c_int
+from pathlib import Path
+
+import cudnn_header
+import pytest
+from gpu_standin import standin_gpu
+
+from rnnkit import BackendError, _cudnn
+
+P, I = ctypes.c_void_p, ctypes.c_int  # noqa: E741
+READ_BACK = {  # prototypes that only this test needs
+    "cudnnGetRNNDescriptor_v8": (I, [P] * 15),
+    "cudnnRNNGetClip_v9": (I, [P, P, P, P]),
+    "cudnnGetRNNDataDescriptor": (I, [P, P, P, P, P, P, I, P, P]),
+    "cudnnGetTensorNdDescriptor": (I, [P, I, P, P, P, P]),
+}
+
+
+def installed():
+    """The folder of cuDNN's headers and library in this Python, or None."""
+    nvidia = importlib.util.find_spec("nvidia")
+    roots = [Path(root, "cudnn") for root in (nvidia and nvidia.submodule_search_locations) or ()]
+    return next((root for root in roots if (root / "lib" / "libcudnn.so.9").exists()), None)
+
+
+FOLDER = installed()
+# In continuous integration it must be there; elsewhere its half gigabyte is for who wants it.
+pytestmark = pytest.mark.skipif(
+    FOLDER is None and os.environ.get("CI") != "true", reason="cuDNN is not installed: pip install nvidia-cudnn-cu13"
+)
+
+
+@pytest.fixture(scope="module")
+def library():
+    assert FOLDER is not None, "cuDNN is not installed"
+    return _cudnn.load()
+
+
+@pytest.fixture(scope="module")
+def header():
+    return cudnn_header.read(FOLDER / "include")
+
+
+@pytest.fixture(params=["library", "stand-in"])
+def either(request, library):
+    """The real library, and the stand-in, which must answer the same."""
+    if request.param == "library":
+        yield library
+        return
+    with standin_gpu():
+        yield _cudnn.load()
+
+
+def test_it_is_loaded_once(library):
+    assert library.version // 10000 == 9
+    assert library.ask("cudnnGetCudartVersion") >= 12000
+    assert _cudnn.load() is library
+    again = _cudnn.load.__wrapped__()  # finds the loaded one
+    assert again._functions["cudnnGetVersion"]() == library.version
+
+
+def test_prototypes_are_those_of_the_header(header):
+    found = cudnn_header.prototypes(header)
+    expected = {**_cudnn.SIGNATURES, **READ_BACK}
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_numbers_are_those_of_the_header(header):
+    found = cudnn_header.enumerators(header)
+    numbers = {
+        "CUDNN_RNN_ALGO_STANDARD": _cudnn.STANDARD,
+        "CUDNN_RNN_ALGO_PERSIST_STATIC": _cudnn.PERSIST_STATIC,
+        "CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H": _cudnn.PERSIST_STATIC_SMALL_H,
+        "CUDNN_FWD_MODE_INFERENCE": _cudnn.INFERENCE,
+        "CUDNN_FWD_MODE_TRAINING": _cudnn.TRAINING,
+        "CUDNN_RNN_RELU": _cudnn.MODES["rnn_relu"],
+        "CUDNN_RNN_TANH": _cudnn.MODES["rnn_tanh"],
+        "CUDNN_LSTM": _cudnn.MODES["lstm"],
+        "CUDNN_GRU": _cudnn.MODES["gru"],
+        "CUDNN_RNN_NO_BIAS": _cudnn.BIASES["none"],
+        "CUDNN_RNN_SINGLE_INP_BIAS": _cudnn.BIASES["input"],
+        "CUDNN_RNN_SINGLE_REC_BIAS": _cudnn.BIASES["recurrent"],
+        "CUDNN_RNN_DOUBLE_BIAS": _cudnn.BIASES["both"],
+        "CUDNN_UNIDIRECTIONAL": int(False),
+        "CUDNN_BIDIRECTIONAL": int(True),
+        "CUDNN_LINEAR_INPUT": _cudnn.INPUT_MODES["linear"],
+        "CUDNN_SKIP_INPUT": _cudnn.INPUT_MODES["skip"],
+        "CUDNN_RNN_CLIP_MINMAX": _cudnn.CLIP_MINMAX,
+        "CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED": _cudnn.SEQ_MAJOR_UNPACKED,
+        "CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED": _cudnn.SEQ_MAJOR_PACKED,
+        "CUDNN_WGRAD_MODE_ADD": _cudnn.WGRAD_ADD,
+        "CUDNN_DEFAULT_MATH": _cudnn.DEFAULT_MATH,
+        "CUDNN_TENSOR_OP_MATH": _cudnn.TENSOR_OP_MATH,
+        "CUDNN_FMA_MATH": _cudnn.FMA_MATH,
+        "CUDNN_DATA_FLOAT": _cudnn.DTYPES["float32"],
+        "CUDNN_DATA_DOUBLE": _cudnn.DTYPES["float64"],
+        "CUDNN_DATA_HALF": _cudnn.DTYPES["float16"],
+        "CUDNN_DATA_BFLOAT16": _cudnn.DTYPES["bfloat16"],
+        "CUDNN_STATUS_NOT_SUPPORTED": 1000 * _cudnn.NOT_SUPPORTED,
+    }
+    assert {name: found.get(name) for name in numbers} == numbers
+
+
+# What is set can be read back
+
+
+def read_back(library, name, *arguments):
+    """Call a function of READ_BACK on the loaded library."""
+    function = getattr(ctypes.CDLL("libcudnn.so.9", mode=os.RTLD_NOLOAD | os.RTLD_NOW), name)
+    function.restype, function.argtypes = READ_BACK[name]
+    assert function(*arguments) == 0, name
+
+
+RNN = dict(
+    algo=0, mode=2, bias=2, direction=1, input_mode=0, dtype=0, precision=0, math=3, input_size=3, hidden_size=5,
+    proj_size=5, layers=2, dropout=None, flags=0,
+)
+
+
+def set_rnn(library, **changes):
+    descriptor = _cudnn.Descriptor(library, "RNN")
+    library.call("cudnnSetRNNDescriptor_v8", descriptor, *{**RNN, **changes}.values())
+    return descriptor
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(proj_size=4, bias=1), dict(algo=3, mode=3, math=0, dtype=2)])
+def test_an_rnn_descriptor(library, changes):
+    descriptor = set_rnn(library, **changes)
+    found = [c_int() for _ in range(12)]
+    dropout, flags = P(), ctypes.c_uint(7)
+    read_back(library, "cudnnGetRNNDescriptor_v8", descriptor, *map(byref, found), byref(dropout), byref(flags))
+    values = [number.value for number in found] + [dropout.value, flags.value]
+    assert values == list({**RNN, **changes}.values())
+
+
+@pytest.mark.parametrize("bounds", [(-0.25, 0.5), (float("-inf"), 1.0), (0.0, float("inf"))])
+def test_a_clip(library, bounds):
+    descriptor, mode, low, high = set_rnn(library), c_int(), c_double(), c_double()
+    library.call("cudnnRNNSetClip_v9", descriptor, _cudnn.CLIP_MINMAX, *bounds)
+    read_back(library, "cudnnRNNGetClip_v9", descriptor, byref(mode), byref(low), byref(high))
+    assert (mode.value, low.value, high.value) == (_cudnn.CLIP_MINMAX, *bounds)
+
+
+@pytest.mark.parametrize("dtype", _cudnn.DTYPES)
+def test_sequences(library, dtype):
+    descriptor = _cudnn.sequences_descriptor(library, dtype, _cudnn.SEQ_MAJOR_PACKED, 5, (5, 3, 1), 4)
+    found, lengths, padding = [c_int() for _ in range(5)], (c_int * 3)(), c_double(1)
+    read_back(library, "cudnnGetRNNDataDescriptor", descriptor, *map(byref, found), 3, lengths, byref(padding))
+    assert [number.value for number in found] == [_cudnn.DTYPES[dtype], _cudnn.SEQ_MAJOR_PACKED, 5, 3, 4]
+    itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
+    assert list(lengths) == [5, 3, 1] and bytes(padding)[:itemsize] == bytes(itemsize)
+
+
+def test_a_tensor(library):
+    descriptor = _cudnn.tensor_descriptor(library, "float64", (4, 3, 5))
+    dtype, count, dims, strides = c_int(), c_int(), (c_int * 3)(), (c_int * 3)()
+    read_back(library, "cudnnGetTensorNdDescriptor", descriptor, 3, byref(dtype), byref(count), dims, strides)
+    assert (dtype.value, count.value) == (1, 3)
+    assert (list(dims), list(strides)) == ([4, 3, 5], [15, 5, 1])
+
+
+# What is refused, by both
+
+REFUSED_RNN = [
+    (dict(proj_size=0), 2, "projSize <= 0"),
+    (dict(proj_size=6), 3, "projSize"),
+    (dict(proj_size=4, mode=3), 3, "projSize"),
+    (dict(proj_size=4, algo=3), 3, "projSize"),
+    (dict(bias=0, algo=1), 3, "biasMode != CUDNN_RNN_DOUBLE_BIAS"),
+    (dict(bias=1, algo=3), 3, "biasMode != CUDNN_RNN_DOUBLE_BIAS"),
+    (dict(dtype=1, precision=1, algo=1), 3, ""),
+    (dict(dtype=1, precision=1, algo=3), 3, ""),
+    (dict(dtype=0, precision=1), 3, ""),
+    (dict(dtype=1, precision=0), 3, ""),
+    (dict(dtype=9, precision=9), 3, ""),
+    (dict(input_size=0), 2, ""),
+    (dict(hidden_size=0), 2, ""),
+    (dict(layers=0), 2, ""),
+    (dict(flags=2), 2, ""),
+]
+ACCEPTED_RNN = [
+    *(dict(mode=mode, bias=bias) for mode in range(4) for bias in range(4)),
+    *(dict(algo=algo, mode=mode) for mode in range(4) for algo in (1, 3)),
+    *(dict(dtype=dtype, precision=precision) for dtype, precision in ((1, 1), (2, 0), (9, 0))),
+    dict(proj_size=4),
+    dict(input_mode=1, input_size=5),
+]
+
+
+@pytest.mark.parametrize(("changes", "status", "reason"), REFUSED_RNN, ids=str)
+def test_a_refused_rnn_descriptor(either, changes, status, reason):
+    kind = _cudnn.NotSupportedError if status == _cudnn.NOT_SUPPORTED else _cudnn.CudnnError
+    with pytest.raises(kind) as caught:
+        set_rnn(either, **changes)
+    assert type(caught.value) is kind and isinstance(caught.value, BackendError)
+    assert caught.value.status // 1000 == status and caught.value.function == "cudnnSetRNNDescriptor_v8"
+    assert reason in str(caught.value) and "it gives no reason" not in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", ACCEPTED_RNN, ids=str)
+def test_an_accepted_rnn_descriptor(either, changes):
+    set_rnn(either, **changes)
+
+
+@pytest.mark.parametrize("bounds", [(1.0, -1.0), (float("nan"), 1.0), (0.0, float("nan"))])
+def test_a_refused_clip(either, bounds):
+    with pytest.raises(_cudnn.CudnnError, match="BAD_PARAM"):
+        either.call("cudnnRNNSetClip_v9", set_rnn(either), _cudnn.CLIP_MINMAX, *bounds)
+
+
+UNPACKED, PACKED = _cudnn.SEQ_MAJOR_UNPACKED, _cudnn.SEQ_MAJOR_PACKED
+
+
+@pytest.mark.parametrize(
+    ("layout", "seq_len", "lengths", "size"),
+    [
+        (UNPACKED, 4, (5, 1), 3),
+        (UNPACKED, 4, (-1, 1), 3),
+        (UNPACKED, 0, (0,), 3),
+        (UNPACKED, 4, (), 3),
+        (UNPACKED, 4, (4, 1), 0),
+        (PACKED, 4, (3, 4), 3),
+        (PACKED, 4, (4, 0), 3),
+        (PACKED, 4, (3, 2), 3),
+    ],
+)
+def test_refused_sequences(either, layout, seq_len, lengths, size):
+    with pytest.raises(_cudnn.CudnnError, match="BAD_PARAM"):
+        _cudnn.sequences_descriptor(either, "float32", layout, seq_len, lengths, size)
+
+
+@pytest.mark.parametrize(
+    ("layout", "lengths"), [(UNPACKED, (4, 4)), (UNPACKED, (0, 3)), (PACKED, (4, 4)), (PACKED, (4, 1))]
+)
+def test_accepted_sequences(either, layout, lengths):
+    _cudnn.sequences_descriptor(either, "float32", layout, 4, lengths, 3)
+
+
+# Errors and loading
+
+
+def test_asking_for_a_reason_leaves_the_callback_of_the_process(library):
+    heard = []
+    kind = ctypes.CFUNCTYPE(None, c_int, P, P, P)
+    callback = kind(lambda *arguments: heard.append(arguments))
+    mine = ctypes.cast(callback, P)
+
+    def registered():
+        mask, data, function = ctypes.c_uint(), P(), P()
+        library.ask("cudnnGetCallback", byref(mask), byref(data), byref(function))
+        return mask.value, data.value, function.value
+
+    library.ask("cudnnSetCallback", 0b1100, 5, mine)
+    try:
+        before = registered()
+        assert before[1:] == (5, mine.value)
+        with pytest.raises(_cudnn.NotSupportedError):
+            set_rnn(library, bias=0, algo=1)
+        assert registered() == before
+    finally:
+        library.ask("cudnnSetCallback", 0, None, None)
+
+
+def test_a_library_that_is_not_there(monkeypatch, tmp_path):
+    other = tmp_path / "libcudnn.so.9"
+    other.write_text("not a library")
+    for path in (other, tmp_path / "nothing"):
+        monkeypatch.setenv("RNNKIT_CUDNN", str(path))
+        with pytest.raises(BackendError, match=rf"load: cuDNN must be a library that can be loaded, got {path}"):
+            _cudnn.load.__wrapped__()
+
+
+def test_a_library_of_another_kind(monkeypatch):
+    monkeypatch.setenv("RNNKIT_CUDNN", "libm.so.6")
+    with pytest.raises(BackendError, match="load: cuDNN must have cudnnGetVersion"):
+        _cudnn.load.__wrapped__()
+
+
+def test_a_library_of_another_version():
+    with standin_gpu() as standin:
+        standin.version = 8907
+        with pytest.raises(BackendError, match="load: cuDNN must be of version 9, got 8907"):
+            _cudnn.Library(standin.dll())

@@ -1,0 +1,292 @@
+"""The same problems on the GPU as on the host: on the stand-ins everywhere, and on a device where there is one."""
+
+import sys
+
+import gpu as on_gpu
+import numpy as np
+import pytest
+from gpu import CELLS, LENGTHS, assert_as_on_the_host, fetched, moved
+from problems import Problem, smooth
+from tolerances import (
+    GRADIENTS,
+    OUTPUTS,
+    assert_close_on_gpu,
+    assert_gradient_close_on_gpu,
+    assert_same_results,
+)
+
+import rnnkit
+
+TWO_LAYERS = Problem(mode="lstm", num_layers=2, bidirectional=True, lengths=(2, 0, 4))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell(gpu, cell, directions, lengths):
+    options = dict(num_layers=2, bidirectional=directions == 2, lengths=LENGTHS[lengths])
+    assert_as_on_the_host(smooth(Problem(**CELLS[cell], **options)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("bias", ["both", "input", "recurrent", "none"])
+@pytest.mark.parametrize("mode", ["rnn_relu", "rnn_tanh", "lstm", "gru"])
+def test_every_bias(gpu, mode, bias, dtype):
+    assert_as_on_the_host(smooth(Problem(mode=mode, bias=bias, dtype=dtype, lengths=(4, 1, 3))))
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("mode", ["rnn_relu", "rnn_tanh", "lstm", "gru"])
+def test_skip_input(gpu, mode, directions):
+    sizes = dict(input_mode="skip", input_size=4, num_layers=2, bidirectional=directions == 2)
+    assert_as_on_the_host(smooth(Problem(mode=mode, **sizes)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 33, 65])
+@pytest.mark.parametrize("mode", ["rnn_tanh", "lstm", "gru"])
+def test_sizes_around_those_of_tiles(gpu, mode, size, dtype):
+    """float32 takes the algorithm for small layers too."""
+    assert_as_on_the_host(Problem(mode=mode, hidden_size=size, input_size=size, dtype=dtype, seq_len=9))
+
+
+@pytest.mark.parametrize("options", [dict(seq_len=0), dict(batch_size=0), dict(seq_len=1, batch_size=1)])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_extreme_sizes(gpu, mode, options):
+    assert_as_on_the_host(Problem(mode=mode, **options))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_states_and_gradients_that_are_not_given(gpu, lengths):
+    problem = Problem(mode="lstm", num_layers=2, states=False, lengths=LENGTHS[lengths])
+    assert_as_on_the_host(problem)
+    expected = problem.forward().workspace
+    workspace = on_gpu.forward(problem).workspace
+    found = fetched(rnnkit.backward(problem.desc, *moved(problem.w), workspace))
+    assert_same_results(found, rnnkit.backward(problem.desc, problem.w, expected), GRADIENTS)
+
+
+@pytest.mark.parametrize("kind", ["tf32", "float16", "bfloat16"])
+@pytest.mark.parametrize("lengths", [None, (2, 0, 4)])
+def test_coarser_arithmetic(gpu, kind, lengths):
+    problem = Problem(mode="lstm", dtype="float32", lengths=lengths)
+    desc = rnnkit.RNNDescriptor("lstm", 3, 4, **(dict(allow_tf32=True) if kind == "tf32" else dict(dtype=kind)))
+    arrays = moved(*(array.astype(desc.np_dtype) for array in problem.inputs))
+    found = rnnkit.forward(desc, *arrays, lengths=lengths)
+    gradients = rnnkit.backward(desc, arrays[0], found.workspace, *moved(problem.dy.astype(desc.np_dtype)))
+    assert {array.dtype for array in (*found[:3], *gradients)} == {desc.np_dtype}
+    expected = problem.forward()
+    for name in OUTPUTS:
+        assert_close_on_gpu(name, getattr(found, name).get(), getattr(expected, name), kind)
+    expected = rnnkit.backward(problem.desc, problem.w, expected.workspace, problem.dy)
+    for name in GRADIENTS:
+        assert_gradient_close_on_gpu(name, getattr(gradients, name).get(), getattr(expected, name), kind)
+
+
+def test_padding_is_never_read(gpu):
+    problem = TWO_LAYERS
+    expected = on_gpu.step(problem)
+    x, dy = problem.x.copy(), problem.dy.copy()
+    x[~problem.valid] = dy[~problem.valid] = np.nan
+    w, hx, cx, x, dy = moved(problem.w, problem.hx, problem.cx, x, dy)
+    forward = rnnkit.forward(problem.desc, w, x, hx, cx, lengths=problem.lengths)
+    gradients = rnnkit.backward(problem.desc, w, forward.workspace, dy, *moved(problem.dhy, problem.dcy))
+    assert_same_results(fetched(forward), expected[0], OUTPUTS)
+    assert_same_results(fetched(gradients), expected[1], GRADIENTS)
+
+
+@pytest.mark.parametrize("mode", ["rnn_relu", "rnn_tanh", "lstm", "gru"])
+def test_a_nan_stays_one(gpu, mode):
+    problem = Problem(mode=mode)
+    w, x, hx, cx = moved(*problem.inputs)
+    x[1, 2, 0] = np.nan
+    y = rnnkit.forward(problem.desc, w, x, hx, cx).y.get()
+    assert np.isnan(y[1:, 2]).all() and not np.isnan(y[:, :2]).any() and not np.isnan(y[0]).any()
+
+
+def test_arrays_that_are_not_dense_or_aligned(gpu):
+    problem = Problem(mode="lstm", num_layers=2)
+    expected = on_gpu.step(problem)
+    cupy = sys.modules["cupy"]
+
+    def shifted(array):
+        room = cupy.zeros(array.size + 1, array.dtype)
+        room[1:] = cupy.asarray(array.reshape(-1))
+        return room[1:].reshape(array.shape)
+
+    w, hx, cx, dhy, dcy = map(shifted, (problem.w, problem.hx, problem.cx, problem.dhy, problem.dcy))
+    x, dy = (cupy.asarray(a.swapaxes(0, 1).copy()).swapaxes(0, 1) for a in (problem.x, problem.dy))
+    assert not x.flags.c_contiguous
+    forward = rnnkit.forward(problem.desc, w, x, hx, cx)
+    dw = shifted(np.ones_like(problem.w))
+    gradients = rnnkit.backward(problem.desc, w, forward.workspace, dy, dhy, dcy, dw=dw)
+    assert_same_results(fetched(forward), expected[0], OUTPUTS)
+    assert_same_results(fetched(gradients), expected[1], GRADIENTS[:3])
+    assert gradients.dw is dw
+    assert_gradient_close_on_gpu("dw", dw.get(), expected[1].dw + 1, "float64")
+
+
+def test_the_gradient_of_weights_is_added(gpu):
+    (dw,) = moved(np.ones_like(TWO_LAYERS.w))
+    _, gradients, workspace = on_gpu.step(TWO_LAYERS)
+    for _ in range(2):
+        on_gpu.backward(TWO_LAYERS, workspace, dw=dw)
+    assert_gradient_close_on_gpu("dw", dw.get(), 2 * gradients.dw + 1, "float64")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("lengths", [None, (2, 0, 4)])
+def test_backward_any_number_of_times(gpu, dropout, lengths):
+    problem = TWO_LAYERS.twin(dropout=dropout, lengths=lengths)
+    _, first, workspace = on_gpu.step(problem)
+    for _ in range(2):
+        assert_same_results(on_gpu.backward(problem, workspace), first, GRADIENTS)
+
+
+def test_inputs_are_not_changed(gpu):
+    arrays = moved(*TWO_LAYERS.inputs, *TWO_LAYERS.cotangents)
+    w, x, hx, cx, dy, dhy, dcy = arrays
+    workspace = rnnkit.forward(TWO_LAYERS.desc, w, x, hx, cx, lengths=TWO_LAYERS.lengths).workspace
+    rnnkit.backward(TWO_LAYERS.desc, w, workspace, dy, dhy, dcy)
+    for found, expected in zip(arrays, (*TWO_LAYERS.inputs, *TWO_LAYERS.cotangents), strict=True):
+        assert found.get().tobytes() == expected.tobytes()
+
+
+# A ReLU network that shows what dropout does: a layer of ones, and one that passes on what it gets.
+SHOWN = Problem(mode="rnn_relu", hidden_size=64, num_layers=2, bias="input", seq_len=50, batch_size=8, states=False)
+
+
+def shown(dropout, seed):
+    desc = SHOWN.twin(dropout=dropout).desc
+    w = np.zeros_like(SHOWN.w)
+    views = rnnkit.weight_views(desc, w)
+    views["bias_ih_l0"][:] = 1
+    views["weight_ih_l1"][:] = np.eye(SHOWN.hidden_size)
+    w, x = moved(w, SHOWN.x)
+    result = rnnkit.forward(desc, w, x, seed=seed)
+    return result, rnnkit.backward(desc, w, result.workspace, *moved(np.ones_like(result.y.get()))), views
+
+
+@pytest.mark.parametrize("dropout", [0.3, 0.75])
+def test_dropout(gpu, dropout):
+    """Outputs are dropped or scaled, the gradient takes the same ones, and the seed decides which."""
+    result, gradients, _ = shown(dropout, 1)
+    y = result.y.get()
+    scale = 1 / (1 - dropout)
+    kept = y > 0
+    assert_close_on_gpu("y", y, kept * scale, "float32")
+    assert abs(kept.mean() - (1 - dropout)) < 5 * np.sqrt(dropout * (1 - dropout) / y.size)  # five standard deviations
+    # Each step and row has a mask of its own.
+    assert len(np.unique(kept.reshape(-1, kept.shape[2]), axis=0)) == kept[..., 0].size
+    bias = rnnkit.weight_views(result.workspace.desc, gradients.dw.get())["bias_ih_l0"]
+    assert_gradient_close_on_gpu("dw", bias, scale * kept.sum((0, 1)), "float32")  # as cuDNN takes the probability
+    again = shown(dropout, 1)[0]
+    assert np.array_equal(again.y.get(), y) and not np.array_equal(shown(dropout, 2)[0].y.get(), y)
+
+
+def test_a_drawn_seed_is_kept(gpu):
+    first = shown(0.5, None)[0]
+    assert np.array_equal(shown(0.5, first.workspace.seed)[0].y.get(), first.y.get())
+    assert shown(0.5, None)[0].workspace.seed != first.workspace.seed
+
+
+def test_no_dropout_in_inference(gpu):
+    problem = TWO_LAYERS.twin(dropout=0.5)
+    assert_same_results(on_gpu.infer(problem), on_gpu.infer(TWO_LAYERS), OUTPUTS)
+
+
+def test_states_may_change_after_forward(gpu):
+    problem = Problem(mode="lstm")
+    expected = on_gpu.step(problem)[1]
+    w, x, hx, cx = moved(*problem.inputs)
+    workspace = rnnkit.forward(problem.desc, w, x, hx, cx).workspace
+    hx[...] = 7
+    cx[...] = 7
+    assert_same_results(on_gpu.backward(problem, workspace), expected, GRADIENTS)
+
+
+def test_a_workspace_is_used_again(gpu):
+    problem = TWO_LAYERS.twin(lengths=None)
+    arrays = moved(*problem.inputs)
+    first = rnnkit.forward(problem.desc, *arrays)
+    reserve, y = first.workspace.record.reserve.data.ptr, first.y.data.ptr
+    second = rnnkit.forward(problem.desc, *arrays, workspace=first.workspace)
+    assert (second.workspace.record.reserve.data.ptr, second.y.data.ptr) == (reserve, y)
+    with pytest.raises(rnnkit.WorkspaceError):
+        on_gpu.backward(problem, first.workspace)
+    on_gpu.backward(problem, second.workspace)
+    wide = problem.twin(input_size=8)
+    with pytest.raises(ValueError, match="x must not view the workspace"):
+        rnnkit.forward(wide.desc, *moved(wide.w), second.y, workspace=second.workspace)
+
+
+def test_states_of_every_step(gpu):
+    expected = TWO_LAYERS.forward().workspace
+    workspace = on_gpu.forward(TWO_LAYERS).workspace
+    for direction in range(2):
+        found = workspace.hidden(1, direction).get()
+        assert_close_on_gpu("hidden", found, expected.hidden(1, direction), "float64")
+    with pytest.raises(rnnkit.BackendError, match=r"hidden: .* hidden\(1\), got hidden_l0; cuDNN keeps"):
+        workspace.hidden(0)
+    with pytest.raises(rnnkit.BackendError, match="cell: .* got cell_2; cuDNN keeps"):
+        workspace.cell(1)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_plan(gpu, cell):
+    problem = smooth(Problem(**CELLS[cell], num_layers=2))
+    w, x, hx, cx = moved(*problem.inputs)
+    plan = rnnkit.prepare(problem.desc, w)
+    w[...] = 0  # later changes do not reach it
+    expected = problem.infer()
+    on_gpu.assert_outputs_as_on_the_host(fetched(plan.infer(x, hx, cx)), expected, "float64")
+    for t in range(problem.seq_len):
+        y, hx, cx = plan.step(x[t], hx, cx)
+        assert_close_on_gpu("y", y.get(), expected.y[t], "float64")
+    assert_close_on_gpu("hy", hx.get(), expected.hy, "float64")
+
+
+def test_a_network_moves_between_devices(gpu, tmp_path):
+    net = rnnkit.LSTM(3, 4, num_layers=2, seed=0)
+    x = np.ones((5, 2, 3), "float32")
+    expected = net.infer(x).y
+    (net.weights,) = moved(net.weights)
+    result = net.forward(*moved(x))
+    assert_close_on_gpu("y", result.y.get(), expected, "float32")
+    net.weights[...] = 0
+    net.views["bias_ih_l0"][...] = 1
+    assert (net.views["bias_ih_l0"].get() == 1).all()
+    net.save(tmp_path / "net")
+    assert (rnnkit.load(tmp_path / "net").weights == net.weights.get()).all()
+
+
+def test_the_other_formula_of_the_gru(gpu):
+    problem = Problem(mode="gru", reset_after=False)
+    for call in (rnnkit.forward, rnnkit.infer):
+        with pytest.raises(rnnkit.BackendError, match="desc.reset_after must be True on CuPy arrays, got False; cuDNN"):
+            call(problem.desc, *moved(problem.w, problem.x))
+    with pytest.raises(rnnkit.BackendError, match="prepare: desc.reset_after"):
+        rnnkit.prepare(problem.desc, *moved(problem.w))
+
+
+# Half precision without a GPU
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_on_the_host(dtype):
+    desc = rnnkit.RNNDescriptor("gru", 3, 4, dtype=dtype)
+    w, x = rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 3), desc.np_dtype)
+    assert w.dtype == desc.np_dtype
+    expected = f"desc.dtype must be float32 or float64 on NumPy arrays, got {dtype}; half precision runs on a GPU"
+    for call in (lambda: rnnkit.forward(desc, w, x), lambda: rnnkit.infer(desc, w, x), lambda: rnnkit.prepare(desc, w)):
+        with pytest.raises(TypeError, match=expected):
+            call()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_saved(tmp_path, dtype):
+    net = rnnkit.GRU(3, 4, dtype=dtype, seed=0)
+    net.save(tmp_path / "net")
+    twin = rnnkit.load(tmp_path / "net")
+    assert twin.desc == net.desc and twin.weights.dtype == net.weights.dtype
+    assert twin.weights.tobytes() == net.weights.tobytes()
