@@ -25,15 +25,29 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import cases, compare, report, run
 
-    pairs = cases.select(args.cases, args.passes)
+    if args.device == "cuda" and not _gpu():
+        print("perf: --device cuda needs a GPU that CuPy can use: pip install 'rnnkit[cuda13]'", file=sys.stderr)
+        return 2
+    pairs = cases.select(args.cases, args.passes, args.device)
+    if args.tf32:
+        pairs = [(case.with_tf32(), name) for case, name in pairs if case.desc.dtype == "float32"]
     if not pairs:
         print(f"perf: --cases must match a name such as ds2/lstm/infer, got {args.cases!r}", file=sys.stderr)
         return 2
-    rows = run.run(pairs, args.against, args.threads, args.seconds, args.out)
+    threads = args.threads if args.device == "cpu" else args.threads[:1]  # that of the reference
+    rows = run.run(pairs, args.against, threads, args.seconds, args.out, args.device)
     fused = compare.fused(rows)
     if fused:
         print(fused)
     return 0 if all(row["rnnkit"] == report.OK for row in rows) else 1
+
+
+def _gpu() -> bool:
+    try:
+        import cupy
+    except ImportError:
+        return False
+    return cupy.cuda.is_available()
 
 
 def _table(args: argparse.Namespace) -> int:
@@ -75,6 +89,9 @@ def build_parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_run)
     cases = "globs of names such as ds2/lstm/infer, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
+    device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
+    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)
+    command.add_argument("--tf32", action="store_true", help="allow TensorFloat-32 on the GPU, in both engines")
     _names(command, "--against", COMPETITORS, COMPETITORS, "competitors")
     _names(command, "--passes", PASSES, PASSES, "passes")
     threads = f"numbers of threads, with commas (default: {_threads()})"

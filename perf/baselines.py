@@ -1,4 +1,7 @@
-"""The engines: each takes a case and returns what is to be timed. They are imported where they run, in a worker."""
+"""The engines: each takes a case and returns what is to be timed. They are imported where they run, in a worker.
+
+On a GPU ("cuda") rnnkit and PyTorch have the same arrays there, and a call only starts the work: `finish` waits for it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 
 import rnnkit
 from perf.cases import Case, Problem, problem
+from rnnkit.arrays import on_host
 
 RNNKIT, UNFUSED = "rnnkit", "unfused"
 COMPETITORS = ("torch", "onnxruntime", UNFUSED)
@@ -22,16 +26,24 @@ class Subject(NamedTuple):
 
     run: Callable[[], Any]  # what is timed
     results: Callable[[Any], dict[str, np.ndarray | None]]  # what `run` returned, under rnnkit's names
+    finish: Callable[[], Any] = int  # waits until all is computed
+    memory: Callable[[], int] | None = None  # bytes held on the GPU
 
 
-def prepare(engine: str, case: Case, pass_name: str, threads: int) -> Subject:
+def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str = "cpu") -> Subject:
     """Return the case ready to run."""
-    make = {RNNKIT: _rnnkit, UNFUSED: _unfused, "torch": _torch, "onnxruntime": _onnxruntime}[engine]
-    return make(problem(case, pass_name), pass_name, threads)
+    given = problem(case, pass_name)
+    if engine == RNNKIT and device == "cuda":
+        return _rnnkit_on_gpu(given, pass_name, threads)
+    if engine == "torch":
+        return _torch(given, pass_name, threads, device)
+    return {RNNKIT: _rnnkit, UNFUSED: _unfused, "onnxruntime": _onnxruntime}[engine](given, pass_name, threads)
 
 
-def refusal(engine: str, case: Case, pass_name: str) -> str | None:
+def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str | None:
     """Return why the engine cannot take part in a case, or None."""
+    if device == "cuda" and engine != "torch":
+        return "not on a GPU"
     if any(find_spec(module) is None for module in _MODULES.get(engine, ())):
         return "not installed"
     if case.alone:
@@ -49,7 +61,8 @@ def reference(case: Case, pass_name: str) -> Subject:
     given = problem(case, pass_name)
     arrays = {name: getattr(given, name) for name in ("w", "x", "hx", "cx", "dy")}
     wide = {name: None if array is None else array.astype(np.float64) for name, array in arrays.items()}
-    return _unfused(given._replace(desc=replace(given.desc, dtype="float64"), **wide), pass_name, 1)
+    desc = replace(given.desc, dtype="float64", allow_tf32=False)
+    return _unfused(given._replace(desc=desc, **wide), pass_name, 1)
 
 
 _MODULES = {"torch": ("torch",), "onnxruntime": ("onnx", "onnxruntime")}
@@ -70,12 +83,22 @@ def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
     return Subject(lambda: plan.infer(x, lengths=lengths), lambda result: _named(*result))
 
 
-def _named(y: np.ndarray, hy: np.ndarray, cy: np.ndarray | None) -> dict[str, np.ndarray | None]:
-    return {"y": y, "hy": hy, "cy": cy}
+def _named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:
+    return {"y": on_host(y), "hy": on_host(hy), "cy": None if cy is None else on_host(cy)}
+
+
+def _rnnkit_on_gpu(given: Problem, pass_name: str, threads: int) -> Subject:
+    import cupy
+
+    arrays = {name: getattr(given, name) for name in ("w", "x", "hx", "cx", "dy")}
+    moved = {name: None if array is None else cupy.asarray(array) for name, array in arrays.items()}
+    subject = _rnnkit(given._replace(**moved), pass_name, threads)
+    pool = cupy.get_default_memory_pool()
+    return subject._replace(finish=cupy.cuda.Device().synchronize, memory=pool.total_bytes)
 
 
 def _rnnkit_train(given: Problem) -> Subject:
-    desc, w, dw = given.desc, given.w, np.zeros_like(given.w)
+    desc, w, dw = given.desc, given.w, given.w.copy()
     workspace = None
 
     def run():
@@ -85,7 +108,7 @@ def _rnnkit_train(given: Problem) -> Subject:
         dw.fill(0)
         return result, rnnkit.backward(desc, w, workspace, given.dy, dw=dw)
 
-    return Subject(run, lambda done: _named(*done[0][:3]) | gradients(desc, done[1].dx, dw))
+    return Subject(run, lambda done: _named(*done[0][:3]) | gradients(desc, on_host(done[1].dx), on_host(dw)))
 
 
 def _unfused(given: Problem, pass_name: str, threads: int) -> Subject:
@@ -109,13 +132,18 @@ def _outputs(y, hy, cy, pass_name):
     return _named(y[0] if pass_name == "step" else y, hy, cy)
 
 
-def _torch(given: Problem, pass_name: str, threads: int) -> Subject:
+def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject:
     import torch
 
     torch.set_num_threads(threads)
-    module = _torch_module(torch, given)
-    x, dy = (torch.from_numpy(array) for array in (given.x, given.dy))
-    states = None if given.hx is None else tuple(torch.from_numpy(s) for s in (given.hx, given.cx) if s is not None)
+    torch.backends.cudnn.allow_tf32 = given.desc.allow_tf32
+
+    def move(array: np.ndarray) -> Any:
+        return torch.from_numpy(array).to(device)
+
+    module = _torch_module(torch, given).to(device)
+    x, dy = move(given.x), move(given.dy)
+    states = None if given.hx is None else tuple(move(s) for s in (given.hx, given.cx) if s is not None)
     states = states if states is None or given.desc.has_cell else states[0]
 
     def forward():
@@ -139,14 +167,17 @@ def _torch(given: Problem, pass_name: str, threads: int) -> Subject:
     def results(result):
         y, ends = result
         hy, cy = ends if given.desc.has_cell else (ends, None)
-        arrays = _outputs(*(None if end is None else end.detach().numpy() for end in (y, hy, cy)), pass_name)
+        arrays = _outputs(*(None if end is None else end.detach().cpu().numpy() for end in (y, hy, cy)), pass_name)
         if pass_name == "train":
-            arrays["dx"] = x.grad.numpy()
-            arrays |= {f"d{name}": parameter.grad.numpy() for name, parameter in module.named_parameters()}
+            arrays["dx"] = x.grad.cpu().numpy()
+            arrays |= {f"d{name}": parameter.grad.cpu().numpy() for name, parameter in module.named_parameters()}
         return arrays
 
     x.requires_grad_(pass_name == "train")
-    return Subject(train if pass_name == "train" else infer, results)
+    subject = Subject(train if pass_name == "train" else infer, results)
+    if device == "cpu":
+        return subject
+    return subject._replace(finish=torch.cuda.synchronize, memory=torch.cuda.memory_reserved)
 
 
 def _torch_module(torch: Any, given: Problem) -> Any:

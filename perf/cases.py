@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ class Case(NamedTuple):
     shortest: int | None = None  # lengths are drawn from shortest..seq_len; None: all are seq_len
     passes: tuple[str, ...] = ("infer", "train")
     alone: bool = False  # timed without competitors
+    device: str | None = None  # the only one that it is for, "cuda"; None: any
 
     @property
     def name(self) -> str:
@@ -40,6 +42,9 @@ class Case(NamedTuple):
     def rows(self) -> int:
         """Steps of all sequences."""
         return self.seq_len * self.batch_size if self.shortest is None else int(self.lengths.sum())
+
+    def with_tf32(self) -> Case:
+        return self._replace(desc=replace(self.desc, allow_tf32=True))
 
 
 class Problem(NamedTuple):
@@ -115,10 +120,11 @@ def least_seconds(case: Case, pass_name: str, peak: float, bandwidth: float) -> 
     return input_flops(case) / peak + max(steps * read, recurrent_flops(case) / peak)
 
 
-def select(patterns: str, passes: tuple[str, ...]) -> list[tuple[Case, str]]:
+def select(patterns: str, passes: tuple[str, ...], device: str = "cpu") -> list[tuple[Case, str]]:
     """Return the cases and passes whose name (`ds2/lstm/infer`) one of the globs, with commas between them, matches."""
     globs = patterns.split(",")
-    names = ((case, pass_name) for case in CASES for pass_name in case.passes if pass_name in passes)
+    suited = (case for case in CASES if case.device in (None, device))
+    names = ((case, pass_name) for case in suited for pass_name in case.passes if pass_name in passes)
     return [pair for pair in names if any(fnmatchcase(row_name(*pair), glob) for glob in globs)]
 
 
@@ -128,7 +134,7 @@ def row_name(case: Case, pass_name: str) -> str:
 
 def _each_mode(family: str, seq_len: int, batch_size: int, hidden: int, *, inputs: int = 0, **options: Any):
     """The case in all four modes; I = H where no `inputs` are given."""
-    own = {name: options.pop(name) for name in ("shortest", "passes", "alone") if name in options}
+    own = {name: options.pop(name) for name in ("shortest", "passes", "alone", "device") if name in options}
     for mode in MODES:
         desc = rnnkit.RNNDescriptor(mode, inputs or hidden, hidden, **options)
         yield Case(family, desc, seq_len, batch_size, **own)
@@ -162,4 +168,7 @@ CASES = (
     *(_sweep(f"sweep-N{value}", batch_size=value) for value in (1, 2, 4, 8, 16, 32, 64, 128)),
     *(_sweep(f"sweep-H{value}", hidden=value) for value in (*range(64, 513, 64), 500, 640, 750, 768, 800, 900, 1024)),
     *(_sweep(f"sweep-L{value}", layers=value) for value in (1, 2, 3, 4, 6, 8)),
+    # Where starting the work takes longer than the work.
+    *_each_mode("tiny", 10, 1, 16, device="cuda"),
+    *_each_mode("tiny-n8", 20, 8, 64, device="cuda"),
 )

@@ -16,6 +16,7 @@ from rnnkit.kernels.simd import REGISTERS, VECTOR_BYTES, emit_fma
 _CHAINS = REGISTERS - 8  # independent sums: with the two factors all stay in registers, and they hide the FMA's latency
 _REPETITIONS = 15
 _SECONDS = 0.01  # of one repetition
+_GPU_SIZE, _GPU_REPETITIONS = 8192, 5  # a product of 1.1e12 FLOPs: some 20 ms on a large GPU
 
 
 @intrinsic
@@ -75,6 +76,33 @@ def fma_peak(dtype: str, threads: int) -> float:
     turns = _calibrated(lambda count: _compute(count, real(0.5)))
     seconds = _together([lambda: _compute(turns, real(0.5))] * threads)
     return 2 * lanes * _CHAINS * turns * threads / seconds
+
+
+def gpu_name() -> str:
+    """Return the name of the current GPU, its memory, and the versions of CUDA."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    found = runtime.getDeviceProperties(runtime.getDevice())
+    versions = f"driver {runtime.driverGetVersion()}, CUDA {runtime.runtimeGetVersion()}"
+    return f"{found['name'].decode()}, {found['totalGlobalMem'] >> 30} GiB, {versions}"
+
+
+def gpu_peak(dtype: str) -> float:
+    """Return the FLOP/s of cuBLAS on a large product, without TensorFloat-32."""
+    import cupy
+
+    a = cupy.ones((_GPU_SIZE, _GPU_SIZE), dtype)
+    out = a @ a
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    seconds = []
+    for _ in range(_GPU_REPETITIONS):
+        start.record()
+        cupy.matmul(a, a, out=out)
+        end.record()
+        end.synchronize()
+        seconds.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
+    return 2 * _GPU_SIZE**3 / min(seconds)
 
 
 def read_bandwidth(nbytes: int, threads: int) -> float:

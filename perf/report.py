@@ -19,11 +19,14 @@ from rnnkit import workspace_nbytes
 
 OK = "ok"  # in the column of an engine whose results are right; otherwise the column says why it is not timed
 _FACTS = ("name", "threads", "dtype", "T", "N", "I", "H", "P", "L", "D", "gflop", "workspace_bytes")
-_OWN = ("rounds", "seconds", "gflops", "share_of_peak", "share_of_limit", "samples_per_s", "peak_memory_bytes")
-_OTHER = ("seconds", "ratio_min", "ratio_median", "ratio_max", "peak_memory_bytes")
+_OWN = ("rounds", "seconds", "host_seconds", "gflops", "share_of_peak", "share_of_limit", "samples_per_s")
+_OWN += ("peak_memory_bytes",)
+_OTHER = ("seconds", "host_seconds", "ratio_min", "ratio_median", "ratio_max", "peak_memory_bytes")
 COLUMNS = (*_FACTS, RNNKIT, *_OWN, *(name for e in COMPETITORS for name in (e, *(f"{e}_{part}" for part in _OTHER))))
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "rnnkit", "torch", "onnxruntime", "onnx")
+_GPU_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+_ABSENT = "not installed"
 _VARIABLES = ("NUMBA_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_")
 
 
@@ -58,6 +61,7 @@ def machine() -> dict[str, str]:
         "machine": f"{_processor()}, {os.cpu_count()} processors, {platform.platform()}",
         "python": platform.python_version(),
         **{package: _version(package) for package in _PACKAGES},
+        **{package: found for package in _GPU_PACKAGES if (found := _version(package)) != _ABSENT},
         "environment": " ".join(variables) or "nothing set",
     }
 
@@ -66,7 +70,7 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return _ABSENT
 
 
 def _commit() -> str:

@@ -20,13 +20,13 @@ _CHECKED_FLOPS = 4e10  # a larger case is compared over its first steps only: th
 class Engines:
     """The workers of one number of threads, each started when it is first needed."""
 
-    def __init__(self, threads: int, make: Callable[[str, int], Any] = Worker) -> None:
-        self.threads, self._make = threads, make
+    def __init__(self, threads: int, make: Callable[[str, int, str], Any] = Worker, device: str = "cpu") -> None:
+        self.threads, self.device, self._make = threads, device, make
         self._workers: dict[str, Any] = {}
 
     def __getitem__(self, engine: str) -> Any:
         if engine not in self._workers:
-            self._workers[engine] = self._make(engine, self.threads)
+            self._workers[engine] = self._make(engine, self.threads, self.device)
         return self._workers[engine]
 
     def drop(self, engine: str) -> None:
@@ -40,20 +40,20 @@ class Engines:
 
 
 def run(
-    pairs: list[tuple[Case, str]], against: list[str], threads: list[int], seconds: float, out: str | None
+    pairs: list[tuple[Case, str]], against: list[str], threads: list[int], seconds: float, out: str | None,
+    device: str = "cpu",
 ) -> list[dict[str, Any]]:
     """Measure the cases and passes at each number of threads; print and return the rows, and write them to `out`."""
     dtypes = sorted({case.desc.dtype for case, _ in pairs})
-    limits = {(dtype, count): peaks.fma_peak(dtype, count) for count in threads for dtype in dtypes}
-    header = report.machine()
-    header |= {f"fma_peak_{dtype}_{count}_threads": f"{peak / 1e9:.1f} GF/s" for (dtype, count), peak in limits.items()}
+    facts, limits = (_peaks if device == "cpu" else _gpu_peaks)(dtypes, threads)
+    header = report.machine() | facts
     for key, value in header.items():
         print(f"{key}: {value}", flush=True)
     rows = []
     with ExitStack() as stack:
         writer = report.Writer(stack.enter_context(Path(out).open("w")), header) if out else None
         for count in threads:
-            engines = Engines(count)
+            engines = Engines(count, device=device)
             stack.callback(engines.close)
             for case, pass_name in pairs:
                 asked = [engine for engine in against if engine != UNFUSED or count == max(threads)]
@@ -66,12 +66,32 @@ def run(
     return rows
 
 
+_Limits = tuple[dict[str, str], dict[tuple[str, int], float]]  # for the header, and FLOP/s by dtype and threads
+
+
+def _peaks(dtypes: list[str], threads: list[int]) -> _Limits:
+    limits = {(dtype, count): peaks.fma_peak(dtype, count) for count in threads for dtype in dtypes}
+    header = {f"fma_peak_{dtype}_{count}_threads": f"{peak / 1e9:.1f} GF/s" for (dtype, count), peak in limits.items()}
+    return header, limits
+
+
+def _gpu_peaks(dtypes: list[str], threads: list[int]) -> _Limits:
+    """Those of a GPU, which is asked in a process of its own."""
+    worker = Worker(RNNKIT, threads[0], "cuda")
+    try:
+        limits = {(dtype, threads[0]): worker.call("gpu_peak", dtype) for dtype in dtypes}
+        header = {f"gemm_peak_{dtype}": f"{peak / 1e9:.1f} GF/s" for (dtype, _), peak in limits.items()}
+        return {"gpu": worker.call("gpu_name"), **header}, limits
+    finally:
+        worker.close()
+
+
 def measure(
     case: Case, pass_name: str, engines: Engines, against: list[str], peak: float, seconds: float
 ) -> dict[str, Any]:
     """Return the row of a case and pass: no figure without right results."""
     row = report.facts(case, pass_name, engines.threads)
-    refusals = {engine: baselines.refusal(engine, case, pass_name) for engine in against}
+    refusals = {engine: baselines.refusal(engine, case, pass_name, engines.device) for engine in against}
     willing = [RNNKIT, *(engine for engine, why in refusals.items() if why is None)]
     row |= refusals | _verdicts(case, pass_name, engines, willing)
     timed = [engine for engine in willing if row[engine] == report.OK]
@@ -121,7 +141,10 @@ def _figures(case: Case, pass_name: str, times: dict, engines: Engines, peak: fl
         "samples_per_s": case.batch_size / own,
         "peak_memory_bytes": engines[RNNKIT].call("peak_memory"),
     }
-    if pass_name == "step" or (pass_name == "infer" and case.batch_size == 1):
+    on_gpu = engines.device == "cuda"
+    if on_gpu:
+        row["host_seconds"] = engines[RNNKIT].call("host_time")
+    elif pass_name == "step" or (pass_name == "infer" and case.batch_size == 1):
         bandwidth = peaks.read_bandwidth(cases.streamed_bytes(case, pass_name), engines.threads)
         row["share_of_limit"] = cases.least_seconds(case, pass_name, peak, bandwidth) / own
     for engine in times.keys() - {RNNKIT}:
@@ -133,6 +156,8 @@ def _figures(case: Case, pass_name: str, times: dict, engines: Engines, peak: fl
             f"{engine}_ratio_max": most,
             f"{engine}_peak_memory_bytes": engines[engine].call("peak_memory"),
         }
+        if on_gpu:
+            row[f"{engine}_host_seconds"] = engines[engine].call("host_time")
     return row
 
 
@@ -144,6 +169,8 @@ def _line(row: dict[str, Any]) -> str:
     parts = [f"{row['seconds'] * 1e6:12,.1f} us {row['gflops']:6.1f} GF/s  peak {row['share_of_peak']:4.2f}"]
     if "share_of_limit" in row:
         parts.append(f"limit {row['share_of_limit']:4.2f}")
+    if "host_seconds" in row:
+        parts.append(f"host {row['host_seconds'] * 1e6:6.1f} us")
     for engine in baselines.COMPETITORS:
         if f"{engine}_ratio_median" in row:
             least, middle, most = (row[f"{engine}_ratio_{which}"] for which in ("min", "median", "max"))

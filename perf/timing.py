@@ -28,11 +28,11 @@ class Ratios(NamedTuple):
 class Worker:
     """An engine in a process of its own, with a number of threads; `call` runs a method of `worker.Bench` there."""
 
-    def __init__(self, engine: str, threads: int) -> None:
+    def __init__(self, engine: str, threads: int, device: str = "cpu") -> None:
         context = multiprocessing.get_context("spawn")
         self.engine = engine
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(engine, threads, other), daemon=True)
+        self._process = context.Process(target=serve, args=(engine, threads, device, other), daemon=True)
         with _environment(dict.fromkeys(_THREAD_VARIABLES, str(threads))):
             self._process.start()
         other.close()

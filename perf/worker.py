@@ -6,15 +6,17 @@ import gc
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from perf import baselines
+from perf import baselines, peaks
 from perf.cases import Case
 from perf.check import deviation
 
 _REPETITION = 0.04  # seconds of a repetition: many calls where one is short
+_HOST_CALLS = 20  # whose median is the time of the host
 _LONG = 0.4  # seconds of a call that is a repetition without looking again
 # Seconds: how often a process looks whether its threads still work, longer than a tick of the kernel, at which the time
 # of threads that run on other cores is counted, and how long it does.
@@ -24,9 +26,9 @@ _QUIET, _RESTLESS = 0.025, 2.0
 class Bench:
     """What a worker does when told; one case at a time."""
 
-    def __init__(self, engine: str, threads: int) -> None:
-        self.engine, self.threads = engine, threads
-        self.run, self.calls = None, 1
+    def __init__(self, engine: str, threads: int, device: str = "cpu") -> None:
+        self.engine, self.threads, self.device = engine, threads, device
+        self.subject, self.calls = None, 1
 
     def reference(self, case: Case, pass_name: str, path: Path) -> None:
         """Compute a case in float64 and leave the results in a file, in the dtype of the case."""
@@ -36,22 +38,25 @@ class Bench:
 
     def check(self, case: Case, pass_name: str, path: Path) -> str | None:
         """Return what is wrong with this engine's results, those of a second call, or None."""
-        self.run = None
-        subject = baselines.prepare(self.engine, case, pass_name, self.threads)
+        self.subject = None
+        subject = self._prepare(case, pass_name)
         subject.run()
         with np.load(path) as expected:
             return deviation(subject.results(subject.run()), expected, case.desc)
 
     def load(self, case: Case, pass_name: str) -> None:
         """Make a case ready and warm: compiled, its memory in place, the calls of a repetition counted."""
-        self.run = None
+        self.subject = None
         gc.collect()
         _reset_peak_memory()
-        self.run = baselines.prepare(self.engine, case, pass_name, self.threads).run
+        self.subject = self._prepare(case, pass_name)
         self.calls = 1
         if self._seconds() < _LONG:
             self._count_calls()
         _rest()
+
+    def _prepare(self, case: Case, pass_name: str) -> baselines.Subject:
+        return baselines.prepare(self.engine, case, pass_name, self.threads, self.device)
 
     def _count_calls(self) -> None:
         def undisturbed() -> float:
@@ -66,29 +71,50 @@ class Bench:
     def time(self) -> tuple[float, float]:
         """Return the seconds of a call, and of the repetition, with all threads of this process at rest behind it."""
         if self.calls > 1:
-            self.run()  # brings threads and caches back
+            self.subject.run()  # brings threads and caches back
+            self.subject.finish()
         seconds = self._seconds()
         _rest()
         return seconds / self.calls, seconds
 
     def peak_memory(self) -> int | None:
         """Return the most bytes that this process has held since the case was loaded, or None where that is unknown."""
-        return _peak_memory()
+        return self.subject.memory() if self.subject.memory else _peak_memory()
+
+    def host_time(self) -> float:
+        """Return the seconds after which a call comes back while the GPU works; nothing is waiting there before it."""
+        found = []
+        for _ in range(_HOST_CALLS):
+            self.subject.finish()
+            start = time.perf_counter()
+            self.subject.run()
+            found.append(time.perf_counter() - start)
+        self.subject.finish()
+        return median(found)
+
+    def gpu_name(self) -> str:
+        """Return what the GPU is."""
+        return peaks.gpu_name()
+
+    def gpu_peak(self, dtype: str) -> float:
+        """Return the FLOP/s of a large product on the GPU."""
+        return peaks.gpu_peak(dtype)
 
     def _seconds(self) -> float:
-        run = self.run
+        run, finish = self.subject.run, self.subject.finish
         gc.disable()
         start = time.perf_counter()
         for _ in range(self.calls):
             run()
+        finish()
         seconds = time.perf_counter() - start
         gc.enable()
         return seconds
 
 
-def serve(engine: str, threads: int, pipe: Any) -> None:
+def serve(engine: str, threads: int, device: str, pipe: Any) -> None:
     """Answer each message, (method of Bench, arguments), with (result, None) or (None, error), until the pipe ends."""
-    bench = Bench(engine, threads)
+    bench = Bench(engine, threads, device)
     while True:
         try:
             method, arguments = pipe.recv()

@@ -12,13 +12,16 @@ GARBAGE = 0xFF  # of every byte of new memory: NaN in every floating-point type
 
 
 class Device:
-    current = 0
+    current = synchronized = 0
     attributes = {"MultiProcessorCount": 132}
     compute_capability = "90"
 
-    def __init__(self, number):
-        self.id = int(number)
+    def __init__(self, number=None):
+        self.id = Device.current if number is None else int(number)
         self.before = []
+
+    def synchronize(self):
+        Device.synchronized += 1
 
     def __eq__(self, other):
         return self.id == other.id
@@ -103,6 +106,9 @@ class ndarray:  # noqa: N801
     def get(self):
         return self.values.copy()
 
+    def fill(self, value):
+        self.values.fill(value)
+
 
 def plain(value):
     """Indices and values as NumPy takes them; its own arrays are refused."""
@@ -150,6 +156,10 @@ def ascontiguousarray(array):
 
 def may_share_memory(a, b):
     return np.may_share_memory(a.values, b.values)
+
+
+def get_default_memory_pool():
+    return types.SimpleNamespace(total_bytes=lambda: 1 << 20)
 
 
 cuda = types.SimpleNamespace(

@@ -138,7 +138,7 @@ class FakeWorker:
 def measured(monkeypatch, **workers):
     monkeypatch.setattr(baselines, "refusal", lambda *arguments: None)
     workers = {"unfused": FakeWorker(), **workers}
-    engines = run.Engines(2, lambda engine, threads: workers[engine])
+    engines = run.Engines(2, lambda engine, threads, device: workers[engine])
     return run.measure(TINY, "train", engines, ["torch"], peak=1e9, seconds=0.1)
 
 
@@ -246,7 +246,7 @@ def test_a_tiny_case_goes_through_real_processes(tmp_path):
 
 def test_a_worker_says_what_went_wrong_there():
     worker = timing.Worker("rnnkit", 1)
-    with pytest.raises(timing.WorkerError, match="rnnkit: TypeError"):
+    with pytest.raises(timing.WorkerError, match="rnnkit: AttributeError"):
         worker.call("time")
     worker._process.kill()
     with pytest.raises(timing.WorkerError, match="rnnkit: its process ended with -9"):
