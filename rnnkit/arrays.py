@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+Array = Any
+"""A numpy.ndarray or a cupy.ndarray."""
+
 
 def library_of(value: Any) -> ModuleType | None:
     """Return numpy or cupy, or None for what is an array of neither. cupy is never imported for it."""

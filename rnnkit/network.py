@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from rnnkit import archive, engine
-from rnnkit.arrays import on_host
+from rnnkit.arrays import Array, on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message
 from rnnkit.plan import Plan, prepare
@@ -65,25 +65,25 @@ class _Network:
         return self._desc
 
     @property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> Array:
         """The flat buffer (num_weights,) itself: update it in place, or assign another one, which is not copied."""
         return self._weights
 
     @weights.setter
-    def weights(self, w: np.ndarray) -> None:
+    def weights(self, w: Array) -> None:
         check_weights(type(self).__name__, "weights", w, self._desc)
         self._weights = w
 
     @property
-    def views(self) -> Mapping[str, np.ndarray]:
+    def views(self) -> Mapping[str, Array]:
         """The named blocks, as views of the weights: ``net.views[name][:] = array`` writes the weights."""
         return MappingProxyType(weight_views(self._desc, self._weights))
 
     def forward(
         self,
-        x: np.ndarray,
-        hx: np.ndarray | None = None,
-        cx: np.ndarray | None = None,
+        x: Array,
+        hx: Array | None = None,
+        cx: Array | None = None,
         *,
         lengths: Any = None,
         seed: int | None = None,
@@ -116,11 +116,11 @@ class _Network:
     def backward(
         self,
         workspace: Workspace,
-        dy: np.ndarray | None = None,
-        dhy: np.ndarray | None = None,
-        dcy: np.ndarray | None = None,
+        dy: Array | None = None,
+        dhy: Array | None = None,
+        dcy: Array | None = None,
         *,
-        dw: np.ndarray | None = None,
+        dw: Array | None = None,
     ) -> engine.Backward:
         """Return every gradient of a forward call, as :func:`rnnkit.backward` does.
 
@@ -152,7 +152,7 @@ class _Network:
         return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
 
     def infer(
-        self, x: np.ndarray, hx: np.ndarray | None = None, cx: np.ndarray | None = None, *, lengths: Any = None
+        self, x: Array, hx: Array | None = None, cx: Array | None = None, *, lengths: Any = None
     ) -> engine.Infer:
         """Run the network without dropout and keep nothing, as :func:`rnnkit.infer` does.
 
@@ -326,7 +326,7 @@ class RNN(_Network):
 KINDS = {"rnn_relu": RNN, "rnn_tanh": RNN, "lstm": LSTM, "gru": GRU}
 
 
-def members(desc: RNNDescriptor, w: np.ndarray) -> dict[str, Any]:
+def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
     """Return what stands in the file of a network, by name."""
     return dict(zip(MEMBERS, (FORMAT, json.dumps(asdict(desc)), on_host(w)), strict=True))
 

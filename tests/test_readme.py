@@ -34,6 +34,14 @@ def test_the_example_learns_and_its_shapes_are_as_stated():
     assert {name: names[name].shape for name in shapes} == shapes
 
 
+def test_the_example_on_a_gpu(standin):
+    (found,) = [block for block in blocks("python") if block.startswith("import cupy")]
+    names = {}
+    exec(compile(found, "README.md", "exec"), names)
+    assert names["y"].shape == (20, 128, 16) and names["gradients"].dw.shape == names["net"].weights.shape
+    assert (names["result"].y.get()[:, 64:] == 0).all()
+
+
 def test_the_example_is_about_twenty_lines():
     assert 15 <= len(example().splitlines()) <= 25
 
@@ -44,7 +52,8 @@ def test_the_session_prints_what_it_shows():
 
 
 def test_two_commands_of_one_line_each():
-    train, test, measure = blocks("sh")
+    train, test, device, measure = blocks("sh")
+    assert device == ".venv/bin/python -m pytest -m gpu && .venv/bin/python -m perf run --device cuda\n"
     assert measure.endswith(" && .venv/bin/python -m perf run --out perf.csv\n")
     for command in (train, test):
         assert command.count("\n") == 1
