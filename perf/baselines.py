@@ -28,6 +28,7 @@ class Subject(NamedTuple):
     results: Callable[[Any], dict[str, np.ndarray | None]]  # what `run` returned, under rnnkit's names
     finish: Callable[[], Any] = int  # waits until all is computed
     memory: Callable[[], int] | None = None  # bytes held on the GPU
+    release: Callable[[], Any] = int  # gives those back that are no longer used
 
 
 def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str = "cpu") -> Subject:
@@ -94,7 +95,8 @@ def _rnnkit_on_gpu(given: Problem, pass_name: str, threads: int) -> Subject:
     moved = {name: None if array is None else cupy.asarray(array) for name, array in arrays.items()}
     subject = _rnnkit(given._replace(**moved), pass_name, threads)
     pool = cupy.get_default_memory_pool()
-    return subject._replace(finish=cupy.cuda.Device().synchronize, memory=pool.total_bytes)
+    finish = cupy.cuda.Device().synchronize
+    return subject._replace(finish=finish, memory=pool.total_bytes, release=pool.free_all_blocks)
 
 
 def _rnnkit_train(given: Problem) -> Subject:
@@ -177,7 +179,8 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     subject = Subject(train if pass_name == "train" else infer, results)
     if device == "cpu":
         return subject
-    return subject._replace(finish=torch.cuda.synchronize, memory=torch.cuda.memory_reserved)
+    memory = torch.cuda.memory_reserved
+    return subject._replace(finish=torch.cuda.synchronize, memory=memory, release=torch.cuda.empty_cache)
 
 
 def _torch_module(torch: Any, given: Problem) -> Any:

@@ -80,7 +80,7 @@ def _gpu_peaks(dtypes: list[str], threads: list[int]) -> _Limits:
     worker = Worker(RNNKIT, threads[0], "cuda")
     try:
         limits = {(dtype, threads[0]): worker.call("gpu_peak", dtype) for dtype in dtypes}
-        header = {f"gemm_peak_{dtype}": f"{peak / 1e9:.1f} GF/s" for (dtype, _), peak in limits.items()}
+        header = {f"gemm_peak_{dtype}_without_tf32": f"{peak / 1e9:.1f} GF/s" for (dtype, _), peak in limits.items()}
         return {"gpu": worker.call("gpu_name"), **header}, limits
     finally:
         worker.close()

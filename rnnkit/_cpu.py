@@ -29,7 +29,7 @@ from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Memory, Workspace, workspace_layout
 
-__all__ = ["Memory", "Stepper", "backward", "forward", "infer", "pack"]
+__all__ = ["Memory", "Stepper", "backward", "forward", "infer", "pack", "prepare"]
 
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from their product to their use they stay in L2
 
@@ -126,6 +126,11 @@ def _layer_input(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matri
     rows, width = workspace.steps.rows, below.shape[2]
     source = Matrix(below.reshape(-1), workspace.steps.states, 0, width)
     return drop(source, Matrix(dropped.reshape(-1), rows, 0, width), Matrix(kept.reshape(-1), rows, 0, width), desc)
+
+
+def prepare(desc: RNNDescriptor, w: np.ndarray) -> np.ndarray:
+    """Pack the weights into memory of their own."""
+    return pack(desc, w, Memory())
 
 
 def infer(desc: RNNDescriptor, packed: np.ndarray, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple:

@@ -22,7 +22,7 @@ from rnnkit.errors import BackendError, message
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Block, Workspace
 
-__all__ = ["Memory", "Stepper", "backward", "check", "forward", "infer", "pack"]
+__all__ = ["Memory", "Stepper", "backward", "check", "forward", "infer", "pack", "prepare"]
 
 _ALIGNMENT = 16  # bytes: the widest load of a GPU's thread
 
@@ -111,6 +111,7 @@ class _Record:
     y: Any
     hx: Any
     cx: Any
+    inside: Any  # where the final cells were not clipped; None without a clip
     reserve: Any
     spent: bool = False  # backward changes the reserve: it is good for one
     lock: Lock = field(default_factory=Lock)
@@ -164,9 +165,23 @@ def forward(desc: RNNDescriptor, w: Any, hx: Any, cx: Any, workspace: Workspace)
         x, outputs = batch.gather(x), batch.room(y, hy, cy)
         seed = _seed(desc, workspace)
         setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, x, hx, cx, *outputs, memory)
-        workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, reserve)
+        inside = _clip(desc, outputs[2])
+        workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, inside, reserve)
         batch.scatter(outputs, y, hy, cy)
         return y, hy, cy
+
+
+def _clip(desc: RNNDescriptor, cy: Any) -> Any:
+    """Clip the final cells; returns where they were inside, the only places through which a gradient passes.
+
+    cuDNN clips a cell where it reads it, cx too, and returns it as it was. Its bounds are float32 in every dtype.
+    """
+    if desc.cell_clip is None:
+        return None
+    low, high = map(np.float32, desc.cell_clip)
+    inside = (cy > low) & (cy < high)
+    cupy.clip(cy, low, high, out=cy)
+    return inside
 
 
 def _keep(memory: Memory, name: str, states: Any) -> Any:
@@ -194,7 +209,10 @@ def backward(desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: An
         dx, sums = cupy.empty(workspace.x.shape, dtype), _dense(total)
         dense_dy = cupy.zeros(record.y.shape, dtype) if dy is None else batch.gather(dy)
         found = batch.room(dx, dhx, dcx)
-        _gradients(desc, _dense(w), workspace, dense_dy, *batch.gather_states(dhy, dcy), *found, sums)
+        dhy, dcy = batch.gather_states(dhy, dcy)
+        if dcy is not None and record.inside is not None:
+            dcy = cupy.where(record.inside, dcy, dtype.type(0))
+        _gradients(desc, _dense(w), workspace, dense_dy, dhy, dcy, *found, sums)
         batch.scatter(found, dx, dhx, dcx)
         if sums is not total:  # dw was not aligned
             total[...] = sums
@@ -240,6 +258,12 @@ def pack(desc: RNNDescriptor, w: Any, memory: Memory) -> Any:
     return w
 
 
+def prepare(desc: RNNDescriptor, w: Any) -> Any:
+    """The weights as `infer` takes them, a copy."""
+    with w.device:
+        return w.copy()
+
+
 def infer(desc: RNNDescriptor, packed: Any, x: Any, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
     """Run the network and keep nothing but y, hy and cy."""
     with x.device:
@@ -251,6 +275,7 @@ def infer(desc: RNNDescriptor, packed: Any, x: Any, hx: Any, cx: Any, steps: Ste
             return y, hy, cy
         inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.room(y, hy, cy)
         _run(desc, _dense(packed), cudnn.INFERENCE, None, batch.shape, *inputs, *outputs, Memory())
+        _clip(desc, outputs[2])
         batch.scatter(outputs, y, hy, cy)
         return y, hy, cy
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from ctypes import byref, c_size_t, c_void_p
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import cupy
@@ -68,8 +69,9 @@ class Context:
         self._capability = int(found.compute_capability)  # 90 for 9.0
         self._processors = found.attributes["MultiProcessorCount"]
         self._refused: set[tuple[Any, ...]] = set()
-        self._kept_network = lru_cache(_SHAPES)(self._network)
-        self._kept_setup = lru_cache(_SHAPES)(self._setup)
+        # Bound methods would be a circle of references, and a thread's handle come back only with its collection.
+        self._kept_network = lru_cache(_SHAPES)(partial(Context._network, weakref.proxy(self)))
+        self._kept_setup = lru_cache(_SHAPES)(partial(Context._setup, weakref.proxy(self)))
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function that takes the handle first, on CuPy's current stream."""
@@ -94,10 +96,15 @@ class Context:
         return call(self._find_setup(desc, shape, mode, seed, cudnn.STANDARD))
 
     def _algorithm(self, desc: RNNDescriptor, shape: Shape, mode: int) -> int:
-        """Choose an algorithm as PyTorch does, but one for both ways of a training step."""
-        plain = desc.bias == "both" and not desc.projected and desc.dtype != "float64"
-        # That they clip the cell is documented nowhere.
-        if not plain or desc.cell_clip is not None or shape.layout == cudnn.SEQ_MAJOR_PACKED:
+        """Choose an algorithm as PyTorch does, but one for both ways of a training step.
+
+        Another one than the standard algorithm only where its arithmetic is asked for: the kernels of small layers
+        compute tanh to 11 bits (MUFU.TANH in their machine code) also in float32, whatever the math type. They have no
+        float64 and no bfloat16, and what they do of skip input and cell clip is documented nowhere.
+        """
+        coarse = desc.dtype == "float16" or desc.allow_tf32
+        plain = desc.bias == "both" and desc.input_mode == "linear" and not desc.projected and desc.cell_clip is None
+        if not coarse or not plain or shape.layout == cudnn.SEQ_MAJOR_PACKED:
             return cudnn.STANDARD
         limit = (_SMALL_TRAINING if mode == cudnn.TRAINING else _SMALL_INFERENCE)[desc.mode]
         if self._capability >= 60 and desc.hidden_size <= limit and shape.seq_len <= _SMALL_STEPS:
@@ -140,7 +147,10 @@ class Context:
 
     def _network(self, desc: RNNDescriptor, algorithm: int, seed: int | None = None) -> Network:
         """The descriptor of the network; with a seed one that drops outputs, its generator freshly seeded."""
-        dropout, states = (None, None) if seed is None else self._dropout(desc.dropout, seed)
+        dropout, states = None, None
+        if seed is not None:
+            self._kept_network(desc, algorithm)  # whose layout has been checked
+            dropout, states = self._dropout(desc.dropout, seed)
         rnn = cudnn.Descriptor(self.library, "RNN")
         self.library.call(
             "cudnnSetRNNDescriptor_v8", rnn, algorithm, cudnn.MODES[desc.mode], cudnn.BIASES[desc.bias],

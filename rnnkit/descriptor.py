@@ -81,15 +81,16 @@ class RNNDescriptor:
         Probability in [0, 1] with which an output of a layer is dropped on its way to the next layer, in the training
         forward only; the others are scaled by 1 / (1 - dropout).  With one layer it has nothing to act on.
     cell_clip : tuple of two floats, optional
-        (low, high), low < high, to which an LSTM's cell state is clipped; infinite bounds are allowed.
+        (low, high), low < high, to which an LSTM's cell state is clipped; infinite bounds are allowed.  A GPU clips the
+        initial one too, and rounds the bounds to float32.
     reset_after : bool
         Which of the two GRU formulas; False belongs to the GRU alone.
     dtype : {"float32", "float64", "float16", "bfloat16"}
         Type of all arrays; a NumPy dtype or scalar type is accepted and stored as the string.  Half precision runs on a
         GPU only, and "bfloat16" needs the package ml_dtypes.
     allow_tf32 : bool
-        Whether a GPU may round the factors of float32 products to TensorFloat-32, 10 bits of mantissa, which is faster;
-        on the CPU float32 stays float32.
+        Whether a GPU may compute float32 faster and coarser: factors of products rounded to TensorFloat-32, with 10 bits
+        of mantissa, and for small layers an algorithm whose tanh has 11; on the CPU float32 stays float32.
 
     Raises
     ------

@@ -24,14 +24,14 @@ class Plan:
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
         self.desc = desc
         self._backend = backend("prepare", desc, w)
-        self._packed = self._backend.pack(desc, w.copy(), self._backend.Memory())
+        self._packed = self._backend.prepare(desc, w)
         self._step = self._backend.Stepper(desc, self._packed)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}>"
 
     def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
-        """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, to the same bits.
+        """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, on the CPU to the same bits.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class Plan:
         return Infer(*self._backend.infer(self.desc, self._packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))
 
     def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
-        """Run all layers over one time step; a loop of steps gives the bits of :meth:`infer`.
+        """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
 
         Parameters
         ----------

@@ -28,6 +28,7 @@ class Problem:
     cell_clip: tuple[float, float] | None = None
     reset_after: bool = True
     dtype: str = "float64"
+    allow_tf32: bool = False
     seq_len: int = 4
     batch_size: int = 3
     lengths: tuple[int, ...] | None = None
@@ -49,6 +50,7 @@ class Problem:
             cell_clip=self.cell_clip,
             reset_after=self.reset_after,
             dtype=self.dtype,
+            allow_tf32=self.allow_tf32,
         )
 
     @property

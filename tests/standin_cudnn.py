@@ -10,18 +10,17 @@ from ctypes import c_size_t
 from types import SimpleNamespace
 
 import numpy as np
+from standin_memory import DTYPES, PACKED, Problem, array_at, bytes_at, weight_blocks
 
 import rnnkit
 from rnnkit._cudnn import SIGNATURES
 
 SUCCESS, BAD_PARAM, NULL_POINTER, NOT_SUPPORTED, EXECUTION_FAILED = 0, 2000, 2002, 3000, 5000
 STANDARD, PERSIST_STATIC, SMALL_H = 0, 1, 3
-UNPACKED, PACKED = 0, 1
-DTYPES = {0: "float32", 1: "float64", 2: "float16", 9: "bfloat16"}
+UNPACKED = 0
 PRECISIONS = {(0, 0), (1, 1), (2, 0), (2, 2), (9, 0)}  # of data and of arithmetic
 MODES = ("rnn_relu", "rnn_tanh", "lstm", "gru")
 BIASES = ("none", "input", "both", "recurrent")
-GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 WORK_NBYTES, STATES_NBYTES = 4096, 64
 LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 FORWARD_DONE, DATA_DONE = 1, 2  # what a reserve space has been used for
@@ -36,18 +35,6 @@ class Refusal(Exception):
 def require(condition, reason, status=BAD_PARAM):
     if not condition:
         raise Refusal(status, reason)
-
-
-def bytes_at(address, nbytes):
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
-
-
-def array_at(address, shape, dtype):
-    """A view of memory; None for no address."""
-    if not address:
-        return None
-    dtype = np.dtype(dtype)
-    return bytes_at(address, int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def put(address, values):
@@ -295,9 +282,10 @@ class CudnnStandIn:
             state = array_at(problem.rnn.dropout.states, 2, np.uint64)
             seed = int(state[0]) if state[1] == 0 else int(state[0] ^ (state[1] << np.uint64(32)))
             state[1] += 1
-        result = rnnkit.forward(problem.desc, *arrays, lengths=problem.lengths, seed=seed)
+        result = rnnkit.forward(problem.desc, *problem.clipped(arrays), lengths=problem.lengths, seed=seed)
         problem.write_steps(y, result.y)
-        for address, states in ((hy, result.hy), (cy, result.cy)):
+        cells = problem.last_cells(result.workspace) if problem.desc.cell_clip else result.cy
+        for address, states in ((hy, result.hy), (cy, cells)):
             if address:
                 problem.write(address, states)
         if mode:
@@ -327,14 +315,16 @@ class CudnnStandIn:
         for was, now in ((arrays[0], w), (arrays[2], states), (arrays[3], cells)):
             assert np.array_equal(was, now) if was is not None else now is None, "an input of forward has changed"
         self._check_output(problem, workspace, y)
-        gradients = rnnkit.backward(
-            first.desc, w, workspace, problem.read_steps(dy, problem.width), problem.read_states(dhy),
-            problem.read_states(dcy, cells=True),
-        )
+        cotangents = problem.read_steps(dy, problem.width), problem.read_states(dhy), problem.read_states(dcy, True)
+        if problem.desc.cell_clip and dcy:
+            outside = ~problem.inside(first.last_cells(workspace))
+            assert not cotangents[2][outside].any(), "dcy would pass through the clip"
+        gradients = rnnkit.backward(first.desc, w, workspace, *cotangents)
         problem.write_steps(dx, gradients.dx)
         problem.write(dhx, gradients.dhx)
         if gradients.dcx is not None:
-            problem.write(dcx, gradients.dcx)
+            clips = problem.desc.cell_clip and cells is not None
+            problem.write(dcx, gradients.dcx * problem.inside(cells) if clips else gradients.dcx)
         first.dw = gradients.dw
         array_at(reserve[1], 2, np.uint64)[1] = DATA_DONE
 
@@ -358,68 +348,3 @@ class CudnnStandIn:
         assert weights[1] % 16 == 0, "not aligned"
         dw = array_at(weights[1], first.num_weights, first.dtype)
         dw += first.dw.astype(first.dtype)
-
-
-class Problem:
-    """One call's descriptors, and its arrays in the form of the CPU engine."""
-
-    def __init__(self, rnn, x, width, num_weights):
-        self.rnn, self.layout, self.lengths, self.seq_len = rnn, x.layout, x.lengths.tolist(), x.seq_len
-        self.width, self.num_weights, self.dtype = width, num_weights, np.dtype(DTYPES[rnn.dtype])
-        self.computed = "float64" if rnn.dtype == 1 else "float32"  # half precision computes in float32
-        dropout = rnn.dropout.probability if rnn.dropout else 0.0
-        clip = rnn.clip if rnn.fields["mode"] == "lstm" else None
-        self.desc = rnnkit.RNNDescriptor(**rnn.fields, cell_clip=clip, dropout=dropout, dtype=self.computed)
-        self.valid = np.arange(x.seq_len)[:, None] < x.lengths[None]
-
-    def inputs(self, w, x, hx, cx):
-        w = array_at(w, self.num_weights, self.dtype).astype(self.computed)
-        steps = None if x is None else self.read_steps(x, self.desc.input_size)
-        return w, steps, self.read_states(hx), self.read_states(cx, cells=True)
-
-    def read_steps(self, address, size):
-        """(T, N, size) from an array of this layout."""
-        shape = (int(self.valid.sum()), size) if self.layout == PACKED else (*self.valid.shape, size)
-        found = array_at(address, shape, self.dtype).astype(self.computed)
-        if self.layout == PACKED:
-            steps = np.zeros((*self.valid.shape, size), self.computed)
-            steps[self.valid] = found
-            return steps
-        return found
-
-    def write_steps(self, address, values):
-        self.write(address, values[self.valid] if self.layout == PACKED else values)
-
-    def read_states(self, address, cells=False):
-        if not address or (cells and not self.desc.has_cell):
-            return None
-        size = self.desc.hidden_size if cells else self.desc.output_size
-        shape = self.desc.num_pseudo_layers, len(self.lengths), size
-        return array_at(address, shape, self.dtype).astype(self.computed)
-
-    def write(self, address, values):
-        array_at(address, values.shape, self.dtype)[...] = values
-
-
-def weight_blocks(fields):
-    """(key, rows, columns) of every part of the weight space in its order, gate by gate."""
-    hidden, gates = fields["hidden_size"], GATES[fields["mode"]]
-    output = fields["proj_size"] or hidden
-    directions = 1 + fields["bidirectional"]
-    pseudo_layers = range(fields["num_layers"] * directions)
-    for pseudo_layer in pseudo_layers:
-        first = pseudo_layer < directions
-        inputs = fields["input_size"] if first else directions * output
-        for gate in range(0 if first and fields["input_mode"] == "skip" else gates):
-            yield ("matrix", pseudo_layer, gate), hidden, inputs
-        for gate in range(gates):
-            yield ("matrix", pseudo_layer, gates + gate), hidden, output
-        if fields["proj_size"]:
-            yield ("matrix", pseudo_layer, 2 * gates), output, hidden
-    for pseudo_layer in pseudo_layers:
-        for gate in range(gates):
-            if fields["bias"] in ("both", "input"):
-                yield ("bias", pseudo_layer, gate), hidden, 1
-        for gate in range(gates):
-            if fields["bias"] in ("both", "recurrent"):
-                yield ("bias", pseudo_layer, gates + gate), hidden, 1

@@ -75,6 +75,15 @@ class ndarray:  # noqa: N801
     def __setitem__(self, index, value):
         self.values[plain(index)] = plain(value)
 
+    def __gt__(self, other):
+        return self._like(self.values > plain(other))
+
+    def __lt__(self, other):
+        return self._like(self.values < plain(other))
+
+    def __and__(self, other):
+        return self._like(self.values & plain(other))
+
     def __len__(self):
         return len(self.values)
 
@@ -154,12 +163,23 @@ def ascontiguousarray(array):
     return array if array.flags.c_contiguous else asarray(array.values)
 
 
+def clip(array, low, high, out):
+    np.clip(array.values, low, high, out=out.values)
+
+
+def where(condition, a, b):
+    return asarray(np.where(condition.values, plain(a), plain(b)))
+
+
 def may_share_memory(a, b):
     return np.may_share_memory(a.values, b.values)
 
 
+freed = []
+
+
 def get_default_memory_pool():
-    return types.SimpleNamespace(total_bytes=lambda: 1 << 20)
+    return types.SimpleNamespace(total_bytes=lambda: 1 << 20, free_all_blocks=lambda: freed.append("all"))
 
 
 cuda = types.SimpleNamespace(

@@ -7,8 +7,8 @@ import gpu as on_gpu
 import pytest
 import standin_cudnn
 import standin_cupy as cupy
-from gpu import assert_as_on_the_host, moved
-from problems import CLIP, Problem
+from gpu import BOUNDS, assert_as_on_the_host, moved
+from problems import Problem
 from standin_cudnn import PERSIST_STATIC, SMALL_H, STANDARD
 from tolerances import OUTPUTS, assert_same_bits, assert_same_results
 
@@ -16,7 +16,8 @@ import rnnkit
 from rnnkit._cudnn import DEFAULT_MATH, FMA_MATH, TENSOR_OP_MATH
 
 TWO_LAYERS = Problem(mode="lstm", num_layers=2, bidirectional=True, lengths=(2, 0, 4))
-SMALL = Problem(mode="lstm", hidden_size=128, dtype="float32")
+SMALL = Problem(mode="lstm", hidden_size=128, dtype="float32", allow_tf32=True)
+HALF = dict(allow_tf32=False, dtype="float16", hidden_size=256)
 ONE_CALL = ["cudnnRNNForward"]
 A_STEP = [*ONE_CALL, "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
 
@@ -81,7 +82,10 @@ def test_arrays_on_two_devices(standin):
     result = rnnkit.forward(problem.desc, *there[:3])  # whatever the current device
     gradients = rnnkit.backward(problem.desc, there[0], result.workspace)
     inferred = rnnkit.infer(problem.desc, *there[:3], lengths=(2, 0, 4))
-    made = (result.y, result.hy, gradients.dx, gradients.dhx, gradients.dw, inferred.y, inferred.hy)
+    plan = rnnkit.prepare(problem.desc, there[0])
+    stepped = plan.step(there[1][0], there[2])
+    made = (stepped.y, plan.infer(*there[1:3]).y, result.y, result.hy, inferred.y, inferred.hy, *gradients[:2])
+    made += (gradients.dw,)
     assert {array.device.id for array in made} == {1}
     expected = r"forward: hx must be on GPU 0 \(CuPy\) as the others are, got GPU 1 \(CuPy\)"
     with pytest.raises(ValueError, match=expected):
@@ -99,19 +103,22 @@ def algorithm_of(problem, standin, call=rnnkit.forward):
     ("changes", "training", "inference"),
     [
         (dict(), SMALL_H, SMALL_H),
+        (dict(allow_tf32=False), STANDARD, STANDARD),
+        (dict(input_mode="skip", input_size=128), STANDARD, STANDARD),
+        (dict(allow_tf32=False, dtype="bfloat16"), STANDARD, STANDARD),
         (dict(hidden_size=129), STANDARD, SMALL_H),
         (dict(hidden_size=193), STANDARD, STANDARD),
         (dict(mode="rnn_relu", hidden_size=256), SMALL_H, SMALL_H),
         (dict(mode="rnn_relu", hidden_size=257), STANDARD, SMALL_H),
         (dict(bias="none"), STANDARD, STANDARD),
-        (dict(dtype="float64"), STANDARD, STANDARD),
+        (dict(allow_tf32=False, dtype="float64"), STANDARD, STANDARD),
         (dict(proj_size=5), STANDARD, STANDARD),
-        (dict(cell_clip=CLIP), STANDARD, STANDARD),
+        (dict(cell_clip=BOUNDS), STANDARD, STANDARD),
         (dict(lengths=(4, 3, 2)), STANDARD, STANDARD),
-        (dict(dtype="float16", hidden_size=256, input_size=128, batch_size=8), PERSIST_STATIC, PERSIST_STATIC),
-        (dict(dtype="float16", hidden_size=256, input_size=128, batch_size=9), STANDARD, STANDARD),
-        (dict(dtype="float16", hidden_size=256, input_size=128, batch_size=8, mode="gru"), STANDARD, STANDARD),
-        (dict(dtype="float16", hidden_size=256, input_size=120, batch_size=8), STANDARD, STANDARD),
+        (dict(**HALF, input_size=128, batch_size=8), PERSIST_STATIC, PERSIST_STATIC),
+        (dict(**HALF, input_size=128, batch_size=9), STANDARD, STANDARD),
+        (dict(**HALF, input_size=128, batch_size=8, mode="gru"), STANDARD, STANDARD),
+        (dict(**HALF, input_size=120, batch_size=8), STANDARD, STANDARD),
     ],
 )
 def test_the_algorithm(standin, changes, training, inference):
@@ -181,7 +188,6 @@ def test_threads_have_their_own_handles(standin):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-        gc.collect()
     assert handles() == 1
     work()
     assert handles() == 1
