@@ -81,17 +81,12 @@ def separate(function: str, dw: Any, w: Any) -> None:
 
 def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, like: Any = None) -> None:
     """Check x of any seq_len and batch_size; `dims` is SEQUENCE_DIMS or STEP_DIMS. With `like` it must be there too."""
-    if (
-        type(x) is not ndarray
-        or x.dtype is not desc.np_dtype
-        or x.ndim != len(dims)
-        or x.shape[-1] != desc.input_size
-        or like is not None
-    ):
-        if like is None and library_of(x) is None:
-            raise wrong_type(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
-        shape = (None,) * (len(dims) - 1) + (desc.input_size,)
-        array(function, "x", x, shape, dims, desc, x if like is None else like)
+    usual = type(x) is ndarray and (like is None or type(like) is ndarray) and x.dtype is desc.np_dtype
+    if usual and x.ndim == len(dims) and x.shape[-1] == desc.input_size:
+        return
+    if like is None and library_of(x) is None:
+        raise wrong_type(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
+    array(function, "x", x, (None,) * (len(dims) - 1) + (desc.input_size,), dims, desc, x if like is None else like)
 
 
 def hidden(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:

@@ -89,8 +89,8 @@ class RNNDescriptor:
         Type of all arrays; a NumPy dtype or scalar type is accepted and stored as the string.  Half precision runs on a
         GPU only, and "bfloat16" needs the package ml_dtypes.
     allow_tf32 : bool
-        Whether a GPU may compute float32 faster and coarser: factors of products rounded to TensorFloat-32, with 10 bits
-        of mantissa, and for small layers an algorithm whose tanh has 11; on the CPU float32 stays float32.
+        Whether a GPU may compute float32 faster and coarser: factors of products rounded to TensorFloat-32, with 10
+        bits of mantissa, and for small layers an algorithm whose tanh has 11; on the CPU float32 stays float32.
 
     Raises
     ------
