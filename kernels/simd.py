@@ -101,8 +101,8 @@ class _Tile:
         (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, fresh, width, begin, *slots) = function.args
         self.depth, self.ldb, self.bias, self.fresh, self.slots = depth, ldb, bias, fresh, slots
         a = builder.gep(a, [begin])
-        group = group_size(self.vectors)
-        self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.vectors, group)]
+        most = group_size(self.vectors)
+        self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.vectors, most)]
         self.mask = self._mask(builder, width) if self.masked else None
         done = function.append_basic_block("done")
         switch = builder.switch(rows, done)
@@ -112,9 +112,9 @@ class _Tile:
             builder.position_at_end(block)
             a_row = [self._row(builder, a, a_rows, lda, i) for i in range(count)]
             c_row = [self._row(builder, c, c_rows, ldc, i) for i in range(count)]
-            size = self.vectors if count <= _rows_of_group(self.vectors) else group
+            size = self.vectors if count <= _rows_of_group(self.vectors) else most
             for first in range(0, self.vectors, size):
-                self.present = range(first, min(first + size, self.vectors))
+                self.group = range(first, min(first + size, self.vectors))
                 self._tile(builder, a_row, c_row)
             builder.branch(done)
         builder.position_at_end(done)
@@ -143,13 +143,13 @@ class _Tile:
         return builder.icmp_signed("<", index, limit)
 
     def _columns(self, builder, row):
-        """Pointers to the present vectors of C (or of the bias) in one row, as the slots place them."""
-        for gate, unit in (divmod(vector, self.units) for vector in self.present):
+        """Pointers to the group's vectors of C (or of the bias) in one row, as the slots place them."""
+        for gate, unit in (divmod(vector, self.units) for vector in self.group):
             yield builder.gep(row, [builder.add(self.slots[gate], _I64(unit * self.lanes))])
 
     def _panel_columns(self, builder, k):
-        """Pointers to the present vectors of the panel."""
-        for vector in self.present:
+        """Pointers to the group's vectors of the panel."""
+        for vector in self.group:
             number, member = divmod(vector, group_size(self.vectors))
             (group, size), (gate, unit) = self.groups[number], divmod(member, self.units)
             start = builder.add(builder.mul(k, _I64(size * self.lanes)), builder.mul(self.ldb, _I64(unit)))

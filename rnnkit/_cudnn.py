@@ -29,8 +29,7 @@ SEQ_MAJOR_UNPACKED, SEQ_MAJOR_PACKED = 0, 1  # cudnnRNNDataLayout_t
 PADDED_IO_DISABLED = 0  # auxFlags
 WGRAD_ADD = 0  # cudnnWgradMode_t; the other one is refused
 DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH = 0, 1, 3  # cudnnMathType_t
-FLOAT = 0
-DTYPES = {"float32": FLOAT, "float64": 1, "float16": 2, "bfloat16": 9}  # cudnnDataType_t
+DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}  # cudnnDataType_t
 NOT_SUPPORTED = 3  # thousands of a cudnnStatus_t
 
 _P, _I, _Z = c_void_p, c_int, c_size_t
@@ -190,7 +189,6 @@ class Descriptor:
     def __init__(self, library: Library, kind: str) -> None:
         pointer = c_void_p()
         library.call(f"cudnnCreate{kind}Descriptor", byref(pointer))
-        self.library = library
         self._as_parameter_ = pointer
         weakref.finalize(self, library.ask, f"cudnnDestroy{kind}Descriptor", pointer).atexit = False
 

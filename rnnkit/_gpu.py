@@ -111,7 +111,7 @@ class _Record:
     y: Any
     hx: Any
     cx: Any
-    inside: Any  # where the final cells were not clipped; None without a clip
+    outside: Any  # where the final cells were clipped; None without a clip
     reserve: Any
     spent: bool = False  # backward changes the reserve: it is good for one
     lock: Lock = field(default_factory=Lock)
@@ -165,23 +165,24 @@ def forward(desc: RNNDescriptor, w: Any, hx: Any, cx: Any, workspace: Workspace)
         x, outputs = batch.gather(x), batch.room(y, hy, cy)
         seed = _seed(desc, workspace)
         setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, x, hx, cx, *outputs, memory)
-        inside = _clip(desc, outputs[2])
-        workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, inside, reserve)
+        outside = _clip(desc, outputs[2])
+        workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, outside, reserve)
         batch.scatter(outputs, y, hy, cy)
         return y, hy, cy
 
 
 def _clip(desc: RNNDescriptor, cy: Any) -> Any:
-    """Clip the final cells; returns where they were inside, the only places through which a gradient passes.
+    """Clip the final cells; returns where they were not strictly inside, through which no gradient passes.
 
     cuDNN clips a cell where it reads it, cx too, and returns it as it was. Its bounds are float32 in every dtype.
     """
     if desc.cell_clip is None:
         return None
     low, high = map(np.float32, desc.cell_clip)
-    inside = (cy > low) & (cy < high)
-    cupy.clip(cy, low, high, out=cy)
-    return inside
+    raw = cy.astype(np.float32) if cy.dtype.itemsize == 2 else cy  # CuPy has few functions of bfloat16
+    outside = (raw <= low) | (raw >= high)
+    cy[...] = cupy.clip(raw, low, high)
+    return outside
 
 
 def _keep(memory: Memory, name: str, states: Any) -> Any:
@@ -210,8 +211,9 @@ def backward(desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: An
         dense_dy = cupy.zeros(record.y.shape, dtype) if dy is None else batch.gather(dy)
         found = batch.room(dx, dhx, dcx)
         dhy, dcy = batch.gather_states(dhy, dcy)
-        if dcy is not None and record.inside is not None:
-            dcy = cupy.where(record.inside, dcy, dtype.type(0))
+        if dcy is not None and record.outside is not None:
+            dcy = dcy.copy()  # it may be the caller's
+            dcy[record.outside] = 0
         _gradients(desc, _dense(w), workspace, dense_dy, dhy, dcy, *found, sums)
         batch.scatter(found, dx, dhx, dcx)
         if sums is not total:  # dw was not aligned

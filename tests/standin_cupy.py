@@ -75,14 +75,17 @@ class ndarray:  # noqa: N801
     def __setitem__(self, index, value):
         self.values[plain(index)] = plain(value)
 
-    def __gt__(self, other):
-        return self._like(self.values > plain(other))
+    def __ge__(self, other):
+        return self._like(self.values >= plain(other))
 
-    def __lt__(self, other):
-        return self._like(self.values < plain(other))
+    def __le__(self, other):
+        return self._like(self.values <= plain(other))
 
-    def __and__(self, other):
-        return self._like(self.values & plain(other))
+    def __or__(self, other):
+        return self._like(self.values | plain(other))
+
+    def astype(self, dtype):
+        return asarray(self.values.astype(dtype))
 
     def __len__(self):
         return len(self.values)
@@ -163,12 +166,8 @@ def ascontiguousarray(array):
     return array if array.flags.c_contiguous else asarray(array.values)
 
 
-def clip(array, low, high, out):
-    np.clip(array.values, low, high, out=out.values)
-
-
-def where(condition, a, b):
-    return asarray(np.where(condition.values, plain(a), plain(b)))
+def clip(array, low, high):
+    return asarray(np.clip(array.values, low, high))
 
 
 def may_share_memory(a, b):

@@ -100,6 +100,19 @@ def test_coarser_arithmetic(gpu, kind, lengths):
         assert_gradient_close_on_gpu(name, getattr(gradients, name).get(), getattr(expected, name), kind)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_clip_in_half_precision(gpu, dtype):
+    problem = Problem(mode="lstm", dtype="float32", cell_clip=BOUNDS)
+    desc = rnnkit.RNNDescriptor("lstm", 3, 4, cell_clip=BOUNDS, dtype=dtype)
+    w, x, dcy = moved(*(array.astype(desc.np_dtype) for array in (problem.w, problem.x, problem.dcy)))
+    found = rnnkit.forward(desc, w, x)
+    gradients = rnnkit.backward(desc, w, found.workspace, dcy=dcy)
+    expected = rnnkit.forward(problem.desc, problem.w, problem.x)
+    assert_close_on_gpu("cy", found.cy.get(), expected.cy, dtype)
+    assert gradients.dw.dtype == desc.np_dtype
+    assert (dcy.get() == problem.dcy.astype(desc.np_dtype)).all(), "dcy has been changed"
+
+
 def test_padding_is_never_read(gpu):
     problem = TWO_LAYERS
     expected = on_gpu.step(problem)
