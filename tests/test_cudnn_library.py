@@ -275,6 +275,22 @@ def test_a_library_that_is_not_there(monkeypatch, tmp_path):
             _cudnn.load.__wrapped__()
 
 
+def test_where_the_library_is_looked_for(monkeypatch):
+    """The wheels first, then conda, the system, CUDNN_PATH."""
+    monkeypatch.setenv("CONDA_PREFIX", "/conda")
+    monkeypatch.setenv("CUDNN_PATH", "/cudnn")
+    *wheels, conda, system, variable = _cudnn._candidates()
+    assert str(FOLDER / "lib" / "libcudnn.so.9") in wheels
+    assert (conda, system, variable) == ("/conda/lib/libcudnn.so.9", "libcudnn.so.9", "/cudnn/lib/libcudnn.so.9")
+
+
+def test_no_library_at_all(monkeypatch, tmp_path):
+    monkeypatch.setattr(_cudnn, "_SONAME", "libcudnn-of-nobody.so.9")
+    monkeypatch.setenv("CUDNN_PATH", str(tmp_path))
+    with pytest.raises(BackendError, match=r"load: .* must be installed, got none; pip install 'rnnkit\[cuda13\]'"):
+        _cudnn.load.__wrapped__()
+
+
 def test_a_library_of_another_kind(monkeypatch):
     monkeypatch.setenv("RNNKIT_CUDNN", "libm.so.6")
     with pytest.raises(BackendError, match="load: cuDNN must have cudnnGetVersion"):

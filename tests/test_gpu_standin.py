@@ -199,6 +199,12 @@ def test_threads_have_their_own_handles(standin):
         assert_same_results(result, results[0], OUTPUTS)
 
 
+def test_libraries_for_different_versions_of_cuda(standin, monkeypatch):
+    monkeypatch.setattr(cupy.cuda.runtime, "runtimeGetVersion", lambda: 12090)
+    with pytest.warns(RuntimeWarning, match="cuDNN is for CUDA 13 and CuPy for CUDA 12: install matching ones"):
+        on_gpu.infer(Problem(mode="gru"))
+
+
 @pytest.mark.parametrize("wrong", ["bytes", "order"])
 def test_another_layout_of_the_weights_is_noticed(standin, monkeypatch, wrong):
     blocks = standin_cudnn.weight_blocks

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import standin_cupy
+from conftest import has_gpu
 
 import rnnkit
 from perf import baselines, cases, check, peaks, report, run, worker
@@ -123,9 +124,7 @@ def test_no_gpu_is_an_error():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu(), reason="no GPU that CuPy can use")
 def test_the_peak_of_this_gpu():
-    cupy = pytest.importorskip("cupy")
-    if not cupy.cuda.is_available():
-        pytest.skip("no GPU that CuPy can use")
     assert peaks.gpu_peak("float32") > 1e11
     assert "CUDA" in peaks.gpu_name()
