@@ -102,18 +102,21 @@ def forward(
     Returns
     -------
     Forward
-        y (T, N, D*P), 0 beyond a sequence's length: a read-only view of the workspace, which backward reads; hy
-        (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the states after each sequence's last step; and the
-        workspace.
+        y (T, N, D*P), 0 beyond a sequence's length: a view of the workspace, which backward reads (read-only; on a GPU,
+        where CuPy has no such arrays, do not change it before backward); hy (L*D, N, P) and cy (L*D, N, H; None but
+        for the LSTM), the states after each sequence's last step; and the workspace.
 
     Raises
     ------
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
+    BackendError
+        The arrays are CuPy's, and cuDNN is not there or does not do what is asked.
 
     Notes
     -----
-    The equations stand at the top of :mod:`rnnkit.descriptor`.
+    The equations stand at the top of :mod:`rnnkit.descriptor`. NumPy arrays run on the CPU, CuPy arrays on their GPU:
+    x decides, and the other arrays must be with it; `lengths` stays on the host.
 
     Examples
     --------
