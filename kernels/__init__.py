@@ -10,10 +10,10 @@ The contract, which holds for every kernel:
   and meet at `barrier.meet`. It ends by `barrier.leave`. `team.run` takes its machine code by a key, the `kind`:
   arguments of one kind always have the same types.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
-  multiply-adds, k ascending, in every tile shape (`simd`), and no loop is compiled with fastmath.
+  multiply-adds, k ascending, in every shape of tile (`tile`), and no loop is compiled with fastmath.
 
-Where to find what: `simd` the micro-kernel, `matrix` and `transpose`, `gemm` packing and products, `products` which
-of them a cell asks for, `activations` logistic and tanh, `loop` the time loop, `stack` one step of all layers,
-`loop_gradient` and `weight_gradient` the way back, `cell` what the loops ask of a cell, `vanilla`, `lstm`, `gru` the
-cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
+Where to find what: `simd` vector registers, `tile` the micro-kernel, `matrix` and `transpose`, `gemm` packing and
+products, `products` which of them a cell asks for, `activations` logistic and tanh, `loop` the time loop, `stack` one
+step of all layers, `loop_gradient` and `weight_gradient` the way back, `cell` what the loops ask of a cell, `vanilla`,
+`lstm`, `gru` the cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
 """

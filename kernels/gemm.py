@@ -2,22 +2,13 @@
 
 A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded: element
 (unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes]. Where a tile does not take all the
-gates at once (`simd.group_size`), each group of gates has such a block of its own, one behind the other.
+gates at once (`tile.group_size`), each group of gates has such a block of its own, one behind the other.
 """
 
 from .jit import kernel
 from .matrix import offset
-from .simd import (
-    VECTOR_BYTES,
-    copy_vector,
-    group_size,
-    narrow_tile,
-    not_inlined,
-    panel_lanes,
-    rows_per_tile,
-    units_per_tile,
-    wide_tile,
-)
+from .simd import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
+from .tile import LINE, NARROW, WIDE, group_size, rows_of_tile, tile, units_of_tile
 from .transpose import transpose
 
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
@@ -104,6 +95,14 @@ def pack_rows(panels, b, first_row, last_row, units, member, members):
 
 
 @kernel
+def shape_of_tile(slots, rows, whole):
+    """The shape of the next tile, where there are so many rows and whole panels."""
+    if rows == 1 and whole >= units_of_tile(slots, LINE):
+        return LINE
+    return WIDE if whole >= units_of_tile(slots, WIDE) else NARROW
+
+
+@kernel
 def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector, units, slots, bias, fresh):
     """C[rows, slot + unit] = (bias[slot + unit] if fresh else C[rows, slot + unit]) + A[rows, :depth] . panels.
 
@@ -122,20 +121,13 @@ def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector,
         start = fresh and begin == 0
         vector = first_vector
         while vector < last_vector:
-            wide = vector + units_per_tile(slots) <= min(last_vector, whole)
-            tiles = (last_row - first_row + rows_per_tile(slots, wide) - 1) // rows_per_tile(slots, wide)
+            shape = shape_of_tile(slots, last_row - first_row, min(last_vector, whole) - vector)
+            tiles = (last_row - first_row + rows_of_tile(slots, shape) - 1) // rows_of_tile(slots, shape)
             unit = vector * lanes
-            for tile in range(tiles):
-                row, end = share(last_row - first_row, tile, tiles)
-                if wide:
-                    wide_tile(
-                        end - row, count, a.data, a.start, a.stride, a.rows, panels, vector * panel, panel, c.data,
-                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, lanes, begin
-                    )
-                else:
-                    narrow_tile(
-                        end - row, count, a.data, a.start, a.stride, a.rows, panels, vector * panel, panel, c.data,
-                        c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, units - unit, begin
-                    )
-            vector += units_per_tile(slots) if wide else 1
-
+            for number in range(tiles):
+                row, end = share(last_row - first_row, number, tiles)
+                tile(
+                    shape, end - row, count, a.data, a.start, a.stride, a.rows, panels, vector * panel, panel, c.data,
+                    c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, units - unit, begin
+                )
+            vector += units_of_tile(slots, shape)

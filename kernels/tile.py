@@ -1,0 +1,334 @@
+"""The micro-kernel of every matrix product: one tile of C, held in registers, emitted as LLVM IR."""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .simd import REGISTERS, VECTOR_BYTES, data_pointer, emit_fma
+
+_I64 = ir.IntType(64)
+
+LINE, WIDE, NARROW = range(3)
+"""Shapes of a tile: one row of many panels, several rows of few panels, several rows of one panel that C cuts off."""
+
+_CHAINS = 8  # sums that hide the latency of two FMA units
+_MOST_ROWS = _CHAINS  # more would only grow the code
+_VECTORS = 4 if REGISTERS == 32 else 2  # vectors of the panels that a wide tile of few gates multiplies at once
+_GROUP = 4 if REGISTERS == 32 else 3  # most vectors of the panels that stay in registers beside the sums of many rows
+_UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
+# A tile of one row reads its panels as fast as the cache gives them. On a panel of four gates in L2, 120 GB/s without a
+# prefetch, 150 with one 512 bytes ahead, 165 from 1024 on (EPYC, Zen 5).
+_AHEAD = 2048
+_LINE_BYTES = 64  # what a prefetch brings
+
+
+def group_size(gates):
+    """Gates that a tile of many rows multiplies at once: all, or in groups as even as can be."""
+    groups = (gates + _GROUP - 1) // _GROUP
+    return (gates + groups - 1) // groups
+
+
+def _units(gates, shape):
+    """Neighbouring panels that a tile covers.
+
+    With one row there are as few sums as vectors, and each waits for its last multiply-add: 8 panels of one gate at
+    once take 0.75 of the time of 2, 2 panels of three gates 0.93 of the time of 1 (Zen 3).
+    """
+    return max(1, {LINE: _CHAINS, WIDE: _VECTORS, NARROW: 1}[shape] // gates)
+
+
+def _rows(vectors):
+    """Rows whose accumulators, with the panel's vectors and one broadcast value, fit into the registers."""
+    return max(1, min(_MOST_ROWS, (REGISTERS - vectors - 1) // vectors))
+
+
+def _rows_of_tile(gates, shape):
+    return 1 if shape == LINE else _rows(group_size(gates) * _units(gates, shape))
+
+
+class _Tile:
+    """Emits one tile function: C[rows, :] = start + sum over k, ascending, of A[rows, k] * B[k, :].
+
+    C's columns are `gates` times `units` neighbouring vectors. All rows x gates x units vectors of C live in registers
+    while k runs; each k loads gates*units vectors of the packed panel and broadcasts one value per row. Where so many
+    do not fit, k runs once for each group of gates. With 16 registers and 4 gates, 6 rows of 2 gates at a time reach
+    0.90 of the FMA peak, where 2 rows of 4 gates, which read L2 three times as often, reach 0.60 (Zen 3, 20 rows).
+    """
+
+    def __init__(self, module, real, bits, gates, shape):
+        self.real, self.gates, self.units, self.masked = real, gates, _units(gates, shape), shape == NARROW
+        self.most_rows = _rows_of_tile(gates, shape)
+        self.lanes = VECTOR_BYTES * 8 // bits
+        self.vector = ir.VectorType(real, self.lanes)
+        self.suffix = f"v{self.lanes}f{bits}"
+        self.align = bits // 8
+        self.module = module
+        self.vectors = gates * self.units
+        self.name = f"rnnkit_tile_{self.suffix}_{gates}_{('line', 'wide', 'narrow')[shape]}"
+
+    def function(self):
+        """The tile function of this shape in the module, emitted on first request."""
+        known = self.module.globals.get(self.name)
+        if known is not None:
+            return known
+        pointer, indices = self.real.as_pointer(), _I64.as_pointer()
+        arguments = [
+            _I64,
+            _I64,
+            pointer,
+            indices,
+            _I64,
+            pointer,
+            _I64,
+            pointer,
+            indices,
+            _I64,
+            pointer,
+            ir.IntType(1),
+            _I64,
+            _I64,
+        ] + [_I64] * self.gates
+        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), arguments), self.name)
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, fresh, width, begin, *slots) = function.args
+        self.depth, self.ldb, self.bias, self.fresh, self.slots = depth, ldb, bias, fresh, slots
+        a = builder.gep(a, [begin])
+        most = group_size(self.gates)
+        self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
+        self.mask = self._mask(builder, width) if self.masked else None
+        done = function.append_basic_block("done")
+        switch = builder.switch(rows, done)
+        for count in range(1, self.most_rows + 1):
+            block = function.append_basic_block(f"rows{count}")
+            switch.add_case(_I64(count), block)
+            builder.position_at_end(block)
+            a_row = [self._row(builder, a, a_rows, lda, i) for i in range(count)]
+            c_row = [self._row(builder, c, c_rows, ldc, i) for i in range(count)]
+            size = self.vectors if count <= _rows(self.vectors) else most * self.units
+            for first in range(0, self.vectors, size):
+                self.group = range(first, min(first + size, self.vectors))
+                self._tile(builder, a_row, c_row)
+            builder.branch(done)
+        builder.position_at_end(done)
+        builder.ret_void()
+        return function
+
+    def _group_pointer(self, builder, b, begin, first):
+        """Where the group of gates from `first` on stands in the panel, at k = begin; and its vectors per k."""
+        size = min(group_size(self.gates), self.gates - first)
+        depth = builder.udiv(self.ldb, _I64(self.gates))  # of the whole panel, times the lanes
+        start = builder.add(builder.mul(depth, _I64(first)), builder.mul(begin, _I64(size * self.lanes)))
+        return builder.gep(b, [start]), size
+
+    def _row(self, builder, data, rows, stride, i):
+        """Pointer to the row whose number stands at position i of `rows`."""
+        number = builder.load(builder.gep(rows, [_I64(i)]))
+        return builder.gep(data, [builder.mul(number, stride)])
+
+    def _mask(self, builder, width):
+        """Lanes below `width`: the last panel may be wider than C."""
+        lane_type = ir.VectorType(_I64, self.lanes)
+        index = ir.Constant(lane_type, [ir.Constant(_I64, lane) for lane in range(self.lanes)])
+        first = builder.insert_element(ir.Constant(lane_type, ir.Undefined), width, ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
+        limit = builder.shuffle_vector(first, ir.Constant(lane_type, ir.Undefined), zeros)
+        return builder.icmp_signed("<", index, limit)
+
+    def _columns(self, builder, row):
+        """Pointers to the group's vectors of C (or of the bias) in one row, as the slots place them."""
+        for gate, unit in (divmod(vector, self.units) for vector in self.group):
+            yield builder.gep(row, [builder.add(self.slots[gate], _I64(unit * self.lanes))])
+
+    def _panel_columns(self, builder, k):
+        """Pointers to the group's vectors of the panels, and where each stands within its panel's row of k."""
+        for vector in self.group:
+            gate, unit = divmod(vector, self.units)
+            number, member = divmod(gate, group_size(self.gates))
+            group, size = self.groups[number]
+            start = builder.add(builder.mul(k, _I64(size * self.lanes)), builder.mul(self.ldb, _I64(unit)))
+            yield builder.gep(group, [builder.add(start, _I64(member * self.lanes))]), size, member
+
+    def _load(self, builder, pointer):
+        pointer = builder.bitcast(pointer, self.vector.as_pointer())
+        if not self.masked:
+            return builder.load(pointer, align=self.align)
+        load = cgutils.get_or_insert_function(
+            self.module,
+            ir.FunctionType(self.vector, [pointer.type, ir.IntType(32), self.mask.type, self.vector]),
+            f"llvm.masked.load.{self.suffix}.p0",
+        )
+        return builder.call(load, [pointer, ir.IntType(32)(self.align), self.mask, ir.Constant(self.vector, None)])
+
+    def _store(self, builder, value, pointer):
+        pointer = builder.bitcast(pointer, self.vector.as_pointer())
+        if not self.masked:
+            builder.store(value, pointer, align=self.align)
+            return
+        store = cgutils.get_or_insert_function(
+            self.module,
+            ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, ir.IntType(32), self.mask.type]),
+            f"llvm.masked.store.{self.suffix}.p0",
+        )
+        builder.call(store, [value, pointer, ir.IntType(32)(self.align), self.mask])
+
+    def _start(self, builder, c_row):
+        """The tile's first values: the bias in every row where the product starts afresh, else what C holds."""
+        function = builder.function
+        from_bias, from_c, merge = (function.append_basic_block(name) for name in ("bias", "accumulate", "start"))
+        builder.cbranch(self.fresh, from_bias, from_c)
+        builder.position_at_end(from_bias)
+        bias = [self._load(builder, pointer) for pointer in self._columns(builder, self.bias)]
+        builder.branch(merge)
+        builder.position_at_end(from_c)
+        present = [[self._load(builder, pointer) for pointer in self._columns(builder, row)] for row in c_row]
+        builder.branch(merge)
+        builder.position_at_end(merge)
+        sums = []
+        for row in present:
+            for column, value in enumerate(row):
+                phi = builder.phi(self.vector)
+                phi.add_incoming(bias[column], from_bias)
+                phi.add_incoming(value, from_c)
+                sums.append(phi)
+        return sums
+
+    def _multiply_add(self, builder, a_row, k, turn, sums):
+        """sums + A[rows, k] * B[k, :] for one k, the `turn`-th of an iteration of the loop."""
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
+        columns = []
+        for pointer, size, member in self._panel_columns(builder, k):
+            columns.append(builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align))
+            if len(a_row) == 1 and (turn * size + member) * VECTOR_BYTES % _LINE_BYTES == 0:
+                self._prefetch(builder, builder.gep(pointer, [_I64(_AHEAD // self.align)]))
+        result = []
+        for i, row in enumerate(a_row):
+            value = builder.load(builder.gep(row, [k]))
+            value = builder.shuffle_vector(
+                builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
+            )
+            for j, column in enumerate(columns):
+                result.append(emit_fma(builder, value, column, sums[i * len(columns) + j]))
+        return result
+
+    def _prefetch(self, builder, pointer):
+        """Ask for the cache line at the pointer, which may lie beyond the array: a prefetch never faults."""
+        i32, pointer = ir.IntType(32), builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        prefetch = cgutils.get_or_insert_function(self.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [pointer, i32(0), i32(3), i32(1)])  # to read, into all levels, data
+
+    def _loop(self, builder, a_row, sums, first, last, step):
+        """Run k from `first` to `last` by `step`, `step` multiply-adds an iteration; returns the sums behind it."""
+        before = builder.block
+        head, body, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        k = builder.phi(_I64)
+        k.add_incoming(first, before)
+        running = [builder.phi(self.vector) for _ in sums]
+        for phi, value in zip(running, sums, strict=True):
+            phi.add_incoming(value, before)
+        builder.cbranch(builder.icmp_signed("<", k, last), body, after)
+        builder.position_at_end(body)
+        values = running
+        for offset in range(step):
+            values = self._multiply_add(builder, a_row, builder.add(k, _I64(offset)), offset, values)
+        k.add_incoming(builder.add(k, _I64(step)), builder.block)
+        for phi, value in zip(running, values, strict=True):
+            phi.add_incoming(value, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+        return running
+
+    def _tile(self, builder, a_row, c_row):
+        sums = self._start(builder, c_row)
+        even = builder.and_(self.depth, _I64(-_UNROLL))
+        sums = self._loop(builder, a_row, sums, _I64(0), even, _UNROLL)
+        sums = self._loop(builder, a_row, sums, even, self.depth, 1)
+        sums = iter(sums)
+        for row in c_row:
+            for pointer in self._columns(builder, row):
+                self._store(builder, next(sums), pointer)
+
+
+@intrinsic
+def tile(
+    typingctx, shape, rows, depth, a, a_start, lda, a_rows, b, b_start, ldb, c, c_start, ldc, c_rows, row, slots, bias,
+    bias_start, fresh, width, begin
+):
+    """C[rows, slots] = (bias if fresh else C[rows, slots]) + A[rows, begin:begin+depth] . panels[begin:begin+depth].
+
+    For one tile of registers. `row` is its first position in the row lists of A and C; `slots` (one column number per
+    gate) says where the gates' vectors stand in a row of C and in the bias; in the shape NARROW only the first `width`
+    lanes of a vector exist in C.
+    """
+    gates = len(slots)
+
+    def generate(context, builder, signature, arguments):
+        (
+            shape, rows, depth, a, a_start, lda, a_rows, b, b_start, ldb, c, c_start, ldc, c_rows, row, slots, bias,
+            bias_start, fresh, width, begin
+        ) = arguments
+        types_of = signature.args[1:]
+        kind = types_of[2].dtype
+        real = context.get_value_type(kind)
+        pointers = [
+            data_pointer(context, builder, types_of[2], a, a_start),
+            data_pointer(context, builder, types_of[5], a_rows, row),
+            lda,
+            data_pointer(context, builder, types_of[6], b, b_start),
+            ldb,
+            data_pointer(context, builder, types_of[9], c, c_start),
+            data_pointer(context, builder, types_of[12], c_rows, row),
+            ldc,
+            data_pointer(context, builder, types_of[15], bias, bias_start),
+            builder.trunc(fresh, ir.IntType(1)),
+            width,
+            begin,
+        ]
+        place = cgutils.unpack_tuple(builder, slots, gates)
+        done = builder.append_basic_block("multiplied")
+        switch = builder.switch(shape, done)
+        for number in (LINE, WIDE, NARROW):
+            function = _Tile(builder.module, real, kind.bitwidth, gates, number).function()
+            with builder.goto_block(builder.append_basic_block("shape")):
+                switch.add_case(_I64(number), builder.block)
+                builder.call(function, [rows, depth, *pointers, *place])
+                builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    signature = types.void(
+        i64, i64, i64, a, i64, i64, a_rows, b, i64, i64, c, i64, i64, c_rows, i64, slots, bias, i64, types.boolean,
+        i64, i64
+    )
+    return signature, generate
+
+
+def _by_shape(builder, shape, values):
+    line, wide, narrow = map(_I64, values)
+    rest = builder.select(builder.icmp_signed("==", shape, _I64(WIDE)), wide, narrow)
+    return builder.select(builder.icmp_signed("==", shape, _I64(LINE)), line, rest)
+
+
+@intrinsic
+def units_of_tile(typingctx, slots, shape):
+    """Neighbouring panels that a tile of len(slots) gates covers."""
+    values = [_units(len(slots), number) for number in (LINE, WIDE, NARROW)]
+    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
+        builder, arguments[1], values
+    )
+
+
+@intrinsic
+def rows_of_tile(typingctx, slots, shape):
+    """Largest number of rows of a tile of len(slots) gates."""
+    values = [_rows_of_tile(len(slots), number) for number in (LINE, WIDE, NARROW)]
+    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
+        builder, arguments[1], values
+    )
