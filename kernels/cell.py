@@ -81,7 +81,9 @@ def activate(
 ):
     """Gate mathematics of a row: pre-activations to activated gates, the new cell and the new hidden state.
 
-    The new states must not stand where the old ones are: the loop over units would not be vectorised.
+    The new states must not stand where the old ones are: the loop over units would not be vectorised. An activation
+    that waits for another one begins a second loop: in one, few units at a time are on their way through a core, and
+    the time of a unit is that of the whole chain (GRU 0.78, LSTM 0.93, its gradient 0.78 of the time; Zen 3).
     """
 
 

@@ -68,9 +68,10 @@ def _after_activate(
     h = part(target, hidden_after + first, hidden_after + last)
     one = gates.dtype.type(1)
     for j in range(last - first):
-        r, z = sigmoid(r_gate[j]), sigmoid(z_gate[j])
-        n = tanh(fma(r, recurrent[j], n_gate[j]))
-        n_gate[j], r_gate[j], z_gate[j] = n, r, z
+        r_gate[j], z_gate[j] = sigmoid(r_gate[j]), sigmoid(z_gate[j])
+    for j in range(last - first):  # a loop of its own: see `cell.activate`
+        z, n = z_gate[j], tanh(fma(r_gate[j], recurrent[j], n_gate[j]))
+        n_gate[j] = n
         h[j] = fma(z, h_before[j], (one - z) * n)
 
 

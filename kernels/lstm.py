@@ -57,7 +57,8 @@ def _activate(
             c = cell.high if c > cell.high else c
         i_gate[j], f_gate[j], g_gate[j], o_gate[j] = i, f, g, o
         c_after[j] = c
-        h[j] = o * tanh(c)
+    for j in range(last - first):  # a loop of its own: see `cell.activate`
+        h[j] = o_gate[j] * tanh(c_after[j])
 
 
 @protocol.implements(protocol.differentiate, LSTM)
@@ -79,9 +80,10 @@ def _differentiate(
     c_after = part(cells, after + first, after + last)
     incoming = part(dh, dh_at + first, dh_at + last)
     dc = part(dcells, dc_at + first, dc_at + last)
+    for j in range(last - first):  # a loop of its own: see `cell.activate`
+        do_gate[j] = tanh(c_after[j])
     for j in range(last - first):
-        i, f, g, o = i_gate[j], f_gate[j], g_gate[j], o_gate[j]
-        t = tanh(c_after[j])
+        i, f, g, o, t = i_gate[j], f_gate[j], g_gate[j], o_gate[j], do_gate[j]
         draw = fma(incoming[j] * o, one - t * t, dc[j])
         if cell.clipped:  # the clipped value lies on a bound exactly where the raw one was not strictly inside
             draw = zero if c_after[j] <= cell.low or c_after[j] >= cell.high else draw

@@ -4,7 +4,7 @@ from .barrier import enroll, leave, meet
 from .gemm import share, vectors_of
 from .jit import kernel
 from .loop import Sizes, States, project_inputs, step
-from .matrix import Matrix, part
+from .matrix import Matrix, flat, part
 from .products import BIAS, END, panels_of
 
 
@@ -18,15 +18,15 @@ def step_stack(cell, sizes, table, packed, zeros, x, hx, cx, hy, cy, gates, rows
     first_vector, last_vector = share(vectors_of(packed, sizes.hidden), member, members)
     stride = gates.size // max(batch_size, 1)
     pre_activations = Matrix(gates, rows, 0, stride)
-    inputs = Matrix(x.reshape(x.size), rows, 0, x.shape[1])
+    inputs = Matrix(flat(x), rows, 0, x.shape[1])
     for layer in range(table.shape[0]):
         places = table[layer]
         panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
         at = layer * batch_size
-        hidden = Matrix(hx.reshape(hx.size), rows, at * sizes.output, sizes.output)
-        outputs = Matrix(hy.reshape(hy.size), rows, at * sizes.output, sizes.output)
-        cells = Matrix(cx.reshape(cx.size), rows, at * cy.shape[2], cy.shape[2])
-        next_cells = Matrix(cy.reshape(cy.size), rows, at * cy.shape[2], cy.shape[2])
+        hidden = Matrix(flat(hx), rows, at * sizes.output, sizes.output)
+        outputs = Matrix(flat(hy), rows, at * sizes.output, sizes.output)
+        cells = Matrix(flat(cx), rows, at * cy.shape[2], cy.shape[2])
+        next_cells = Matrix(flat(cy), rows, at * cy.shape[2], cy.shape[2])
         own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
         project_inputs(cell, own, inputs, panels, bias, pre_activations, 0, batch_size, first_vector, last_vector)
         step(

@@ -124,12 +124,10 @@ def _current():
 
 
 def _compiled(kernel, kind, arguments):
-    """The machine code of a kernel for the arguments' types."""
-    code = _code.get((kernel, kind))
-    if code is None:
-        signature = tuple(map(numba.typeof, (*arguments, 0, 1, _alone)))
-        kernel.compile(signature)
-        code = _code[kernel, kind] = kernel.overloads[signature].entry_point
+    """The machine code of a kernel for the arguments' types, from now on in _code."""
+    signature = tuple(map(numba.typeof, (*arguments, 0, 1, _alone)))
+    kernel.compile(signature)
+    code = _code[kernel, kind] = kernel.overloads[signature].entry_point
     return code
 
 
@@ -139,7 +137,7 @@ def run(kernel, kind, work, *arguments):
     `kind` stands for the types of the arguments: calls of a kernel with the same kind must have the same types. Numba's
     own look at them takes 0.5 us for each argument that is a named tuple, in the caller and again in the helpers.
     """
-    kernel = _compiled(kernel, kind, arguments)
+    kernel = _code.get((kernel, kind)) or _compiled(kernel, kind, arguments)
     team = _current() if work > _BRIEF_WORK and wanted_size() > 1 else None
     if team is None:
         kernel(*arguments, 0, 1, _alone)

@@ -21,6 +21,7 @@ from rnnkit.workspace import Memory, gate_slots
 
 _MOVE = 32  # multiply-adds in the time that packing a number takes
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
+_CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from their product to their use they stay in L2
 # With fewer rows than that for each thread a step takes as long as reading the weights does. Two threads, LSTM, H = 256
 # (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2; H = 128: 1.1 times as fast by rows with 1.
 _ROWS, _LIGHT_BYTES = 3, 1 << 18
@@ -102,7 +103,7 @@ def _cell(desc: RNNDescriptor) -> Any:
 
 def flat(array: np.ndarray) -> np.ndarray:
     """The array as the kernels take it, in one dimension."""
-    return dense(array).reshape(-1)
+    return dense(array).ravel()
 
 
 def dense(array: np.ndarray) -> np.ndarray:
@@ -155,7 +156,7 @@ class Run(NamedTuple):
 
 def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop.States:
     start, stride = direction * sizes.output, run.hidden.shape[2]
-    hidden, cells = run.hidden.reshape(-1), run.cells.reshape(-1)
+    hidden, cells = run.hidden.ravel(), run.cells.ravel()
     before, after, _, _ = (steps.kept_cells if run.keeps_cells else steps.passing_cells)[direction]
     size = run.cells.shape[-1]
     return loop.States(
@@ -176,6 +177,58 @@ def row_bounds(layer: Layer, steps: Steps, itemsize: int) -> np.ndarray:
     if weights > (_CACHED_BYTES if batch >= _ROWS * threads else _LIGHT_BYTES) or rows * 8 > batch * 9:
         return arange(0)
     return steps.bounds(threads)
+
+
+def chunk_of(layer: Layer, batch_size: int) -> int:
+    """Steps whose gates are worked on at a time."""
+    return max(1, _CHUNK_BYTES // (layer.columns * max(batch_size, 1) * 4))
+
+
+class Outer(NamedTuple):
+    """States of all pseudo-layers: hx and cx, None for zeros, and where hy and cy go; cy is None without cells."""
+
+    directions: int
+    hx: Any
+    cx: Any
+    hy: np.ndarray
+    cy: Any
+
+
+def outer(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> Outer:
+    count, dtype = desc.num_pseudo_layers, desc.np_dtype
+    hy = np.empty((count, batch_size, desc.output_size), dtype)
+    cy = np.empty((count, batch_size, desc.hidden_size), dtype) if desc.has_cell else None
+    return Outer(desc.num_directions, hx, cx, hy, cy)
+
+
+def run_layer(
+    layer: Layer, packed: np.ndarray, source: Matrix, gates: np.ndarray, run: Run, steps: Steps, states: Outer
+) -> None:
+    """Run one pseudo-layer over all steps, from its initial states to its final ones."""
+    sizes, direction = layer.sizes, layer.direction
+    index = layer.layer * states.directions + direction
+    units = slice(direction * sizes.output, (direction + 1) * sizes.output)
+    run.hidden[(*steps.initial[direction], units)] = 0 if states.hx is None else states.hx[index]
+    if run.cells.size:
+        cells = (steps.kept_cells if run.keeps_cells else steps.passing_cells)[direction]
+        run.cells[cells.initial] = 0 if states.cx is None else states.cx[index]
+    work = steps.rows.size * layer.products[0].rows.size * (sizes.input + sizes.output)
+    team.run(
+        loop.forward, layer.kind, work, layer.cell, sizes, bool(direction), steps.starts,
+        row_bounds(layer, steps, gates.itemsize), source, packed, layer.places, zeros(sizes.hidden, gates.dtype),
+        Matrix(gates.ravel(), steps.rows, 0, layer.columns), chunk_of(layer, steps.batch_size), gates.shape[0],
+        steps.batch_size, states_of(run, steps, sizes, direction)
+    )
+    states.hy[index] = run.hidden[(*steps.final[direction], units)]
+    if run.cells.size:
+        states.cy[index] = run.cells[cells.final]
+
+
+def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
+    """Zero what lies beyond each sequence's length; step t of the array stands at t + first."""
+    if steps.padded:
+        for n in np.flatnonzero(steps.lengths < steps.seq_len):
+            array[steps.lengths[n] + first : steps.seq_len + first, n] = 0
 
 
 def input_matrix(x: np.ndarray, steps: Steps) -> Matrix:

@@ -22,7 +22,7 @@ from rnnkit.errors import BackendError, message
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Block, Workspace
 
-__all__ = ["Memory", "Stepper", "backward", "check", "forward", "infer", "pack", "prepare"]
+__all__ = ["Inference", "Memory", "backward", "check", "forward", "prepare"]
 
 _ALIGNMENT = 16  # bytes: the widest load of a GPU's thread
 
@@ -42,7 +42,7 @@ class Memory(host.Memory):
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
-        return any(cupy.may_share_memory(array, held) for held in self._held.values())
+        return any(cupy.may_share_memory(array, room) for room in self._rooms.values())
 
 
 class _Batch(NamedTuple):
@@ -255,39 +255,35 @@ def _claim(desc: RNNDescriptor, w: Any, workspace: Workspace, record: _Record) -
     return _run(desc, w, cudnn.TRAINING, seed, record.batch.shape, *inputs, y, None, None, Memory())
 
 
-def pack(desc: RNNDescriptor, w: Any, memory: Memory) -> Any:
-    """The weights as `infer` takes them: as they are."""
-    return w
+class Inference:
+    """The weights of a network, and what runs with them; safe to use from any number of threads."""
 
+    def __init__(self, desc: RNNDescriptor, w: Any) -> None:
+        self._desc, self.weights = desc, w
 
-def prepare(desc: RNNDescriptor, w: Any) -> Any:
-    """The weights as `infer` takes them, a copy."""
-    with w.device:
-        return w.copy()
-
-
-def infer(desc: RNNDescriptor, packed: Any, x: Any, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
-    """Run the network and keep nothing but y, hy and cy."""
-    with x.device:
-        batch = _batch_of(steps)
-        hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
-        y = cupy.empty((*x.shape[:2], desc.num_directions * desc.output_size), x.dtype)
-        if batch is None:
-            y[...] = 0
+    def infer(self, x: Any, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
+        """Run the network and keep nothing but y, hy and cy."""
+        desc = self._desc
+        with x.device:
+            batch = _batch_of(steps)
+            hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
+            y = cupy.empty((*x.shape[:2], desc.num_directions * desc.output_size), x.dtype)
+            if batch is None:
+                y[...] = 0
+                return y, hy, cy
+            inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.room(y, hy, cy)
+            _run(desc, _dense(self.weights), cudnn.INFERENCE, None, batch.shape, *inputs, *outputs, Memory())
+            _clip(desc, outputs[2])
+            batch.scatter(outputs, y, hy, cy)
             return y, hy, cy
-        inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.room(y, hy, cy)
-        _run(desc, _dense(packed), cudnn.INFERENCE, None, batch.shape, *inputs, *outputs, Memory())
-        _clip(desc, outputs[2])
-        batch.scatter(outputs, y, hy, cy)
-        return y, hy, cy
 
-
-class Stepper:
-    """Runs all layers over one time step."""
-
-    def __init__(self, desc: RNNDescriptor, packed: Any) -> None:
-        self._desc, self._packed = desc, packed
-
-    def __call__(self, x: Any, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
-        y, hy, cy = infer(self._desc, self._packed, x[None], hx, cx, steps_of(1, len(x)))
+    def step(self, x: Any, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
+        """Run all layers over one time step; returns y, hy and cy."""
+        y, hy, cy = self.infer(x[None], hx, cx, steps_of(1, len(x)))
         return y[0], hy, cy
+
+
+def prepare(desc: RNNDescriptor, w: Any) -> Inference:
+    """The network with a copy of the weights."""
+    with w.device:
+        return Inference(desc, w.copy())

@@ -17,7 +17,7 @@ from rnnkit.arrays import library_of, place_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
-from rnnkit.weights import check_weights
+from rnnkit.weights import check_weights, num_weights
 
 __all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "same_place", "seed", "separate", "step"]
 __all__ += ["weight_gradient", "weights"]
@@ -60,6 +60,9 @@ def same_place(function: str, name: str, value: Any, like: Any) -> None:
 
 
 def weights(function: str, w: Any, desc: RNNDescriptor, like: Any, name: str = "w") -> None:
+    usual = type(w) is ndarray is type(like) and w.dtype is desc.np_dtype
+    if usual and w.shape == (num_weights(desc),) and w.flags.c_contiguous:
+        return
     same_place(function, name, w, like)
     check_weights(function, name, w, desc)
 

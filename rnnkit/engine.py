@@ -262,6 +262,5 @@ def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *
     checks.descriptor("infer", desc)
     check_call("infer", desc, x, hx, cx, lengths)
     checks.weights("infer", w, desc, x)
-    chosen = backend("infer", desc, x)
-    packed = chosen.pack(desc, w, chosen.Memory())
-    return Infer(*chosen.infer(desc, packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))
+    network = backend("infer", desc, x).Inference(desc, w)
+    return Infer(*network.infer(x, hx, cx, steps_of(*x.shape[:2], lengths)))

@@ -23,9 +23,7 @@ class Plan:
 
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
         self.desc = desc
-        self._backend = backend("prepare", desc, w)
-        self._packed = self._backend.prepare(desc, w)
-        self._step = self._backend.Stepper(desc, self._packed)
+        self._network = backend("prepare", desc, w).prepare(desc, w)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}>"
@@ -54,8 +52,8 @@ class Plan:
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
-        check_call("infer", self.desc, x, hx, cx, lengths, self._packed)
-        return Infer(*self._backend.infer(self.desc, self._packed, x, hx, cx, steps_of(*x.shape[:2], lengths)))
+        check_call("infer", self.desc, x, hx, cx, lengths, self._network.weights)
+        return Infer(*self._network.infer(x, hx, cx, steps_of(*x.shape[:2], lengths)))
 
     def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
@@ -91,8 +89,8 @@ class Plan:
                     "the reverse direction needs the whole sequence: use infer",
                 )
             )
-        checks.step("step", x, hx, cx, desc, self._packed)
-        return Infer(*self._step(x, hx, cx))
+        checks.step("step", x, hx, cx, desc, self._network.weights)
+        return Infer(*self._network.step(x, hx, cx))
 
 
 def prepare(desc: RNNDescriptor, w: Any) -> Plan:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+Index = tuple[Any, Any]
+"""Which of the states (..., N, size) are meant, one for each sequence: a step or steps, and the sequences."""
+
+_ALL = slice(None)
+
 
 class CellRows(NamedTuple):
-    """Rows of the cell states before and after each step, and in which (N, H) part each sequence begins and ends."""
+    """Rows of the cell states before and after each step, and where among (..., N, H) each sequence begins and ends."""
 
     before: np.ndarray
     after: np.ndarray
-    initial: np.ndarray
-    final: np.ndarray
+    initial: Index
+    final: Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,27 +58,34 @@ class Steps:
             self._bounds[parts] = np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
         return self._bounds[parts]
 
-    def initial(self, direction: int) -> int:
-        """Return where the initial state stands in arrays (T + D, N, ...)."""
-        return self.seq_len + 1 if direction else 0
+    @cached_property
+    def initial(self) -> tuple[Index, Index]:
+        """Where the initial states stand in arrays (T + D, N, ...), forward and reverse."""
+        return (0, _ALL), (self.seq_len + 1, _ALL)
 
     @cached_property
-    def final(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where each sequence's final state stands in arrays (T + D, N, ...), (N,), forward and reverse."""
-        return self.lengths, np.where(self.lengths > 0, 1, self.initial(1))
+    def final(self) -> tuple[Index, Index]:
+        """Where the final states stand in arrays (T + D, N, ...), forward and reverse."""
+        first = np.where(self.lengths > 0, 1, self.seq_len + 1)
+        return self._index(self.lengths), self._index(first)
+
+    def _index(self, place: np.ndarray) -> Index:
+        """The states of all sequences, each at its own place: without padding one place, which is quicker to index."""
+        if self.padded or not place.size:
+            return place, np.arange(self.batch_size)
+        return int(place[0]), _ALL
 
     @cached_property
     def kept_cells(self) -> tuple[CellRows, CellRows]:
         """The rows of cells that are kept for every step, (T + D, N, H), forward and reverse."""
-        initial = (np.full(self.batch_size, self.initial(direction)) for direction in (0, 1))
-        return tuple(map(CellRows, self.previous, (self.states, self.states), initial, self.final))
+        return tuple(map(CellRows, self.previous, (self.states, self.states), self.initial, self.final))
 
     @cached_property
     def passing_cells(self) -> tuple[CellRows, CellRows]:
         """The rows of cells that stand in one of two places in turn, (2, N, H), forward and reverse."""
         odd = self.rows // max(self.batch_size, 1) % 2
         here, there = odd * self.batch_size + self.batch, (1 - odd) * self.batch_size + self.batch
-        first, last = np.zeros_like(self.lengths), self.lengths % 2
+        first, last = (0, _ALL), self._index(self.lengths % 2)
         return CellRows(here, there, first, last), CellRows(there, here, last, first)
 
 

@@ -94,13 +94,16 @@ class Memory:
     """Named arrays that grow and are used again: what a workspace and its successors share."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Any] = {}
+        self._rooms: dict[str, Any] = {}
+        self._arrays: dict[str, Any] = {}  # as they were last taken
         self._lent = Lock()
         self.generation = 0
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
-        return any(np.may_share_memory(array, held) for held in self._held.values())
+        if array.flags.owndata:
+            return False
+        return any(np.may_share_memory(array, room) for room in self._rooms.values())
 
     @contextmanager
     def lend(self) -> Iterator[Memory]:
@@ -115,11 +118,15 @@ class Memory:
 
     def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Return an aligned array, not cleared, that is valid until the name is taken again."""
+        array = self._arrays.get(name)
+        if array is not None and array.shape == shape and array.dtype == dtype:
+            return array
         nbytes = prod(shape) * dtype.itemsize
-        held = self._held.get(name)
-        if held is None or held.nbytes < nbytes:
-            held = self._held[name] = self._room(nbytes)
-        return held[:nbytes].view(dtype).reshape(shape)
+        room = self._rooms.get(name)
+        if room is None or room.nbytes < nbytes:
+            room = self._rooms[name] = self._room(nbytes)
+        array = self._arrays[name] = room[:nbytes].view(dtype).reshape(shape)
+        return array
 
     def _room(self, nbytes: int) -> Any:
         """A new array of bytes, aligned."""

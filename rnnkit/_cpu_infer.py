@@ -1,0 +1,110 @@
+"""Inference on NumPy arrays: the weights of a network, packed once, and running it with them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rnnkit._cpu_layer import (
+    Run,
+    arange,
+    chunk_of,
+    clear_padding,
+    dense,
+    input_matrix,
+    layers_of,
+    outer,
+    pack,
+    run_layer,
+    zeros,
+)
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.kernels import stack, team
+from rnnkit.kernels.matrix import Matrix
+from rnnkit.steps import Steps, steps_of
+from rnnkit.workspace import Memory
+
+_ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
+
+
+class Inference:
+    """The weights of a network, packed, and what runs with them; safe to use from any number of threads."""
+
+    def __init__(self, desc: RNNDescriptor, w: np.ndarray) -> None:
+        self._desc, self._layers, self._memory = desc, layers_of(desc), Memory()
+        self.weights = pack(desc, w, self._memory)
+        first = self._layers[0]
+        dtype = self.weights.dtype
+        self._kind, self._columns, self._no_cells = first.kind, first.columns, np.empty((0, 0, 0), dtype)
+        zero = zeros(desc.hidden_size, dtype)
+        self._fixed = first.cell, first.sizes, _places_of_layers(desc), self.weights, zero
+
+    def step(self, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
+        """Run all layers over one time step, in one call of a kernel; returns y, hy and cy."""
+        desc, dtype, batch = self._desc, x.dtype, len(x)
+        shape = desc.num_layers, batch, desc.output_size
+        hx = np.zeros(shape, dtype) if hx is None else dense(hx)
+        hy, cy = np.empty(shape, dtype), self._no_cells
+        if desc.has_cell:
+            shape = desc.num_layers, batch, desc.hidden_size
+            cx = np.zeros(shape, dtype) if cx is None else dense(cx)
+            cy = np.empty(shape, dtype)
+        work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
+        team.run(
+            stack.step_stack, self._kind, work, *self._fixed, dense(x), hx, cx if desc.has_cell else cy, hy, cy,
+            np.empty(batch * self._columns, dtype), arange(batch)
+        )
+        return hy[-1], hy, cy if desc.has_cell else None
+
+    def infer(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
+        """Run the network over all steps and keep nothing but y, hy and cy.
+
+        The gates of a few steps at a time are held. Stacked layers of one direction also go through the sequence a span
+        of steps at a time, so that of the lower layers' outputs, too, no more is held.
+        """
+        desc, directions = self._desc, self._desc.num_directions
+        hidden = np.empty((steps.seq_len + directions, steps.batch_size, directions * desc.output_size), x.dtype)
+        with self._memory.lend() as memory:
+            for first, last in self._spans(steps):
+                part = steps if last - first == steps.seq_len else _part(steps, first, last)
+                out, source = hidden[first : last + directions], input_matrix(x[first:last], part)
+                hx, cx = self._run(source, hx, cx, part, out, memory)
+        clear_padding(hidden, steps, 1)
+        return hidden[1 : steps.seq_len + 1], hx, cx
+
+    def _spans(self, steps: Steps):
+        """[first, last) of the steps that all layers run before any runs the next."""
+        span = max(steps.seq_len, 1)
+        if len(self._layers) > 1 and self._desc.num_directions == 1:
+            layer = self._layers[0]  # whose outputs take the room of a chunk's gates
+            span = min(span, layer.slots * chunk_of(layer, steps.batch_size))
+        for first in range(0, max(steps.seq_len, 1), span):
+            yield first, min(first + span, steps.seq_len)
+
+    def _run(
+        self, source: Matrix, hx: Any, cx: Any, steps: Steps, out: np.ndarray, memory: Memory
+    ) -> tuple[np.ndarray, Any]:
+        """Run all layers over the steps, the last one into `out`; returns hy and cy."""
+        desc, states = self._desc, outer(self._desc, hx, cx, steps.batch_size)
+        for layer in self._layers:
+            if layer.direction == 0:
+                hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
+            held = min(chunk_of(layer, steps.batch_size), max(steps.seq_len, 1))
+            gates = memory.take("gates", (held, steps.batch_size, layer.columns), out.dtype)
+            cells = memory.take("cells", (2, steps.batch_size, desc.hidden_size) if desc.has_cell else (0,), out.dtype)
+            run_layer(layer, self.weights, source, gates, Run(hidden, cells, keeps_cells=False), steps, states)
+            if layer.direction == desc.num_directions - 1:
+                source = Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
+        return states.hy, states.cy
+
+
+@cache
+def _places_of_layers(desc: RNNDescriptor) -> np.ndarray:
+    return np.stack([layer.places for layer in layers_of(desc)])
+
+
+def _part(steps: Steps, first: int, last: int) -> Steps:
+    count = last - first
+    return steps_of(count, steps.batch_size, np.clip(steps.lengths - first, 0, count) if steps.padded else None)
