@@ -1,5 +1,6 @@
 """The workspace: what it lets one see, when its memory is used again, and when it is refused."""
 
+import time
 import tracemalloc
 
 import numpy as np
@@ -27,7 +28,16 @@ def test_its_memory_is_used_again(cell, dtype):
     assert_same_results(second.backward(reused.workspace), second.backward(alone.workspace), GRADIENTS)
 
 
-@pytest.mark.parametrize("changes", [{"seq_len": 5}, {"batch_size": 4, "lengths": None}, {"hidden_size": 6}])
+# With seq_len 7 the states of a batch of 2 are as many numbers as those of the first.
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seq_len": 5},
+        {"batch_size": 4, "lengths": None},
+        {"seq_len": 7, "batch_size": 2, "lengths": None},
+        {"hidden_size": 6},
+    ],
+)
 def test_another_size_gets_its_own_memory(changes):
     small = Problem(mode="lstm", **SHAPE)
     other = small.twin(**changes)
@@ -209,6 +219,24 @@ def test_inference_memory_grows_with_y_alone(cell, num_layers):
     y_nbytes = 300 * 4 * short.output_size * 4
     rows_nbytes = 300 * 4 * 16 * 8  # the row numbers of every step
     assert grown < 1.1 * (y_nbytes + rows_nbytes)
+
+
+def test_a_plan_keeps_no_sequence():
+    """Between two calls it has the gates of some steps, whatever the length of the last batch."""
+    problem = Problem(mode="lstm", **LONG, num_layers=2, bidirectional=True, seq_len=600)
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    plan.infer(problem.x[:1])
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        plan.infer(problem.x)
+        time.sleep(0.1)  # a helper thread lets go of the arrays when it falls asleep
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    outputs = 600 * 4 * 2 * 256 * 4
+    assert peak - before > 2 * outputs  # of both layers
+    assert after - before < 2 * 2**20
 
 
 def test_an_input_in_the_memory_that_is_used_again_is_refused():
