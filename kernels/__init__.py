@@ -6,8 +6,9 @@ The contract, which holds for every kernel:
   argument, so that one compiled kernel serves every layout. Row numbers are int64.
 - A kernel trusts its caller: it never allocates, checks, raises or prints, and takes all memory from outside.
 - A kernel that ends in the arguments `(member, members, sync)` is run by every member of a team at once
-  (`team.run`). It begins by `barrier.enroll`, which says who takes part; these share out rows or units among themselves
-  and meet at `barrier.meet`. It ends by `barrier.leave`. `team.run` takes its machine code by a key, the `kind`:
+  (`team.run`). It begins by `barrier.publish` and `barrier.gather`, which say what is to be run and who takes part;
+  these share out rows or units among themselves, and meet at `barrier.meet`, at its end too. `team.run` takes its
+  machine code by a key, the `kind`:
   arguments of one kind always have the same types.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every shape of tile (`tile`), and no loop is compiled with fastmath.

@@ -1,7 +1,9 @@
 """How the threads of a team come together inside a kernel: who takes part, and the barrier. Emitted as LLVM IR.
 
-All state is in one int64 array, `sync`. The caller of a kernel opens a door for the helpers and closes it when all are
-in, or when its patience ends: a helper that sleeps, or whose core is taken by another program, costs no more than that.
+All state is in one int64 array, `sync`. The caller of a kernel says there what is to be run, opens a door for the
+helpers and closes it when all are in, or when its patience ends: a helper that sleeps, or whose core is taken by
+another program, costs no more than that. A helper goes from one call to the next in compiled code: back in Python it
+would wait for the interpreter's lock, which the caller holds between two calls, for longer than a small kernel takes.
 """
 
 import sys
@@ -16,7 +18,7 @@ from .simd import data_pointer
 
 # Places in `sync`; what is waited for stands on cache lines of its own. DOOR holds number*DOOR_STEP + members inside,
 # plus CLOSED once the kernel's crew is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start.
-ARRIVED, DOOR, BASE, NUMBER, PATIENCE, SYNC_SIZE = 0, 16, 32, 33, 34, 48
+ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, SYNC_SIZE = 0, 16, 32, 33, 34, 35, 36, 48
 DOOR_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_TURNS = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # a member that waits longer (about 100 us) has lost its partner's core: let others run
@@ -101,47 +103,103 @@ def _exchange(typingctx, sync, place, expected, value):
     return types.boolean(sync, types.int64, types.int64, types.int64), generate
 
 
-@kernel
-def wait_for_work(sync, known, turns):
-    """Spin until a door of a later number than `known` is opened, at most `turns` turns."""
-    for _ in range(turns):
-        if _load(sync, DOOR) // DOOR_STEP > known:
-            return
-        _pause()
+def _helpers_entry(kernel, frame_type):
+    """A function (frame, member, members) that calls the kernel with the arguments in the frame, but as that member."""
+    i64, pointer = _I64, frame_type.as_pointer()
+    entry = ir.Function(kernel.module, ir.FunctionType(ir.VoidType(), [pointer, i64, i64]), f"{kernel.name}.helper")
+    entry.linkage = "internal"
+    builder = ir.IRBuilder(entry.append_basic_block())
+    frame, member, members = entry.args
+    own = {"arg.member": member, "arg.members": members}
+    values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, number)) for number in range(len(kernel.args))]
+    values = [own.get(argument.name, value) for argument, value in zip(kernel.args, values, strict=True)]
+    # By Numba's convention the places of the result and of an error come first; a helper needs its own.
+    values[:2] = [cgutils.alloca_once(builder, argument.type.pointee) for argument in kernel.args[:2]]
+    builder.call(kernel, values, attrs=["noinline"])
+    builder.ret_void()
+    return entry
 
 
-@kernel
-def enroll(sync, member, members):
-    """(number, size) of this thread in the crew that runs the kernel; the number is -1 for a helper that came too late.
+@intrinsic
+def publish(typingctx, sync, member, members):
+    """Let helpers call the kernel that this stands in, with the arguments of this call.
 
-    The caller, member 0, opens the door and waits for `members` at most sync[PATIENCE] turns. A helper gives the
-    negative number of the call as `member`. One that is too late waits for the next call, as in `leave`.
+    They lie in the caller's stack frame: valid for who is let in, since the caller does not leave before.
     """
-    if members == 1:
-        return 0, 1
-    if member == 0:
-        _store(sync, BASE, _load(sync, ARRIVED))
-        door = _load(sync, NUMBER) * DOOR_STEP + 1
-        _store(sync, DOOR, door)
-        for _ in range(_load(sync, PATIENCE)):
-            if _load(sync, DOOR) == door + members - 1:
-                break
-            _pause()
-        return 0, _add(sync, DOOR, CLOSED) - door + 1
-    number = -member
-    place = -1
-    while place < 0:
-        door = _load(sync, DOOR)
-        if door // DOOR_STEP > number or (door // DOOR_STEP == number and door % DOOR_STEP >= CLOSED):
-            wait_for_work(sync, number, AWAKE_TURNS)
-            return -1, 0
-        if door // DOOR_STEP == number and _exchange(sync, DOOR, door, door + 1):
-            place = door % DOOR_STEP
-        else:
-            _pause()
-    while _load(sync, DOOR) % DOOR_STEP < CLOSED:
+
+    def generate(context, builder, signature, arguments):
+        sync, member, members = arguments
+        kernel = builder.function
+        frame_type = ir.LiteralStructType([argument.type for argument in kernel.args])
+        frame = cgutils.alloca_once(builder, frame_type)
+        entry = _helpers_entry(kernel, frame_type)
+        calls = builder.and_(builder.icmp_signed("==", member, _I64(0)), builder.icmp_signed(">", members, _I64(1)))
+        with builder.if_then(calls):
+            for number, argument in enumerate(kernel.args):
+                builder.store(argument, cgutils.gep_inbounds(builder, frame, 0, number))
+            for place, address in ((_FUNCTION, entry), (_FRAME, frame)):
+                target = data_pointer(context, builder, signature.args[0], sync, _I64(place))
+                builder.store(builder.ptrtoint(address, _I64), target)
+        return context.get_dummy_value()
+
+    return types.void(sync, member, members), generate
+
+
+@intrinsic
+def _call_published(typingctx, sync, member, members):
+    """Run what the caller has published, as this member."""
+
+    def generate(context, builder, signature, arguments):
+        sync, *numbers = arguments
+        function, frame = (
+            builder.load(data_pointer(context, builder, signature.args[0], sync, _I64(place)))
+            for place in (_FUNCTION, _FRAME)
+        )
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, _I64, _I64]).as_pointer()
+        builder.call(builder.inttoptr(function, kind), [builder.inttoptr(frame, byte), *numbers])
+        return context.get_dummy_value()
+
+    return types.void(sync, types.int64, types.int64), generate
+
+
+@kernel
+def gather(sync, member, members):
+    """Size of the crew that runs the kernel: its caller opens the door and waits for `members` as long as it may."""
+    if member > 0 or members == 1:
+        return members
+    _store(sync, BASE, _load(sync, ARRIVED))
+    door = _load(sync, NUMBER) * DOOR_STEP + 1
+    _store(sync, DOOR, door)
+    for _ in range(_load(sync, PATIENCE)):
+        if _load(sync, DOOR) == door + members - 1:
+            break
         _pause()
-    return place, _load(sync, DOOR) % DOOR_STEP - CLOSED
+    return _add(sync, DOOR, CLOSED) - door + 1
+
+
+@kernel
+def serve(sync, known, turns):
+    """Take part in every call after number `known`, until none comes for `turns` turns; returns the last one's number.
+
+    This is where helpers live. One that comes to a call too late, when the door is closed, waits for the next.
+    """
+    waited = 0
+    while waited < turns:
+        door = _load(sync, DOOR)
+        number, inside = door // DOOR_STEP, door % DOOR_STEP
+        if number > known and inside < CLOSED:
+            if _exchange(sync, DOOR, door, door + 1):
+                while _load(sync, DOOR) % DOOR_STEP < CLOSED:
+                    _pause()
+                _call_published(sync, inside, _load(sync, DOOR) % DOOR_STEP - CLOSED)
+                known, waited = number, 0
+        elif number > known:
+            known, waited = number, 0
+        else:
+            waited += 1
+            _pause()
+    return known
 
 
 @kernel
@@ -158,18 +216,3 @@ def meet(sync, members):
         spins += 1
         if spins > _SPINS_BEFORE_YIELD:
             _give_way()
-
-
-@kernel
-def leave(sync, member, members):
-    """Barrier at the end of a kernel; a helper then waits a while for the next call, still inside the compiled code.
-
-    Back in Python it would have to wait for the interpreter's lock, which the caller holds between two calls, and
-    waking from that wait takes longer than a small kernel does.
-    """
-    if members == 1:
-        return
-    number = _load(sync, DOOR) // DOOR_STEP
-    meet(sync, members)
-    if member > 0:
-        wait_for_work(sync, number, AWAKE_TURNS)

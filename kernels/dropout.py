@@ -1,6 +1,6 @@
 """Dropout between layers (Srivastava et al. 2014, inverted: what is kept is scaled); its own gradient."""
 
-from .barrier import enroll, leave
+from .barrier import gather, meet, publish
 from .gemm import share
 from .jit import kernel
 from .matrix import offset, part
@@ -9,9 +9,8 @@ from .matrix import offset, part
 @kernel
 def drop(target, source, kept, scale, count, columns, member, members, sync):
     """target = source * (scale where `kept`, else 0), for `count` rows of three row lists; scale is finite."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
+    publish(sync, member, members)
+    members = gather(sync, member, members)
     first, last = share(count, member, members)
     zero = scale - scale
     for row in range(first, last):
@@ -21,4 +20,4 @@ def drop(target, source, kept, scale, count, columns, member, members, sync):
         for j in range(columns):
             factor = scale if keep[j] else zero
             result[j] = values[j] * factor
-    leave(sync, member, members)
+    meet(sync, members)

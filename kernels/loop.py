@@ -8,7 +8,7 @@ complete. By rows (`bounds`): a member runs its own rows of the batch, which nob
 
 from typing import NamedTuple
 
-from .barrier import enroll, leave, meet
+from .barrier import gather, meet, publish
 from .cell import (
     activate,
     begin,
@@ -122,9 +122,8 @@ def forward(
     The rows of `gates` are numbered t*batch_size + n. It holds the `held` steps that they are counted from: all, or one
     chunk, and each overwrites the last.
     """
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
+    publish(sync, member, members)
+    members = gather(sync, member, members)
     panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
     steps = starts.size - 1
     by_rows = shares_rows(bounds, members)
@@ -152,4 +151,4 @@ def forward(
             meet(sync, crew)
         if by_rows:
             meet(sync, members)
-    leave(sync, member, members)
+    meet(sync, members)

@@ -7,7 +7,7 @@ the cache, follow the products with all of its rows, for the input and for the w
 
 from typing import NamedTuple
 
-from .barrier import enroll, leave, meet
+from .barrier import gather, meet, publish
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
 from .gemm import columns_of, depth_block_of, product, share, vectors_of
 from .jit import kernel
@@ -135,9 +135,8 @@ def backward(
 
     The rows of gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the last.
     """
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
+    publish(sync, member, members)
+    members = gather(sync, member, members)
     steps = starts.size - 1
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
     terms = terms_of(products, sources, w, work, places)
@@ -169,4 +168,4 @@ def backward(
             meet(sync, members)
             add_weight_gradients(terms, dw, dgates, begin, end, own, columns, member, members)
             meet(sync, members)
-    leave(sync, member, members)
+    meet(sync, members)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import enroll, leave
+from .barrier import gather, meet, publish
 from .gemm import pack_columns, panel_size, share
 from .jit import kernel
 from .matrix import Matrix, part
@@ -64,9 +64,8 @@ def panels_of(packed, places):
 @kernel
 def pack_layer(products, w, identity, packed, places, member, members, sync):
     """Pack the weights of one layer and sum its biases; `identity` numbers at least gates*units rows."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
+    publish(sync, member, members)
+    members = gather(sync, member, members)
     for number in range(len(products)):
         p = products[number]
         panels = part(packed, places[number], places[number + 1])
@@ -81,4 +80,4 @@ def pack_layer(products, w, identity, packed, places, member, members, sync):
         if p.bias >= 0:
             for i in range(max(first - p.first, 0), min(last - p.first, p.rows.size)):
                 bias[p.first + i] += w[p.bias + p.rows[i]]
-    leave(sync, member, members)
+    meet(sync, members)

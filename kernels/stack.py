@@ -1,6 +1,6 @@
 """One time step of a whole stack of layers of one direction in one call: what streaming asks for."""
 
-from .barrier import enroll, leave, meet
+from .barrier import gather, meet, publish
 from .gemm import share, vectors_of
 from .jit import kernel
 from .loop import Sizes, States, project_inputs, step
@@ -11,9 +11,8 @@ from .products import BIAS, END, panels_of
 @kernel
 def step_stack(cell, sizes, table, packed, zeros, x, hx, cx, hy, cy, gates, rows, member, members, sync):
     """hy and cy (layers, N, ...) of x (N, I), hx and cx; `gates` has room for one layer's, `rows` are 0..N-1."""
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
+    publish(sync, member, members)
+    members = gather(sync, member, members)
     batch_size = x.shape[0]
     first_vector, last_vector = share(vectors_of(packed, sizes.hidden), member, members)
     stride = gates.size // max(batch_size, 1)
@@ -36,4 +35,4 @@ def step_stack(cell, sizes, table, packed, zeros, x, hx, cx, hy, cy, gates, rows
         inputs = outputs
         if layer + 1 < table.shape[0]:
             meet(sync, members)
-    leave(sync, member, members)
+    meet(sync, members)

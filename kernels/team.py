@@ -4,22 +4,21 @@ Why not Numba's threading layers: OpenMP kills a forked child, workqueue aborts 
 and takes 87 us for a fork and join, TBB has to be installed and preloaded. A team's members meet at atomic counters
 inside the kernel instead, which costs well below a microsecond a step, and the layers stay to the user's own code.
 
-A helper thread waits inside a compiled loop for a while after each kernel, then sleeps. If the team is busy with a call
-of another Python thread, if the work is small or no helper comes in time, the caller runs the kernel alone: results do
-not depend on it.
+A helper thread waits inside a compiled loop (`barrier.serve`) for a while after each kernel, then sleeps. If the team
+is busy with a call of another Python thread, if the work is small or no helper comes in time, the caller runs the
+kernel alone: results do not depend on it.
 """
 
 import os
 import threading
 import time
 from queue import SimpleQueue
-from typing import NamedTuple
 
 import numba
 import numpy as np
 from numba.np.ufunc import parallel
 
-from .barrier import AWAKE_TURNS, CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, SYNC_SIZE, wait_for_work
+from .barrier import AWAKE_TURNS, CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, SYNC_SIZE, serve
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
 _BRIEF_WORK = 500_000  # multiply-adds, about 4 us on one thread: what pays with helpers that are awake
@@ -27,33 +26,25 @@ _WORK_PER_TURN = 6_000  # multiply-adds on one thread in two turns of a waiting 
 _CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awake
 
 
-class _Job(NamedTuple):
-    number: int
-    kernel: object
-    arguments: tuple
-
-
 class _Team:
     def __init__(self, size):
         self.size = size
         self.busy = threading.Lock()
         self.sync = np.zeros(SYNC_SIZE, np.int64)
-        self.job = _Job(0, None, ())
+        self.number = 0  # of the last call
         self.called = 0.0  # when the last brief work came
         self.dismissed = False
         self.helpers = [_Helper(self) for _ in range(1, size)]
 
     def run(self, kernel, work, arguments):
         """Run the kernel on all members that come; the lock is held by the caller."""
-        number = self.job.number + 1
-        self.sync[NUMBER], self.sync[PATIENCE] = number, work // _WORK_PER_TURN
-        self.job = _Job(number, kernel, arguments)
+        self.number += 1
+        self.sync[NUMBER], self.sync[PATIENCE] = self.number, work // _WORK_PER_TURN
         self.wake()
         try:
             kernel(*arguments, 0, self.size, self.sync)
         finally:
-            self.sync[DOOR] = max(int(self.sync[DOOR]), number * DOOR_STEP + CLOSED)  # also if it never opened
-            self.job = _Job(number, None, ())  # let go of the arrays
+            self.sync[DOOR] = max(int(self.sync[DOOR]), self.number * DOOR_STEP + CLOSED)  # also if it never opened
 
     def is_awake(self):
         """Whether no helper sleeps; those that do are woken if calls follow each other closely, for the next call."""
@@ -87,16 +78,11 @@ class _Helper(threading.Thread):
     def run(self):
         team, done = self.team, 0
         while not team.dismissed:
-            job = team.job
-            if job.number != done and job.kernel is not None:
-                job.kernel(*job.arguments, -job.number, team.size, team.sync)  # which waits for the next call
-            done = job.number
-            del job
-            self.asleep = True  # before the look at the job: a job given after that look rings
-            if team.job.number == done and not team.dismissed:
+            done = serve(team.sync, done, AWAKE_TURNS)
+            self.asleep = True  # before the look at the number: a call after that look rings
+            if team.number <= done and not team.dismissed:
                 self.bell.get()
             self.asleep = False
-            wait_for_work(team.sync, done, AWAKE_TURNS)  # a ring may also say that work will come
 
 
 _creation = threading.Lock()

@@ -13,7 +13,7 @@ import pytest
 
 from rnnkit.kernels import gemm, jit, team
 from rnnkit.kernels.activations import sigmoid, tanh
-from rnnkit.kernels.barrier import enroll, leave
+from rnnkit.kernels.barrier import gather, meet, publish
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.weight_gradient import Term, Terms, add_weight_gradients, pack_sources, room
@@ -164,11 +164,10 @@ def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units
 
 @kernel
 def _sign(seen, member, members, sync):
-    member, members = enroll(sync, member, members)
-    if member < 0:
-        return
+    publish(sync, member, members)
+    members = gather(sync, member, members)
     seen[member] = members
-    leave(sync, member, members)
+    meet(sync, members)
 
 
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
@@ -217,17 +216,18 @@ def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypat
 
 
 def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch):
-    """The caller goes on alone when its patience ends, and the helper leaves without touching anything."""
-    late = threading.Event()
+    """The caller goes on alone when its patience ends, and the helper finds the door closed."""
+    late, serve, seen = threading.Event(), team.serve, np.zeros(2)
 
-    def delayed(seen, member, members, sync):
-        if member != 0:
-            late.wait()
-        _sign(seen, member, members, sync)
+    def delayed(*arguments):
+        late.wait()
+        return serve(*arguments)
 
-    monkeypatch.setitem(team._code, (delayed, KIND), delayed)
-    seen = np.zeros(2)
-    team.run(delayed, KIND, LITTLE, seen)
+    team.run(_sign, KIND, MUCH, seen)
+    _wait_until_asleep()
+    monkeypatch.setattr(team, "serve", delayed)
+    seen[:] = 0
+    team.run(_sign, KIND, LITTLE, seen)
     assert seen.tolist() == [1, 0]
     late.set()
     _wait_until_asleep()
@@ -250,9 +250,9 @@ def test_brief_work_is_shared_by_helpers_that_are_awake(two_threads):
     team.run(_sign, KIND, MUCH, seen)
     _wait_until_asleep()
     seen[:] = 0
-    number = team._team.job.number
+    number = team._team.number
     team.run(_sign, KIND, BRIEF, seen)
-    assert team._team.job.number == number, "the team was called"
+    assert team._team.number == number, "the team was called"
     assert seen.tolist() == [1, 0]
     deadline = time.monotonic() + 20
     while seen[1] == 0 and time.monotonic() < deadline:
