@@ -105,8 +105,8 @@ def _exchange(typingctx, sync, place, expected, value):
 
 def _helpers_entry(kernel, frame_type):
     """A function (frame, member, members) that calls the kernel with the arguments in the frame, but as that member."""
-    i64, pointer = _I64, frame_type.as_pointer()
-    entry = ir.Function(kernel.module, ir.FunctionType(ir.VoidType(), [pointer, i64, i64]), f"{kernel.name}.helper")
+    kind = ir.FunctionType(ir.VoidType(), [frame_type.as_pointer(), _I64, _I64])
+    entry = ir.Function(kernel.module, kind, f"{kernel.name}.helper")
     entry.linkage = "internal"
     builder = ir.IRBuilder(entry.append_basic_block())
     frame, member, members = entry.args
