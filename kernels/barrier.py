@@ -22,6 +22,7 @@ ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, SYNC_SIZE = 0, 16, 32,
 DOOR_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_TURNS = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # a member that waits longer (about 100 us) has lost its partner's core: let others run
+_PLACES = 2  # by Numba's convention a function's first two arguments are the places of its result and of an error
 _I64 = ir.IntType(64)
 
 
@@ -111,11 +112,12 @@ def _helpers_entry(kernel, frame_type):
     builder = ir.IRBuilder(entry.append_basic_block())
     frame, member, members = entry.args
     own = {"arg.member": member, "arg.members": members}
-    values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, number)) for number in range(len(kernel.args))]
-    values = [own.get(argument.name, value) for argument, value in zip(kernel.args, values, strict=True)]
-    # By Numba's convention the places of the result and of an error come first; a helper needs its own.
-    values[:2] = [cgutils.alloca_once(builder, argument.type.pointee) for argument in kernel.args[:2]]
-    builder.call(kernel, values, attrs=["noinline"])
+    arguments = kernel.args[_PLACES:]
+    assert own.keys() <= {argument.name for argument in arguments}, "not a kernel of the contract, or another Numba"
+    values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, number)) for number in range(len(arguments))]
+    values = [own.get(argument.name, value) for argument, value in zip(arguments, values, strict=True)]
+    places = [builder.alloca(argument.type.pointee) for argument in kernel.args[:_PLACES]]
+    builder.call(kernel, places + values, attrs=["noinline"])
     builder.ret_void()
     return entry
 
@@ -130,12 +132,13 @@ def publish(typingctx, sync, member, members):
     def generate(context, builder, signature, arguments):
         sync, member, members = arguments
         kernel = builder.function
-        frame_type = ir.LiteralStructType([argument.type for argument in kernel.args])
-        frame = cgutils.alloca_once(builder, frame_type)
+        frame_type = ir.LiteralStructType([argument.type for argument in kernel.args[_PLACES:]])
+        with builder.goto_entry_block():
+            frame = builder.alloca(frame_type)
         entry = _helpers_entry(kernel, frame_type)
         calls = builder.and_(builder.icmp_signed("==", member, _I64(0)), builder.icmp_signed(">", members, _I64(1)))
         with builder.if_then(calls):
-            for number, argument in enumerate(kernel.args):
+            for number, argument in enumerate(kernel.args[_PLACES:]):
                 builder.store(argument, cgutils.gep_inbounds(builder, frame, 0, number))
             for place, address in ((_FUNCTION, entry), (_FRAME, frame)):
                 target = data_pointer(context, builder, signature.args[0], sync, _I64(place))
@@ -161,6 +164,15 @@ def _call_published(typingctx, sync, member, members):
         return context.get_dummy_value()
 
     return types.void(sync, types.int64, types.int64), generate
+
+
+@kernel
+def _wait(spins):
+    """One more turn of waiting for a member of the crew; returns their number."""
+    _pause()
+    if spins > _SPINS_BEFORE_YIELD:
+        _give_way()
+    return spins + 1
 
 
 @kernel
@@ -190,8 +202,9 @@ def serve(sync, known, turns):
         number, inside = door // DOOR_STEP, door % DOOR_STEP
         if number > known and inside < CLOSED:
             if _exchange(sync, DOOR, door, door + 1):
+                spins = 0
                 while _load(sync, DOOR) % DOOR_STEP < CLOSED:
-                    _pause()
+                    spins = _wait(spins)
                 _call_published(sync, inside, _load(sync, DOOR) % DOOR_STEP - CLOSED)
                 known, waited = number, 0
         elif number > known:
@@ -212,7 +225,4 @@ def meet(sync, members):
     target = base + (ticket // members + 1) * members
     spins = 0
     while _load(sync, ARRIVED) < target:
-        _pause()
-        spins += 1
-        if spins > _SPINS_BEFORE_YIELD:
-            _give_way()
+        spins = _wait(spins)

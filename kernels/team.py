@@ -34,14 +34,16 @@ class _Team:
         self.number = 0  # of the last call
         self.called = 0.0  # when the last brief work came
         self.dismissed = False
+        # Compiled before there is a helper: one inside the compiler would leave its lock taken to a forked child.
+        self.serve = _machine_code(serve, (self.sync, 0, 0))
         self.helpers = [_Helper(self) for _ in range(1, size)]
 
     def run(self, kernel, work, arguments):
         """Run the kernel on all members that come; the lock is held by the caller."""
-        self.number += 1
-        self.sync[NUMBER], self.sync[PATIENCE] = self.number, work // _WORK_PER_TURN
-        self.wake()
-        try:
+        try:  # from here on: a number that no door is ever closed for would keep the helpers awake
+            self.number += 1
+            self.sync[NUMBER], self.sync[PATIENCE] = self.number, work // _WORK_PER_TURN
+            self.wake()
             kernel(*arguments, 0, self.size, self.sync)
         finally:
             self.sync[DOOR] = max(int(self.sync[DOOR]), self.number * DOOR_STEP + CLOSED)  # also if it never opened
@@ -78,7 +80,7 @@ class _Helper(threading.Thread):
     def run(self):
         team, done = self.team, 0
         while not team.dismissed:
-            done = serve(team.sync, done, AWAKE_TURNS)
+            done = team.serve(team.sync, done, AWAKE_TURNS)
             self.asleep = True  # before the look at the number: a call after that look rings
             if team.number <= done and not team.dismissed:
                 self.bell.get()
@@ -109,11 +111,16 @@ def _current():
         return _team if _team.busy.acquire(blocking=False) else None
 
 
-def _compiled(kernel, kind, arguments):
-    """The machine code of a kernel for the arguments' types, from now on in _code."""
-    signature = tuple(map(numba.typeof, (*arguments, 0, 1, _alone)))
+def _machine_code(kernel, arguments):
+    """The machine code of a kernel for the arguments' types."""
+    signature = tuple(map(numba.typeof, arguments))
     kernel.compile(signature)
-    code = _code[kernel, kind] = kernel.overloads[signature].entry_point
+    return kernel.overloads[signature].entry_point
+
+
+def _compiled(kernel, kind, arguments):
+    """The machine code of a kernel for arguments of this kind, from now on in _code."""
+    code = _code[kernel, kind] = _machine_code(kernel, (*arguments, 0, 1, _alone))
     return code
 
 

@@ -10,6 +10,7 @@ from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, assert_same_results
 
 import rnnkit
+from rnnkit.kernels import team
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -63,6 +64,24 @@ def test_repeated_runs_give_the_same_bits(cell, dtype):
     first, second = problem.forward(), problem.forward()
     assert_same_results(first, second, OUTPUTS)
     assert_same_results(problem.backward(first.workspace), problem.backward(second.workspace), GRADIENTS)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(("batch_size", "lengths"), [(9, None), (12, None), (5, (20, 0, 7, 20, 13))])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_number_of_threads_changes_no_bit(monkeypatch, cell, batch_size, lengths, size):
+    """Also with more threads than cores; rows of the batch are shared where they come out even, else the units."""
+    sizes = dict(input_size=33, hidden_size=65, seq_len=20, dtype="float32")
+    problem = Problem(**CELLS[cell], **sizes, batch_size=batch_size, lengths=lengths, num_layers=2, bidirectional=True)
+    for constant, value in (("_SMALL_WORK", 0), ("_BRIEF_WORK", 0), ("_WORK_PER_TURN", 1)):
+        monkeypatch.setattr(team, constant, value)  # all work is shared, and every helper waited for
+    results = []
+    for threads in (1, size):
+        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        forward = problem.forward()
+        results.append((problem.infer(), forward, problem.backward(forward.workspace)))
+    for alone, together, names in zip(*results, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
+        assert_same_results(together, alone, names)
 
 
 @pytest.mark.parametrize("cell", CELLS)

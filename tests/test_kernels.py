@@ -198,6 +198,15 @@ def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected)
     assert seen.tolist() == expected
 
 
+@pytest.mark.parametrize("size", [3, 4])
+def test_every_member_has_its_own_number(monkeypatch, size):
+    monkeypatch.setattr(team, "wanted_size", lambda: size)
+    for _ in range(20):
+        seen = np.zeros(size)
+        team.run(_sign, KIND, MUCH, seen)
+        assert seen.tolist() == [size] * size
+
+
 def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypatch):
     """Also where the helpers have been called and wait for a kernel that is never entered."""
 
@@ -217,7 +226,7 @@ def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypat
 
 def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch):
     """The caller goes on alone when its patience ends, and the helper finds the door closed."""
-    late, serve, seen = threading.Event(), team.serve, np.zeros(2)
+    late, seen = threading.Event(), np.zeros(2)
 
     def delayed(*arguments):
         late.wait()
@@ -225,7 +234,8 @@ def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch
 
     team.run(_sign, KIND, MUCH, seen)
     _wait_until_asleep()
-    monkeypatch.setattr(team, "serve", delayed)
+    serve = team._team.serve
+    monkeypatch.setattr(team._team, "serve", delayed)
     seen[:] = 0
     team.run(_sign, KIND, LITTLE, seen)
     assert seen.tolist() == [1, 0]
