@@ -18,6 +18,7 @@ from .jit import OPTIONS
 from .simd import emit_fma, fma
 
 _LOG2 = Fraction("0.6931471805599453094172321214581765680755")
+_NEAR = 0.26  # tanh(0.26) is just above 1/4; below, the roundings of e + 2 and of the quotient would cost 2.3 units
 
 
 class _Format(NamedTuple):
@@ -30,7 +31,6 @@ class _Format(NamedTuple):
     high_bits: int  # of log(2)'s leading part: n * high is exact for every n that occurs
     exp_degree: int  # of the Taylor series of exp, and number of terms of tanh's: each leaves out less than a quarter
     tanh_terms: int  # of a unit in the last place
-    tanh_near: float  # |x| below which tanh is its series; with 0 it never is, and no code is left of it
     tanh_limit: float  # 2|x| from which tanh rounds to 1
     exp_limit: float  # -v from which exp rounds to 0, subnormal results included
     sigmoid_limit: float  # x from which the logistic function rounds to 1
@@ -41,11 +41,9 @@ class _Format(NamedTuple):
         return self.real(1.5 * 2**self.mantissa)
 
 
-# Below 0.26, where tanh is just above 1/4, the roundings of e + 2 and of the quotient would cost tanh 2.3 units. In
-# float64 the 11 terms that avoid it would take a third of its time.
 _FORMATS = {
-    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 5, 0.26, 18.1, 104.0, 17.4),
-    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 2, 0.0, 38.2, 746.0, 37.5),
+    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 104.0, 17.4),
+    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 746.0, 37.5),
 }
 
 
@@ -86,7 +84,7 @@ def _tanh_coefficients(terms):
 
 @intrinsic
 def _tanh_near_zero(typingctx, x):
-    """tanh(x) for |x| < tanh_near: x + x**3 * (-1/3 + 2/15*x**2 ...)."""
+    """tanh(x) for |x| < _NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...)."""
 
     def generate(context, builder, signature, arguments):
         (value,) = arguments
@@ -138,24 +136,20 @@ def _reduced_of(v):
 
 
 def tanh(x):
-    """Hyperbolic tangent: e/(e + 2) with e = exp(2|x|) - 1, in float32 a series near 0.
-
-    Within 2 units in the last place, in float64 3.
-    """
+    """Hyperbolic tangent: e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
 
 
 @overload(tanh, jit_options=OPTIONS)
 def _tanh_of(x):
     form = _FORMATS[x]
-    limit, near, one, two = form.real(form.tanh_limit), form.real(form.tanh_near), form.real(1), form.real(2)
+    limit, near, one, two = form.real(form.tanh_limit), form.real(_NEAR), form.real(1), form.real(2)
 
     def tanh(x):
         v = two * abs(x)
         shifted, p = _reduced(limit if v > limit else v)
         scale = _scale(shifted)
         e = fma(scale, p, scale - one)
-        far = e / (e + two)
-        return math.copysign(_tanh_near_zero(x) if abs(x) < near else far, x)
+        return math.copysign(_tanh_near_zero(x) if abs(x) < near else e / (e + two), x)
 
     return tanh
 

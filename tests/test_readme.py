@@ -27,7 +27,7 @@ def example():
 def test_the_example_learns_and_its_shapes_are_as_stated():
     names = {}
     exec(compile(example(), "README.md", "exec"), names)
-    assert names["accuracy"] > 0.85  # 0.94 over many seeds, of 128 sequences: within four standard deviations
+    assert names["accuracy"] > 0.9
     assert names["dw"].shape == (names["net"].desc.num_gates * 16 * (4 + 16 + 2),)
     assert names["target"].shape == names["error"].shape == (128,)
     shapes = {"dhy": (1, 128, 16), "dx": (20, 128, 4), "y": (128, 16), "hx": (1, 128, 16)}
