@@ -128,7 +128,7 @@ def run(kernel, kind, work, *arguments):
     """Run `kernel(*arguments, member, members, sync)` on all members of the team, for `work` multiply-adds in all.
 
     `kind` stands for the types of the arguments: calls of a kernel with the same kind must have the same types. Numba's
-    own look at them takes 0.5 us for each argument that is a named tuple, in the caller and again in the helpers.
+    own look at them takes 0.5 us for each argument that is a named tuple.
     """
     kernel = _code.get((kernel, kind)) or _compiled(kernel, kind, arguments)
     team = _current() if work > _BRIEF_WORK and wanted_size() > 1 else None
