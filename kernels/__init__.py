@@ -4,7 +4,8 @@ The contract, which holds for every kernel:
 
 - Arrays are one-dimensional, C-contiguous and of one floating dtype; where a row starts in them is an integer
   argument, so that one compiled kernel serves every layout. Row numbers are int64.
-- A kernel trusts its caller: it never allocates, checks, raises or prints, and takes all memory from outside.
+- A kernel trusts its caller: it never allocates, checks, raises or prints, and takes all memory from outside. Before
+  one that multiplies runs, `tile.provide` must have brought the micro-kernel for its numbers of gates.
 - A kernel that ends in the arguments `(member, members, sync)` is run by every member of a team at once
   (`team.run`). It begins by `barrier.publish` and `barrier.gather`, which say what is to be run and who takes part;
   these share out rows or units among themselves, and meet at `barrier.meet`, at its end too. `team.run` takes its
@@ -16,5 +17,5 @@ The contract, which holds for every kernel:
 Where to find what: `simd` vector registers, `tile` the micro-kernel, `matrix` and `transpose`, `gemm` packing and
 products, `products` which of them a cell asks for, `activations` logistic and tanh, `loop` the time loop, `stack` one
 step of all layers, `loop_gradient` and `weight_gradient` the way back, `cell` what the loops ask of a cell, `vanilla`,
-`lstm`, `gru` the cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorator and the cache.
+`lstm`, `gru` the cells, `dropout` between layers, `barrier` and `team` the threads, `jit` the decorators and the cache.
 """

@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .jit import kernel
+from .jit import inner, kernel
 from .simd import data_pointer
 
 # Places in `sync`; what is waited for stands on cache lines of its own. DOOR holds number*DOOR_STEP + members inside,
@@ -166,7 +166,7 @@ def _call_published(typingctx, sync, member, members):
     return types.void(sync, types.int64, types.int64), generate
 
 
-@kernel
+@inner
 def _wait(spins):
     """One more turn of waiting for a member of the crew; returns their number."""
     _pause()
@@ -175,7 +175,7 @@ def _wait(spins):
     return spins + 1
 
 
-@kernel
+@inner
 def gather(sync, member, members):
     """Size of the crew that runs the kernel: its caller opens the door and waits for `members` as long as it may."""
     if member > 0 or members == 1:
@@ -215,7 +215,7 @@ def serve(sync, known, turns):
     return known
 
 
-@kernel
+@inner
 def meet(sync, members):
     """Barrier of a crew: return once all its members are here."""
     if members == 1:

@@ -5,7 +5,7 @@ A panel holds one vector of neighbouring columns ("units") with their gates side
 gates at once (`tile.group_size`), each group of gates has such a block of its own, one behind the other.
 """
 
-from .jit import kernel
+from .jit import inner
 from .matrix import offset
 from .simd import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
 from .tile import LINE, NARROW, WIDE, group_size, rows_of_tile, tile, units_of_tile
@@ -27,36 +27,36 @@ def panel_size(depth, units, gates, itemsize):
     return -(-units // lanes) * lanes * depth * gates
 
 
-group_of = kernel(group_size)
+group_of = inner(group_size)
 
 
-@kernel
+@inner
 def depth_block_of(array):
     """`depth_block` for the array's dtype, in kernels."""
     return _BLOCK_BYTES // array.itemsize
 
 
-@kernel
+@inner
 def share(count, member, members):
     """[first, last) of a member's part of `count` pieces."""
     return count * member // members, count * (member + 1) // members
 
 
-@kernel
+@inner
 def vectors_of(array, units):
     """Number of panels of `units` columns."""
     lanes = panel_lanes(array)
     return (units + lanes - 1) // lanes
 
 
-@kernel
+@inner
 def columns_of(array, first_vector, last_vector, units):
     """[first, last) of the columns in a range of panels."""
     lanes = panel_lanes(array)
     return min(first_vector * lanes, units), min(last_vector * lanes, units)
 
 
-@kernel
+@inner
 def pack_columns(panels, weights, units, gates, depth, member, members):
     """Pack the transpose of a weight matrix (gates*units, depth): B[k, unit, gate] = weights[gate*units + unit, k]."""
     lanes = panel_lanes(panels)
@@ -74,7 +74,7 @@ def pack_columns(panels, weights, units, gates, depth, member, members):
                     panels[at + k * stride + lane] = 0
 
 
-@kernel
+@inner
 def pack_rows(panels, b, first_row, last_row, units, member, members):
     """Pack B[k, unit] = b[row first_row + k, unit], one gate; a few rows at a time, which are read as streams."""
     lanes = panel_lanes(panels)
@@ -94,7 +94,7 @@ def pack_rows(panels, b, first_row, last_row, units, member, members):
                         panels[at + lane] = b.data[source + lane] if lane < width else 0
 
 
-@kernel
+@inner
 def shape_of_tile(slots, rows, whole):
     """The shape of the next tile, where there are so many rows and whole panels."""
     if rows == 1 and whole >= units_of_tile(slots, LINE):
@@ -102,7 +102,7 @@ def shape_of_tile(slots, rows, whole):
     return WIDE if whole >= units_of_tile(slots, WIDE) else NARROW
 
 
-@kernel
+@inner
 def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector, units, slots, bias, fresh):
     """C[rows, slot + unit] = (bias[slot + unit] if fresh else C[rows, slot + unit]) + A[rows, :depth] . panels.
 

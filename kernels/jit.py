@@ -1,10 +1,11 @@
-"""The one decorator of all kernels, and where their machine code is kept between processes."""
+"""The decorators of all kernels and of what they call, and where their machine code is kept between processes."""
 
 import hashlib
 import os
 from pathlib import Path
 
 import numba
+from numba.core.registry import CPUDispatcher
 
 _SOURCES = Path(__file__).parent
 
@@ -36,14 +37,35 @@ _FOLDER = _cache_folder()
 # vectorised body of a loop, in its scalar rest, on one thread and on many. Loops over units vectorise without it.
 # error_model="numpy": the division check of the Python model would keep loops from being vectorised.
 # _nrt=False: no reference counting. A kernel owns nothing, and counting took half of the time of a short row.
-OPTIONS = {"error_model": "numpy", "boundscheck": False, "_nrt": False}
+# no_*_wrapper: what Python or C would call; compiling it takes longer than many a function.
+OPTIONS = {
+    "error_model": "numpy", "boundscheck": False, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True
+}
+
+
+class _Inner(CPUDispatcher):
+    """A compiled function without the wrapper that Python would call; Numba itself would not notice, and crash."""
+
+    def __call__(self, *arguments):
+        raise TypeError(f"{self.__name__} is for kernels: compiled without what Python could call")
+
+
+def inner(function):
+    """Compile `function` on first use, cached on disk under the digest of all kernel sources. Only kernels call it."""
+    dispatcher = _compiled(function, OPTIONS)
+    dispatcher.__class__ = _Inner
+    return dispatcher
 
 
 def kernel(function):
-    """Compile `function` on first call, without the GIL, cached on disk under the digest of all kernel sources."""
+    """`inner`, but what Python calls: it runs without the GIL."""
+    return _compiled(function, OPTIONS | {"no_cpython_wrapper": False, "nogil": True})
+
+
+def _compiled(function, options):
     previous = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(_FOLDER)
     try:
-        return numba.njit(nogil=True, cache=_writable(_FOLDER), **OPTIONS)(function)
+        return numba.njit(cache=_writable(_FOLDER), **options)(function)
     finally:
         numba.config.CACHE_DIR = previous

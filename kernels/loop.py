@@ -17,7 +17,7 @@ from .cell import (
     recurrent_slots,
 )
 from .gemm import columns_of, product, share, vectors_of
-from .jit import kernel
+from .jit import inner, kernel
 from .matrix import Matrix, offset, part
 from .products import BIAS, END, panels_of
 from .simd import plain
@@ -40,7 +40,7 @@ class States(NamedTuple):
     next_cells: Matrix
 
 
-@kernel
+@inner
 def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, first_vector, last_vector):
     """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
     slots = input_slots(cell)
@@ -61,7 +61,7 @@ def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, fir
                 gate[j] = start[j] + values[j]
 
 
-@kernel
+@inner
 def step(
     cell, sizes, panels, bias, zeros, gates, states, first_row, last_row, first_vector, last_vector, member, members,
     sync
@@ -97,13 +97,13 @@ def step(
         )
 
 
-@kernel
+@inner
 def shares_rows(bounds, members):
     """Whether each member has its own rows of the batch, from bounds[member] to bounds[member + 1] of every step."""
     return members > 1 and bounds.size == members + 1
 
 
-@kernel
+@inner
 def rows_of_step(starts, t, bounds, member, members):
     """[first, last) of the positions at step t that the member works on."""
     if not shares_rows(bounds, members):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .barrier import gather, meet, publish
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
 from .gemm import columns_of, depth_block_of, product, share, vectors_of
-from .jit import kernel
+from .jit import inner, kernel
 from .loop import rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
 from .simd import plain
@@ -29,7 +29,7 @@ class Gradients(NamedTuple):
     cells: Matrix
 
 
-@kernel
+@inner
 def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
     """target = carry + dy for a range of columns."""
     for row in range(first_row, last_row):
@@ -45,7 +45,7 @@ def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
                 total[j] = carried[j]
 
 
-@kernel
+@inner
 def _project_gradient(
     sizes, panels, zeros, gradients, first_row, last_row, first_vector, last_vector, crew_member, crew, sync
 ):
@@ -62,7 +62,7 @@ def _project_gradient(
     )
 
 
-@kernel
+@inner
 def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last):
     """`differentiate` for the rows of a step."""
     output, dgates, carry, dcells = gradients.output, gradients.gates, gradients.hidden, gradients.cells
@@ -75,7 +75,7 @@ def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, fir
         )
 
 
-@kernel
+@inner
 def _step_back(cell, sizes, terms, zeros, gates, states, gradients, first_row, last_row, member, members, sync):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), member, members)
@@ -103,7 +103,7 @@ def _step_back(cell, sizes, terms, zeros, gates, states, gradients, first_row, l
     )
 
 
-@kernel
+@inner
 def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row, fresh):
     """dx of the rows = (0 if fresh else dx) + the gates' gradients . W; without W ("skip" input) their sum."""
     if sizes.input > 0:

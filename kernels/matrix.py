@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from .jit import kernel
+from .jit import inner
 from .simd import data_pointer
 
 
@@ -19,7 +19,7 @@ class Matrix(NamedTuple):
     stride: int
 
 
-@kernel
+@inner
 def offset(matrix, row):
     """Where the row at position `row` of the row list starts."""
     return matrix.start + matrix.rows[row] * matrix.stride

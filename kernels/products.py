@@ -7,7 +7,7 @@ import numpy as np
 
 from .barrier import gather, meet, publish
 from .gemm import pack_columns, panel_size, share
-from .jit import kernel
+from .jit import inner, kernel
 from .matrix import Matrix, part
 from .simd import VECTOR_BYTES
 
@@ -52,7 +52,7 @@ def places_of(products, columns, itemsize, start):
     return np.array(list(accumulate(sizes, initial=start)), np.int64)
 
 
-@kernel
+@inner
 def panels_of(packed, places):
     """The panels of the layer with these places."""
     return Panels(

@@ -1,10 +1,18 @@
-"""The micro-kernel of every matrix product: one tile of C, held in registers, emitted as LLVM IR."""
+"""The micro-kernel of every matrix product: one tile of C, held in registers, emitted as LLVM IR.
 
-from llvmlite import ir
+A tile function is long. It is compiled once for each number of gates, apart from the kernels, which find its address in
+a table: LLVM would optimise it anew in each of them, which took a third of the time of a first call.
+"""
+
+from functools import cache
+
+import numpy as np
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .jit import kernel
 from .simd import REGISTERS, VECTOR_BYTES, data_pointer, emit_fma
 
 _I64 = ir.IntType(64)
@@ -47,6 +55,14 @@ def _rows_of_tile(gates, shape):
     return 1 if shape == LINE else _rows(group_size(gates) * _units(gates, shape))
 
 
+def _function_type(real, gates):
+    """Type of a tile function of so many gates, its arguments in the order of `_Tile.function`."""
+    pointer, indices = real.as_pointer(), _I64.as_pointer()
+    matrix, panels = [pointer, indices, _I64], [pointer, _I64]
+    fixed = [_I64, _I64, *matrix, *panels, *matrix, pointer, ir.IntType(1), _I64, _I64]
+    return ir.FunctionType(ir.VoidType(), fixed + [_I64] * gates)
+
+
 class _Tile:
     """Emits one tile function: C[rows, :] = start + sum over k, ascending, of A[rows, k] * B[k, :].
 
@@ -68,30 +84,9 @@ class _Tile:
         self.name = f"rnnkit_tile_{self.suffix}_{gates}_{('line', 'wide', 'narrow')[shape]}"
 
     def function(self):
-        """The tile function of this shape in the module, emitted on first request."""
-        known = self.module.globals.get(self.name)
-        if known is not None:
-            return known
-        pointer, indices = self.real.as_pointer(), _I64.as_pointer()
-        arguments = [
-            _I64,
-            _I64,
-            pointer,
-            indices,
-            _I64,
-            pointer,
-            _I64,
-            pointer,
-            indices,
-            _I64,
-            pointer,
-            ir.IntType(1),
-            _I64,
-            _I64,
-        ] + [_I64] * self.gates
-        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), arguments), self.name)
-        function.linkage = "linkonce_odr"
-        function.attributes.add("noinline")
+        """The tile function of this shape, emitted into the module."""
+        function = ir.Function(self.module, _function_type(self.real, self.gates), self.name)
+        function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, fresh, width, begin, *slots) = function.args
         self.depth, self.ldb, self.bias, self.fresh, self.slots = depth, ldb, bias, fresh, slots
@@ -255,6 +250,43 @@ class _Tile:
                 self._store(builder, next(sums), pointer)
 
 
+_TABLE = "rnnkit_tiles"
+_MOST_GATES = 4
+_addresses = np.zeros((2, _MOST_GATES, 3), np.int64)  # of the tile functions: float32 and float64, gates, shapes
+binding.add_symbol(_TABLE, _addresses.ctypes.data)
+
+
+def _entry(builder, kind, gates, shape):
+    """Pointer to the place of a tile function's address in the table."""
+    table_type = ir.ArrayType(_I64, _addresses.size)
+    table = builder.module.globals.get(_TABLE) or ir.GlobalVariable(builder.module, table_type, _TABLE)
+    first = np.ravel_multi_index((kind.bitwidth // 64, gates - 1, 0), _addresses.shape)
+    return builder.gep(table, [_I64(0), builder.add(shape, _I64(int(first)))])
+
+
+@intrinsic
+def _write_addresses(typingctx, like, slots):
+    def generate(context, builder, signature, arguments):
+        kind, gates = signature.args[0].dtype, len(slots)
+        for shape in (LINE, WIDE, NARROW):
+            function = _Tile(builder.module, context.get_value_type(kind), kind.bitwidth, gates, shape).function()
+            builder.store(builder.ptrtoint(function, _I64), _entry(builder, kind, gates, _I64(shape)))
+        return context.get_dummy_value()
+
+    return types.void(like, slots), generate
+
+
+@kernel
+def _provide(like, slots):
+    _write_addresses(like, slots)
+
+
+@cache
+def provide(dtype, gates):
+    """Compile the tile functions of so many gates, or load them; to be called before a kernel that multiplies runs."""
+    _provide(np.empty(0, dtype), (0,) * gates)
+
+
 @intrinsic
 def tile(
     typingctx, shape, rows, depth, a, a_start, lda, a_rows, b, b_start, ldb, c, c_start, ldc, c_rows, row, slots, bias,
@@ -291,15 +323,9 @@ def tile(
             begin,
         ]
         place = cgutils.unpack_tuple(builder, slots, gates)
-        done = builder.append_basic_block("multiplied")
-        switch = builder.switch(shape, done)
-        for number in (LINE, WIDE, NARROW):
-            function = _Tile(builder.module, real, kind.bitwidth, gates, number).function()
-            with builder.goto_block(builder.append_basic_block("shape")):
-                switch.add_case(_I64(number), builder.block)
-                builder.call(function, [rows, depth, *pointers, *place])
-                builder.branch(done)
-        builder.position_at_end(done)
+        address = builder.load(_entry(builder, kind, gates, shape))
+        function = builder.inttoptr(address, _function_type(real, gates).as_pointer())
+        builder.call(function, [rows, depth, *pointers, *place])
         return context.get_dummy_value()
 
     i64 = types.int64

@@ -4,7 +4,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .jit import kernel
+from .jit import inner
 from .matrix import offset
 from .simd import VECTOR_BYTES, data_pointer, panel_lanes
 
@@ -53,7 +53,7 @@ def _transpose_square(typingctx, target, at, target_stride, source, start, strid
     return types.void(target, i64, i64, source, i64, i64, rows, i64), generate
 
 
-@kernel
+@inner
 def transpose(target, at, target_stride, a, first_row, last_row, first_column, last_column):
     """target[at + (column - first_column)*target_stride + row - first_row] = A[row, column], square by square."""
     lanes = panel_lanes(target)

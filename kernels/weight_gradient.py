@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .gemm import depth_block, depth_block_of, pack_rows, panel_size, product, share, vectors_of
-from .jit import kernel
+from .jit import inner
 from .matrix import Matrix, offset, part
 from .simd import plain
 from .transpose import transpose
@@ -58,14 +58,14 @@ def places_of(products, columns, members, itemsize):
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
 
 
-@kernel
+@inner
 def _term(product, source, w, work, places):
     weight = Matrix(w, product.rows, product.start, product.depth)
     packed, block = part(work, places[0], places[1]), part(work, places[4], places[5])
     return Term(product.first, weight, product.bias, source, packed, block)
 
 
-@kernel
+@inner
 def terms_of(products, sources, w, work, places):
     """What the products of the forward pass, which multiplied `sources`, are backward."""
     return Terms(
@@ -74,7 +74,7 @@ def terms_of(products, sources, w, work, places):
     )
 
 
-@kernel
+@inner
 def pack_weights(terms, member, members):
     """Pack all weights for the products that take the gradient back through them."""
     for term in terms:
@@ -82,7 +82,7 @@ def pack_weights(terms, member, members):
             pack_rows(term.packed, term.weight, plain(0), term.weight.rows.size, term.weight.stride, member, members)
 
 
-@kernel
+@inner
 def pack_sources(terms, first_row, last_row, member, members):
     """Pack a block of rows of what each term multiplied."""
     for term in terms:
@@ -90,7 +90,7 @@ def pack_sources(terms, first_row, last_row, member, members):
             pack_rows(term.block, term.source, first_row, last_row, term.weight.stride, member, members)
 
 
-@kernel
+@inner
 def _sum_rows(sums, dgates, first_row, last_row, first, last):
     """sums[columns] = the sum over the rows, in their order."""
     total = part(sums, first, last)
@@ -103,7 +103,7 @@ def _sum_rows(sums, dgates, first_row, last_row, first, last):
             total[j] += values[j]
 
 
-@kernel
+@inner
 def add_weight_gradients(terms, dw, dgates, first_row, last_row, work, columns, member, members):
     """Add to dw what the rows, whose sources are packed, contribute; every member has its own columns of `dgates`.
 

@@ -22,6 +22,7 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import gemm, loop, loop_gradient, team, weight_gradient
 from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels.tile import provide
 from rnnkit.steps import Steps
 from rnnkit.workspace import Memory, Workspace
 
@@ -40,6 +41,7 @@ def _backward(
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
     dcx = _start((desc.num_pseudo_layers, batch, desc.hidden_size), w.dtype, dcy) if desc.has_cell else None
     weights = flat(w)
+    provide(w.dtype, 1)
     upper = Matrix(
         np.empty(0, w.dtype) if dy is None else flat(dy), steps.rows, 0, desc.num_directions * desc.output_size
     )

@@ -14,6 +14,7 @@ from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.lstm import LSTM
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.products import Product, pack_layer, places_of
+from rnnkit.kernels.tile import provide
 from rnnkit.kernels.vanilla import Vanilla
 from rnnkit.steps import Steps
 from rnnkit.weights import weight_layout
@@ -130,6 +131,9 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
     layers, w = layers_of(desc), flat(w)
     packed = memory.take("packed", (int(layers[-1].places[-1]),), w.dtype)
     for layer in layers:
+        for product in layer.products:
+            if product.gates:
+                provide(w.dtype, product.gates)
         work = _MOVE * int(layer.places[-1] - layer.places[0])
         most = max(product.rows.size for product in layer.products)
         team.run(pack_layer, layer.kind, work, layer.products, w, arange(most), packed, layer.places)

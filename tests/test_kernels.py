@@ -11,12 +11,12 @@ import numba
 import numpy as np
 import pytest
 
-from rnnkit.kernels import gemm, jit, team
+from rnnkit.kernels import gemm, jit, team, tile, weight_gradient
 from rnnkit.kernels.activations import sigmoid, tanh
 from rnnkit.kernels.barrier import gather, meet, publish
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
-from rnnkit.kernels.weight_gradient import Term, Terms, add_weight_gradients, pack_sources, room
+from rnnkit.kernels.weight_gradient import Term, Terms, room
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
@@ -69,6 +69,17 @@ def test_tanh_keeps_the_sign_of_zero():
     assert np.signbit(y).tolist() == [False, True]
 
 
+def _for_python(inner):
+    """A function that only kernels call, compiled so that a test can call it."""
+    return numba.njit(**jit.OPTIONS | {"no_cpython_wrapper": False})(inner.py_func)
+
+
+_pack_rows, _product, _vectors_of = map(_for_python, (gemm.pack_rows, gemm.product, gemm.vectors_of))
+_pack_sources, _add_weight_gradients = map(
+    _for_python, (weight_gradient.pack_sources, weight_gradient.add_weight_gradients)
+)
+
+
 def _flat(array):
     return array.reshape(-1)
 
@@ -80,15 +91,16 @@ def _rows(array, rows=None):
 
 def _packed(b):
     panels = np.full(gemm.panel_size(*b.shape, 1, b.itemsize), np.nan, b.dtype)
-    gemm.pack_rows(panels, _rows(b), 0, len(b), b.shape[1], 0, 1)
+    _pack_rows(panels, _rows(b), 0, len(b), b.shape[1], 0, 1)
     return panels
 
 
 def _multiply(c, a, b, fresh):
     """The whole of c = (0 if fresh else c) + a @ b."""
-    vectors, zeros = gemm.vectors_of(c.reshape(-1), c.shape[1]), np.zeros(c.shape[1], c.dtype)
+    tile.provide(c.dtype, 1)
+    vectors, zeros = _vectors_of(c.reshape(-1), c.shape[1]), np.zeros(c.shape[1], c.dtype)
     rows, depth = a.shape
-    gemm.product(_rows(c), _rows(a), 0, rows, depth, _packed(b), 0, vectors, c.shape[1], (0,), zeros, fresh)
+    _product(_rows(c), _rows(a), 0, rows, depth, _packed(b), 0, vectors, c.shape[1], (0,), zeros, fresh)
 
 
 def _chains(start, a, b):
@@ -144,11 +156,12 @@ def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units
     absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), nothing, nothing)
     terms = Terms(absent, term, absent, absent)
     work = np.full(room(columns + 3, members, size), np.nan, dtype)
+    tile.provide(dw.dtype, 1)
     for member in range(members):
-        pack_sources(terms, 0, count, member, members)
+        _pack_sources(terms, 0, count, member, members)
     for member in range(members):
         matrix = _rows(dgates, chosen)
-        add_weight_gradients(terms, dw, matrix, 0, count, work, np.arange(columns + 3), member, members)
+        _add_weight_gradients(terms, dw, matrix, 0, count, work, np.arange(columns + 3), member, members)
     valid = dgates[chosen, 2 : columns + 2].astype("f8")
     tolerance = 2e-4 if dtype == "float32" else 1e-11
     np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)
@@ -282,6 +295,11 @@ def test_an_edited_source_is_compiled_anew(tmp_path, monkeypatch):
     assert jit._cache_folder().parent == jit._FOLDER.parent
 
 
+def test_what_only_kernels_call_says_so():
+    with pytest.raises(TypeError, match="share is for kernels"):
+        gemm.share(10, 1, 3)
+
+
 def test_the_users_own_cache_folder_is_left_as_it_was():
     before = numba.config.CACHE_DIR
     kernel(lambda x: x)
@@ -293,9 +311,10 @@ def test_without_a_writeable_cache_it_works_all_the_same(tmp_path, place):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     program = (
-        "import numpy as np\nfrom rnnkit.kernels.gemm import share\nprint(share(10, 1, 3))\n"
+        "import numpy as np\nfrom rnnkit.kernels.barrier import SYNC_SIZE, serve\n"
+        "print(serve(np.zeros(SYNC_SIZE, np.int64), 3, 0))\n"
         "from rnnkit.kernels import jit\nassert not jit._writable(jit._FOLDER)\n"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": "", place: str(blocked)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout) == (0, "(3, 6)\n"), run.stderr
+    assert (run.returncode, run.stdout) == (0, "3\n"), run.stderr

@@ -35,3 +35,34 @@ def expected():
 @pytest.mark.parametrize("how", ["plain", "threads", "fork"])
 def test_bits_do_not_depend_on_threads_and_processes(how, threads, expected):
     assert digests(how, NUMBA_NUM_THREADS=threads) == expected
+
+
+PASSES = """
+import numpy as np
+import rnnkit
+from rnnkit.kernels import tile
+
+def forget():
+    tile._addresses[:] = 0
+    tile.provide.cache_clear()
+
+for options in ({"mode": "rnn_tanh"}, {"mode": "lstm"}, {"mode": "gru"}, {"mode": "gru", "reset_after": False}):
+    for dtype in ("float32", "float64"):
+        desc = rnnkit.RNNDescriptor(input_size=3, hidden_size=5, dtype=dtype, **options)
+        w, x = rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 3), dtype)
+        plan = rnnkit.prepare(desc, w)
+        plan.step(x[0], np.zeros((1, 1, 5), dtype), np.zeros((1, 1, 5), dtype) if desc.has_cell else None)
+        forget()
+        result = rnnkit.forward(desc, w, x)
+        forget()
+        rnnkit.backward(desc, w, result.workspace, result.y)
+        forget()
+        rnnkit.infer(desc, w, x)
+        forget()
+"""
+
+
+def test_every_pass_brings_the_tiles_that_it_needs():
+    """An absent tile function ends the process, hence one of its own."""
+    run = subprocess.run([sys.executable, "-c", PASSES], capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stderr
