@@ -14,11 +14,15 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .jit import inner, kernel
+from .matrix import part
 from .simd import data_pointer
 
 # Places in `sync`; what is waited for stands on cache lines of its own. DOOR holds number*DOOR_STEP + members inside,
 # plus CLOSED once the kernel's crew is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start.
-ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, SYNC_SIZE = 0, 16, 32, 33, 34, 35, 36, 48
+# Behind the places of the whole crew are those of the crews that it may divide into (`divide`), for barriers only.
+ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, PLACES_OF_CREW = 0, 16, 32, 33, 34, 35, 36, 48
+_MOST_PIECES = 2
+SYNC_SIZE = (1 + _MOST_PIECES) * PLACES_OF_CREW
 DOOR_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_TURNS = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # a member that waits longer (about 100 us) has lost its partner's core: let others run
@@ -180,7 +184,8 @@ def gather(sync, member, members):
     """Size of the crew that runs the kernel: its caller opens the door and waits for `members` as long as it may."""
     if member > 0 or members == 1:
         return members
-    _store(sync, BASE, _load(sync, ARRIVED))
+    for crew in range(0, SYNC_SIZE, PLACES_OF_CREW):
+        _store(sync, crew + BASE, _load(sync, crew + ARRIVED))
     door = _load(sync, NUMBER) * DOOR_STEP + 1
     _store(sync, DOOR, door)
     for _ in range(_load(sync, PATIENCE)):
@@ -226,3 +231,17 @@ def meet(sync, members):
     spins = 0
     while _load(sync, ARRIVED) < target:
         spins = _wait(spins)
+
+
+@inner
+def divide(pieces, member, members, sync):
+    """Share out pieces of work that are independent: a crew for each, or else all of them to the whole crew.
+
+    Returns [first, last) of the pieces, and in their crew the member's number, the size, and what to meet at.
+    """
+    if members % pieces > 0:
+        return 0, pieces, member, members, sync
+    crew = members // pieces
+    piece = member // crew
+    begin = PLACES_OF_CREW * (piece + 1) if pieces > 1 else 0
+    return piece, piece + 1, member % crew, crew, part(sync, begin, begin + PLACES_OF_CREW)

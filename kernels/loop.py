@@ -1,14 +1,17 @@
-"""The time loop of one layer in one direction, written once for every cell; its gradient is in `loop_gradient`.
+"""The time loop of a layer, written once for every cell; its gradient is in `loop_gradient`.
 
 The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
-padding is never read. The work is shared out in one of two ways. By units: a member computes the products and the gates
-of its own panels, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is
-complete. By rows (`bounds`): a member runs its own rows of the batch, which nobody else needs, without meeting.
+padding is never read. Two directions are independent: each has half of the members, where their number is even. Within
+a direction the work is shared out in one of two ways. By units: a member computes the products and the gates of its own
+panels, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is complete. By
+rows (`bounds`): a member runs its own rows of the batch, which nobody else needs, without meeting.
 """
 
 from typing import NamedTuple
 
-from .barrier import gather, meet, publish
+import numpy as np
+
+from .barrier import divide, gather, meet, publish
 from .cell import (
     activate,
     begin,
@@ -38,6 +41,15 @@ class States(NamedTuple):
     next_hidden: Matrix
     cells: Matrix
     next_cells: Matrix
+
+
+class Direction(NamedTuple):
+    """What one direction of a layer has of its own: places of its packed weights, gates and states."""
+
+    reverse: bool
+    places: np.ndarray
+    gates: Matrix
+    states: States
 
 
 @inner
@@ -112,18 +124,10 @@ def rows_of_step(starts, t, bounds, member, members):
     return starts[t] + min(bounds[member], active), starts[t] + min(bounds[member + 1], active)
 
 
-@kernel
-def forward(
-    cell, sizes, reverse, starts, bounds, x, packed, places, zeros, gates, chunk, held, batch_size, states, member,
-    members, sync
-):
-    """All steps of one layer in one direction, `chunk` steps of input products at a time.
-
-    The rows of `gates` are numbered t*batch_size + n. It holds the `held` steps that they are counted from: all, or one
-    chunk, and each overwrites the last.
-    """
-    publish(sync, member, members)
-    members = gather(sync, member, members)
+@inner
+def _run(cell, sizes, direction, starts, bounds, x, packed, zeros, chunk, held, batch_size, member, members, sync):
+    """All steps of one direction, `chunk` steps of input products at a time."""
+    places, gates, reverse = direction.places, direction.gates, direction.reverse
     panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
     steps = starts.size - 1
     by_rows = shares_rows(bounds, members)
@@ -145,10 +149,29 @@ def forward(
             t = low + high - 1 - index if reverse else index
             first_row, last_row = rows_of_step(starts, t, bounds, member, members)
             step(
-                cell, sizes, panels, bias, zeros, buffer, states, first_row, last_row, first_vector, last_vector,
-                crew_member, crew, sync
+                cell, sizes, panels, bias, zeros, buffer, direction.states, first_row, last_row, first_vector,
+                last_vector, crew_member, crew, sync
             )
             meet(sync, crew)
         if by_rows:
             meet(sync, members)
+
+
+@kernel
+def forward(
+    cell, sizes, directions, starts, bounds, x, packed, zeros, chunk, held, batch_size, member, members, sync
+):
+    """One layer in its directions, one or two.
+
+    The rows of a direction's gates are numbered t*batch_size + n. They hold the `held` steps that they are counted
+    from: all, or one chunk, and each overwrites the last.
+    """
+    publish(sync, member, members)
+    members = gather(sync, member, members)
+    first, last, crew_member, crew, crew_sync = divide(len(directions), member, members, sync)
+    for index in range(first, last):
+        _run(
+            cell, sizes, directions[index], starts, bounds, x, packed, zeros, chunk, held, batch_size, crew_member,
+            crew, crew_sync
+        )
     meet(sync, members)

@@ -7,11 +7,13 @@ the cache, follow the products with all of its rows, for the input and for the w
 
 from typing import NamedTuple
 
-from .barrier import gather, meet, publish
+import numpy as np
+
+from .barrier import divide, gather, meet, publish
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
 from .gemm import columns_of, depth_block_of, product, share, vectors_of
 from .jit import inner, kernel
-from .loop import rows_of_step, shares_rows
+from .loop import States, rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
 from .simd import plain
 from .weight_gradient import END, ROOM, add_weight_gradients, pack_sources, pack_weights, terms_of
@@ -27,6 +29,18 @@ class Gradients(NamedTuple):
     output: Matrix
     hidden: Matrix
     cells: Matrix
+
+
+class DirectionBack(NamedTuple):
+    """What one direction of a layer has of its own; `sources` are what the products of the forward pass multiplied."""
+
+    reverse: bool
+    products: tuple
+    sources: tuple
+    gates: Matrix
+    states: States
+    gradients: Gradients
+    work: np.ndarray
 
 
 @inner
@@ -104,42 +118,35 @@ def _step_back(cell, sizes, terms, zeros, gates, states, gradients, first_row, l
 
 
 @inner
-def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row, fresh):
-    """dx of the rows = (0 if fresh else dx) + the gates' gradients . W; without W ("skip" input) their sum."""
+def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row):
+    """dx of the rows = the gates' gradients . W; without W ("skip" input) their sum."""
     if sizes.input > 0:
         source = Matrix(dgates.data, dgates.rows, dgates.start + term.first, dgates.stride)
         product(
             dx, source, first_row, last_row, term.weight.rows.size, term.packed, plain(0),
-            vectors_of(zeros, sizes.input), sizes.input, (0,), zeros, fresh
+            vectors_of(zeros, sizes.input), sizes.input, (0,), zeros, plain(True)
         )
         return
     for row in range(first_row, last_row):
         to, source = offset(dx, row), offset(dgates, row)
         total = part(dx.data, to, to + sizes.hidden)
-        if fresh:
-            for j in range(sizes.hidden):
-                total[j] = 0
+        for j in range(sizes.hidden):
+            total[j] = 0
         for slot in input_slots(cell):
             gate = part(dgates.data, source + slot, source + slot + sizes.hidden)
             for j in range(sizes.hidden):
                 total[j] += gate[j]
 
 
-@kernel
-def backward(
-    cell, sizes, reverse, starts, bounds, chunk, batch_size, products, sources, w, dw, zeros, gates, states, gradients,
-    work, places, columns, member, members, sync
+@inner
+def _run_back(
+    cell, sizes, direction, starts, bounds, chunk, batch_size, w, dw, zeros, places, columns, member, members, sync
 ):
-    """All steps, last step first, `chunk` steps at a time: dw (added to), dx (added to in reverse), and in
-    place of the final states' gradients those of the initial states.
-
-    The rows of gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the last.
-    """
-    publish(sync, member, members)
-    members = gather(sync, member, members)
+    """All steps of one direction, last step first, `chunk` steps at a time."""
+    reverse, gradients, work = direction.reverse, direction.gradients, direction.work
     steps = starts.size - 1
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
-    terms = terms_of(products, sources, w, work, places)
+    terms = terms_of(direction.products, direction.sources, w, work, places)
     own = part(work, places[ROOM], places[END])
     pack_weights(terms, member, members)
     meet(sync, members)
@@ -154,13 +161,13 @@ def backward(
             t = index if reverse else low + high - 1 - index
             first_row, last_row = rows_of_step(starts, t, bounds, member, members)
             _step_back(
-                cell, sizes, terms, zeros, gates, states, flow, first_row, last_row, crew_member, crew, sync
+                cell, sizes, terms, zeros, direction.gates, direction.states, flow, first_row, last_row, crew_member,
+                crew, sync
             )
         meet(sync, members)
         first_row, last_row = share(starts[high] - starts[low], member, members)
         _input_gradient(
-            cell, sizes, terms.input, zeros, gradients.dx, dgates, first_row + starts[low], last_row + starts[low],
-            not reverse
+            cell, sizes, terms.input, zeros, gradients.dx, dgates, first_row + starts[low], last_row + starts[low]
         )
         for begin in range(starts[low], starts[high], depth_block_of(work)):
             end = min(begin + depth_block_of(work), starts[high])
@@ -168,4 +175,39 @@ def backward(
             meet(sync, members)
             add_weight_gradients(terms, dw, dgates, begin, end, own, columns, member, members)
             meet(sync, members)
+
+
+@inner
+def _add_rows(target, addend, first_row, last_row):
+    """target += addend."""
+    for row in range(first_row, last_row):
+        to, source = offset(target, row), offset(addend, row)
+        total = part(target.data, to, to + target.stride)
+        own = part(addend.data, source, source + target.stride)
+        for j in range(target.stride):
+            total[j] += own[j]
+
+
+@kernel
+def backward(
+    cell, sizes, directions, starts, bounds, chunk, batch_size, w, dw, zeros, places, columns, member, members, sync
+):
+    """One layer in its directions, one or two: dw (added to), dx (in the first one's room; each has its own), and in
+    place of the final states' gradients those of the initial states.
+
+    The rows of a direction's gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the
+    last.
+    """
+    publish(sync, member, members)
+    members = gather(sync, member, members)
+    first, last, crew_member, crew, crew_sync = divide(len(directions), member, members, sync)
+    for index in range(first, last):
+        _run_back(
+            cell, sizes, directions[index], starts, bounds, chunk, batch_size, w, dw, zeros, places, columns,
+            crew_member, crew, crew_sync
+        )
     meet(sync, members)
+    if len(directions) == 2:
+        first_row, last_row = share(starts[starts.size - 1], member, members)
+        _add_rows(directions[0].gradients.dx, directions[1].gradients.dx, first_row, last_row)
+        meet(sync, members)

@@ -171,4 +171,5 @@ CASES = (
     # Where starting the work takes longer than the work.
     *_each_mode("tiny", 10, 1, 16, device="cuda"),
     *_each_mode("tiny-n8", 20, 8, 64, device="cuda"),
+    *_each_mode("small-bi", 50, 5, 128, bidirectional=True),
 )

@@ -1,4 +1,4 @@
-"""One network on NumPy arrays: forward, a loop over pseudo-layers that calls the kernels.
+"""One network on NumPy arrays: forward, a loop over layers that calls the kernels.
 
 Arguments are checked by `engine`; `backward` is in `_cpu_backward`, inference in `_cpu_infer`.
 """
@@ -28,17 +28,16 @@ def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Wor
     arrays = workspace.arrays
     packed, states = pack(desc, w, workspace.memory), outer(desc, hx, cx, steps.batch_size)
     source = input_matrix(workspace.x, steps)
-    for index, layer in enumerate(layers_of(desc)):
-        hidden = arrays[f"hidden_l{layer.layer}"]
-        if layer.direction == 0 and layer.layer > 0:
-            source = _layer_input(desc, workspace, layer.layer)
-        cells = arrays[f"cell_{index}"] if desc.has_cell else zeros(0, w.dtype)
-        run = Run(hidden, cells, keeps_cells=True)
-        run_layer(layer, packed, source, arrays[f"gates_{index}"], run, steps, states)
-        if desc.has_cell:
-            clear_padding(cells, steps, 1)
-        if layer.direction == desc.num_directions - 1:
-            clear_padding(hidden, steps, 1)
+    for layer, directions in enumerate(layers_of(desc)):
+        hidden, first = arrays[f"hidden_l{layer}"], layer * desc.num_directions
+        if layer > 0:
+            source = _layer_input(desc, workspace, layer)
+        indices = range(first, first + desc.num_directions)
+        cells = [arrays[f"cell_{index}"] if desc.has_cell else zeros(0, w.dtype) for index in indices]
+        run = Run(hidden, [arrays[f"gates_{index}"] for index in indices], cells, keeps_cells=True)
+        run_layer(directions, packed, source, run, steps, states, first)
+        for array in (hidden, *cells) if desc.has_cell else (hidden,):
+            clear_padding(array, steps, 1)
     y = hidden[1 : steps.seq_len + 1]
     y.flags.writeable = False  # backward reads it
     return y, states.hy, states.cy

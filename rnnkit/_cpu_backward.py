@@ -1,4 +1,4 @@
-"""The gradients of one network on NumPy arrays, pseudo-layer by pseudo-layer from the last to the first."""
+"""The gradients of one network on NumPy arrays, layer by layer from the last to the first."""
 
 from __future__ import annotations
 
@@ -49,16 +49,7 @@ def _backward(
         shape = (steps.seq_len, batch, desc.layer_input_size(layer))
         dx = memory.take(f"dinput_{layer % 2}", shape, w.dtype) if layer else _dx(shape, w.dtype, steps)
         lower = Matrix(dx.reshape(-1), steps.rows, 0, shape[2])
-        for direction in range(desc.num_directions):
-            index = layer * desc.num_directions + direction
-            dcells = (
-                Matrix(dcx.reshape(-1), steps.batch, index * batch * desc.hidden_size, desc.hidden_size)
-                if desc.has_cell
-                else Matrix(upper.data, steps.batch, 0, 0)
-            )
-            carry = Matrix(dhx.reshape(-1), steps.batch, index * batch * desc.output_size, desc.output_size)
-            gradient = _LayerGradient(desc, workspace, memory, index, w.dtype)
-            gradient.run(weights, dw, upper, lower, carry, dcells)
+        _LayerGradient(desc, workspace, memory, layer, w.dtype).run(weights, dw, upper, lower, dhx, dcx)
         if layer and desc.dropout > 0:
             kept = workspace.arrays[f"kept_l{layer}"].reshape(-1)
             drop(lower, lower, Matrix(kept, steps.rows, 0, shape[2]), desc)
@@ -76,62 +67,77 @@ def _dx(shape: tuple[int, ...], dtype: np.dtype, steps: Steps) -> np.ndarray:
 
 
 class _LayerGradient:
-    """The backward of one pseudo-layer: what its one kernel call needs."""
+    """The backward of one layer: what its one kernel call needs."""
 
-    def __init__(self, desc: RNNDescriptor, workspace: Workspace, memory: Memory, index: int, dtype: np.dtype) -> None:
-        self.desc, self.workspace, self.memory, self.index, self.dtype = desc, workspace, memory, index, dtype
-        self.layer, self.steps = layers_of(desc)[index], workspace.steps
-        gates = workspace.arrays[f"gates_{index}"].reshape(-1)
-        self.gates = Matrix(gates, self.steps.rows, 0, self.layer.columns)
+    def __init__(self, desc: RNNDescriptor, workspace: Workspace, memory: Memory, layer: int, dtype: np.dtype) -> None:
+        self.desc, self.workspace, self.memory, self.layer, self.dtype = desc, workspace, memory, layer, dtype
+        self.directions, self.steps = layers_of(desc)[layer], workspace.steps
+        first, count, arrays = layer * desc.num_directions, desc.num_directions, workspace.arrays
+        self.gates = [arrays[f"gates_{index}"] for index in range(first, first + count)]
+        nothing = np.empty((0,), dtype)
+        cells = [arrays[f"cell_{index}"] if desc.has_cell else nothing for index in range(first, first + count)]
+        self.done = Run(arrays[f"hidden_l{layer}"], self.gates, cells, keeps_cells=True)
 
-    def take(self, name: str, size: int) -> np.ndarray:
-        return self.memory.take(name, (size,), self.dtype)
+    def take(self, name: str, size: int, direction: int) -> np.ndarray:
+        """Memory of this name for one direction."""
+        return self.memory.take(name, (self.desc.num_directions, size), self.dtype)[direction]
 
-    def run(self, w: np.ndarray, dw: np.ndarray, dy: Matrix, dx: Matrix, carry: Matrix, dcells: Matrix) -> None:
-        """From dy, and the final states' gradients in carry and dcells, to dx, the initial states' and dw."""
-        layer, steps, itemsize, states = self.layer, self.steps, self.dtype.itemsize, self._states()
-        cell, sizes, products, direction = layer.cell, layer.sizes, layer.products, layer.direction
-        width = layer.gradient_columns
+    def run(self, w: np.ndarray, dw: np.ndarray, dy: Matrix, dx: Matrix, dhx: np.ndarray, dcx: Any) -> None:
+        """From dy, and the final states' gradients in dhx and dcx, to dx, the initial states' and dw."""
+        steps, itemsize, layer = self.steps, self.dtype.itemsize, self.directions[0]
+        sizes, width, count = layer.sizes, layer.gradient_columns, len(self.directions)
         chunk = max(1, gemm.depth_block(itemsize) // max(steps.batch_size, 1))
+        places = _places(self.desc, self.layer, team.wanted_size())
+        multiply_adds = steps.rows.size * layer.products[0].rows.size * (sizes.input + sizes.output)
         held = min(chunk, steps.seq_len) * steps.batch_size
-        places = _places(self.desc, self.index, team.wanted_size())
-        multiply_adds = steps.rows.size * products[0].rows.size * (sizes.input + sizes.output)
+        directions = tuple(self._direction(index, dy, dx, dhx, dcx, held, places) for index in range(count))
         team.run(
-            loop_gradient.backward, layer.kind, 2 * multiply_adds, cell, sizes, bool(direction), steps.starts,
-            row_bounds(layer, steps, itemsize), chunk, steps.batch_size, products, self._sources(states), w, dw,
-            zeros(max(sizes), self.dtype), self.gates, states,
-            loop_gradient.Gradients(
-                dy._replace(start=direction * sizes.output), dx,
-                Matrix(self.take("dgates", held * width), steps.rows, 0, width),
-                Matrix(self.take("doutput", steps.batch_size * sizes.hidden), steps.batch, 0, sizes.hidden), carry,
-                dcells
-            ),
-            self.take("work", places[-1]), places, arange(width)
+            loop_gradient.backward, layer.kind, 2 * count * multiply_adds, layer.cell, sizes, directions,
+            steps.starts, row_bounds(self.directions, steps, itemsize), chunk, steps.batch_size, w, dw,
+            zeros(max(sizes), self.dtype), places, arange(width)
         )
 
-    def _states(self) -> loop.States:
-        desc, arrays = self.desc, self.workspace.arrays
-        cells = arrays[f"cell_{self.index}"] if desc.has_cell else np.empty((0,), self.dtype)
-        run = Run(arrays[f"hidden_l{self.layer.layer}"], cells, keeps_cells=True)
-        return states_of(run, self.steps, self.layer.sizes, self.layer.direction)
+    def _direction(
+        self, direction: int, dy: Matrix, dx: Matrix, dhx: np.ndarray, dcx: Any, held: int, places: np.ndarray
+    ) -> loop_gradient.DirectionBack:
+        steps, layer, desc = self.steps, self.directions[direction], self.desc
+        sizes, width, batch = layer.sizes, layer.gradient_columns, steps.batch_size
+        index = self.layer * desc.num_directions + direction
+        states = states_of(self.done, steps, sizes, direction)
+        gates = Matrix(self.gates[direction].reshape(-1), steps.rows, 0, layer.columns)
+        carry = Matrix(dhx.reshape(-1), steps.batch, index * batch * desc.output_size, desc.output_size)
+        dcells = Matrix(dy.data, steps.batch, 0, 0)
+        if desc.has_cell:
+            dcells = Matrix(dcx.reshape(-1), steps.batch, index * batch * desc.hidden_size, desc.hidden_size)
+        if direction == 1:
+            dx = dx._replace(data=self.memory.take("dinput_reverse", dx.data.shape, self.dtype))
+        gradients = loop_gradient.Gradients(
+            dy._replace(start=direction * sizes.output), dx,
+            Matrix(self.take("dgates", held * width, direction), steps.rows, 0, width),
+            Matrix(self.take("doutput", batch * sizes.hidden, direction), steps.batch, 0, sizes.hidden), carry, dcells
+        )
+        return loop_gradient.DirectionBack(
+            direction == 1, layer.products, self._sources(gates, states), gates, states, gradients,
+            self.take("work", places[-1], direction)
+        )
 
-    def _sources(self, states: loop.States) -> tuple[Matrix, ...]:
+    def _sources(self, gates: Matrix, states: loop.States) -> tuple[Matrix, ...]:
         """What the products of the forward pass multiplied."""
-        _, second = protocol.second_slots(self.layer.cell) or (0, 0)
-        last = self.gates.stride - self.desc.hidden_size
-        return self._source(), states.hidden, self.gates._replace(start=second), self.gates._replace(start=last)
+        _, second = protocol.second_slots(self.directions[0].cell) or (0, 0)
+        last = gates.stride - self.desc.hidden_size
+        return self._source(), states.hidden, gates._replace(start=second), gates._replace(start=last)
 
     def _source(self) -> Matrix:
         """What W multiplied."""
-        layer, arrays = self.layer.layer, self.workspace.arrays
+        layer, arrays = self.layer, self.workspace.arrays
         if layer == 0:
             return input_matrix(self.workspace.x, self.steps)
         if self.desc.dropout > 0:
             return input_matrix(arrays[f"input_l{layer}"], self.steps)
-        return Matrix(arrays[f"hidden_l{layer - 1}"].reshape(-1), self.steps.states, 0, self.layer.sizes.input)
+        return Matrix(arrays[f"hidden_l{layer - 1}"].reshape(-1), self.steps.states, 0, self.directions[0].sizes.input)
 
 
 @lru_cache
-def _places(desc: RNNDescriptor, index: int, threads: int) -> np.ndarray:
-    layer = layers_of(desc)[index]
+def _places(desc: RNNDescriptor, layer: int, threads: int) -> np.ndarray:
+    layer = layers_of(desc)[layer][0]
     return weight_gradient.places_of(layer.products, layer.gradient_columns, threads, desc.np_dtype.itemsize)

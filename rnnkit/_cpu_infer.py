@@ -35,7 +35,7 @@ class Inference:
     def __init__(self, desc: RNNDescriptor, w: np.ndarray) -> None:
         self._desc, self._layers, self._memory = desc, layers_of(desc), Memory()
         self.weights = pack(desc, w, self._memory)
-        first = self._layers[0]
+        (first, *_), *_ = self._layers
         dtype = self.weights.dtype
         self._kind, self._columns, self._no_cells = first.kind, first.columns, np.empty((0, 0, 0), dtype)
         zero = zeros(desc.hidden_size, dtype)
@@ -78,8 +78,8 @@ class Inference:
         """[first, last) of the steps that all layers run before any runs the next."""
         span = max(steps.seq_len, 1)
         if len(self._layers) > 1 and self._desc.num_directions == 1:
-            layer = self._layers[0]  # whose outputs take the room of a chunk's gates
-            span = min(span, layer.slots * chunk_of(layer, steps.batch_size))
+            lowest = self._layers[0]  # whose outputs take the room of a chunk's gates
+            span = min(span, lowest[0].slots * chunk_of(lowest, steps.batch_size))
         for first in range(0, max(steps.seq_len, 1), span):
             yield first, min(first + span, steps.seq_len)
 
@@ -88,21 +88,22 @@ class Inference:
     ) -> tuple[np.ndarray, Any]:
         """Run all layers over the steps, the last one into `out`; returns hy and cy."""
         desc, states = self._desc, outer(self._desc, hx, cx, steps.batch_size)
-        for layer in self._layers:
-            if layer.direction == 0:
-                hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
-            held = min(chunk_of(layer, steps.batch_size), max(steps.seq_len, 1))
-            gates = memory.take("gates", (held, steps.batch_size, layer.columns), out.dtype)
-            cells = memory.take("cells", (2, steps.batch_size, desc.hidden_size) if desc.has_cell else (0,), out.dtype)
-            run_layer(layer, self.weights, source, gates, Run(hidden, cells, keeps_cells=False), steps, states)
-            if layer.direction == desc.num_directions - 1:
-                source = Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
+        for index, directions in enumerate(self._layers):
+            hidden = out if index == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
+            layer, count, batch = directions[0], len(directions), steps.batch_size
+            held = min(chunk_of(directions, batch), max(steps.seq_len, 1))
+            gates = memory.take("gates", (count, held, batch, layer.columns), out.dtype)
+            shape = (count, 2, batch, desc.hidden_size) if desc.has_cell else (count, 0)
+            cells = memory.take("cells", shape, out.dtype)
+            run = Run(hidden, gates, cells, keeps_cells=False)
+            run_layer(directions, self.weights, source, run, steps, states, index * count)
+            source = Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
         return states.hy, states.cy
 
 
 @cache
 def _places_of_layers(desc: RNNDescriptor) -> np.ndarray:
-    return np.stack([layer.places for layer in layers_of(desc)])
+    return np.stack([layer.places for directions in layers_of(desc) for layer in directions])
 
 
 def _part(steps: Steps, first: int, last: int) -> Steps:

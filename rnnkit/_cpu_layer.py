@@ -1,7 +1,8 @@
-"""What the CPU engine knows of one pseudo-layer before it runs: its cell, sizes and weights, packed for the kernels."""
+"""What the CPU engine knows of a layer before it runs: its cell, sizes and weights, packed for the kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,13 +17,13 @@ from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.products import Product, pack_layer, places_of
 from rnnkit.kernels.tile import provide
 from rnnkit.kernels.vanilla import Vanilla
-from rnnkit.steps import Steps
+from rnnkit.steps import CellRows, Steps
 from rnnkit.weights import weight_layout
 from rnnkit.workspace import Memory, gate_slots
 
 _MOVE = 32  # multiply-adds in the time that packing a number takes
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
-_CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from their product to their use they stay in L2
+_CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
 # With fewer rows than that for each thread a step takes as long as reading the weights does. Two threads, LSTM, H = 256
 # (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2; H = 128: 1.1 times as fast by rows with 1.
 _ROWS, _LIGHT_BYTES = 3, 1 << 18
@@ -36,9 +37,7 @@ class Layer(NamedTuple):
     slots: int  # columns of hidden_size numbers in a row of the gate buffer
     products: tuple[Product, ...]  # in the order of `products.Panels`
     places: np.ndarray  # of its panels in the packed weights
-    layer: int
-    direction: int
-    kind: tuple[type, str]  # cell and dtype: what decides about the types of a kernel's arguments
+    kind: tuple[type, str, int]  # cell, dtype, directions: what decides about the types of a kernel's arguments
 
     @property
     def columns(self) -> int:
@@ -53,19 +52,23 @@ class Layer(NamedTuple):
 
 
 @cache
-def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
+def layers_of(desc: RNNDescriptor) -> tuple[tuple[Layer, ...], ...]:
+    """The pseudo-layers of every layer, one for each direction."""
     cell, slots = _cell(desc), gate_slots(desc)
     starts = {name: start for name, _, start in weight_layout(desc)}
+    kind = type(cell), desc.dtype, desc.num_directions
     result, end = [], 0
     for layer in range(desc.num_layers):
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
         sizes = loop.Sizes(desc.hidden_size, desc.output_size, inputs)
+        directions = []
         for direction in range(desc.num_directions):
             suffix = f"_l{layer}" + "_reverse" * direction
             products = tuple(_products(cell, sizes, slots, starts, suffix))
             places = places_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
-            result.append(Layer(cell, sizes, slots, products, places, layer, direction, (type(cell), desc.dtype)))
+            directions.append(Layer(cell, sizes, slots, products, places, kind))
             end = places[-1]
+        result.append(tuple(directions))
     return tuple(result)
 
 
@@ -128,7 +131,8 @@ class _Writeable:
 
 def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
     """Pack the weights and sum the biases of every pseudo-layer, where their `places` say."""
-    layers, w = layers_of(desc), flat(w)
+    w = flat(w)
+    layers = [layer for directions in layers_of(desc) for layer in directions]
     packed = memory.take("packed", (int(layers[-1].places[-1]),), w.dtype)
     for layer in layers:
         for product in layer.products:
@@ -151,31 +155,38 @@ def arange(size: int) -> np.ndarray:
 
 
 class Run(NamedTuple):
-    """Where one pseudo-layer's states are: (T + D, N, D*P) hidden, (T + D, N, H) cells or (2, N, H) where not kept."""
+    """What a layer writes: hidden states (T + D, N, D*P), and of each direction gates (steps that are held, N, columns)
+    and cells: (T + D, N, H), or (2, N, H) where they are not kept."""
 
     hidden: np.ndarray
-    cells: np.ndarray
+    gates: Sequence[np.ndarray]
+    cells: Sequence[np.ndarray]
     keeps_cells: bool
+
+    def rows_of_cells(self, steps: Steps, direction: int) -> CellRows:
+        return (steps.kept_cells if self.keeps_cells else steps.passing_cells)[direction]
 
 
 def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop.States:
     start, stride = direction * sizes.output, run.hidden.shape[2]
-    hidden, cells = run.hidden.ravel(), run.cells.ravel()
-    before, after, _, _ = (steps.kept_cells if run.keeps_cells else steps.passing_cells)[direction]
-    size = run.cells.shape[-1]
+    hidden, cells = run.hidden.ravel(), run.cells[direction].ravel()
+    before, after, _, _ = run.rows_of_cells(steps, direction)
+    size = run.cells[direction].shape[-1]
     return loop.States(
         Matrix(hidden, steps.previous[direction], start, stride), Matrix(hidden, steps.states, start, stride),
         Matrix(cells, before, 0, size), Matrix(cells, after, 0, size)
     )
 
 
-def row_bounds(layer: Layer, steps: Steps, itemsize: int) -> np.ndarray:
-    """Where to cut the batch, if the threads shall share its rows; empty if they shall share the units.
+def row_bounds(directions: tuple[Layer, ...], steps: Steps, itemsize: int) -> np.ndarray:
+    """Where to cut the batch, if the threads of a direction shall share its rows; empty if they shall share the units.
 
     Sharing rows saves a meeting a step, but each thread then reads all recurrent weights in every step: they must fit
     into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
     """
-    threads, batch = team.wanted_size(), steps.batch_size
+    threads, batch, layer = team.wanted_size(), steps.batch_size, directions[0]
+    if threads % len(directions) == 0:
+        threads //= len(directions)
     weights = layer.products[1].rows.size * layer.sizes.output * itemsize
     rows = -(-batch // threads) * threads
     if weights > (_CACHED_BYTES if batch >= _ROWS * threads else _LIGHT_BYTES) or rows * 8 > batch * 9:
@@ -183,15 +194,15 @@ def row_bounds(layer: Layer, steps: Steps, itemsize: int) -> np.ndarray:
     return steps.bounds(threads)
 
 
-def chunk_of(layer: Layer, batch_size: int) -> int:
+def chunk_of(directions: tuple[Layer, ...], batch_size: int) -> int:
     """Steps whose gates are worked on at a time."""
-    return max(1, _CHUNK_BYTES // (layer.columns * max(batch_size, 1) * 4))
+    columns = sum(layer.columns for layer in directions)
+    return max(1, _CHUNK_BYTES // (columns * max(batch_size, 1) * 4))
 
 
 class Outer(NamedTuple):
     """States of all pseudo-layers: hx and cx, None for zeros, and where hy and cy go; cy is None without cells."""
 
-    directions: int
     hx: Any
     cx: Any
     hy: np.ndarray
@@ -202,30 +213,36 @@ def outer(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> Outer:
     count, dtype = desc.num_pseudo_layers, desc.np_dtype
     hy = np.empty((count, batch_size, desc.output_size), dtype)
     cy = np.empty((count, batch_size, desc.hidden_size), dtype) if desc.has_cell else None
-    return Outer(desc.num_directions, hx, cx, hy, cy)
+    return Outer(hx, cx, hy, cy)
 
 
 def run_layer(
-    layer: Layer, packed: np.ndarray, source: Matrix, gates: np.ndarray, run: Run, steps: Steps, states: Outer
+    directions: tuple[Layer, ...], packed: np.ndarray, source: Matrix, run: Run, steps: Steps, states: Outer, index: int
 ) -> None:
-    """Run one pseudo-layer over all steps, from its initial states to its final ones."""
-    sizes, direction = layer.sizes, layer.direction
-    index = layer.layer * states.directions + direction
-    units = slice(direction * sizes.output, (direction + 1) * sizes.output)
-    run.hidden[(*steps.initial[direction], units)] = 0 if states.hx is None else states.hx[index]
-    if run.cells.size:
-        cells = (steps.kept_cells if run.keeps_cells else steps.passing_cells)[direction]
-        run.cells[cells.initial] = 0 if states.cx is None else states.cx[index]
+    """Run one layer, whose first pseudo-layer has this index, over all steps, from its initial to its final states."""
+    arguments = []
+    for direction, layer in enumerate(directions):
+        units = slice(direction * layer.sizes.output, (direction + 1) * layer.sizes.output)
+        run.hidden[(*steps.initial[direction], units)] = 0 if states.hx is None else states.hx[index + direction]
+        if states.cy is not None:
+            initial = run.rows_of_cells(steps, direction).initial
+            run.cells[direction][initial] = 0 if states.cx is None else states.cx[index + direction]
+        gates = Matrix(run.gates[direction].ravel(), steps.rows, 0, layer.columns)
+        own = states_of(run, steps, layer.sizes, direction)
+        arguments.append(loop.Direction(direction == 1, layer.places, gates, own))
+    sizes, held = layer.sizes, run.gates[0].shape[0]
     work = steps.rows.size * layer.products[0].rows.size * (sizes.input + sizes.output)
     team.run(
-        loop.forward, layer.kind, work, layer.cell, sizes, bool(direction), steps.starts,
-        row_bounds(layer, steps, gates.itemsize), source, packed, layer.places, zeros(sizes.hidden, gates.dtype),
-        Matrix(gates.ravel(), steps.rows, 0, layer.columns), chunk_of(layer, steps.batch_size), gates.shape[0],
-        steps.batch_size, states_of(run, steps, sizes, direction)
+        loop.forward, layer.kind, len(directions) * work, layer.cell, sizes, tuple(arguments), steps.starts,
+        row_bounds(directions, steps, packed.itemsize), source, packed, zeros(sizes.hidden, packed.dtype),
+        chunk_of(directions, steps.batch_size), held, steps.batch_size
     )
-    states.hy[index] = run.hidden[(*steps.final[direction], units)]
-    if run.cells.size:
-        states.cy[index] = run.cells[cells.final]
+    for direction in range(len(directions)):
+        units = slice(direction * sizes.output, (direction + 1) * sizes.output)
+        states.hy[index + direction] = run.hidden[(*steps.final[direction], units)]
+        if states.cy is not None:
+            final = run.rows_of_cells(steps, direction).final
+            states.cy[index + direction] = run.cells[direction][final]
 
 
 def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:

@@ -11,9 +11,9 @@ import numba
 import numpy as np
 import pytest
 
-from rnnkit.kernels import gemm, jit, team, tile, weight_gradient
+from rnnkit.kernels import barrier, gemm, jit, team, tile, weight_gradient
 from rnnkit.kernels.activations import sigmoid, tanh
-from rnnkit.kernels.barrier import gather, meet, publish
+from rnnkit.kernels.barrier import divide, gather, meet, publish
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.weight_gradient import Term, Terms, room
@@ -211,6 +211,39 @@ def test_every_member_has_its_own_number(monkeypatch, size):
         seen = np.zeros(size)
         team.run(_sign, KIND, MUCH, seen)
         assert seen.tolist() == [size] * size
+
+
+@kernel
+def _meet_in_crews(seen, turns, pieces, member, members, sync):
+    """Rows of `seen`, for each member: what `divide` says, turns so far, turns in which the neighbour was missing."""
+    publish(sync, member, members)
+    members = gather(sync, member, members)
+    first, last, own, crew, crew_sync = divide(pieces, member, members, sync)
+    seen[member, 0], seen[member, 1], seen[member, 2], seen[member, 3] = first, last, own, crew
+    neighbour = member - own + (own + 1) % crew
+    for turn in range(turns * (first + 1)):  # at its own pace
+        seen[member, 4] = turn + 1
+        meet(crew_sync, crew)
+        seen[member, 5] += seen[neighbour, 4] <= turn
+    meet(sync, members)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_independent_pieces_have_crews_that_meet_by_themselves(monkeypatch, size, pieces):
+    monkeypatch.setattr(team, "wanted_size", lambda: size)
+    team.run(_meet_in_crews, KIND, MUCH, np.zeros((size, 6), np.int64), 300, pieces)
+    if size > 1:
+        team._team.sync[barrier.ARRIVED :: barrier.PLACES_OF_CREW] += 1  # as after crews of other sizes
+    seen = np.zeros((size, 6), np.int64)
+    team.run(_meet_in_crews, KIND, MUCH, seen, 300, pieces)
+    if size % pieces == 0:
+        crew = size // pieces
+        wanted = [[member // crew, member // crew + 1, member % crew, crew] for member in range(size)]
+    else:
+        wanted = [[0, pieces, member, size] for member in range(size)]
+    assert seen[:, :4].tolist() == wanted
+    assert not seen[:, 5].any()
 
 
 def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypatch):
