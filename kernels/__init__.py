@@ -8,9 +8,9 @@ The contract, which holds for every kernel:
   one that multiplies runs, `tile.provide` must have brought the micro-kernel for its numbers of gates.
 - A kernel that ends in the arguments `(member, members, sync)` is run by every member of a team at once
   (`team.run`). It begins by `barrier.publish` and `barrier.gather`, which say what is to be run and who takes part;
-  these share out rows or units among themselves, and meet at `barrier.meet`, at its end too. `team.run` takes its
-  machine code by a key, the `kind`:
-  arguments of one kind always have the same types.
+  these share out rows or units among themselves, or divide into crews (`barrier.divide`), meet at `barrier.meet`, and
+  meet all together at the end. `team.run` takes its machine code by a key, the `kind`: arguments of one kind always
+  have the same types.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every shape of tile (`tile`), and no loop is compiled with fastmath.
 

@@ -235,9 +235,10 @@ def meet(sync, members):
 
 @inner
 def divide(pieces, member, members, sync):
-    """Share out pieces of work that are independent: a crew for each, or else all of them to the whole crew.
+    """Share out one or two pieces of work that are independent: a crew for each, or else all to the whole crew.
 
-    Returns [first, last) of the pieces, and in their crew the member's number, the size, and what to meet at.
+    Returns [first, last) of the pieces, and in their crew the member's number, the size, and what to meet at. The whole
+    crew meets once more after that: `gather` begins the barriers of all crews anew.
     """
     if members % pieces > 0:
         return 0, pieces, member, members, sync

@@ -33,6 +33,8 @@ def _writable(folder):
 
 
 _FOLDER = _cache_folder()
+DIGEST = _FOLDER.name
+"""Of all kernel sources."""
 # No fastmath flag at all: what may be fused is written as `simd.fma`, so that a value has the same bits in the
 # vectorised body of a loop, in its scalar rest, on one thread and on many. Loops over units vectorise without it.
 # error_model="numpy": the division check of the Python model would keep loops from being vectorised.

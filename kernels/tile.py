@@ -4,6 +4,8 @@ A tile function is long. It is compiled once for each number of gates, apart fro
 a table: LLVM would optimise it anew in each of them, which took a third of the time of a first call.
 """
 
+import ctypes
+import math
 from functools import cache
 
 import numpy as np
@@ -12,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .jit import kernel
+from .jit import DIGEST, kernel
 from .simd import REGISTERS, VECTOR_BYTES, data_pointer, emit_fma
 
 _I64 = ir.IntType(64)
@@ -250,10 +252,27 @@ class _Tile:
                 self._store(builder, next(sums), pointer)
 
 
-_TABLE = "rnnkit_tiles"
+_TABLE = f"rnnkit_tiles_{DIGEST}"
 _MOST_GATES = 4
-_addresses = np.zeros((2, _MOST_GATES, 3), np.int64)  # of the tile functions: float32 and float64, gates, shapes
-binding.add_symbol(_TABLE, _addresses.ctypes.data)
+
+
+def _table():
+    """Addresses of the tile functions, int64 (float32 and float64, gates, shapes), all 0 at first.
+
+    Kernels hold the table's own address: it is there once, also if the modules are loaded anew, and never freed.
+    """
+    shape = 2, _MOST_GATES, 3
+    kind = ctypes.c_int64 * math.prod(shape)
+    address = binding.address_of_symbol(_TABLE)
+    if address is None:
+        table = kind()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
+        address = ctypes.addressof(table)
+        binding.add_symbol(_TABLE, address)
+    return np.ctypeslib.as_array(kind.from_address(address)).reshape(shape)
+
+
+_addresses = _table()
 
 
 def _entry(builder, kind, gates, shape):

@@ -45,8 +45,8 @@ ROOM, END = 8, 9
 
 
 def room(columns, members, itemsize):
-    """Elements that `add_weight_gradients` works in; whole cache lines, since other room follows."""
-    return -(-columns // PADDING) * PADDING + members * PIECE * (depth_block(itemsize) + PADDING)
+    """Elements that `add_weight_gradients` works in."""
+    return columns + members * PIECE * (depth_block(itemsize) + PADDING)
 
 
 def places_of(products, columns, members, itemsize):

@@ -80,7 +80,7 @@ class _LayerGradient:
 
     def take(self, name: str, size: int, direction: int) -> np.ndarray:
         """Memory of this name for one direction."""
-        return self.memory.take(name, (self.desc.num_directions, size), self.dtype)[direction]
+        return self.memory.take(f"{name}_{direction}", (size,), self.dtype)
 
     def run(self, w: np.ndarray, dw: np.ndarray, dy: Matrix, dx: Matrix, dhx: np.ndarray, dcx: Any) -> None:
         """From dy, and the final states' gradients in dhx and dcx, to dx, the initial states' and dw."""
@@ -90,7 +90,8 @@ class _LayerGradient:
         places = _places(self.desc, self.layer, team.wanted_size())
         multiply_adds = steps.rows.size * layer.products[0].rows.size * (sizes.input + sizes.output)
         held = min(chunk, steps.seq_len) * steps.batch_size
-        directions = tuple(self._direction(index, dy, dx, dhx, dcx, held, places) for index in range(count))
+        source = self._source()
+        directions = tuple(self._direction(index, source, dy, dx, dhx, dcx, held, places) for index in range(count))
         team.run(
             loop_gradient.backward, layer.kind, 2 * count * multiply_adds, layer.cell, sizes, directions,
             steps.starts, row_bounds(self.directions, steps, itemsize), chunk, steps.batch_size, w, dw,
@@ -98,7 +99,8 @@ class _LayerGradient:
         )
 
     def _direction(
-        self, direction: int, dy: Matrix, dx: Matrix, dhx: np.ndarray, dcx: Any, held: int, places: np.ndarray
+        self, direction: int, source: Matrix, dy: Matrix, dx: Matrix, dhx: np.ndarray, dcx: Any, held: int,
+        places: np.ndarray
     ) -> loop_gradient.DirectionBack:
         steps, layer, desc = self.steps, self.directions[direction], self.desc
         sizes, width, batch = layer.sizes, layer.gradient_columns, steps.batch_size
@@ -117,15 +119,15 @@ class _LayerGradient:
             Matrix(self.take("doutput", batch * sizes.hidden, direction), steps.batch, 0, sizes.hidden), carry, dcells
         )
         return loop_gradient.DirectionBack(
-            direction == 1, layer.products, self._sources(gates, states), gates, states, gradients,
+            direction == 1, layer.products, self._sources(source, gates, states), gates, states, gradients,
             self.take("work", places[-1], direction)
         )
 
-    def _sources(self, gates: Matrix, states: loop.States) -> tuple[Matrix, ...]:
+    def _sources(self, source: Matrix, gates: Matrix, states: loop.States) -> tuple[Matrix, ...]:
         """What the products of the forward pass multiplied."""
         _, second = protocol.second_slots(self.directions[0].cell) or (0, 0)
         last = gates.stride - self.desc.hidden_size
-        return self._source(), states.hidden, gates._replace(start=second), gates._replace(start=last)
+        return source, states.hidden, gates._replace(start=second), gates._replace(start=last)
 
     def _source(self) -> Matrix:
         """What W multiplied."""

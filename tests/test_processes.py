@@ -62,7 +62,24 @@ for options in ({"mode": "rnn_tanh"}, {"mode": "lstm"}, {"mode": "gru"}, {"mode"
 """
 
 
-def test_every_pass_brings_the_tiles_that_it_needs():
+ANEW = """
+import sys
+import numpy as np
+import rnnkit
+
+desc = rnnkit.RNNDescriptor("lstm", 3, 5)
+x, zeros = np.ones((1, 2, 3), np.float32), np.zeros((1, 2, 5), np.float32)
+plan = rnnkit.prepare(desc, rnnkit.init_weights(desc, seed=0))
+expected = plan.infer(x).y[0]
+for name in [name for name in sys.modules if name.startswith("rnnkit")]:
+    del sys.modules[name]
+assert __import__("rnnkit") is not rnnkit
+assert np.array_equal(plan.step(x[0], zeros, zeros).y, expected)  # a kernel that is compiled, or loaded, only now
+"""
+
+
+@pytest.mark.parametrize("program", [PASSES, ANEW], ids=["each pass", "the package imported anew"])
+def test_every_kernel_finds_the_tiles_that_it_needs(program):
     """An absent tile function ends the process, hence one of its own."""
-    run = subprocess.run([sys.executable, "-c", PASSES], capture_output=True, text=True, timeout=200, check=False)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
     assert run.returncode == 0, run.stderr
