@@ -11,7 +11,7 @@ import numpy as np
 
 from rnnkit._cpu_backward import backward
 from rnnkit._cpu_infer import Inference
-from rnnkit._cpu_layer import Run, clear_padding, drop, input_matrix, layers_of, outer, pack, run_layer, zeros
+from rnnkit._cpu_layer import clear_padding, drop, input_matrix, kept_run, layers_of, outer, pack, run_layer
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.workspace import Memory, Workspace, workspace_layout
@@ -25,20 +25,16 @@ def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Wor
     """Run the network on workspace.x and fill the workspace; returns y, a view of it, hy and cy."""
     steps = workspace.steps
     workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-    arrays = workspace.arrays
     packed, states = pack(desc, w, workspace.memory), outer(desc, hx, cx, steps.batch_size)
     source = input_matrix(workspace.x, steps)
     for layer, directions in enumerate(layers_of(desc)):
-        hidden, first = arrays[f"hidden_l{layer}"], layer * desc.num_directions
         if layer > 0:
             source = _layer_input(desc, workspace, layer)
-        indices = range(first, first + desc.num_directions)
-        cells = [arrays[f"cell_{index}"] if desc.has_cell else zeros(0, w.dtype) for index in indices]
-        run = Run(hidden, [arrays[f"gates_{index}"] for index in indices], cells, keeps_cells=True)
-        run_layer(directions, packed, source, run, steps, states, first)
-        for array in (hidden, *cells) if desc.has_cell else (hidden,):
+        run = kept_run(desc, workspace.arrays, layer)
+        run_layer(directions, packed, source, run, steps, states, layer * desc.num_directions)
+        for array in (run.hidden, *run.cells) if desc.has_cell else (run.hidden,):
             clear_padding(array, steps, 1)
-    y = hidden[1 : steps.seq_len + 1]
+    y = run.hidden[1 : steps.seq_len + 1]
     y.flags.writeable = False  # backward reads it
     return y, states.hy, states.cy
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from rnnkit._cpu_layer import (
-    Run,
     arange,
     drop,
     flat,
     input_matrix,
+    kept_run,
     layers_of,
     row_bounds,
     states_of,
@@ -72,11 +72,7 @@ class _LayerGradient:
     def __init__(self, desc: RNNDescriptor, workspace: Workspace, memory: Memory, layer: int, dtype: np.dtype) -> None:
         self.desc, self.workspace, self.memory, self.layer, self.dtype = desc, workspace, memory, layer, dtype
         self.directions, self.steps = layers_of(desc)[layer], workspace.steps
-        first, count, arrays = layer * desc.num_directions, desc.num_directions, workspace.arrays
-        self.gates = [arrays[f"gates_{index}"] for index in range(first, first + count)]
-        nothing = np.empty((0,), dtype)
-        cells = [arrays[f"cell_{index}"] if desc.has_cell else nothing for index in range(first, first + count)]
-        self.done = Run(arrays[f"hidden_l{layer}"], self.gates, cells, keeps_cells=True)
+        self.done = kept_run(desc, workspace.arrays, layer)
 
     def take(self, name: str, size: int, direction: int) -> np.ndarray:
         """Memory of this name for one direction."""
@@ -106,7 +102,7 @@ class _LayerGradient:
         sizes, width, batch = layer.sizes, layer.gradient_columns, steps.batch_size
         index = self.layer * desc.num_directions + direction
         states = states_of(self.done, steps, sizes, direction)
-        gates = Matrix(self.gates[direction].reshape(-1), steps.rows, 0, layer.columns)
+        gates = Matrix(self.done.gates[direction].reshape(-1), steps.rows, 0, layer.columns)
         carry = Matrix(dhx.reshape(-1), steps.batch, index * batch * desc.output_size, desc.output_size)
         dcells = Matrix(dy.data, steps.batch, 0, 0)
         if desc.has_cell:

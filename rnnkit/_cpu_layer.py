@@ -167,6 +167,14 @@ class Run(NamedTuple):
         return (steps.kept_cells if self.keeps_cells else steps.passing_cells)[direction]
 
 
+def kept_run(desc: RNNDescriptor, arrays: dict[str, np.ndarray], layer: int) -> Run:
+    """Where a training forward leaves what a layer writes, among the arrays of its workspace."""
+    first = layer * desc.num_directions
+    indices = range(first, first + desc.num_directions)
+    cells = [arrays[f"cell_{index}"] if desc.has_cell else zeros(0, desc.np_dtype) for index in indices]
+    return Run(arrays[f"hidden_l{layer}"], [arrays[f"gates_{index}"] for index in indices], cells, keeps_cells=True)
+
+
 def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop.States:
     start, stride = direction * sizes.output, run.hidden.shape[2]
     hidden, cells = run.hidden.ravel(), run.cells[direction].ravel()

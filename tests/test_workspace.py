@@ -1,6 +1,7 @@
 """The workspace: what it lets one see, when its memory is used again, and when it is refused."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -235,6 +236,19 @@ def test_a_plan_keeps_no_sequence():
     outputs = 600 * 4 * 2 * 256 * 4
     assert peak - before > 2 * outputs  # of both layers
     assert after - before < 2 * 2**20
+
+
+def test_an_input_that_is_not_contiguous_is_copied_once():
+    """Also backward with two directions, both of which read it: a batch-major x costs one copy, not two."""
+    problem = Problem(mode="gru", input_size=512, hidden_size=4, seq_len=200, batch_size=8, bidirectional=True)
+    batch_major = problem.x.swapaxes(0, 1).copy().swapaxes(0, 1)
+    peaks = []
+    for x in (problem.x, batch_major):
+        result = rnnkit.forward(problem.desc, problem.w, x)
+        backward = partial(rnnkit.backward, problem.desc, problem.w, result.workspace, result.y)
+        backward()
+        peaks.append(peak_bytes(backward))
+    assert peaks[1] - peaks[0] < 1.1 * problem.x.nbytes
 
 
 def test_an_input_in_the_memory_that_is_used_again_is_refused():
