@@ -14,20 +14,25 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .jit import inner, kernel
-from .matrix import part
 from .simd import data_pointer
 
 # Places in `sync`; what is waited for stands on cache lines of its own. DOOR holds number*DOOR_STEP + members inside,
 # plus CLOSED once the kernel's crew is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start.
-# Behind the places of the whole crew are those of the crews that it may divide into (`divide`), for barriers only.
-ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, PLACES_OF_CREW = 0, 16, 32, 33, 34, 35, 36, 48
-_MOST_PIECES = 2
-SYNC_SIZE = (1 + _MOST_PIECES) * PLACES_OF_CREW
+# From TAKEN on each member has a line, which says what is taken of its share of the work (`sharing.claim`).
+# Behind the places of the whole crew are those of the crews that it may divide into (`sharing.divide`).
+ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, TAKEN = 0, 16, 32, 33, 34, 35, 36, 48
+LINE = 16
+CREWS = 3  # the whole one and two that it divides into
 DOOR_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_TURNS = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # a member that waits longer (about 100 us) has lost its partner's core: let others run
 _PLACES = 2  # by Numba's convention a function's first two arguments are the places of its result and of an error
 _I64 = ir.IntType(64)
+
+
+def sync_size(members):
+    """Elements of `sync` for a team of so many."""
+    return CREWS * (TAKEN + members * LINE)
 
 
 def _emit_pause(builder):
@@ -66,7 +71,7 @@ def _give_way(typingctx):
 
 
 @intrinsic
-def _load(typingctx, sync, place):
+def load(typingctx, sync, place):
     def generate(context, builder, signature, arguments):
         return builder.load_atomic(data_pointer(context, builder, signature.args[0], *arguments), "acquire", 8)
 
@@ -96,7 +101,7 @@ def _add(typingctx, sync, place, value):
 
 
 @intrinsic
-def _exchange(typingctx, sync, place, expected, value):
+def exchange(typingctx, sync, place, expected, value):
     """Replace `expected` by `value`; returns whether it was there."""
 
     def generate(context, builder, signature, arguments):
@@ -184,12 +189,12 @@ def gather(sync, member, members):
     """Size of the crew that runs the kernel: its caller opens the door and waits for `members` as long as it may."""
     if member > 0 or members == 1:
         return members
-    for crew in range(0, SYNC_SIZE, PLACES_OF_CREW):
-        _store(sync, crew + BASE, _load(sync, crew + ARRIVED))
-    door = _load(sync, NUMBER) * DOOR_STEP + 1
+    for crew in range(0, sync.size, sync.size // CREWS):
+        _store(sync, crew + BASE, load(sync, crew + ARRIVED))
+    door = load(sync, NUMBER) * DOOR_STEP + 1
     _store(sync, DOOR, door)
-    for _ in range(_load(sync, PATIENCE)):
-        if _load(sync, DOOR) == door + members - 1:
+    for _ in range(load(sync, PATIENCE)):
+        if load(sync, DOOR) == door + members - 1:
             break
         _pause()
     return _add(sync, DOOR, CLOSED) - door + 1
@@ -203,14 +208,14 @@ def serve(sync, known, turns):
     """
     waited = 0
     while waited < turns:
-        door = _load(sync, DOOR)
+        door = load(sync, DOOR)
         number, inside = door // DOOR_STEP, door % DOOR_STEP
         if number > known and inside < CLOSED:
-            if _exchange(sync, DOOR, door, door + 1):
+            if exchange(sync, DOOR, door, door + 1):
                 spins = 0
-                while _load(sync, DOOR) % DOOR_STEP < CLOSED:
+                while load(sync, DOOR) % DOOR_STEP < CLOSED:
                     spins = _wait(spins)
-                _call_published(sync, inside, _load(sync, DOOR) % DOOR_STEP - CLOSED)
+                _call_published(sync, inside, load(sync, DOOR) % DOOR_STEP - CLOSED)
                 known, waited = number, 0
         elif number > known:
             known, waited = number, 0
@@ -225,24 +230,9 @@ def meet(sync, members):
     """Barrier of a crew: return once all its members are here."""
     if members == 1:
         return
-    base = _load(sync, BASE)
+    base = load(sync, BASE)
     ticket = _add(sync, ARRIVED, 1) - base
     target = base + (ticket // members + 1) * members
     spins = 0
-    while _load(sync, ARRIVED) < target:
+    while load(sync, ARRIVED) < target:
         spins = _wait(spins)
-
-
-@inner
-def divide(pieces, member, members, sync):
-    """Share out one or two pieces of work that are independent: a crew for each, or else all to the whole crew.
-
-    Returns [first, last) of the pieces, and in their crew the member's number, the size, and what to meet at. The whole
-    crew meets once more after that: `gather` begins the barriers of all crews anew.
-    """
-    if members % pieces > 0:
-        return 0, pieces, member, members, sync
-    crew = members // pieces
-    piece = member // crew
-    begin = PLACES_OF_CREW * (piece + 1) if pieces > 1 else 0
-    return piece, piece + 1, member % crew, crew, part(sync, begin, begin + PLACES_OF_CREW)

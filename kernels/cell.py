@@ -88,9 +88,7 @@ def activate(
 
 
 @_method
-def complete(
-    cell, gates, hidden, target, first_row, last_row, panels, first_vector, last_vector, member, members, sync
-):
+def complete(cell, gates, hidden, target, first_row, last_row, panels, piece, member, members, sync):
     """What follows `activate` for all rows of a step, where a second product follows within the step."""
 
 
@@ -104,7 +102,6 @@ def differentiate(
 
 @_method
 def complete_gradient(
-    cell, gates, dgates, hidden, carry, first_row, last_row, panels, zeros, first_vector, last_vector, member,
-    members, sync
+    cell, gates, dgates, hidden, carry, first_row, last_row, panels, zeros, piece, member, members, sync
 ):
     """Gradient of `complete`: what follows `differentiate` for all rows of a step."""

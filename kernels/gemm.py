@@ -7,6 +7,7 @@ gates at once (`tile.group_size`), each group of gates has such a block of its o
 
 from .jit import inner
 from .matrix import offset
+from .sharing import share
 from .simd import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
 from .tile import LINE, NARROW, WIDE, group_size, rows_of_tile, tile, units_of_tile
 from .transpose import transpose
@@ -34,12 +35,6 @@ group_of = inner(group_size)
 def depth_block_of(array):
     """`depth_block` for the array's dtype, in kernels."""
     return _BLOCK_BYTES // array.itemsize
-
-
-@inner
-def share(count, member, members):
-    """[first, last) of a member's part of `count` pieces."""
-    return count * member // members, count * (member + 1) // members
 
 
 @inner

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from . import cell as protocol
 from .activations import sigmoid, tanh
 from .barrier import meet
-from .gemm import columns_of, product
+from .gemm import columns_of, product, vectors_of
 from .matrix import Matrix, offset, part
+from .sharing import claim, turns
 from .simd import fma, plain
 
 
@@ -135,31 +136,31 @@ def _before_activate(
 
 
 @protocol.implements(protocol.complete, ResetBeforeGRU)
-def _before_complete(
-    cell, gates, hidden, target, first_row, last_row, panels, first_vector, last_vector, member, members, sync
-):
+def _before_complete(cell, gates, hidden, target, first_row, last_row, panels, piece, member, members, sync):
     size = cell.hidden_size
     meet(sync, members)  # all of r*h is there
     reset = Matrix(gates.data, gates.rows, gates.start + 3 * size, gates.stride)
-    product(
-        gates, reset, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), gates.data,
-        plain(False)
-    )
-    first, last = columns_of(gates.data, first_vector, last_vector, size)
     one = gates.data.dtype.type(1)
-    for row in range(first_row, last_row):
-        at = offset(gates, row)
-        before = offset(hidden, row)
-        after = offset(target, row)
-        n_gate = part(gates.data, at + first, at + last)
-        z_gate = part(gates.data, at + 2 * size + first, at + 2 * size + last)
-        h_before = part(hidden.data, before + first, before + last)
-        h = part(target.data, after + first, after + last)
-        for j in range(last - first):
-            n = tanh(n_gate[j])
-            z = z_gate[j]
-            n_gate[j] = n
-            h[j] = fma(z, h_before[j], (one - z) * n)
+    for turn in range(turns(vectors_of(gates.data, size), piece, members)):
+        first_vector, last_vector = claim(turn, vectors_of(gates.data, size), piece, member, members, sync)
+        product(
+            gates, reset, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), gates.data,
+            plain(False)
+        )
+        first, last = columns_of(gates.data, first_vector, last_vector, size)
+        for row in range(first_row, last_row):
+            at = offset(gates, row)
+            before = offset(hidden, row)
+            after = offset(target, row)
+            n_gate = part(gates.data, at + first, at + last)
+            z_gate = part(gates.data, at + 2 * size + first, at + 2 * size + last)
+            h_before = part(hidden.data, before + first, before + last)
+            h = part(target.data, after + first, after + last)
+            for j in range(last - first):
+                n = tanh(n_gate[j])
+                z = z_gate[j]
+                n_gate[j] = n
+                h[j] = fma(z, h_before[j], (one - z) * n)
 
 
 @protocol.implements(protocol.differentiate, ResetBeforeGRU)
@@ -185,28 +186,29 @@ def _before_differentiate(
 
 @protocol.implements(protocol.complete_gradient, ResetBeforeGRU)
 def _before_complete_gradient(
-    cell, gates, dgates, hidden, carry, first_row, last_row, panels, zeros, first_vector, last_vector, member,
-    members, sync
+    cell, gates, dgates, hidden, carry, first_row, last_row, panels, zeros, piece, member, members, sync
 ):
     size = cell.hidden_size
     meet(sync, members)  # all of dn is there
     dreset = Matrix(dgates.data, dgates.rows, dgates.start + 3 * size, dgates.stride)
-    product(
-        dreset, dgates, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), zeros, plain(True)
-    )
-    first, last = columns_of(gates.data, first_vector, last_vector, size)
     one = gates.data.dtype.type(1)
-    for row in range(first_row, last_row):
-        at = offset(gates, row)
-        dat = offset(dgates, row)
-        before = offset(hidden, row)
-        carry_at = offset(carry, row)
-        r_gate = part(gates.data, at + size + first, at + size + last)
-        dr_gate = part(dgates.data, dat + size + first, dat + size + last)
-        dreset_row = part(dgates.data, dat + 3 * size + first, dat + 3 * size + last)
-        h_before = part(hidden.data, before + first, before + last)
-        direct = part(carry.data, carry_at + first, carry_at + last)
-        for j in range(last - first):
-            r = r_gate[j]
-            dr_gate[j] = dreset_row[j] * h_before[j] * (r * (one - r))
-            direct[j] = fma(dreset_row[j], r, direct[j])
+    for turn in range(turns(vectors_of(gates.data, size), piece, members)):
+        first_vector, last_vector = claim(turn, vectors_of(gates.data, size), piece, member, members, sync)
+        product(
+            dreset, dgates, first_row, last_row, size, panels, first_vector, last_vector, size, (0,), zeros, plain(True)
+        )
+        first, last = columns_of(gates.data, first_vector, last_vector, size)
+        for row in range(first_row, last_row):
+            at = offset(gates, row)
+            dat = offset(dgates, row)
+            before = offset(hidden, row)
+            carry_at = offset(carry, row)
+            r_gate = part(gates.data, at + size + first, at + size + last)
+            dr_gate = part(dgates.data, dat + size + first, dat + size + last)
+            dreset_row = part(dgates.data, dat + 3 * size + first, dat + 3 * size + last)
+            h_before = part(hidden.data, before + first, before + last)
+            direct = part(carry.data, carry_at + first, carry_at + last)
+            for j in range(last - first):
+                r = r_gate[j]
+                dr_gate[j] = dreset_row[j] * h_before[j] * (r * (one - r))
+                direct[j] = fma(dreset_row[j], r, direct[j])

@@ -1,17 +1,18 @@
 """The time loop of a layer, written once for every cell; its gradient is in `loop_gradient`.
 
 The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
-padding is never read. Two directions are independent: each has half of the members, where their number is even. Within
-a direction the work is shared out in one of two ways. By units: a member computes the products and the gates of its own
-panels, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is complete. By
-rows (`bounds`): a member runs its own rows of the batch, which nobody else needs, without meeting.
+padding is never read. The work is shared out in one of two ways. By units: a member computes the products and the gates
+of its panels, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is
+complete; where that is much work, they take `piece` panels at a time, of anybody's. By rows (`bounds`): a member runs
+its own rows of the batch, which nobody else needs, without meeting. Two directions are independent: each has half of
+the members, where their number is even and no pieces are taken.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import divide, gather, meet, publish
+from .barrier import gather, meet, publish
 from .cell import (
     activate,
     begin,
@@ -19,11 +20,16 @@ from .cell import (
     input_slots,
     recurrent_slots,
 )
-from .gemm import columns_of, product, share, vectors_of
+from .gemm import columns_of, product, vectors_of
 from .jit import inner, kernel
 from .matrix import Matrix, offset, part
 from .products import BIAS, END, panels_of
+from .sharing import claim, divide, turns
 from .simd import plain
+
+# Rows that a member takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes
+# a few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
+ROWS = 192
 
 
 class Sizes(NamedTuple):
@@ -75,38 +81,37 @@ def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, fir
 
 @inner
 def step(
-    cell, sizes, panels, bias, zeros, gates, states, first_row, last_row, first_vector, last_vector, member, members,
-    sync
+    cell, sizes, panels, bias, zeros, gates, states, first_row, last_row, piece, member, members, sync
 ):
-    """One time step of the rows, whose gates hold their input products, for the member's units."""
+    """One time step of the rows, whose gates hold their input products; `piece` panels at a time (see `claim`)."""
     hidden, target = states.hidden, states.next_hidden
-    first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
-    for row in range(first_row, last_row):
-        begin(cell, gates.data, offset(gates, row), bias, first, last)
-    product(
-        gates, hidden, first_row, last_row, sizes.output, panels.recurrent, first_vector, last_vector, sizes.hidden,
-        recurrent_slots(cell), bias, plain(False)
-    )
     projected = panels.projection.size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
         target = Matrix(gates.data, gates.rows, gates.start + gates.stride - sizes.hidden, gates.stride)
-    for row in range(first_row, last_row):
-        activate(
-            cell, gates.data, offset(gates, row), first, last, states.cells.data, offset(states.cells, row),
-            states.next_cells.data, offset(states.next_cells, row), hidden.data, offset(hidden, row), target.data,
-            offset(target, row)
+    for turn in range(turns(vectors_of(bias, sizes.hidden), piece, members)):
+        first_vector, last_vector = claim(turn, vectors_of(bias, sizes.hidden), piece, member, members, sync)
+        first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
+        for row in range(first_row, last_row):
+            begin(cell, gates.data, offset(gates, row), bias, first, last)
+        product(
+            gates, hidden, first_row, last_row, sizes.output, panels.recurrent, first_vector, last_vector,
+            sizes.hidden, recurrent_slots(cell), bias, plain(False)
         )
-    complete(
-        cell, gates, hidden, target, first_row, last_row, panels.second, first_vector, last_vector, member, members,
-        sync
-    )
+        for row in range(first_row, last_row):
+            activate(
+                cell, gates.data, offset(gates, row), first, last, states.cells.data, offset(states.cells, row),
+                states.next_cells.data, offset(states.next_cells, row), hidden.data, offset(hidden, row), target.data,
+                offset(target, row)
+            )
+    complete(cell, gates, hidden, target, first_row, last_row, panels.second, piece, member, members, sync)
     if projected:
         meet(sync, members)
-        begin_output, end_output = share(vectors_of(bias, sizes.output), member, members)
-        product(
-            states.next_hidden, target, first_row, last_row, sizes.hidden, panels.projection, begin_output,
-            end_output, sizes.output, (0,), zeros, plain(True)
-        )
+        for turn in range(turns(vectors_of(bias, sizes.output), piece, members)):
+            first_vector, last_vector = claim(turn, vectors_of(bias, sizes.output), piece, member, members, sync)
+            product(
+                states.next_hidden, target, first_row, last_row, sizes.hidden, panels.projection, first_vector,
+                last_vector, sizes.output, (0,), zeros, plain(True)
+            )
 
 
 @inner
@@ -125,32 +130,42 @@ def rows_of_step(starts, t, bounds, member, members):
 
 
 @inner
-def _run(cell, sizes, direction, starts, bounds, x, packed, zeros, chunk, held, batch_size, member, members, sync):
+def _run(
+    cell, sizes, direction, starts, bounds, piece, x, packed, zeros, chunk, held, batch_size, member, members, sync
+):
     """All steps of one direction, `chunk` steps of input products at a time."""
     places, gates, reverse = direction.places, direction.gates, direction.reverse
     panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
     steps = starts.size - 1
     by_rows = shares_rows(bounds, members)
     crew_member, crew = (0, 1) if by_rows else (member, members)
-    first_vector, last_vector = share(vectors_of(bias, sizes.hidden), crew_member, crew)
     for first in range(0, steps, chunk):
         last = min(first + chunk, steps)
         low, high = (steps - last, steps - first) if reverse else (first, last)
         skipped = low if held < steps else 0
         buffer = Matrix(gates.data, gates.rows, gates.start - skipped * batch_size * gates.stride, gates.stride)
-        first_row, last_row = starts[low], starts[high]
-        if by_rows:  # the input products of a chunk are one block all the same: share its rows evenly
-            first_row, last_row = share(last_row - first_row, member, members)
-            first_row, last_row = first_row + starts[low], last_row + starts[low]
-        project_inputs(cell, sizes, x, panels, bias, buffer, first_row, last_row, first_vector, last_vector)
-        if by_rows:
+        vectors, rows = vectors_of(bias, sizes.hidden), starts[high] - starts[low]
+        if by_rows:  # the input products of a chunk are one block all the same
+            for turn in range(turns(rows, ROWS, members)):
+                first_row, last_row = claim(turn, rows, ROWS, member, members, sync)
+                project_inputs(
+                    cell, sizes, x, panels, bias, buffer, starts[low] + first_row, starts[low] + last_row, plain(0),
+                    vectors
+                )
+        else:
+            for turn in range(turns(vectors, piece, members)):
+                first_vector, last_vector = claim(turn, vectors, piece, member, members, sync)
+                project_inputs(
+                    cell, sizes, x, panels, bias, buffer, starts[low], starts[high], first_vector, last_vector
+                )
+        if by_rows or piece > 0:
             meet(sync, members)
         for index in range(low, high):
             t = low + high - 1 - index if reverse else index
             first_row, last_row = rows_of_step(starts, t, bounds, member, members)
             step(
-                cell, sizes, panels, bias, zeros, buffer, direction.states, first_row, last_row, first_vector,
-                last_vector, crew_member, crew, sync
+                cell, sizes, panels, bias, zeros, buffer, direction.states, first_row, last_row, piece, crew_member,
+                crew, sync
             )
             meet(sync, crew)
         if by_rows:
@@ -159,7 +174,7 @@ def _run(cell, sizes, direction, starts, bounds, x, packed, zeros, chunk, held, 
 
 @kernel
 def forward(
-    cell, sizes, directions, starts, bounds, x, packed, zeros, chunk, held, batch_size, member, members, sync
+    cell, sizes, directions, starts, bounds, piece, x, packed, zeros, chunk, held, batch_size, member, members, sync
 ):
     """One layer in its directions, one or two.
 
@@ -168,10 +183,10 @@ def forward(
     """
     publish(sync, member, members)
     members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(len(directions), member, members, sync)
+    first, last, crew_member, crew, crew_sync = divide(len(directions), piece == 0, member, members, sync)
     for index in range(first, last):
         _run(
-            cell, sizes, directions[index], starts, bounds, x, packed, zeros, chunk, held, batch_size, crew_member,
-            crew, crew_sync
+            cell, sizes, directions[index], starts, bounds, piece, x, packed, zeros, chunk, held, batch_size,
+            crew_member, crew, crew_sync
         )
     meet(sync, members)

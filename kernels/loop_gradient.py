@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import divide, gather, meet, publish
+from .barrier import gather, meet, publish
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
-from .gemm import columns_of, depth_block_of, product, share, vectors_of
+from .gemm import columns_of, depth_block_of, product, vectors_of
 from .jit import inner, kernel
-from .loop import States, rows_of_step, shares_rows
+from .loop import ROWS, States, rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
+from .sharing import claim, divide, share, turns
 from .simd import plain
 from .weight_gradient import END, ROOM, add_weight_gradients, pack_sources, pack_weights, terms_of
 
@@ -60,23 +61,6 @@ def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
 
 
 @inner
-def _project_gradient(
-    sizes, panels, zeros, gradients, first_row, last_row, first_vector, last_vector, crew_member, crew, sync
-):
-    """Gradient of what the projection multiplied, from that of its sum; the sum's own columns first, all, then meet."""
-    first_output, last_output = share(vectors_of(zeros, sizes.output), crew_member, crew)
-    first, last = columns_of(zeros, first_output, last_output, sizes.output)
-    dgates = gradients.gates
-    total = Matrix(dgates.data, dgates.rows, dgates.start + dgates.stride - sizes.output, dgates.stride)
-    _add_output_gradient(total, gradients.hidden, gradients.dy, first_row, last_row, first, last)
-    meet(sync, crew)
-    product(
-        gradients.output, total, first_row, last_row, sizes.output, panels, first_vector, last_vector, sizes.hidden,
-        (0,), zeros, plain(True)
-    )
-
-
-@inner
 def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last):
     """`differentiate` for the rows of a step."""
     output, dgates, carry, dcells = gradients.output, gradients.gates, gradients.hidden, gradients.cells
@@ -90,31 +74,45 @@ def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, fir
 
 
 @inner
-def _step_back(cell, sizes, terms, zeros, gates, states, gradients, first_row, last_row, member, members, sync):
+def _step_back(
+    cell, sizes, terms, zeros, gates, states, gradients, first_row, last_row, piece, member, members, sync
+):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
-    first_vector, last_vector = share(vectors_of(zeros, sizes.hidden), member, members)
-    first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
-    first_output, last_output = share(vectors_of(zeros, sizes.output), member, members)
-    dgates, carry = gradients.gates, gradients.hidden
-    if terms.projection.packed.size > 0:
-        _project_gradient(
-            sizes, terms.projection.packed, zeros, gradients, first_row, last_row, first_vector, last_vector, member,
-            members, sync
-        )
-    else:
-        _add_output_gradient(gradients.output, carry, gradients.dy, first_row, last_row, first, last)
-    _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
+    dgates, output, carry, dy = gradients.gates, gradients.output, gradients.hidden, gradients.dy
+    units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
+    projection = terms.projection.packed
+    total = Matrix(dgates.data, dgates.rows, dgates.start + dgates.stride - sizes.output, dgates.stride)
+    if projection.size > 0:  # the gradient of its sum comes first, all of it
+        first_vector, last_vector = share(outputs, member, members)
+        first, last = columns_of(zeros, first_vector, last_vector, sizes.output)
+        _add_output_gradient(total, carry, dy, first_row, last_row, first, last)
+        meet(sync, members)
+    for turn in range(turns(units, piece, members)):
+        first_vector, last_vector = claim(turn, units, piece, member, members, sync)
+        first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
+        if projection.size > 0:
+            product(
+                output, total, first_row, last_row, sizes.output, projection, first_vector, last_vector, sizes.hidden,
+                (0,), zeros, plain(True)
+            )
+        else:
+            _add_output_gradient(output, carry, dy, first_row, last_row, first, last)
+        _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
     complete_gradient(
-        cell, gates, dgates, states.hidden, carry, first_row, last_row, terms.second.packed, zeros, first_vector,
-        last_vector, member, members, sync
+        cell, gates, dgates, states.hidden, carry, first_row, last_row, terms.second.packed, zeros, piece, member,
+        members, sync
     )
     meet(sync, members)
     start, columns = recurrent_columns(cell)
     recurrent = Matrix(dgates.data, dgates.rows, dgates.start + start, dgates.stride)
-    product(
-        carry, recurrent, first_row, last_row, columns, terms.recurrent.packed, first_output, last_output,
-        sizes.output, (0,), zeros, not carries_state(cell)
-    )
+    for turn in range(turns(outputs, piece, members)):
+        first_vector, last_vector = claim(turn, outputs, piece, member, members, sync)
+        product(
+            carry, recurrent, first_row, last_row, columns, terms.recurrent.packed, first_vector, last_vector,
+            sizes.output, (0,), zeros, not carries_state(cell)
+        )
+    if piece > 0:
+        meet(sync, members)
 
 
 @inner
@@ -140,7 +138,8 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row):
 
 @inner
 def _run_back(
-    cell, sizes, direction, starts, bounds, chunk, batch_size, w, dw, zeros, places, columns, member, members, sync
+    cell, sizes, direction, starts, bounds, piece, chunk, batch_size, w, dw, zeros, places, columns, member, members,
+    sync
 ):
     """All steps of one direction, last step first, `chunk` steps at a time."""
     reverse, gradients, work = direction.reverse, direction.gradients, direction.work
@@ -161,19 +160,20 @@ def _run_back(
             t = index if reverse else low + high - 1 - index
             first_row, last_row = rows_of_step(starts, t, bounds, member, members)
             _step_back(
-                cell, sizes, terms, zeros, direction.gates, direction.states, flow, first_row, last_row, crew_member,
-                crew, sync
+                cell, sizes, terms, zeros, direction.gates, direction.states, flow, first_row, last_row, piece,
+                crew_member, crew, sync
             )
         meet(sync, members)
-        first_row, last_row = share(starts[high] - starts[low], member, members)
-        _input_gradient(
-            cell, sizes, terms.input, zeros, gradients.dx, dgates, first_row + starts[low], last_row + starts[low]
-        )
+        for turn in range(turns(starts[high] - starts[low], ROWS, members)):
+            first_row, last_row = claim(turn, starts[high] - starts[low], ROWS, member, members, sync)
+            _input_gradient(
+                cell, sizes, terms.input, zeros, gradients.dx, dgates, starts[low] + first_row, starts[low] + last_row
+            )
         for begin in range(starts[low], starts[high], depth_block_of(work)):
             end = min(begin + depth_block_of(work), starts[high])
             pack_sources(terms, begin, end, member, members)
             meet(sync, members)
-            add_weight_gradients(terms, dw, dgates, begin, end, own, columns, member, members)
+            add_weight_gradients(terms, dw, dgates, begin, end, own, columns, member, members, sync)
             meet(sync, members)
 
 
@@ -190,7 +190,8 @@ def _add_rows(target, addend, first_row, last_row):
 
 @kernel
 def backward(
-    cell, sizes, directions, starts, bounds, chunk, batch_size, w, dw, zeros, places, columns, member, members, sync
+    cell, sizes, directions, starts, bounds, piece, chunk, batch_size, w, dw, zeros, places, columns, member, members,
+    sync
 ):
     """One layer in its directions, one or two: dw (added to), dx (in the first one's room; each has its own), and in
     place of the final states' gradients those of the initial states.
@@ -200,10 +201,10 @@ def backward(
     """
     publish(sync, member, members)
     members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(len(directions), member, members, sync)
+    first, last, crew_member, crew, crew_sync = divide(len(directions), piece == 0, member, members, sync)
     for index in range(first, last):
         _run_back(
-            cell, sizes, directions[index], starts, bounds, chunk, batch_size, w, dw, zeros, places, columns,
+            cell, sizes, directions[index], starts, bounds, piece, chunk, batch_size, w, dw, zeros, places, columns,
             crew_member, crew, crew_sync
         )
     meet(sync, members)

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .barrier import gather, meet, publish
-from .gemm import pack_columns, panel_size, share
+from .gemm import pack_columns, panel_size
 from .jit import inner, kernel
 from .matrix import Matrix, part
+from .sharing import share
 from .simd import VECTOR_BYTES
 
 BIAS, END = 4, 5

@@ -18,7 +18,7 @@ import numba
 import numpy as np
 from numba.np.ufunc import parallel
 
-from .barrier import AWAKE_TURNS, CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, SYNC_SIZE, serve
+from .barrier import AWAKE_TURNS, CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, serve, sync_size
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
 _BRIEF_WORK = 500_000  # multiply-adds, about 4 us on one thread: what pays with helpers that are awake
@@ -30,7 +30,7 @@ class _Team:
     def __init__(self, size):
         self.size = size
         self.busy = threading.Lock()
-        self.sync = np.zeros(SYNC_SIZE, np.int64)
+        self.sync = np.zeros(sync_size(size), np.int64)
         self.number = 0  # of the last call
         self.called = 0.0  # when the last brief work came
         self.dismissed = False
@@ -90,7 +90,7 @@ class _Helper(threading.Thread):
 _creation = threading.Lock()
 _code = {}
 _team = None
-_alone = np.zeros(SYNC_SIZE, np.int64)
+_alone = np.zeros(sync_size(1), np.int64)
 
 
 def wanted_size():

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .gemm import depth_block, depth_block_of, pack_rows, panel_size, product, share, vectors_of
+from .gemm import depth_block, depth_block_of, pack_rows, panel_size, product, vectors_of
 from .jit import inner
 from .matrix import Matrix, offset, part
+from .sharing import claim, turns
 from .simd import plain
 from .transpose import transpose
 
@@ -104,16 +105,15 @@ def _sum_rows(sums, dgates, first_row, last_row, first, last):
 
 
 @inner
-def add_weight_gradients(terms, dw, dgates, first_row, last_row, work, columns, member, members):
-    """Add to dw what the rows, whose sources are packed, contribute; every member has its own columns of `dgates`.
+def add_weight_gradients(terms, dw, dgates, first_row, last_row, work, columns, member, members, sync):
+    """Add to dw what the rows, whose sources are packed, contribute; every column of `dgates` is one member's.
 
     `columns` are the numbers of all columns; `work` has room for their sums, and for a piece of every member.
     """
     stride = depth_block_of(work) + PADDING
     mine = columns.size + member * PIECE * stride
-    first, last = share(columns.size, member, members)
-    for begin in range(first, last, PIECE):
-        end = min(begin + PIECE, last)
+    for turn in range(turns(columns.size, PIECE, members)):
+        begin, end = claim(turn, columns.size, PIECE, member, members, sync)
         transpose(work, mine, stride, dgates, first_row, last_row, begin, end)
         _sum_rows(work, dgates, first_row, last_row, begin, end)
         for term in terms:

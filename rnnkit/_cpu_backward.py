@@ -14,7 +14,7 @@ from rnnkit._cpu_layer import (
     input_matrix,
     kept_run,
     layers_of,
-    row_bounds,
+    split,
     states_of,
     zeros,
 )
@@ -90,7 +90,7 @@ class _LayerGradient:
         directions = tuple(self._direction(index, source, dy, dx, dhx, dcx, held, places) for index in range(count))
         team.run(
             loop_gradient.backward, layer.kind, 2 * count * multiply_adds, layer.cell, sizes, directions,
-            steps.starts, row_bounds(self.directions, steps, itemsize), chunk, steps.batch_size, w, dw,
+            steps.starts, *split(self.directions, steps, itemsize), chunk, steps.batch_size, w, dw,
             zeros(max(sizes), self.dtype), places, arange(width)
         )
 

@@ -17,6 +17,8 @@ from rnnkit._cpu_layer import (
     layers_of,
     outer,
     pack,
+    piece_of,
+    rows_for_pieces,
     run_layer,
     zeros,
 )
@@ -39,6 +41,7 @@ class Inference:
         dtype = self.weights.dtype
         self._kind, self._columns, self._no_cells = first.kind, first.columns, np.empty((0, 0, 0), dtype)
         zero = zeros(desc.hidden_size, dtype)
+        self._rows_for_pieces, self._piece = rows_for_pieces(first, dtype.itemsize), piece_of(dtype.itemsize)
         self._fixed = first.cell, first.sizes, _places_of_layers(desc), self.weights, zero
 
     def step(self, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
@@ -51,9 +54,10 @@ class Inference:
             shape = desc.num_layers, batch, desc.hidden_size
             cx = np.zeros(shape, dtype) if cx is None else dense(cx)
             cy = np.empty(shape, dtype)
+        piece = self._piece if batch >= self._rows_for_pieces else 0
         work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
         team.run(
-            stack.step_stack, self._kind, work, *self._fixed, dense(x), hx, cx if desc.has_cell else cy, hy, cy,
+            stack.step_stack, self._kind, work, *self._fixed, piece, dense(x), hx, cx if desc.has_cell else cy, hy, cy,
             np.empty(batch * self._columns, dtype), arange(batch)
         )
         return hy[-1], hy, cy if desc.has_cell else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.lstm import LSTM
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.products import Product, pack_layer, places_of
+from rnnkit.kernels.simd import VECTOR_BYTES
 from rnnkit.kernels.tile import provide
 from rnnkit.kernels.vanilla import Vanilla
 from rnnkit.steps import CellRows, Steps
@@ -27,6 +29,8 @@ _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to u
 # With fewer rows than that for each thread a step takes as long as reading the weights does. Two threads, LSTM, H = 256
 # (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2; H = 128: 1.1 times as fast by rows with 1.
 _ROWS, _LIGHT_BYTES = 3, 1 << 18
+_PIECE = 64  # units that a thread takes at a time; 2-4 % slower with 32, where nothing else runs (Zen 3, H = 512)
+_PIECE_WORK = 1 << 19  # multiply-adds in a step that make up a piece, about 5 us on one thread; to take it costs 0.1 us
 
 
 class Layer(NamedTuple):
@@ -186,20 +190,37 @@ def states_of(run: Run, steps: Steps, sizes: loop.Sizes, direction: int) -> loop
     )
 
 
-def row_bounds(directions: tuple[Layer, ...], steps: Steps, itemsize: int) -> np.ndarray:
-    """Where to cut the batch, if the threads of a direction shall share its rows; empty if they shall share the units.
+def rows_for_pieces(layer: Layer, itemsize: int) -> float:
+    """Size of the batch from which on threads that share the units take `piece_of` them at a time, of anybody's share.
+
+    Below it each does its own share: where its weights stay in its cache, or where a step is done sooner than divided.
+    """
+    weights = layer.products[1].rows.size * layer.sizes.output
+    return _PIECE_WORK * layer.sizes.hidden / (_PIECE * weights) if weights * itemsize > _CACHED_BYTES else math.inf
+
+
+def piece_of(itemsize: int) -> int:
+    """Panels that a thread takes at a time."""
+    return _PIECE * itemsize // VECTOR_BYTES
+
+
+def split(directions: tuple[Layer, ...], steps: Steps, itemsize: int) -> tuple[np.ndarray, int]:
+    """How threads share out a layer: where to cut the batch if by rows, else an empty array; and the panels that a
+    thread takes at a time if by units, 0 for its share.
 
     Sharing rows saves a meeting a step, but each thread then reads all recurrent weights in every step: they must fit
     into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
     """
     threads, batch, layer = team.wanted_size(), steps.batch_size, directions[0]
+    if batch >= rows_for_pieces(layer, itemsize):
+        return arange(0), piece_of(itemsize)
     if threads % len(directions) == 0:
         threads //= len(directions)
     weights = layer.products[1].rows.size * layer.sizes.output * itemsize
     rows = -(-batch // threads) * threads
     if weights > (_CACHED_BYTES if batch >= _ROWS * threads else _LIGHT_BYTES) or rows * 8 > batch * 9:
-        return arange(0)
-    return steps.bounds(threads)
+        return arange(0), 0
+    return steps.bounds(threads), 0
 
 
 def chunk_of(directions: tuple[Layer, ...], batch_size: int) -> int:
@@ -242,7 +263,7 @@ def run_layer(
     work = steps.rows.size * layer.products[0].rows.size * (sizes.input + sizes.output)
     team.run(
         loop.forward, layer.kind, len(directions) * work, layer.cell, sizes, tuple(arguments), steps.starts,
-        row_bounds(directions, steps, packed.itemsize), source, packed, zeros(sizes.hidden, packed.dtype),
+        *split(directions, steps, packed.itemsize), source, packed, zeros(sizes.hidden, packed.dtype),
         chunk_of(directions, steps.batch_size), held, steps.batch_size
     )
     for direction in range(len(directions)):

@@ -10,6 +10,7 @@ from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, assert_same_results
 
 import rnnkit
+from rnnkit import _cpu_layer
 from rnnkit.kernels import team
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
@@ -66,15 +67,14 @@ def test_repeated_runs_give_the_same_bits(cell, dtype):
     assert_same_results(problem.backward(first.workspace), problem.backward(second.workspace), GRADIENTS)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize(("batch_size", "lengths"), [(9, None), (12, None), (5, (20, 0, 7, 20, 13))])
-@pytest.mark.parametrize("cell", CELLS)
-def test_the_number_of_threads_changes_no_bit(monkeypatch, cell, batch_size, lengths, size):
-    """Also with more threads than cores; rows of the batch are shared where they come out even, else the units."""
-    sizes = dict(input_size=33, hidden_size=65, seq_len=20, dtype="float32")
-    problem = Problem(**CELLS[cell], **sizes, batch_size=batch_size, lengths=lengths, num_layers=2, bidirectional=True)
+@pytest.fixture
+def everything_shared(monkeypatch):
+    """All work is shared, and every helper waited for."""
     for constant, value in (("_SMALL_WORK", 0), ("_BRIEF_WORK", 0), ("_WORK_PER_TURN", 1)):
-        monkeypatch.setattr(team, constant, value)  # all work is shared, and every helper waited for
+        monkeypatch.setattr(team, constant, value)
+
+
+def assert_threads_change_no_bit(monkeypatch, problem, size):
     results = []
     for threads in (1, size):
         monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
@@ -82,6 +82,31 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, cell, batch_size, len
         results.append((problem.infer(), forward, problem.backward(forward.workspace)))
     for alone, together, names in zip(*results, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
         assert_same_results(together, alone, names)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(("batch_size", "lengths"), [(9, None), (12, None), (5, (20, 0, 7, 20, 13))])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_number_of_threads_changes_no_bit(monkeypatch, everything_shared, cell, batch_size, lengths, size):
+    """Also with more threads than cores; rows of the batch are shared where they come out even, else the units."""
+    sizes = dict(input_size=33, hidden_size=65, seq_len=20, dtype="float32")
+    problem = Problem(**CELLS[cell], **sizes, batch_size=batch_size, lengths=lengths, num_layers=2, bidirectional=True)
+    assert_threads_change_no_bit(monkeypatch, problem, size)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("lengths", [None, (60, 0, 7, 60, 13)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_whoever_does_a_piece_changes_no_bit(monkeypatch, everything_shared, cell, lengths, size):
+    """Threads that are done with their share of the units take over what others have not begun."""
+    for constant, value in (("_PIECE", 16), ("_PIECE_WORK", 0), ("_CACHED_BYTES", -1)):
+        monkeypatch.setattr(_cpu_layer, constant, value)
+    sizes = dict(input_size=33, hidden_size=65, seq_len=60, batch_size=5, dtype="float32")
+    cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})
+    problem = Problem(**cell, **sizes, lengths=lengths, num_layers=2, bidirectional=True)
+    assert_threads_change_no_bit(monkeypatch, problem, size)
+    problem = problem.twin(bidirectional=False, lengths=None)
+    assert_same_results(step_loop(problem), problem.infer(), OUTPUTS)
 
 
 @pytest.mark.parametrize("cell", CELLS)

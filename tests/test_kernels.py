@@ -11,11 +11,12 @@ import numba
 import numpy as np
 import pytest
 
-from rnnkit.kernels import barrier, gemm, jit, team, tile, weight_gradient
+from rnnkit.kernels import barrier, gemm, jit, sharing, team, tile, weight_gradient
 from rnnkit.kernels.activations import sigmoid, tanh
-from rnnkit.kernels.barrier import divide, gather, meet, publish
+from rnnkit.kernels.barrier import _pause, gather, meet, publish
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels.sharing import claim, divide, turns
 from rnnkit.kernels.weight_gradient import Term, Terms, room
 
 DTYPES = ("float32", "float64")
@@ -157,11 +158,12 @@ def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units
     terms = Terms(absent, term, absent, absent)
     work = np.full(room(columns + 3, members, size), np.nan, dtype)
     tile.provide(dw.dtype, 1)
+    sync = np.zeros(barrier.sync_size(members), np.int64)
     for member in range(members):
         _pack_sources(terms, 0, count, member, members)
     for member in range(members):
         matrix = _rows(dgates, chosen)
-        _add_weight_gradients(terms, dw, matrix, 0, count, work, np.arange(columns + 3), member, members)
+        _add_weight_gradients(terms, dw, matrix, 0, count, work, np.arange(columns + 3), member, members, sync)
     valid = dgates[chosen, 2 : columns + 2].astype("f8")
     tolerance = 2e-4 if dtype == "float32" else 1e-11
     np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)
@@ -214,11 +216,11 @@ def test_every_member_has_its_own_number(monkeypatch, size):
 
 
 @kernel
-def _meet_in_crews(seen, turns, pieces, member, members, sync):
+def _meet_in_crews(seen, turns, tasks, apart, member, members, sync):
     """Rows of `seen`, for each member: what `divide` says, turns so far, turns in which the neighbour was missing."""
     publish(sync, member, members)
     members = gather(sync, member, members)
-    first, last, own, crew, crew_sync = divide(pieces, member, members, sync)
+    first, last, own, crew, crew_sync = divide(tasks, apart, member, members, sync)
     seen[member, 0], seen[member, 1], seen[member, 2], seen[member, 3] = first, last, own, crew
     neighbour = member - own + (own + 1) % crew
     for turn in range(turns * (first + 1)):  # at its own pace
@@ -228,22 +230,69 @@ def _meet_in_crews(seen, turns, pieces, member, members, sync):
     meet(sync, members)
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_independent_pieces_have_crews_that_meet_by_themselves(monkeypatch, size, pieces):
+def test_independent_tasks_have_crews_that_meet_by_themselves(monkeypatch, size, tasks, apart):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
-    team.run(_meet_in_crews, KIND, MUCH, np.zeros((size, 6), np.int64), 300, pieces)
+    team.run(_meet_in_crews, KIND, MUCH, np.zeros((size, 6), np.int64), 300, tasks, apart)
     if size > 1:
-        team._team.sync[barrier.ARRIVED :: barrier.PLACES_OF_CREW] += 1  # as after crews of other sizes
+        team._team.sync[barrier.ARRIVED :: team._team.sync.size // barrier.CREWS] += 1  # as after crews of other sizes
     seen = np.zeros((size, 6), np.int64)
-    team.run(_meet_in_crews, KIND, MUCH, seen, 300, pieces)
-    if size % pieces == 0:
-        crew = size // pieces
+    team.run(_meet_in_crews, KIND, MUCH, seen, 300, tasks, apart)
+    if apart and size % tasks == 0:
+        crew = size // tasks
         wanted = [[member // crew, member // crew + 1, member % crew, crew] for member in range(size)]
     else:
-        wanted = [[0, pieces, member, size] for member in range(size)]
+        wanted = [[0, tasks, member, size] for member in range(size)]
     assert seen[:, :4].tolist() == wanted
     assert not seen[:, 5].any()
+
+
+@kernel
+def _claim(seen, count, size, rounds, slow, member, members, sync):
+    """Rows of `seen`: by whom, counted from 1, each piece was worked on in a round. The slow member waits at each."""
+    publish(sync, member, members)
+    members = gather(sync, member, members)
+    for number in range(rounds):
+        for turn in range(turns(count, size, members)):
+            first, last = claim(turn, count, size, member, members, sync)
+            for piece in range(first, last):
+                seen[number, piece] = 10 * seen[number, piece] + member + 1
+            if member == slow:
+                for _ in range(2000):
+                    _pause()
+        meet(sync, members)
+
+
+def _shares(count, members):
+    return np.searchsorted(np.arange(members + 1) * count // members, np.arange(count), side="right")
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 3), (1, 3), (7, 3), (64, 8), (100, 1), (9, 0), (0, 0)])
+@pytest.mark.parametrize("members", [1, 2, 3, 4])
+def test_every_piece_is_one_members(monkeypatch, members, count, size):
+    """In every round and call, whoever comes late: without a size the piece's owner's."""
+    monkeypatch.setattr(team, "wanted_size", lambda: members)
+    for slow in range(-1, members):
+        seen = np.zeros((50, count))
+        team.run(_claim, KIND, MUCH, seen, count, size, 50, slow)
+        assert np.all((seen >= 1) & (seen <= members))
+        if size == 0:
+            assert np.array_equal(seen, np.broadcast_to(_shares(count, members), seen.shape))
+
+
+def test_a_member_begins_with_its_own_share():
+    claim_piece, sync = _for_python(claim), np.zeros(barrier.sync_size(2), np.int64)
+    assert [claim_piece(turn, 64, 4, 1, 2, sync) for turn in (0, 1, 7, 8)] == [(32, 36), (36, 40), (32, 32), (0, 4)]
+    assert [claim_piece(turn, 64, 4, 0, 2, sync) for turn in (0, 1)] == [(0, 0), (4, 8)]
+
+
+def test_a_slow_member_leaves_its_share_to_the_others(two_threads):
+    seen = np.zeros((50, 64))
+    team.run(_claim, KIND, MUCH, seen, 64, 4, 50, 0)
+    assert np.mean(seen[:, :32] == 2) > 0.5, "the fast member's work on the slow one's share"
+    assert np.mean(seen[:, 32:] == 2) > 0.9, "the fast member's work on its own"
 
 
 def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypatch):
@@ -330,7 +379,7 @@ def test_an_edited_source_is_compiled_anew(tmp_path, monkeypatch):
 
 def test_what_only_kernels_call_says_so():
     with pytest.raises(TypeError, match="share is for kernels"):
-        gemm.share(10, 1, 3)
+        sharing.share(10, 1, 3)
 
 
 def test_the_users_own_cache_folder_is_left_as_it_was():
@@ -344,8 +393,8 @@ def test_without_a_writeable_cache_it_works_all_the_same(tmp_path, place):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     program = (
-        "import numpy as np\nfrom rnnkit.kernels.barrier import SYNC_SIZE, serve\n"
-        "print(serve(np.zeros(SYNC_SIZE, np.int64), 3, 0))\n"
+        "import numpy as np\nfrom rnnkit.kernels.barrier import serve, sync_size\n"
+        "print(serve(np.zeros(sync_size(1), np.int64), 3, 0))\n"
         "from rnnkit.kernels import jit\nassert not jit._writable(jit._FOLDER)\n"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": "", place: str(blocked)}
