@@ -29,7 +29,9 @@ _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to u
 # With fewer rows than that for each thread a step takes as long as reading the weights does. Two threads, LSTM, H = 256
 # (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2; H = 128: 1.1 times as fast by rows with 1.
 _ROWS, _LIGHT_BYTES = 3, 1 << 18
-_PIECE = 64  # units that a thread takes at a time; 2-4 % slower with 32, where nothing else runs (Zen 3, H = 512)
+# Units that a thread takes at a time. Where nothing else runs, pieces cost 1-2 % with 64, 2-4 % with 32; where another
+# program takes a third of one of two cores, they save 3-20 %, with 128 half as much (Zen 3, LSTM, H = 256 to 800).
+_PIECE = 64
 _PIECE_WORK = 1 << 19  # multiply-adds in a step that make up a piece, about 5 us on one thread; to take it costs 0.1 us
 
 
@@ -212,7 +214,7 @@ def split(directions: tuple[Layer, ...], steps: Steps, itemsize: int) -> tuple[n
     into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
     """
     threads, batch, layer = team.wanted_size(), steps.batch_size, directions[0]
-    if batch >= rows_for_pieces(layer, itemsize):
+    if threads > 1 and batch >= rows_for_pieces(layer, itemsize):
         return arange(0), piece_of(itemsize)
     if threads % len(directions) == 0:
         threads //= len(directions)
