@@ -46,10 +46,12 @@ def _is_mine(sync, place, number, members):
     """Count up what is taken of a share to include this number, unless it does so already."""
     base = load(sync, BASE)
     meetings = (load(sync, ARRIVED) - base) // members  # in this call; all know the same, as long as one is at work
-    none = (base + meetings * members) * _MOST_PIECES  # what is less is from an earlier loop
-    taken = load(sync, place)
-    is_next = taken == none + number or (number == 0 and taken < none)
-    return is_next and exchange(sync, place, taken, none + number + 1)
+    none = (base + meetings * members) * _MOST_PIECES  # wraps after months
+    before = load(sync, place)
+    taken = before - none
+    if not 0 <= taken < _MOST_PIECES:  # that was an earlier loop
+        taken = 0
+    return taken == number and exchange(sync, place, before, none + number + 1)
 
 
 @inner
