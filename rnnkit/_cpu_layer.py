@@ -51,6 +51,11 @@ class Layer(NamedTuple):
         return self.slots * self.sizes.hidden
 
     @property
+    def recurrent_weights(self) -> int:
+        """Numbers that the first product of a step reads."""
+        return self.products[1].rows.size * self.sizes.output
+
+    @property
     def gradient_columns(self) -> int:
         """Numbers in a row of the gates' gradients."""
         projection = self.products[-1]
@@ -197,7 +202,7 @@ def rows_for_pieces(layer: Layer, itemsize: int) -> float:
 
     Below it each does its own share: where its weights stay in its cache, or where a step is done sooner than divided.
     """
-    weights = layer.products[1].rows.size * layer.sizes.output
+    weights = layer.recurrent_weights
     return _PIECE_WORK * layer.sizes.hidden / (_PIECE * weights) if weights * itemsize > _CACHED_BYTES else math.inf
 
 
@@ -218,7 +223,7 @@ def split(directions: tuple[Layer, ...], steps: Steps, itemsize: int) -> tuple[n
         return arange(0), piece_of(itemsize)
     if threads % len(directions) == 0:
         threads //= len(directions)
-    weights = layer.products[1].rows.size * layer.sizes.output * itemsize
+    weights = layer.recurrent_weights * itemsize
     rows = -(-batch // threads) * threads
     if weights > (_CACHED_BYTES if batch >= _ROWS * threads else _LIGHT_BYTES) or rows * 8 > batch * 9:
         return arange(0), 0
