@@ -18,9 +18,10 @@ from .simd import data_pointer
 
 # Places in `sync`; what is waited for stands on cache lines of its own. DOOR holds number*DOOR_STEP + members inside,
 # plus CLOSED once the kernel's crew is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start.
-# From TAKEN on each member has a line, which says what is taken of its share of the work (`sharing.claim`).
-# Behind the places of the whole crew are those of the crews that it may divide into (`sharing.divide`).
-ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, TAKEN = 0, 16, 32, 33, 34, 35, 36, 48
+# PROGRESS says how far the first of two crews has come, where the second follows it. From TAKEN on each member has a
+# line, which says what is taken of its share of the work (`sharing.claim`). Behind the places of the whole crew are
+# those of the crews that it may divide into (`sharing.divide`).
+ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, PROGRESS, TAKEN = 0, 16, 32, 33, 34, 35, 36, 48, 64
 LINE = 16
 CREWS = 3  # the whole one and two that it divides into
 DOOR_STEP, CLOSED = 1 << 20, 1 << 19
@@ -191,6 +192,7 @@ def gather(sync, member, members):
         return members
     for crew in range(0, sync.size, sync.size // CREWS):
         _store(sync, crew + BASE, load(sync, crew + ARRIVED))
+    _store(sync, PROGRESS, 0)
     door = load(sync, NUMBER) * DOOR_STEP + 1
     _store(sync, DOOR, door)
     for _ in range(load(sync, PATIENCE)):
@@ -235,4 +237,18 @@ def meet(sync, members):
     target = base + (ticket // members + 1) * members
     spins = 0
     while load(sync, ARRIVED) < target:
+        spins = _wait(spins)
+
+
+@inner
+def report(sync, progress):
+    """Let the crew that follows go on; said by one member when its crew has met."""
+    _store(sync, PROGRESS, progress)
+
+
+@inner
+def follow(sync, progress):
+    """Return once the crew in front has come this far."""
+    spins = 0
+    while load(sync, PROGRESS) < progress:
         spins = _wait(spins)

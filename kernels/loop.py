@@ -4,15 +4,18 @@ The rows of a batch are listed step by step: at each step only those whose seque
 padding is never read. The work is shared out in one of two ways. By units: a member computes the products and the gates
 of its panels, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is
 complete; where that is much work, they take `piece` panels at a time, of anybody's. By rows (`bounds`): a member runs
-its own rows of the batch, which nobody else needs, without meeting. Two directions are independent: each has half of
-the members, where their number is even and no pieces are taken.
+its own rows of the batch, which nobody else needs, without meeting.
+
+A call runs one strand or two: a direction of a layer each. Two may each have half of the members, where their number is
+even: the directions of one layer are independent; of two layers of one direction, the upper follows the lower a chunk
+of steps behind.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import gather, meet, publish
+from .barrier import follow, gather, meet, publish, report
 from .cell import (
     activate,
     begin,
@@ -49,10 +52,12 @@ class States(NamedTuple):
     next_cells: Matrix
 
 
-class Direction(NamedTuple):
-    """What one direction of a layer has of its own: places of its packed weights, gates and states."""
+class Strand(NamedTuple):
+    """One direction of one layer: its sizes, input, places of its packed weights, gates and states."""
 
     reverse: bool
+    sizes: Sizes
+    x: Matrix
     places: np.ndarray
     gates: Matrix
     states: States
@@ -131,10 +136,11 @@ def rows_of_step(starts, t, bounds, member, members):
 
 @inner
 def _run(
-    cell, sizes, direction, starts, bounds, piece, x, packed, zeros, chunk, held, batch_size, member, members, sync
+    cell, strand, starts, bounds, piece, packed, zeros, chunk, held, batch_size, leads, follows, member, members, sync,
+    whole_sync
 ):
-    """All steps of one direction, `chunk` steps of input products at a time."""
-    places, gates, reverse = direction.places, direction.gates, direction.reverse
+    """All steps of one strand, `chunk` steps of input products at a time, which another may lead or follow."""
+    sizes, x, places, gates, reverse = strand.sizes, strand.x, strand.places, strand.gates, strand.reverse
     panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
     steps = starts.size - 1
     by_rows = shares_rows(bounds, members)
@@ -145,6 +151,8 @@ def _run(
         skipped = low if held < steps else 0
         buffer = Matrix(gates.data, gates.rows, gates.start - skipped * batch_size * gates.stride, gates.stride)
         vectors, rows = vectors_of(bias, sizes.hidden), starts[high] - starts[low]
+        if follows:
+            follow(whole_sync, last)
         if by_rows:  # the input products of a chunk are one block all the same
             for turn in range(turns(rows, ROWS, members)):
                 first_row, last_row = claim(turn, rows, ROWS, member, members, sync)
@@ -164,29 +172,33 @@ def _run(
             t = low + high - 1 - index if reverse else index
             first_row, last_row = rows_of_step(starts, t, bounds, member, members)
             step(
-                cell, sizes, panels, bias, zeros, buffer, direction.states, first_row, last_row, piece, crew_member,
+                cell, sizes, panels, bias, zeros, buffer, strand.states, first_row, last_row, piece, crew_member,
                 crew, sync
             )
             meet(sync, crew)
         if by_rows:
             meet(sync, members)
+        if leads and member == 0:
+            report(whole_sync, last)
 
 
 @kernel
 def forward(
-    cell, sizes, directions, starts, bounds, piece, x, packed, zeros, chunk, held, batch_size, member, members, sync
+    cell, strands, count, stacked, starts, bounds, piece, apart, chunk, packed, zeros, held, batch_size, member,
+    members, sync
 ):
-    """One layer in its directions, one or two.
+    """The first `count` strands; if they are `stacked`, the second reads what the first writes.
 
-    The rows of a direction's gates are numbered t*batch_size + n. They hold the `held` steps that they are counted
-    from: all, or one chunk, and each overwrites the last.
+    The rows of a strand's gates are numbered t*batch_size + n. They hold the `held` steps that they are counted from:
+    all, or one chunk, and each overwrites the last.
     """
     publish(sync, member, members)
     members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(len(directions), piece == 0, member, members, sync)
+    first, last, crew_member, crew, crew_sync = divide(count, apart, member, members, sync)
+    abreast = stacked and last - first < count
     for index in range(first, last):
         _run(
-            cell, sizes, directions[index], starts, bounds, piece, x, packed, zeros, chunk, held, batch_size,
-            crew_member, crew, crew_sync
+            cell, strands[index], starts, bounds, piece, packed, zeros, chunk, held, batch_size, abreast and index == 0,
+            abreast and index > 0, crew_member, crew, crew_sync, sync
         )
     meet(sync, members)

@@ -1,19 +1,20 @@
 """The time loop backward: from the gradient of the output to those of the weights, the input and the initial states.
 
 It goes through the sequence a chunk of steps at a time. After the steps of a chunk, whose gates' gradients are still in
-the cache, follow the products with all of its rows, for the input and for the weights. The steps are shared out as in
-`loop`, the rows of the input's gradient and the columns of the weights' evenly.
+the cache, follow the products with all of its rows, for the input and for the weights; those for the input come after
+fewer steps, a `span`, where the layer below waits for them. The steps are shared out as in `loop`, the rows of the
+input's gradient and the columns of the weights' evenly.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import gather, meet, publish
+from .barrier import follow, gather, meet, publish, report
 from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
 from .gemm import columns_of, depth_block_of, product, vectors_of
 from .jit import inner, kernel
-from .loop import ROWS, States, rows_of_step, shares_rows
+from .loop import ROWS, Sizes, States, rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
 from .sharing import claim, divide, share, turns
 from .simd import plain
@@ -32,16 +33,19 @@ class Gradients(NamedTuple):
     cells: Matrix
 
 
-class DirectionBack(NamedTuple):
-    """What one direction of a layer has of its own; `sources` are what the products of the forward pass multiplied."""
+class StrandBack(NamedTuple):
+    """One direction of one layer; `sources` are what the products of the forward pass multiplied, `places` those of
+    what `work` has room for."""
 
     reverse: bool
+    sizes: Sizes
     products: tuple
     sources: tuple
     gates: Matrix
     states: States
     gradients: Gradients
     work: np.ndarray
+    places: np.ndarray
 
 
 @inner
@@ -137,38 +141,59 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row):
 
 
 @inner
-def _run_back(
-    cell, sizes, direction, starts, bounds, piece, chunk, batch_size, w, dw, zeros, places, columns, member, members,
-    sync
+def _steps_back(
+    cell, strand, flow, terms, starts, low, high, bounds, piece, zeros, member, members, sync
 ):
-    """All steps of one direction, last step first, `chunk` steps at a time."""
-    reverse, gradients, work = direction.reverse, direction.gradients, direction.work
-    steps = starts.size - 1
+    """The steps low..high of a strand, last step first, and the gradient of their input."""
+    sizes, reverse = strand.sizes, strand.reverse
     crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
-    terms = terms_of(direction.products, direction.sources, w, work, places)
+    for index in range(low, high):
+        t = index if reverse else low + high - 1 - index
+        first_row, last_row = rows_of_step(starts, t, bounds, member, members)
+        _step_back(
+            cell, sizes, terms, zeros, strand.gates, strand.states, flow, first_row, last_row, piece, crew_member, crew,
+            sync
+        )
+    meet(sync, members)
+    rows = starts[high] - starts[low]
+    for turn in range(turns(rows, ROWS, members)):
+        first_row, last_row = claim(turn, rows, ROWS, member, members, sync)
+        _input_gradient(
+            cell, sizes, terms.input, zeros, flow.dx, flow.gates, starts[low] + first_row, starts[low] + last_row
+        )
+
+
+@inner
+def _run_back(
+    cell, strand, starts, bounds, piece, chunk, span, batch_size, w, dw, zeros, columns, leads, follows, member,
+    members, sync, whole_sync
+):
+    """All steps of one strand, last step first, `chunk` steps at a time, which another may lead or follow."""
+    gradients, work, places = strand.gradients, strand.work, strand.places
+    steps = starts.size - 1
+    terms = terms_of(strand.products, strand.sources, w, work, places)
     own = part(work, places[ROOM], places[END])
     pack_weights(terms, member, members)
     meet(sync, members)
     for done in range(0, steps, chunk):
         count = min(chunk, steps - done)
-        low = done if reverse else steps - done - count
+        low = done if strand.reverse else steps - done - count
         high = low + count
         held = gradients.gates
         dgates = Matrix(held.data, held.rows, held.start - low * batch_size * held.stride, held.stride)
         flow = Gradients(gradients.dy, gradients.dx, dgates, gradients.output, gradients.hidden, gradients.cells)
-        for index in range(low, high):
-            t = index if reverse else low + high - 1 - index
-            first_row, last_row = rows_of_step(starts, t, bounds, member, members)
-            _step_back(
-                cell, sizes, terms, zeros, direction.gates, direction.states, flow, first_row, last_row, piece,
-                crew_member, crew, sync
+        for begin in range(0, count, span):
+            end = min(begin + span, count)
+            if follows:
+                follow(whole_sync, done + end)
+            first, last = (low + begin, low + end) if strand.reverse else (high - end, high - begin)
+            _steps_back(
+                cell, strand, flow, terms, starts, first, last, bounds, piece, zeros, member, members, sync
             )
-        meet(sync, members)
-        for turn in range(turns(starts[high] - starts[low], ROWS, members)):
-            first_row, last_row = claim(turn, starts[high] - starts[low], ROWS, member, members, sync)
-            _input_gradient(
-                cell, sizes, terms.input, zeros, gradients.dx, dgates, starts[low] + first_row, starts[low] + last_row
-            )
+            if leads:
+                meet(sync, members)
+                if member == 0:
+                    report(whole_sync, done + end)
         for begin in range(starts[low], starts[high], depth_block_of(work)):
             end = min(begin + depth_block_of(work), starts[high])
             pack_sources(terms, begin, end, member, members)
@@ -190,25 +215,27 @@ def _add_rows(target, addend, first_row, last_row):
 
 @kernel
 def backward(
-    cell, sizes, directions, starts, bounds, piece, chunk, batch_size, w, dw, zeros, places, columns, member, members,
-    sync
+    cell, strands, count, stacked, starts, bounds, piece, apart, span, chunk, batch_size, w, dw, zeros, columns, member,
+    members, sync
 ):
-    """One layer in its directions, one or two: dw (added to), dx (in the first one's room; each has its own), and in
-    place of the final states' gradients those of the initial states.
+    """The first `count` strands: dw (added to), dx, and in place of the final states' gradients those of the initial
+    states. If they are `stacked`, the dx of the first is the dy of the second; else their dx, each in its own room, are
+    added up in the first one's.
 
-    The rows of a direction's gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the
+    The rows of a strand's gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the
     last.
     """
     publish(sync, member, members)
     members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(len(directions), piece == 0, member, members, sync)
+    first, last, crew_member, crew, crew_sync = divide(count, apart, member, members, sync)
+    abreast = stacked and last - first < count
     for index in range(first, last):
         _run_back(
-            cell, sizes, directions[index], starts, bounds, piece, chunk, batch_size, w, dw, zeros, places, columns,
-            crew_member, crew, crew_sync
+            cell, strands[index], starts, bounds, piece, chunk, span if abreast else chunk, batch_size, w, dw, zeros,
+            columns, abreast and index == 0, abreast and index > 0, crew_member, crew, crew_sync, sync
         )
     meet(sync, members)
-    if len(directions) == 2:
+    if count == 2 and not stacked:
         first_row, last_row = share(starts[starts.size - 1], member, members)
-        _add_rows(directions[0].gradients.dx, directions[1].gradients.dx, first_row, last_row)
+        _add_rows(strands[0].gradients.dx, strands[len(strands) - 1].gradients.dx, first_row, last_row)
         meet(sync, members)

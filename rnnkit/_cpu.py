@@ -11,7 +11,9 @@ import numpy as np
 
 from rnnkit._cpu_backward import backward
 from rnnkit._cpu_infer import Inference
-from rnnkit._cpu_layer import clear_padding, drop, input_matrix, kept_run, layers_of, outer, pack, run_layer
+from rnnkit._cpu_layer import groups_of, pack
+from rnnkit._cpu_run import clear_padding, drop, input_matrix, kept_run, outer, run_group
+from rnnkit._cpu_sharing import sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.workspace import Memory, Workspace, workspace_layout
@@ -26,21 +28,25 @@ def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Wor
     steps = workspace.steps
     workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
     packed, states = pack(desc, w, workspace.memory), outer(desc, hx, cx, steps.batch_size)
-    source = input_matrix(workspace.x, steps)
-    for layer, directions in enumerate(layers_of(desc)):
-        if layer > 0:
-            source = _layer_input(desc, workspace, layer)
-        run = kept_run(desc, workspace.arrays, layer)
-        run_layer(directions, packed, source, run, steps, states, layer * desc.num_directions)
-        for array in (run.hidden, *run.cells) if desc.has_cell else (run.hidden,):
+    for group in groups_of(desc, desc.dropout > 0):
+        runs = []
+        for layer in group:
+            if layer.direction == 0:
+                source = _source(desc, workspace, layer.layer)
+            runs.append(kept_run(desc, workspace.arrays, layer, source, steps))
+        run_group(runs, packed, steps, sharing_of(group, steps, w.itemsize), states)
+    for name, array in workspace.arrays.items() if steps.padded else ():
+        if name.startswith(("hidden", "cell")):
             clear_padding(array, steps, 1)
-    y = run.hidden[1 : steps.seq_len + 1]
+    y = runs[-1].hidden[1 : steps.seq_len + 1]
     y.flags.writeable = False  # backward reads it
     return y, states.hy, states.cy
 
 
-def _layer_input(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matrix:
-    """The outputs of the layer below, some of them dropped."""
+def _source(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matrix:
+    """What a layer reads: the input, or the outputs of the layer below, some of them dropped."""
+    if layer == 0:
+        return input_matrix(workspace.x, workspace.steps)
     below = workspace.arrays[f"hidden_l{layer - 1}"]
     if desc.dropout == 0:
         return Matrix(below.reshape(-1), workspace.steps.states, 0, below.shape[2])

@@ -7,21 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit._cpu_layer import (
-    Run,
-    arange,
-    chunk_of,
-    clear_padding,
-    dense,
-    input_matrix,
-    layers_of,
-    outer,
-    pack,
-    piece_of,
-    rows_for_pieces,
-    run_layer,
-    zeros,
-)
+from rnnkit._cpu_layer import arange, dense, groups_of, layers_of, pack, zeros
+from rnnkit._cpu_run import Run, clear_padding, input_matrix, outer, run_group
+from rnnkit._cpu_sharing import chunk_of, piece_of, rows_for_pieces, sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import stack, team
 from rnnkit.kernels.matrix import Matrix
@@ -35,9 +23,9 @@ class Inference:
     """The weights of a network, packed, and what runs with them; safe to use from any number of threads."""
 
     def __init__(self, desc: RNNDescriptor, w: np.ndarray) -> None:
-        self._desc, self._layers, self._memory = desc, layers_of(desc), Memory()
+        self._desc, self._groups, self._memory = desc, groups_of(desc), Memory()
         self.weights = pack(desc, w, self._memory)
-        (first, *_), *_ = self._layers
+        first = layers_of(desc)[0]
         dtype = self.weights.dtype
         self._kind, self._columns, self._no_cells = first.kind, first.columns, np.empty((0, 0, 0), dtype)
         zero = zeros(desc.hidden_size, dtype)
@@ -81,33 +69,35 @@ class Inference:
     def _spans(self, steps: Steps):
         """[first, last) of the steps that all layers run before any runs the next."""
         span = max(steps.seq_len, 1)
-        if len(self._layers) > 1 and self._desc.num_directions == 1:
-            lowest = self._layers[0]  # whose outputs take the room of a chunk's gates
-            span = min(span, lowest[0].slots * chunk_of(lowest, steps.batch_size))
+        if self._desc.num_layers > 1 and self._desc.num_directions == 1:
+            lowest = layers_of(self._desc)[0]  # whose outputs take the room of a chunk's gates
+            span = min(span, lowest.slots * chunk_of(lowest.columns, steps.batch_size))
         for first in range(0, max(steps.seq_len, 1), span):
             yield first, min(first + span, steps.seq_len)
 
     def _run(
-        self, source: Matrix, hx: Any, cx: Any, steps: Steps, out: np.ndarray, memory: Memory
+        self, below: Matrix, hx: Any, cx: Any, steps: Steps, out: np.ndarray, memory: Memory
     ) -> tuple[np.ndarray, Any]:
-        """Run all layers over the steps, the last one into `out`; returns hy and cy."""
+        """Run all layers over the steps, from what is `below` the first into `out`; returns hy and cy."""
         desc, states = self._desc, outer(self._desc, hx, cx, steps.batch_size)
-        for index, directions in enumerate(self._layers):
-            hidden = out if index == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
-            layer, count, batch = directions[0], len(directions), steps.batch_size
-            held = min(chunk_of(directions, batch), max(steps.seq_len, 1))
-            gates = memory.take("gates", (count, held, batch, layer.columns), out.dtype)
+        for group in self._groups:
+            sharing, count, batch = sharing_of(group, steps, out.itemsize), len(group), steps.batch_size
+            held = min(sharing.chunk, max(steps.seq_len, 1))
+            gates = memory.take("gates", (count, held, batch, self._columns), out.dtype)
             shape = (count, 2, batch, desc.hidden_size) if desc.has_cell else (count, 0)
-            cells = memory.take("cells", shape, out.dtype)
-            run = Run(hidden, gates, cells, keeps_cells=False)
-            run_layer(directions, self.weights, source, run, steps, states, index * count)
-            source = Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
+            cells, runs = memory.take("cells", shape, out.dtype), []
+            for layer, own_gates, own_cells in zip(group, gates, cells, strict=True):
+                if layer.direction == 0:
+                    hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
+                    source, below = below, Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
+                runs.append(Run(layer, source, hidden, own_gates, own_cells, steps.passing_cells[layer.direction]))
+            run_group(runs, self.weights, steps, sharing, states)
         return states.hy, states.cy
 
 
 @cache
 def _places_of_layers(desc: RNNDescriptor) -> np.ndarray:
-    return np.stack([layer.places for directions in layers_of(desc) for layer in directions])
+    return np.stack([layer.places for layer in layers_of(desc)])
 
 
 def _part(steps: Steps, first: int, last: int) -> Steps:

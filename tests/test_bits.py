@@ -10,8 +10,11 @@ from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit import _cpu_layer
+from rnnkit import _cpu_sharing
+from rnnkit._cpu_layer import groups_of
+from rnnkit._cpu_sharing import sharing_of
 from rnnkit.kernels import team
+from rnnkit.steps import steps_of
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -100,13 +103,27 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, everything_shared, ce
 def test_whoever_does_a_piece_changes_no_bit(monkeypatch, everything_shared, cell, lengths, size):
     """Threads that are done with their share of the units take over what others have not begun."""
     for constant, value in (("_PIECE", 16), ("_PIECE_WORK", 0), ("_CACHED_BYTES", -1)):
-        monkeypatch.setattr(_cpu_layer, constant, value)
+        monkeypatch.setattr(_cpu_sharing, constant, value)
     sizes = dict(input_size=33, hidden_size=65, seq_len=60, batch_size=5, dtype="float32")
     cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})
     problem = Problem(**cell, **sizes, lengths=lengths, num_layers=2, bidirectional=True)
     assert_threads_change_no_bit(monkeypatch, problem, size)
     problem = problem.twin(bidirectional=False, lengths=None)
     assert_same_results(step_loop(problem), problem.infer(), OUTPUTS)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize(("batch_size", "lengths"), [(1, None), (8, None), (5, (300, 0, 35, 300, 65))])
+@pytest.mark.parametrize("cell", CELLS)
+def test_layers_abreast_change_no_bit(monkeypatch, everything_shared, cell, batch_size, lengths, layers, size):
+    """Of two layers the upper one may begin while the lower one is still at work."""
+    monkeypatch.setattr(_cpu_sharing, "_SPANS_OF_SHARED_ROWS", 6)
+    sizes = dict(input_size=33, hidden_size=65, seq_len=300, batch_size=batch_size, num_layers=layers, dtype="float32")
+    problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
+    assert_threads_change_no_bit(monkeypatch, problem, size)
+    group = groups_of(problem.desc)[0]
+    assert sharing_of(group, steps_of(300, batch_size), 4).apart == (size % 2 == 0)
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -10,7 +10,7 @@ import pytest
 from compiled import for_python
 
 from rnnkit.kernels import barrier, sharing, team
-from rnnkit.kernels.barrier import _add, _wait, gather, load, meet, publish
+from rnnkit.kernels.barrier import _add, _pause, _wait, follow, gather, load, meet, publish, report
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.sharing import claim, divide, turns
 
@@ -91,6 +91,36 @@ def test_independent_tasks_have_crews_that_meet_by_themselves(monkeypatch, size,
         wanted = [[0, tasks, member, size] for member in range(size)]
     assert seen[:, :4].tolist() == wanted
     assert not seen[:, 5].any()
+
+
+@kernel
+def _follow(written, seen, member, members, sync):
+    """The first of two crews writes row after row, slowly; `seen` is what the second finds there."""
+    publish(sync, member, members)
+    members = gather(sync, member, members)
+    task, _, own, crew, crew_sync = divide(2, True, member, members, sync)
+    for row in range(len(written)):
+        if task == 1:
+            follow(sync, row + 1)
+            seen[row, own] = written[row].sum()
+            continue
+        for _ in range(own * 100):
+            _pause()
+        written[row, own] = 1
+        meet(crew_sync, crew)
+        if own == 0:
+            report(sync, row + 1)
+    meet(sync, members)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_crew_follows_another(monkeypatch, size):
+    """Also in a second call, where the first one's last report is void."""
+    monkeypatch.setattr(team, "wanted_size", lambda: size)
+    for _ in range(2):
+        seen = np.zeros((300, size // 2))
+        team.run(_follow, KIND, MUCH, np.zeros((300, size // 2)), seen)
+        assert np.all(seen == size // 2)
 
 
 @kernel

@@ -1,0 +1,87 @@
+"""How the threads share out a layer, or two at once; decided from the sizes alone, before the kernel runs."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rnnkit._cpu_layer import Layer, arange, stacked
+from rnnkit.kernels import team
+from rnnkit.kernels.simd import VECTOR_BYTES
+from rnnkit.steps import Steps
+
+_CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
+_CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
+# With fewer rows than that for each thread a step takes as long as reading the weights does. Two threads, LSTM, H = 256
+# (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2; H = 128: 1.1 times as fast by rows with 1.
+_ROWS, _LIGHT_BYTES = 3, 1 << 18
+# Units that a thread takes at a time. Where nothing else runs, pieces cost 1-2 % with 64, 2-4 % with 32; where another
+# program takes a third of one of two cores, they save 3-20 %, with 128 half as much (Zen 3, LSTM, H = 256 to 800).
+_PIECE = 64
+_PIECE_WORK = 1 << 19  # multiply-adds in a step that make up a piece, about 5 us on one thread; to take it costs 0.1 us
+# Two layers run abreast, each by half of the threads, where the sequence has so many spans of so many rows; the upper
+# one waits for the lower one's first span. Time on two threads, of that of one layer after the other: where these share
+# out units, N = 1 to 5, 0.7 to 1.0, with fewer spans up to 1.1; where they share out rows, 0.85 to 0.98 with T = 200 to
+# 1000, with T = 50 up to 1.07 (LSTM and GRU, inference and training, H = 64 to 256, Zen 3).
+_SPANS, _SPAN_ROWS = 6, 8
+_SPANS_OF_SHARED_ROWS, _SPAN_SHARED_ROWS = 48, 16
+
+
+class Sharing(NamedTuple):
+    """What the kernels of a group of pseudo-layers are told of it."""
+
+    bounds: np.ndarray  # where to cut the batch of every step if by rows, else empty
+    piece: int  # panels that a thread takes at a time if by units, 0 for its share
+    apart: bool  # whether two strands have threads of their own, if their number is even
+    chunk: int  # steps whose gates are worked on at a time, and after which a lower layer lets the upper go on
+
+
+def sharing_of(group: tuple[Layer, ...], steps: Steps, itemsize: int) -> Sharing:
+    """How the threads share out a group of pseudo-layers."""
+    threads, batch, layer = team.wanted_size(), max(steps.batch_size, 1), group[0]
+    chunk = chunk_of(layer.columns if stacked(group) else layer.columns * len(group), batch)
+    if threads > 1 and steps.batch_size >= rows_for_pieces(layer, itemsize):
+        return Sharing(arange(0), piece_of(itemsize), False, chunk)
+    if not stacked(group):
+        own_threads = threads // len(group) if threads % len(group) == 0 else threads
+        return Sharing(_bounds(layer, steps, itemsize, own_threads), 0, True, chunk)
+    bounds = _bounds(layer, steps, itemsize, threads)
+    least, rows = (_SPANS_OF_SHARED_ROWS, _SPAN_SHARED_ROWS) if bounds.size else (_SPANS, _SPAN_ROWS)
+    span = -(-rows // batch)
+    if threads % 2 or layer.recurrent_weights * itemsize > _CACHED_BYTES or steps.seq_len < least * span:
+        return Sharing(bounds, 0, False, chunk)
+    return Sharing(_bounds(layer, steps, itemsize, threads // 2), 0, True, min(span, chunk))
+
+
+def _bounds(layer: Layer, steps: Steps, itemsize: int, threads: int) -> np.ndarray:
+    """Where to cut the batch, if the threads share out its rows; empty if they share out the units.
+
+    Sharing rows saves a meeting a step, but each thread then reads all recurrent weights in every step: they must fit
+    into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
+    """
+    batch, weights = steps.batch_size, layer.recurrent_weights * itemsize
+    rows = -(-batch // threads) * threads
+    if weights > (_CACHED_BYTES if batch >= _ROWS * threads else _LIGHT_BYTES) or rows * 8 > batch * 9:
+        return arange(0)
+    return steps.bounds(threads)
+
+
+def chunk_of(columns: int, batch_size: int) -> int:
+    """Steps whose gates are worked on at a time, if they have so many columns."""
+    return max(1, _CHUNK_BYTES // (columns * max(batch_size, 1) * 4))
+
+
+def rows_for_pieces(layer: Layer, itemsize: int) -> float:
+    """Size of the batch from which on threads that share the units take `piece_of` them at a time, of anybody's share.
+
+    Below it each does its own share: where its weights stay in its cache, or where a step is done sooner than divided.
+    """
+    weights = layer.recurrent_weights
+    return _PIECE_WORK * layer.sizes.hidden / (_PIECE * weights) if weights * itemsize > _CACHED_BYTES else math.inf
+
+
+def piece_of(itemsize: int) -> int:
+    """Panels that a thread takes at a time."""
+    return _PIECE * itemsize // VECTOR_BYTES
