@@ -169,6 +169,7 @@ CASES = (
     *(_sweep(f"sweep-H{value}", hidden=value) for value in (*range(64, 513, 64), 500, 640, 750, 768, 800, 900, 1024)),
     *(_sweep(f"sweep-L{value}", layers=value) for value in (1, 2, 3, 4, 6, 8)),
     *_each_mode("small-bi", 50, 5, 128, bidirectional=True),
+    *_each_mode("few-l2", 200, 2, 128, num_layers=2),
     # Where starting the work takes longer than the work.
     *_each_mode("tiny", 10, 1, 16, device="cuda"),
     *_each_mode("tiny-n8", 20, 8, 64, device="cuda"),
