@@ -72,7 +72,7 @@ class _Gradient:
                 source = self._source(one)
             dx = self._input_gradient(one)
             run = kept_run(self.desc, self.workspace.arrays, one, source, steps)
-            strands.append(self._strand(run, number, dy, dx, held))
+            strands.append(self._strand(run, number if sharing.apart else 0, dy, dx, held))
             work += one.work * steps.rows.size
             if is_stack:
                 dy = dx
@@ -93,7 +93,7 @@ class _Gradient:
             dx = self.memory.take(f"dinput_{layer.layer % 2}", shape, self.dx.dtype) if layer.layer else self.dx
         return Matrix(dx.reshape(-1), self.steps.rows, 0, width)
 
-    def _strand(self, run: Run, number: int, dy: Matrix, dx: Matrix, held: int) -> loop_gradient.StrandBack:
+    def _strand(self, run: Run, room: int, dy: Matrix, dx: Matrix, held: int) -> loop_gradient.StrandBack:
         layer, steps, desc, batch = run.layer, self.steps, self.desc, self.steps.batch_size
         index, sizes, width = layer.index, layer.sizes, layer.gradient_columns
         states, places = states_of(run, steps), _places(desc, index, team.wanted_size())
@@ -104,17 +104,17 @@ class _Gradient:
             dcells = Matrix(self.dcx.reshape(-1), steps.batch, index * batch * desc.hidden_size, desc.hidden_size)
         gradients = loop_gradient.Gradients(
             dy._replace(start=run.units.start), dx,
-            Matrix(self._take("dgates", held * width, number), steps.rows, 0, width),
-            Matrix(self._take("doutput", batch * sizes.hidden, number), steps.batch, 0, sizes.hidden), carry, dcells
+            Matrix(self._take("dgates", held * width, room), steps.rows, 0, width),
+            Matrix(self._take("doutput", batch * sizes.hidden, room), steps.batch, 0, sizes.hidden), carry, dcells
         )
         return loop_gradient.StrandBack(
             layer.direction == 1, sizes, layer.products, self._sources(run, gates, states), gates, states, gradients,
-            self._take("work", places[-1], number), places
+            self._take("work", places[-1], room), places
         )
 
-    def _take(self, name: str, size: int, number: int) -> np.ndarray:
-        """Memory of this name for one strand."""
-        return self.memory.take(f"{name}_{number}", (size,), self.dx.dtype)
+    def _take(self, name: str, size: int, room: int) -> np.ndarray:
+        """Memory of this name in one of the rooms: strands that are not apart work in one, after another."""
+        return self.memory.take(f"{name}_{room}", (size,), self.dx.dtype)
 
     def _sources(self, run: Run, gates: Matrix, states: loop.States) -> tuple[Matrix, ...]:
         """What the products of the forward pass multiplied."""

@@ -82,15 +82,16 @@ class Inference:
         desc, states = self._desc, outer(self._desc, hx, cx, steps.batch_size)
         for group in self._groups:
             sharing, count, batch = sharing_of(group, steps, out.itemsize), len(group), steps.batch_size
-            held = min(sharing.chunk, max(steps.seq_len, 1))
-            gates = memory.take("gates", (count, held, batch, self._columns), out.dtype)
+            rooms, held = count if sharing.apart else 1, min(sharing.chunk, max(steps.seq_len, 1))
+            gates = memory.take("gates", (rooms, held, batch, self._columns), out.dtype)
             shape = (count, 2, batch, desc.hidden_size) if desc.has_cell else (count, 0)
             cells, runs = memory.take("cells", shape, out.dtype), []
-            for layer, own_gates, own_cells in zip(group, gates, cells, strict=True):
+            for number, layer in enumerate(group):
                 if layer.direction == 0:
                     hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
                     source, below = below, Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
-                runs.append(Run(layer, source, hidden, own_gates, own_cells, steps.passing_cells[layer.direction]))
+                rows = steps.passing_cells[layer.direction]
+                runs.append(Run(layer, source, hidden, gates[number % rooms], cells[number], rows))
             run_group(runs, self.weights, steps, sharing, states)
         return states.hy, states.cy
 
