@@ -41,12 +41,11 @@ class Sharing(NamedTuple):
 def sharing_of(group: tuple[Layer, ...], steps: Steps, itemsize: int) -> Sharing:
     """How the threads share out a group of pseudo-layers."""
     threads, batch, layer = team.wanted_size(), max(steps.batch_size, 1), group[0]
-    chunk = chunk_of(layer.columns, batch)
+    chunk = chunk_of(layer.columns if stacked(group) else layer.columns * len(group), batch)
     if threads > 1 and steps.batch_size >= rows_for_pieces(layer, itemsize):
         return Sharing(arange(0), piece_of(itemsize), False, chunk)
     if not stacked(group):
         own_threads = threads // len(group) if threads % len(group) == 0 else threads
-        chunk = chunk_of(layer.columns * len(group), batch)
         return Sharing(_bounds(layer, steps, itemsize, own_threads), 0, True, chunk)
     bounds = _bounds(layer, steps, itemsize, threads)
     least, rows = (_SPANS_OF_SHARED_ROWS, _SPAN_SHARED_ROWS) if bounds.size else (_SPANS, _SPAN_ROWS)
