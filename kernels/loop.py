@@ -7,7 +7,7 @@ complete; where that is much work, they take `piece` panels at a time, of anybod
 its own rows of the batch, which nobody else needs, without meeting.
 
 A call runs one strand or two: a direction of a layer each. Two may each have half of the members, where their number is
-even: the directions of one layer are independent; of two layers of one direction, the upper follows the lower a chunk
+even: the directions of one layer are independent; of two layers of one direction, the upper follows the lower a `span`
 of steps behind.
 """
 
@@ -184,7 +184,7 @@ def _run(
 
 @kernel
 def forward(
-    cell, strands, count, stacked, starts, bounds, piece, apart, chunk, packed, zeros, held, batch_size, member,
+    cell, strands, count, stacked, starts, bounds, piece, apart, span, chunk, packed, zeros, held, batch_size, member,
     members, sync
 ):
     """The first `count` strands; if they are `stacked`, the second reads what the first writes.
@@ -194,8 +194,9 @@ def forward(
     """
     publish(sync, member, members)
     members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(count, apart, member, members, sync)
+    first, last, crew_member, crew, crew_sync = divide(count, apart and piece == 0, member, members, sync)
     abreast = stacked and last - first < count
+    chunk = min(span, chunk) if abreast else chunk
     for index in range(first, last):
         _run(
             cell, strands[index], starts, bounds, piece, packed, zeros, chunk, held, batch_size, abreast and index == 0,

@@ -182,18 +182,18 @@ def _run_back(
         held = gradients.gates
         dgates = Matrix(held.data, held.rows, held.start - low * batch_size * held.stride, held.stride)
         flow = Gradients(gradients.dy, gradients.dx, dgates, gradients.output, gradients.hidden, gradients.cells)
-        for begin in range(0, count, span):
-            end = min(begin + span, count)
+        for earlier in range(0, count, span):
+            now = min(earlier + span, count)
             if follows:
-                follow(whole_sync, done + end)
-            first, last = (low + begin, low + end) if strand.reverse else (high - end, high - begin)
+                follow(whole_sync, done + now)
+            first, last = (low + earlier, low + now) if strand.reverse else (high - now, high - earlier)
             _steps_back(
                 cell, strand, flow, terms, starts, first, last, bounds, piece, zeros, member, members, sync
             )
             if leads:
                 meet(sync, members)
                 if member == 0:
-                    report(whole_sync, done + end)
+                    report(whole_sync, done + now)
         for begin in range(starts[low], starts[high], depth_block_of(work)):
             end = min(begin + depth_block_of(work), starts[high])
             pack_sources(terms, begin, end, member, members)
@@ -227,7 +227,7 @@ def backward(
     """
     publish(sync, member, members)
     members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(count, apart, member, members, sync)
+    first, last, crew_member, crew, crew_sync = divide(count, apart and piece == 0, member, members, sync)
     abreast = stacked and last - first < count
     for index in range(first, last):
         _run_back(

@@ -56,7 +56,7 @@ def _is_mine(sync, place, number, members):
 
 @inner
 def divide(tasks, apart, member, members, sync):
-    """Share out one or two tasks that are independent: if `apart`, to a crew each, or else all to the whole crew.
+    """Share out one or two tasks: if `apart`, to a crew each, or else all to the whole crew, one after the other.
 
     Returns [first, last) of the tasks, and in their crew the member's number, the size, and what to meet at. The whole
     crew meets once more after that: `gather` begins the barriers of all crews anew.

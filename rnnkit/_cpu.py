@@ -1,4 +1,4 @@
-"""One network on NumPy arrays: forward, a loop over layers that calls the kernels.
+"""One network on NumPy arrays: forward, a loop over groups of layers that calls a kernel for each.
 
 Arguments are checked by `engine`; `backward` is in `_cpu_backward`, inference in `_cpu_infer`.
 """

@@ -1,4 +1,4 @@
-"""The gradients of one network on NumPy arrays, layer by layer from the last to the first."""
+"""The gradients of one network on NumPy arrays, from its last layers to the first."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ class _Gradient:
         return strands[-1 if is_stack else 0].gradients.dx
 
     def _input_gradient(self, layer: Layer) -> Matrix:
-        """Where a pseudo-layer writes the gradient of its input."""
+        """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""
         width = self.desc.layer_input_size(layer.layer)
         shape = self.steps.seq_len, self.steps.batch_size, width
         if layer.direction == 1:
             dx = self.memory.take("dinput_reverse", shape, self.dx.dtype)
         else:
-            dx = self.memory.take(f"dinput_{layer.layer % 2}", shape, self.dx.dtype) if layer.layer else self.dx
+            dx = self.memory.take(f"dinput_{layer.layer % 3}", shape, self.dx.dtype) if layer.layer else self.dx
         return Matrix(dx.reshape(-1), self.steps.rows, 0, width)
 
     def _strand(self, run: Run, room: int, dy: Matrix, dx: Matrix, held: int) -> loop_gradient.StrandBack:

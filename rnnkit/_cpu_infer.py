@@ -70,8 +70,8 @@ class Inference:
         """[first, last) of the steps that all layers run before any runs the next."""
         span = max(steps.seq_len, 1)
         if self._desc.num_layers > 1 and self._desc.num_directions == 1:
-            lowest = layers_of(self._desc)[0]  # whose outputs take the room of a chunk's gates
-            span = min(span, lowest.slots * chunk_of(lowest.columns, steps.batch_size))
+            lowest = layers_of(self._desc)[:1]  # whose outputs take the room of a chunk's gates
+            span = min(span, lowest[0].slots * chunk_of(lowest, steps.batch_size))
         for first in range(0, max(steps.seq_len, 1), span):
             yield first, min(first + span, steps.seq_len)
 
@@ -82,7 +82,7 @@ class Inference:
         desc, states = self._desc, outer(self._desc, hx, cx, steps.batch_size)
         for group in self._groups:
             sharing, count, batch = sharing_of(group, steps, out.itemsize), len(group), steps.batch_size
-            rooms, held = count if sharing.apart else 1, min(sharing.chunk, max(steps.seq_len, 1))
+            rooms, held = count if sharing.apart else 1, min(chunk_of(group, batch), max(steps.seq_len, 1))
             gates = memory.take("gates", (rooms, held, batch, self._columns), out.dtype)
             shape = (count, 2, batch, desc.hidden_size) if desc.has_cell else (count, 0)
             cells, runs = memory.take("cells", shape, out.dtype), []

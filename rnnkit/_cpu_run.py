@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit._cpu_layer import Layer, filled, flat, stacked, zeros
-from rnnkit._cpu_sharing import Sharing
+from rnnkit._cpu_sharing import Sharing, chunk_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout, loop, team
 from rnnkit.kernels.matrix import Matrix
@@ -83,7 +83,8 @@ def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sh
         work += layer.work * steps.rows.size
     team.run(
         loop.forward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), stacked(runs), steps.starts,
-        *sharing, packed, zeros(layer.sizes.hidden, packed.dtype), len(run.gates), steps.batch_size
+        *sharing, chunk_of([run.layer for run in runs], steps.batch_size), packed,
+        zeros(layer.sizes.hidden, packed.dtype), len(run.gates), steps.batch_size
     )
     for run in runs:
         index, final = run.layer.index, steps.final[run.layer.direction]

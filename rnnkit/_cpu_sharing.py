@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,12 @@ _ROWS, _LIGHT_BYTES = 3, 1 << 18
 # program takes a third of one of two cores, they save 3-20 %, with 128 half as much (Zen 3, LSTM, H = 256 to 800).
 _PIECE = 64
 _PIECE_WORK = 1 << 19  # multiply-adds in a step that make up a piece, about 5 us on one thread; to take it costs 0.1 us
-# Two layers run abreast, each by half of the threads, where the sequence has so many spans of so many rows; the upper
-# one waits for the lower one's first span. Time on two threads, of that of one layer after the other: where these share
-# out units, N = 1 to 5, 0.7 to 1.0, with fewer spans up to 1.1; where they share out rows, 0.85 to 0.98 with T = 200 to
-# 1000, with T = 50 up to 1.07 (LSTM and GRU, inference and training, H = 64 to 256, Zen 3).
-_SPANS, _SPAN_ROWS = 6, 8
-_SPANS_OF_SHARED_ROWS, _SPAN_SHARED_ROWS = 48, 16
+# Two layers run abreast, each by half of the threads, where there are at least so many spans of so many rows, since the
+# upper one waits for the lower one's first, and where neither has a larger part of the work, since the other's threads
+# wait for it. Time on two threads, of that of one layer after the other: where these share out units, N = 1 to 5, 0.7
+# to 1.0, with fewer spans up to 1.1; where they share out rows, 0.85 to 0.98 with T = 200 to 1000, but up to 1.07 with
+# T = 50 and up to 1.16 where one layer has 0.64 of the work (LSTM and GRU, H = 64 to 256, Zen 3).
+_ABREAST_BY_UNITS, _ABREAST_BY_ROWS = (6, 8, 0.66), (48, 16, 0.55)
 
 
 class Sharing(NamedTuple):
@@ -35,24 +36,25 @@ class Sharing(NamedTuple):
     bounds: np.ndarray  # where to cut the batch of every step if by rows, else empty
     piece: int  # panels that a thread takes at a time if by units, 0 for its share
     apart: bool  # whether each of two strands has room of its own, and threads, if their number is even
-    chunk: int  # steps whose gates are worked on at a time, and after which a lower layer lets the upper go on
+    span: int  # steps after which the layer that comes first lets the other go on, where two run abreast
 
 
 def sharing_of(group: tuple[Layer, ...], steps: Steps, itemsize: int) -> Sharing:
     """How the threads share out a group of pseudo-layers."""
     threads, batch, layer = team.wanted_size(), max(steps.batch_size, 1), group[0]
-    chunk = chunk_of(layer.columns if stacked(group) else layer.columns * len(group), batch)
     if threads > 1 and steps.batch_size >= rows_for_pieces(layer, itemsize):
-        return Sharing(arange(0), piece_of(itemsize), False, chunk)
+        return Sharing(arange(0), piece_of(itemsize), False, 1)
     if not stacked(group):
         own_threads = threads // len(group) if threads % len(group) == 0 else threads
-        return Sharing(_bounds(layer, steps, itemsize, own_threads), 0, True, chunk)
+        return Sharing(_bounds(layer, steps, itemsize, own_threads), 0, True, 1)
     bounds = _bounds(layer, steps, itemsize, threads)
-    least, rows = (_SPANS_OF_SHARED_ROWS, _SPAN_SHARED_ROWS) if bounds.size else (_SPANS, _SPAN_ROWS)
+    least, rows, part = _ABREAST_BY_ROWS if bounds.size else _ABREAST_BY_UNITS
     span = -(-rows // batch)
-    if threads % 2 or layer.recurrent_weights * itemsize > _CACHED_BYTES or steps.seq_len < least * span:
-        return Sharing(bounds, 0, False, chunk)
-    return Sharing(_bounds(layer, steps, itemsize, threads // 2), 0, True, min(span, chunk))
+    even = max(one.work for one in group) <= part * sum(one.work for one in group)
+    cached = layer.recurrent_weights * itemsize <= _CACHED_BYTES
+    if threads % 2 == 0 and even and cached and steps.seq_len >= least * span:
+        return Sharing(_bounds(layer, steps, itemsize, threads // 2), 0, True, span)
+    return Sharing(bounds, 0, False, 1)
 
 
 def _bounds(layer: Layer, steps: Steps, itemsize: int, threads: int) -> np.ndarray:
@@ -68,8 +70,9 @@ def _bounds(layer: Layer, steps: Steps, itemsize: int, threads: int) -> np.ndarr
     return steps.bounds(threads)
 
 
-def chunk_of(columns: int, batch_size: int) -> int:
-    """Steps whose gates are worked on at a time, if they have so many columns."""
+def chunk_of(group: Sequence[Layer], batch_size: int) -> int:
+    """Steps whose gates are worked on at a time, forward, by all the pseudo-layers that are at work."""
+    columns = group[0].columns * (1 if stacked(group) else len(group))
     return max(1, _CHUNK_BYTES // (columns * max(batch_size, 1) * 4))
 
 
