@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit._cpu_layer import Layer, arange, filled, flat, groups_of, layers_of, stacked, zeros
-from rnnkit._cpu_run import Run, drop, input_matrix, kept_run, states_of
+from rnnkit._cpu_run import Run, drop, kept_runs, states_of
 from rnnkit._cpu_sharing import sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
@@ -67,13 +67,11 @@ class _Gradient:
         sharing, is_stack = sharing_of(group, steps, itemsize), stacked(group)
         chunk = max(1, gemm.depth_block(itemsize) // max(steps.batch_size, 1))
         held, strands, work = min(chunk, steps.seq_len) * steps.batch_size, [], 0
-        for number, one in enumerate(reversed(group) if is_stack else group):
-            if one.direction == 0:
-                source = self._source(one)
-            dx = self._input_gradient(one)
-            run = kept_run(self.desc, self.workspace.arrays, one, source, steps)
+        runs = kept_runs(self.desc, self.workspace, group)
+        for number, run in enumerate(reversed(runs) if is_stack else runs):
+            dx = self._input_gradient(run.layer)
             strands.append(self._strand(run, number if sharing.apart else 0, dy, dx, held))
-            work += one.work * steps.rows.size
+            work += run.layer.work * steps.rows.size
             if is_stack:
                 dy = dx
         team.run(
@@ -121,15 +119,6 @@ class _Gradient:
         _, second = protocol.second_slots(run.layer.cell) or (0, 0)
         last = gates.stride - self.desc.hidden_size
         return run.source, states.hidden, gates._replace(start=second), gates._replace(start=last)
-
-    def _source(self, layer: Layer) -> Matrix:
-        """What W multiplied."""
-        arrays = self.workspace.arrays
-        if layer.layer == 0:
-            return input_matrix(self.workspace.x, self.steps)
-        if self.desc.dropout > 0:
-            return input_matrix(arrays[f"input_l{layer.layer}"], self.steps)
-        return Matrix(arrays[f"hidden_l{layer.layer - 1}"].reshape(-1), self.steps.states, 0, layer.sizes.input)
 
 
 @lru_cache

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit._cpu_layer import arange, dense, groups_of, layers_of, pack, zeros
-from rnnkit._cpu_run import Run, clear_padding, input_matrix, outer, run_group
+from rnnkit._cpu_run import Run, clear_padding, input_matrix, outer, outputs_of, run_group
 from rnnkit._cpu_sharing import chunk_of, piece_of, rows_for_pieces, sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import stack, team
@@ -89,7 +89,7 @@ class Inference:
             for number, layer in enumerate(group):
                 if layer.direction == 0:
                     hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
-                    source, below = below, Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
+                    source, below = below, outputs_of(hidden, steps)
                 rows = steps.passing_cells[layer.direction]
                 runs.append(Run(layer, source, hidden, gates[number % rooms], cells[number], rows))
             run_group(runs, self.weights, steps, sharing, states)

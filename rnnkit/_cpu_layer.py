@@ -84,8 +84,8 @@ def groups_of(desc: RNNDescriptor, dropping: bool = False) -> tuple[tuple[Layer,
     return tuple(layers[first : first + size] for first in range(0, len(layers), size))
 
 
-def stacked(group: Sequence[Any]) -> bool:
-    """Whether the second of a group's layers, or of what runs them, is above the first, not the other direction."""
+def stacked(group: Sequence[Layer]) -> bool:
+    """Whether the second of a group's layers is above the first, not the other direction."""
     return len(group) == 2 and group[0].direction == group[1].direction
 
 

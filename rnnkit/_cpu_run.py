@@ -13,6 +13,7 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout, loop, team
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.steps import CellRows, Steps
+from rnnkit.workspace import Workspace
 
 
 class Run(NamedTuple):
@@ -32,16 +33,26 @@ class Run(NamedTuple):
         size = self.layer.sizes.output
         return slice(self.layer.direction * size, (self.layer.direction + 1) * size)
 
-    @property
-    def direction(self) -> int:
-        return self.layer.direction
+
+def kept_runs(desc: RNNDescriptor, workspace: Workspace, group: tuple[Layer, ...]) -> list[Run]:
+    """A group of pseudo-layers in training: the places in the workspace, which backward reads again."""
+    arrays, steps, runs = workspace.arrays, workspace.steps, []
+    for layer in group:
+        if layer.direction == 0:  # both directions read one source: an input that is to be copied is copied once
+            source = _kept_source(desc, workspace, layer.layer)
+        cells = arrays[f"cell_{layer.index}"] if desc.has_cell else zeros(0, desc.np_dtype)
+        hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
+        runs.append(Run(layer, source, hidden, gates, cells, steps.kept_cells[layer.direction]))
+    return runs
 
 
-def kept_run(desc: RNNDescriptor, arrays: dict[str, np.ndarray], layer: Layer, source: Matrix, steps: Steps) -> Run:
-    """Where a training forward leaves what a pseudo-layer writes, among the arrays of its workspace."""
-    cells = arrays[f"cell_{layer.index}"] if desc.has_cell else zeros(0, desc.np_dtype)
-    hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
-    return Run(layer, source, hidden, gates, cells, steps.kept_cells[layer.direction])
+def _kept_source(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matrix:
+    """What W of a layer multiplies: the input, or the outputs of the layer below as dropout left them."""
+    if layer == 0:
+        return input_matrix(workspace.x, workspace.steps)
+    if desc.dropout > 0:
+        return input_matrix(workspace.arrays[f"input_l{layer}"], workspace.steps)
+    return outputs_of(workspace.arrays[f"hidden_l{layer - 1}"], workspace.steps)
 
 
 def states_of(run: Run, steps: Steps) -> loop.States:
@@ -71,7 +82,7 @@ def outer(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> Outer:
 
 def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sharing, states: Outer) -> None:
     """Run a group of pseudo-layers over all steps, from their initial to their final states."""
-    work, strands = 0, []
+    work, strands, group = 0, [], [run.layer for run in runs]
     for run in runs:
         layer, initial = run.layer, steps.initial[run.layer.direction]
         run.hidden[(*initial, run.units)] = 0 if states.hx is None else states.hx[layer.index]
@@ -82,9 +93,9 @@ def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sh
         strands.append(loop.Strand(layer.direction == 1, layer.sizes, run.source, layer.places, gates, own))
         work += layer.work * steps.rows.size
     team.run(
-        loop.forward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), stacked(runs), steps.starts,
-        *sharing, chunk_of([run.layer for run in runs], steps.batch_size), packed,
-        zeros(layer.sizes.hidden, packed.dtype), len(run.gates), steps.batch_size
+        loop.forward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), stacked(group), steps.starts,
+        *sharing, chunk_of(group, steps.batch_size), packed, zeros(layer.sizes.hidden, packed.dtype),
+        len(run.gates), steps.batch_size
     )
     for run in runs:
         index, final = run.layer.index, steps.final[run.layer.direction]
@@ -102,6 +113,11 @@ def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
 
 def input_matrix(x: np.ndarray, steps: Steps) -> Matrix:
     return Matrix(flat(x), steps.rows, 0, x.shape[-1])
+
+
+def outputs_of(hidden: np.ndarray, steps: Steps) -> Matrix:
+    """What a layer puts out, (T + D, N, D*P), for the layer above to read."""
+    return Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
 
 
 def drop(source: Matrix, target: Matrix, kept: Matrix, desc: RNNDescriptor) -> Matrix:
