@@ -17,6 +17,12 @@ settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=Tr
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("stress")
+    group.addoption("--stress-minutes", type=float, default=120.0, help="time of all tests of `-m stress` together")
+    group.addoption("--stress-seed", type=int, help="repeat the random work of a test of `-m stress` that failed")
+
+
 @pytest.fixture
 def standin():
     """The GPU engine runs on stand-ins for CuPy and libcudnn; what it asks of the latter is here."""
