@@ -53,10 +53,14 @@ class States(NamedTuple):
 
 
 class Strand(NamedTuple):
-    """One direction of one layer: its sizes, input, places of its packed weights, gates and states."""
+    """One direction of one layer: its sizes, input, places of its packed weights, gates and states.
+
+    Step t of a call has the positions starts[t]:starts[t + 1] of the row lists.
+    """
 
     reverse: bool
     sizes: Sizes
+    starts: np.ndarray
     x: Matrix
     places: np.ndarray
     gates: Matrix
@@ -136,11 +140,12 @@ def rows_of_step(starts, t, bounds, member, members):
 
 @inner
 def _run(
-    cell, strand, starts, bounds, piece, packed, zeros, chunk, held, batch_size, leads, follows, member, members, sync,
+    cell, strand, bounds, piece, packed, zeros, chunk, held, batch_size, leads, follows, member, members, sync,
     whole_sync
 ):
-    """All steps of one strand, `chunk` steps of input products at a time, which another may lead or follow."""
+    """The steps of one strand, `chunk` steps of input products at a time, which another may lead or follow."""
     sizes, x, places, gates, reverse = strand.sizes, strand.x, strand.places, strand.gates, strand.reverse
+    starts = strand.starts
     panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
     steps = starts.size - 1
     by_rows = shares_rows(bounds, members)
@@ -184,13 +189,13 @@ def _run(
 
 @kernel
 def forward(
-    cell, strands, count, stacked, starts, bounds, piece, apart, span, chunk, packed, zeros, held, batch_size, member,
-    members, sync
+    cell, strands, count, stacked, bounds, piece, apart, span, chunk, packed, zeros, held, batch_size, member, members,
+    sync
 ):
-    """The first `count` strands; if they are `stacked`, the second reads what the first writes.
+    """The next steps of the first `count` strands; if they are `stacked`, the second reads what the first writes.
 
     The rows of a strand's gates are numbered t*batch_size + n. They hold the `held` steps that they are counted from:
-    all, or one chunk, and each overwrites the last.
+    all of the call, or one chunk, and each overwrites the last.
     """
     publish(sync, member, members)
     members = gather(sync, member, members)
@@ -199,7 +204,7 @@ def forward(
     chunk = min(span, chunk) if abreast else chunk
     for index in range(first, last):
         _run(
-            cell, strands[index], starts, bounds, piece, packed, zeros, chunk, held, batch_size, abreast and index == 0,
+            cell, strands[index], bounds, piece, packed, zeros, chunk, held, batch_size, abreast and index == 0,
             abreast and index > 0, crew_member, crew, crew_sync, sync
         )
     meet(sync, members)

@@ -35,10 +35,11 @@ class Gradients(NamedTuple):
 
 class StrandBack(NamedTuple):
     """One direction of one layer; `sources` are what the products of the forward pass multiplied, `places` those of
-    what `work` has room for."""
+    what `work` has room for. Step t of a call has the positions starts[t]:starts[t + 1] of the row lists."""
 
     reverse: bool
     sizes: Sizes
+    starts: np.ndarray
     products: tuple
     sources: tuple
     gates: Matrix
@@ -165,16 +166,17 @@ def _steps_back(
 
 @inner
 def _run_back(
-    cell, strand, starts, bounds, piece, chunk, span, batch_size, w, dw, zeros, columns, leads, follows, member,
+    cell, strand, bounds, piece, chunk, span, batch_size, begins, w, dw, zeros, columns, leads, follows, member,
     members, sync, whole_sync
 ):
-    """All steps of one strand, last step first, `chunk` steps at a time, which another may lead or follow."""
-    gradients, work, places = strand.gradients, strand.work, strand.places
+    """The steps of one strand, last step first, `chunk` steps at a time, which another may lead or follow."""
+    gradients, work, places, starts = strand.gradients, strand.work, strand.places, strand.starts
     steps = starts.size - 1
     terms = terms_of(strand.products, strand.sources, w, work, places)
     own = part(work, places[ROOM], places[END])
-    pack_weights(terms, member, members)
-    meet(sync, members)
+    if begins:
+        pack_weights(terms, member, members)
+        meet(sync, members)
     for done in range(0, steps, chunk):
         count = min(chunk, steps - done)
         low = done if strand.reverse else steps - done - count
@@ -202,26 +204,15 @@ def _run_back(
             meet(sync, members)
 
 
-@inner
-def _add_rows(target, addend, first_row, last_row):
-    """target += addend."""
-    for row in range(first_row, last_row):
-        to, source = offset(target, row), offset(addend, row)
-        total = part(target.data, to, to + target.stride)
-        own = part(addend.data, source, source + target.stride)
-        for j in range(target.stride):
-            total[j] += own[j]
-
-
 @kernel
 def backward(
-    cell, strands, count, stacked, starts, bounds, piece, apart, span, chunk, batch_size, w, dw, zeros, columns, member,
+    cell, strands, count, stacked, bounds, piece, apart, span, chunk, batch_size, begins, w, dw, zeros, columns, member,
     members, sync
 ):
-    """The first `count` strands: dw (added to), dx, and in place of the final states' gradients those of the initial
-    states. If they are `stacked`, the dx of the first is the dy of the second; else their dx, each in its own room, are
-    added up in the first one's.
+    """The steps before of the first `count` strands: dw (added to), dx, and in place of the following states' gradients
+    those of the states before. If they are `stacked`, the dx of the first is the dy of the second.
 
+    Calls go from the last steps to the first, whole chunks at a time; the one that `begins` packs the weights for all.
     The rows of a strand's gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the
     last.
     """
@@ -231,11 +222,22 @@ def backward(
     abreast = stacked and last - first < count
     for index in range(first, last):
         _run_back(
-            cell, strands[index], starts, bounds, piece, chunk, span if abreast else chunk, batch_size, w, dw, zeros,
+            cell, strands[index], bounds, piece, chunk, span if abreast else chunk, batch_size, begins, w, dw, zeros,
             columns, abreast and index == 0, abreast and index > 0, crew_member, crew, crew_sync, sync
         )
     meet(sync, members)
-    if count == 2 and not stacked:
-        first_row, last_row = share(starts[starts.size - 1], member, members)
-        _add_rows(strands[0].gradients.dx, strands[len(strands) - 1].gradients.dx, first_row, last_row)
-        meet(sync, members)
+
+
+@kernel
+def add_rows(target, addend, count, member, members, sync):
+    """target += addend, for `count` rows of two row lists."""
+    publish(sync, member, members)
+    members = gather(sync, member, members)
+    first_row, last_row = share(count, member, members)
+    for row in range(first_row, last_row):
+        to, source = offset(target, row), offset(addend, row)
+        total = part(target.data, to, to + target.stride)
+        own = part(addend.data, source, source + target.stride)
+        for j in range(target.stride):
+            total[j] += own[j]
+    meet(sync, members)

@@ -29,24 +29,35 @@ _CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awak
 class _Team:
     def __init__(self, size):
         self.size = size
-        self.busy = threading.Lock()
         self.sync = np.zeros(sync_size(size), np.int64)
         self.number = 0  # of the last call
         self.called = 0.0  # when the last brief work came
         self.dismissed = False
         # Compiled before there is a helper: one inside the compiler would leave its lock taken to a forked child.
         self.serve = _machine_code(serve, (self.sync, 0, 0))
-        self.helpers = [_Helper(self) for _ in range(1, size)]
+        self.helpers = []
+        try:
+            for _ in range(1, size):
+                helper = _Helper(self)
+                self.helpers.append(helper)  # before it runs: whoever runs can be dismissed
+                helper.start()
+        except RuntimeError:  # the system gives no more threads: those that came do the work
+            self.helpers.remove(helper)
+        except BaseException:
+            self.dismiss()
+            raise
 
     def run(self, kernel, work, arguments):
-        """Run the kernel on all members that come; the lock is held by the caller."""
+        """Run the kernel on all members that come; one caller at a time."""
+        number = self.number + 1
+        closed = number * DOOR_STEP + CLOSED
         try:  # from here on: a number that no door is ever closed for would keep the helpers awake
-            self.number += 1
-            self.sync[NUMBER], self.sync[PATIENCE] = self.number, work // _WORK_PER_TURN
+            self.number = number
+            self.sync[NUMBER], self.sync[PATIENCE] = number, work // _WORK_PER_TURN
             self.wake()
-            kernel(*arguments, 0, self.size, self.sync)
+            kernel(*arguments, 0, 1 + len(self.helpers), self.sync)
         finally:
-            self.sync[DOOR] = max(int(self.sync[DOOR]), self.number * DOOR_STEP + CLOSED)  # also if it never opened
+            self.sync[DOOR] = closed  # also if it never opened; one step, which no signal's handler interrupts
 
     def is_awake(self):
         """Whether no helper sleeps; those that do are woken if calls follow each other closely, for the next call."""
@@ -75,7 +86,6 @@ class _Helper(threading.Thread):
         self.team = team
         self.bell = SimpleQueue()
         self.asleep = False
-        self.start()
 
     def run(self):
         team, done = self.team, 0
@@ -87,7 +97,10 @@ class _Helper(threading.Thread):
             self.asleep = False
 
 
-_creation = threading.Lock()
+_entering = threading.Lock()
+_callers = set()
+"""A token of the call whose work is shared out. It is put here inside a `try` and taken out in the `finally` by
+`discard`, in one step: an exception from a signal handler, which may come between any two instructions, leaves none."""
 _code = {}
 _team = None
 _alone = np.zeros(sync_size(1), np.int64)
@@ -99,16 +112,19 @@ def wanted_size():
     return numba.get_num_threads() if parallel._is_initialized else numba.config.NUMBA_NUM_THREADS
 
 
-def _current():
-    """The team of the wanted size, its lock taken, or None while another thread's call has it."""
+def _enter(call):
+    """The team of the wanted size, for this call alone; None while another one has it."""
     global _team
     size = wanted_size()
-    with _creation:
+    with _entering:
+        if _callers:
+            return None
+        _callers.add(call)
         if _team is None or _team.size != size:
             if _team is not None:
-                _team.dismiss()  # a call that it is busy with ends all the same
+                _team.dismiss()
             _team = _Team(size)
-        return _team if _team.busy.acquire(blocking=False) else None
+        return _team
 
 
 def _machine_code(kernel, arguments):
@@ -131,23 +147,24 @@ def run(kernel, kind, work, *arguments):
     own look at them takes 0.5 us for each argument that is a named tuple.
     """
     kernel = _code.get((kernel, kind)) or _compiled(kernel, kind, arguments)
-    team = _current() if work > _BRIEF_WORK and wanted_size() > 1 else None
-    if team is None:
+    if work <= _BRIEF_WORK or wanted_size() == 1:
         kernel(*arguments, 0, 1, _alone)
         return
+    call = object()
     try:
-        if work > _SMALL_WORK or team.is_awake():
+        team = _enter(call)
+        if team is not None and (work > _SMALL_WORK or team.is_awake()):
             team.run(kernel, work, arguments)
         else:
             kernel(*arguments, 0, 1, _alone)
     finally:
-        team.busy.release()
+        _callers.discard(call)
 
 
 def _after_fork():
     """A forked child has none of its parent's threads: its first call makes a team of its own."""
-    global _creation, _team
-    _creation, _team = threading.Lock(), None
+    global _entering, _callers, _team
+    _entering, _callers, _team = threading.Lock(), set(), None
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,7 +12,7 @@ import numpy as np
 from rnnkit._cpu_backward import backward
 from rnnkit._cpu_infer import Inference
 from rnnkit._cpu_layer import groups_of, pack
-from rnnkit._cpu_run import clear_padding, drop, input_matrix, kept_runs, outer, outputs_of, run_group
+from rnnkit._cpu_run import clear_padding, drop, input_grid, kept_runs, outer, outputs_of, run_group
 from rnnkit._cpu_sharing import sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.workspace import Memory, Workspace, workspace_layout
@@ -49,4 +49,4 @@ def _drop_outputs(desc: RNNDescriptor, workspace: Workspace, layer: int) -> None
     draws = workspace.memory.take("draws", kept.shape, np.dtype(np.float32))
     stream.random(dtype=np.float32, out=draws)
     np.greater_equal(draws, desc.dropout, out=kept)
-    drop(outputs_of(below, steps), input_matrix(dropped, steps), input_matrix(kept, steps), desc)
+    drop(outputs_of(below), input_grid(dropped), input_grid(kept), steps, desc)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit._cpu_layer import Layer, arange, filled, flat, groups_of, layers_of, stacked, zeros
-from rnnkit._cpu_run import Run, drop, kept_runs, states_of
+from rnnkit._cpu_layer import DESCRIPTORS, Layer, filled, flat, groups_of, layers_of, stacked
+from rnnkit._cpu_run import Grid, Run, calls, drop, input_grid, kept_runs
 from rnnkit._cpu_sharing import sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import gemm, loop, loop_gradient, team, weight_gradient
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.tile import provide
+from rnnkit.steps import Part, Steps, row_numbers
 from rnnkit.workspace import Memory, Workspace
 
 
 def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
     """Gradients of what `forward` left in the workspace: dx, dhx, dcx and dw, which is added to where it is given."""
-    with workspace.memory.lend() as memory:
-        return _backward(desc, w, workspace, memory, dy, dhy, dcy, dw)
+    call = object()
+    try:
+        return _backward(desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw)
+    finally:
+        workspace.memory.borrowers.discard(call)
 
 
 def _backward(
@@ -34,16 +38,13 @@ def _backward(
     weights = flat(w)
     provide(w.dtype, 1)
     dx = (np.zeros if steps.padded else np.empty)((steps.seq_len, batch, desc.input_size), w.dtype)
-    upper = Matrix(
-        np.empty(0, w.dtype) if dy is None else flat(dy), steps.rows, 0, desc.num_directions * desc.output_size
-    )
+    upper = Grid(np.empty(0, w.dtype) if dy is None else flat(dy), 0, desc.num_directions * desc.output_size)
     gradient = _Gradient(desc, workspace, memory, dx, dhx, dcx)
     for group in reversed(groups_of(desc, desc.dropout > 0)):
         upper = gradient.run(group, weights, dw, upper)
         layer = group[0].layer
         if layer and desc.dropout > 0:
-            kept = workspace.arrays[f"kept_l{layer}"].reshape(-1)
-            drop(upper, upper, Matrix(kept, steps.rows, 0, upper.stride), desc)
+            drop(upper, upper, input_grid(workspace.arrays[f"kept_l{layer}"]), steps, desc)
     return dx, dhx, dcx, dw
 
 
@@ -61,27 +62,32 @@ class _Gradient:
         self.desc, self.workspace, self.steps, self.memory = desc, workspace, workspace.steps, memory
         self.dx, self.dhx, self.dcx = dx, dhx, dcx
 
-    def run(self, group: tuple[Layer, ...], w: np.ndarray, dw: np.ndarray, dy: Matrix) -> Matrix:
+    def run(self, group: tuple[Layer, ...], w: np.ndarray, dw: np.ndarray, dy: Grid) -> Grid:
         """From dy, and the final states' gradients in dhx and dcx, to the initial states', dw, and dx, the result."""
         steps, itemsize, layer = self.steps, w.itemsize, group[0]
         sharing, is_stack = sharing_of(group, steps, itemsize), stacked(group)
         chunk = max(1, gemm.depth_block(itemsize) // max(steps.batch_size, 1))
-        held, strands, work = min(chunk, steps.seq_len) * steps.batch_size, [], 0
         runs = kept_runs(self.desc, self.workspace, group)
+        flows = []
         for number, run in enumerate(reversed(runs) if is_stack else runs):
-            dx = self._input_gradient(run.layer)
-            strands.append(self._strand(run, number if sharing.apart else 0, dy, dx, held))
-            work += run.layer.work * steps.rows.size
+            held = min(chunk, steps.seq_len) * steps.batch_size
+            flows.append(self._flow(run, number if sharing.apart else 0, dy, held))
             if is_stack:
-                dy = dx
-        team.run(
-            loop_gradient.backward, layer.kind, 2 * work, layer.cell, filled(strands, layer), len(strands), is_stack,
-            steps.starts, *sharing, chunk, steps.batch_size, w, dw, zeros(max(layer.sizes), w.dtype),
-            arange(layer.gradient_columns)
-        )
-        return strands[-1 if is_stack else 0].gradients.dx
+                dy = flows[-1].dx
+        zeros, columns = np.zeros(max(layer.sizes), w.dtype), row_numbers(layer.gradient_columns)
+        for first, last in calls(group, steps, chunk):  # counted from the end
+            parts = [flow.run.part(steps, steps.seq_len - last, steps.seq_len - first) for flow in flows]
+            strands = [flow.strand(part, self.steps) for flow, part in zip(flows, parts, strict=True)]
+            team.run(
+                loop_gradient.backward, layer.kind, 2 * sum(flow.work(part) for flow, part in zip(flows, parts, strict=True)),
+                layer.cell, filled(strands, layer), len(strands), is_stack, *sharing, chunk, steps.batch_size, first == 0,
+                w, dw, zeros, columns
+            )
+        if len(flows) == 2 and not is_stack:
+            _add(flows[0].dx, flows[1].dx, steps, layer)
+        return flows[-1 if is_stack else 0].dx
 
-    def _input_gradient(self, layer: Layer) -> Matrix:
+    def _input_gradient(self, layer: Layer) -> Grid:
         """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""
         width = self.desc.layer_input_size(layer.layer)
         shape = self.steps.seq_len, self.steps.batch_size, width
@@ -89,39 +95,77 @@ class _Gradient:
             dx = self.memory.take("dinput_reverse", shape, self.dx.dtype)
         else:
             dx = self.memory.take(f"dinput_{layer.layer % 3}", shape, self.dx.dtype) if layer.layer else self.dx
-        return Matrix(dx.reshape(-1), self.steps.rows, 0, width)
+        return Grid(dx.reshape(-1), 0, width)
 
-    def _strand(self, run: Run, room: int, dy: Matrix, dx: Matrix, held: int) -> loop_gradient.StrandBack:
-        layer, steps, desc, batch = run.layer, self.steps, self.desc, self.steps.batch_size
-        index, sizes, width = layer.index, layer.sizes, layer.gradient_columns
-        states, places = states_of(run, steps), _places(desc, index, team.wanted_size())
-        gates = Matrix(run.gates.reshape(-1), steps.rows, 0, layer.columns)
-        carry = Matrix(self.dhx.reshape(-1), steps.batch, index * batch * desc.output_size, desc.output_size)
-        dcells = Matrix(dy.data, steps.batch, 0, 0)
+    def _flow(self, run: Run, room: int, dy: Grid, held: int) -> _Flow:
+        """What flows back through a pseudo-layer; those that are not apart work in one room, after another."""
+        layer, desc, batch = run.layer, self.desc, self.steps.batch_size
+        sizes, width, index = layer.sizes, layer.gradient_columns, layer.index
+
+        def take(name: str, size: int) -> np.ndarray:
+            return self.memory.take(f"{name}_{room}", (size,), self.dx.dtype)
+
+        carry = Grid(self.dhx.reshape(-1), index * batch * desc.output_size, desc.output_size)
+        dcells = Grid(dy.data, 0, 0)
         if desc.has_cell:
-            dcells = Matrix(self.dcx.reshape(-1), steps.batch, index * batch * desc.hidden_size, desc.hidden_size)
+            dcells = Grid(self.dcx.reshape(-1), index * batch * desc.hidden_size, desc.hidden_size)
+        places = _places(desc, index, team.wanted_size())
+        return _Flow(
+            run, dy._replace(start=run.units.start), self._input_gradient(layer),
+            Grid(take("dgates", held * width), 0, width), Grid(take("doutput", batch * sizes.hidden), 0, sizes.hidden),
+            carry, dcells, take("work", places[-1]), places
+        )
+
+
+class _Flow(NamedTuple):
+    """What flows back through a pseudo-layer: the gradients of its output, input and gates (of a chunk of steps), of a
+    step's output units, hidden states and cells; and room to work in."""
+
+    run: Run
+    dy: Grid
+    dx: Grid
+    gates: Grid
+    output: Grid
+    hidden: Grid
+    cells: Grid
+    room: np.ndarray
+    places: np.ndarray
+
+    def work(self, part: Part) -> int:
+        """Multiply-adds of a part, without those of the weights' gradients."""
+        return self.run.layer.work * part.count
+
+    def strand(self, part: Part, steps: Steps) -> loop_gradient.StrandBack:
+        """A part of the steps, for a kernel."""
+        run, layer = self.run, self.run.layer
+        gates, states = run.gate_rows(part, steps, steps.batch_size), run.states(part)
+        behind = Grid(self.gates.data, -part.first * steps.batch_size * self.gates.stride, self.gates.stride)
         gradients = loop_gradient.Gradients(
-            dy._replace(start=run.units.start), dx,
-            Matrix(self._take("dgates", held * width, room), steps.rows, 0, width),
-            Matrix(self._take("doutput", batch * sizes.hidden, room), steps.batch, 0, sizes.hidden), carry, dcells
+            self.dy.at(part.rows), self.dx.at(part.rows), behind.at(part.rows), self.output.at(part.batch),
+            self.hidden.at(part.batch), self.cells.at(part.batch)
         )
+        # What the products of the forward pass multiplied.
+        _, second = protocol.second_slots(layer.cell) or (0, 0)
+        last = gates.stride - layer.sizes.hidden
+        sources = run.source.at(part.rows), states.hidden, _moved(gates, second), _moved(gates, last)
         return loop_gradient.StrandBack(
-            layer.direction == 1, sizes, layer.products, self._sources(run, gates, states), gates, states, gradients,
-            self._take("work", places[-1], room), places
+            layer.direction == 1, layer.sizes, part.starts, layer.products, sources, gates, states, gradients, self.room,
+            self.places
         )
 
-    def _take(self, name: str, size: int, room: int) -> np.ndarray:
-        """Memory of this name in one of the rooms: strands that are not apart work in one, after another."""
-        return self.memory.take(f"{name}_{room}", (size,), self.dx.dtype)
 
-    def _sources(self, run: Run, gates: Matrix, states: loop.States) -> tuple[Matrix, ...]:
-        """What the products of the forward pass multiplied."""
-        _, second = protocol.second_slots(run.layer.cell) or (0, 0)
-        last = gates.stride - self.desc.hidden_size
-        return run.source, states.hidden, gates._replace(start=second), gates._replace(start=last)
+def _moved(matrix: Matrix, columns: int) -> Matrix:
+    return matrix._replace(start=matrix.start + columns)
 
 
-@lru_cache
+def _add(target: Grid, addend: Grid, steps: Steps, layer: Layer) -> None:
+    """target += addend, the valid rows."""
+    for part in steps.parts():
+        work = part.count * target.stride
+        team.run(loop_gradient.add_rows, layer.kind, work, target.at(part.rows), addend.at(part.rows), part.count)
+
+
+@lru_cache(4 * DESCRIPTORS)
 def _places(desc: RNNDescriptor, index: int, threads: int) -> np.ndarray:
     layer = layers_of(desc)[index]
     return weight_gradient.places_of(layer.products, layer.gradient_columns, threads, desc.np_dtype.itemsize)

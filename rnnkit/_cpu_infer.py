@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from rnnkit._cpu_layer import arange, dense, groups_of, layers_of, pack, zeros
-from rnnkit._cpu_run import Run, clear_padding, input_matrix, outer, outputs_of, run_group
+from rnnkit._cpu_layer import DESCRIPTORS, dense, groups_of, layers_of, pack
+from rnnkit._cpu_run import Grid, Run, clear_padding, input_grid, outer, outputs_of, run_group
 from rnnkit._cpu_sharing import chunk_of, piece_of, rows_for_pieces, sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import stack, team
-from rnnkit.kernels.matrix import Matrix
-from rnnkit.steps import Steps, steps_of
+from rnnkit.steps import Steps, row_numbers, steps_of
 from rnnkit.workspace import Memory
 
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
@@ -28,7 +27,7 @@ class Inference:
         first = layers_of(desc)[0]
         dtype = self.weights.dtype
         self._kind, self._columns, self._no_cells = first.kind, first.columns, np.empty((0, 0, 0), dtype)
-        zero = zeros(desc.hidden_size, dtype)
+        zero = np.zeros(desc.hidden_size, dtype)
         self._rows_for_pieces, self._piece = rows_for_pieces(first, dtype.itemsize), piece_of(dtype.itemsize)
         self._fixed = first.cell, first.sizes, _places_of_layers(desc), self.weights, zero
 
@@ -46,7 +45,7 @@ class Inference:
         work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
         team.run(
             stack.step_stack, self._kind, work, *self._fixed, piece, dense(x), hx, cx if desc.has_cell else cy, hy, cy,
-            np.empty(batch * self._columns, dtype), arange(batch)
+            np.empty(batch * self._columns, dtype), row_numbers(batch)
         )
         return hy[-1], hy, cy if desc.has_cell else None
 
@@ -58,11 +57,15 @@ class Inference:
         """
         desc, directions = self._desc, self._desc.num_directions
         hidden = np.empty((steps.seq_len + directions, steps.batch_size, directions * desc.output_size), x.dtype)
-        with self._memory.lend() as memory:
+        call = object()
+        try:
+            memory = self._memory.borrow(call)
             for first, last in self._spans(steps):
                 part = steps if last - first == steps.seq_len else _part(steps, first, last)
-                out, source = hidden[first : last + directions], input_matrix(x[first:last], part)
+                out, source = hidden[first : last + directions], input_grid(x[first:last])
                 hx, cx = self._run(source, hx, cx, part, out, memory)
+        finally:
+            self._memory.borrowers.discard(call)
         clear_padding(hidden, steps, 1)
         return hidden[1 : steps.seq_len + 1], hx, cx
 
@@ -76,7 +79,7 @@ class Inference:
             yield first, min(first + span, steps.seq_len)
 
     def _run(
-        self, below: Matrix, hx: Any, cx: Any, steps: Steps, out: np.ndarray, memory: Memory
+        self, below: Grid, hx: Any, cx: Any, steps: Steps, out: np.ndarray, memory: Memory
     ) -> tuple[np.ndarray, Any]:
         """Run all layers over the steps, from what is `below` the first into `out`; returns hy and cy."""
         desc, states = self._desc, outer(self._desc, hx, cx, steps.batch_size)
@@ -89,14 +92,13 @@ class Inference:
             for number, layer in enumerate(group):
                 if layer.direction == 0:
                     hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
-                    source, below = below, outputs_of(hidden, steps)
-                rows = steps.passing_cells[layer.direction]
-                runs.append(Run(layer, source, hidden, gates[number % rooms], cells[number], rows))
+                    source, below = below, outputs_of(hidden)
+                runs.append(Run(layer, source, hidden, gates[number % rooms], cells[number], passing=True))
             run_group(runs, self.weights, steps, sharing, states)
         return states.hy, states.cy
 
 
-@cache
+@lru_cache(DESCRIPTORS)
 def _places_of_layers(desc: RNNDescriptor) -> np.ndarray:
     return np.stack([layer.places for layer in layers_of(desc)])
 

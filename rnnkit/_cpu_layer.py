@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,12 @@ from rnnkit.kernels.lstm import LSTM
 from rnnkit.kernels.products import Product, pack_layer, places_of
 from rnnkit.kernels.tile import provide
 from rnnkit.kernels.vanilla import Vanilla
+from rnnkit.steps import row_numbers
 from rnnkit.weights import weight_layout
 from rnnkit.workspace import Memory, gate_slots
+
+DESCRIPTORS = 64
+"""Networks of which is kept what follows from the descriptor alone."""
 
 _MOVE = 32  # multiply-adds in the time that packing a number takes
 
@@ -57,7 +61,7 @@ class Layer(NamedTuple):
         return projection.first + projection.rows.size if projection.gates else self.columns
 
 
-@cache
+@lru_cache(DESCRIPTORS)
 def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
     """The pseudo-layers."""
     cell, slots = _cell(desc), gate_slots(desc)
@@ -75,7 +79,7 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
     return tuple(result)
 
 
-@cache
+@lru_cache(DESCRIPTORS)
 def groups_of(desc: RNNDescriptor, dropping: bool = False) -> tuple[tuple[Layer, ...], ...]:
     """The pseudo-layers that run in one call of a kernel, from the lowest to the highest: the directions of a layer, or
     two layers of one direction, if nothing is dropped between them."""
@@ -113,7 +117,7 @@ def _products(cell: Any, sizes: loop.Sizes, slots: int, starts: dict[str, int], 
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind the gates, in place of what it multiplied.
     column = (slots - 1) * sizes.hidden
-    yield Product(column, arange(rows), projection, 0, rows, min(rows, 1), depth, -1)
+    yield Product(column, row_numbers(rows), projection, 0, rows, min(rows, 1), depth, -1)
 
 
 def _cell(desc: RNNDescriptor) -> Any:
@@ -133,13 +137,13 @@ def flat(array: np.ndarray) -> np.ndarray:
 
 
 def dense(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy, as the kernels take it: C-contiguous, aligned, and of a writeable type.
+    """The array, or a copy, as the kernels take it: no subclass, C-contiguous, aligned, and of a writeable type.
 
     Kernels never write what they are given to read, but a read-only array would be another type to Numba.
     """
-    if array.flags.carray:
+    if type(array) is np.ndarray and array.flags.carray:
         return array
-    array = np.require(array, requirements=["C", "A"])
+    array = np.require(np.asarray(array), requirements=["C", "A"])
     return array if array.flags.writeable else np.asarray(_Writeable(array))
 
 
@@ -162,15 +166,5 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
                 provide(w.dtype, product.gates)
         work = _MOVE * int(layer.places[-1] - layer.places[0])
         most = max(product.rows.size for product in layer.products)
-        team.run(pack_layer, layer.kind, work, layer.products, w, arange(most), packed, layer.places)
+        team.run(pack_layer, layer.kind, work, layer.products, w, row_numbers(most), packed, layer.places)
     return packed
-
-
-@cache
-def zeros(size: int, dtype: np.dtype) -> np.ndarray:
-    return np.zeros(size, dtype)
-
-
-@cache
-def arange(size: int) -> np.ndarray:
-    return np.arange(size)

@@ -1,31 +1,43 @@
-"""Running pseudo-layers on NumPy arrays: what they read, what they write, and the call of the kernel."""
+"""Running pseudo-layers on NumPy arrays: what they read, what they write, and the calls of the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit._cpu_layer import Layer, filled, flat, stacked, zeros
-from rnnkit._cpu_sharing import Sharing, chunk_of
+from rnnkit._cpu_layer import Layer, filled, flat, stacked
+from rnnkit._cpu_sharing import Sharing, chunk_of, steps_of_call
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout, loop, team
 from rnnkit.kernels.matrix import Matrix
-from rnnkit.steps import CellRows, Steps
+from rnnkit.steps import Index, Part, Rows, Steps
 from rnnkit.workspace import Workspace
+
+
+class Grid(NamedTuple):
+    """A flat array in rows: row r stands at data[start + r*stride:]."""
+
+    data: np.ndarray
+    start: int
+    stride: int
+
+    def at(self, rows: Rows) -> Matrix:
+        """The rows of these numbers, for a kernel."""
+        return Matrix(self.data, rows.numbers, self.start + rows.shift * self.stride, self.stride)
 
 
 class Run(NamedTuple):
     """A pseudo-layer with what it reads and what it writes: hidden states (T + D, N, D*P), gates (steps that are held,
-    N, columns) and cells, whose rows are (T + D, N, H), or (2, N, H) where they are not kept."""
+    N, columns) and cells (T + D, N, H), or (2, N, H) where they are not kept (`passing`)."""
 
     layer: Layer
-    source: Matrix
+    source: Grid
     hidden: np.ndarray
     gates: np.ndarray
     cells: np.ndarray
-    cell_rows: CellRows
+    passing: bool
 
     @property
     def units(self) -> slice:
@@ -33,35 +45,55 @@ class Run(NamedTuple):
         size = self.layer.sizes.output
         return slice(self.layer.direction * size, (self.layer.direction + 1) * size)
 
+    def part(self, steps: Steps, first: int, last: int) -> Part:
+        """The steps that come first..last on its way through the sequence."""
+        if self.layer.direction == 1:
+            first, last = steps.seq_len - last, steps.seq_len - first
+        return steps.part(first, last)
+
+    def ends(self, steps: Steps) -> tuple[Index, Index, Index, Index]:
+        """Where the initial and the final hidden state, the initial and the final cell stand."""
+        direction = self.layer.direction
+        hidden = steps.initial[direction], steps.final[direction]
+        cells = (steps.passing_ends if direction == 0 else steps.passing_ends[::-1]) if self.passing else hidden
+        return *hidden, *cells
+
+    def gate_rows(self, part: Part, steps: Steps, batch_size: int) -> Matrix:
+        """The gates of a part: of all steps in a row, or from the first of the part on."""
+        width = self.layer.columns
+        held = Grid(self.gates.ravel(), 0 if len(self.gates) == steps.seq_len else -part.first * batch_size * width, width)
+        return held.at(part.rows)
+
+    def states(self, part: Part) -> loop.States:
+        """The states before and after each step of a part."""
+        direction, stride = self.layer.direction, self.hidden.shape[2]
+        hidden = Grid(self.hidden.ravel(), self.units.start, stride)
+        cells = Grid(self.cells.ravel(), 0, self.cells.shape[-1])
+        before, after = part.passing if direction == 0 else part.passing[::-1]
+        if not self.passing:
+            before, after = part.previous[direction], part.states
+        return loop.States(hidden.at(part.previous[direction]), hidden.at(part.states), cells.at(before), cells.at(after))
+
 
 def kept_runs(desc: RNNDescriptor, workspace: Workspace, group: tuple[Layer, ...]) -> list[Run]:
     """A group of pseudo-layers in training: the places in the workspace, which backward reads again."""
-    arrays, steps, runs = workspace.arrays, workspace.steps, []
+    arrays, runs = workspace.arrays, []
     for layer in group:
         if layer.direction == 0:  # both directions read one source: an input that is to be copied is copied once
             source = _kept_source(desc, workspace, layer.layer)
-        cells = arrays[f"cell_{layer.index}"] if desc.has_cell else zeros(0, desc.np_dtype)
+        cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
         hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
-        runs.append(Run(layer, source, hidden, gates, cells, steps.kept_cells[layer.direction]))
+        runs.append(Run(layer, source, hidden, gates, cells, passing=False))
     return runs
 
 
-def _kept_source(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Matrix:
+def _kept_source(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Grid:
     """What W of a layer multiplies: the input, or the outputs of the layer below as dropout left them."""
     if layer == 0:
-        return input_matrix(workspace.x, workspace.steps)
+        return input_grid(workspace.x)
     if desc.dropout > 0:
-        return input_matrix(workspace.arrays[f"input_l{layer}"], workspace.steps)
-    return outputs_of(workspace.arrays[f"hidden_l{layer - 1}"], workspace.steps)
-
-
-def states_of(run: Run, steps: Steps) -> loop.States:
-    start, stride = run.units.start, run.hidden.shape[2]
-    hidden, cells, size = run.hidden.ravel(), run.cells.ravel(), run.cells.shape[-1]
-    return loop.States(
-        Matrix(hidden, steps.previous[run.layer.direction], start, stride), Matrix(hidden, steps.states, start, stride),
-        Matrix(cells, run.cell_rows.before, 0, size), Matrix(cells, run.cell_rows.after, 0, size)
-    )
+        return input_grid(workspace.arrays[f"input_l{layer}"])
+    return outputs_of(workspace.arrays[f"hidden_l{layer - 1}"])
 
 
 class Outer(NamedTuple):
@@ -82,26 +114,41 @@ def outer(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> Outer:
 
 def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sharing, states: Outer) -> None:
     """Run a group of pseudo-layers over all steps, from their initial to their final states."""
-    work, strands, group = 0, [], [run.layer for run in runs]
     for run in runs:
-        layer, initial = run.layer, steps.initial[run.layer.direction]
-        run.hidden[(*initial, run.units)] = 0 if states.hx is None else states.hx[layer.index]
+        initial, _, initial_cells, _ = run.ends(steps)
+        run.hidden[(*initial, run.units)] = 0 if states.hx is None else states.hx[run.layer.index]
         if states.cy is not None:
-            run.cells[run.cell_rows.initial] = 0 if states.cx is None else states.cx[layer.index]
-        gates = Matrix(run.gates.ravel(), steps.rows, 0, layer.columns)
-        own = states_of(run, steps)
-        strands.append(loop.Strand(layer.direction == 1, layer.sizes, run.source, layer.places, gates, own))
-        work += layer.work * steps.rows.size
-    team.run(
-        loop.forward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), stacked(group), steps.starts,
-        *sharing, chunk_of(group, steps.batch_size), packed, zeros(layer.sizes.hidden, packed.dtype),
-        len(run.gates), steps.batch_size
-    )
+            run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
+    group, batch_size = [run.layer for run in runs], steps.batch_size
+    layer, zeros = group[0], np.zeros(group[0].sizes.hidden, packed.dtype)
+    chunk = chunk_of(group, batch_size)
+    for first, last in calls(group, steps, chunk):
+        strands, work = [], 0
+        for run in runs:
+            part = run.part(steps, first, last)
+            gates, own = run.gate_rows(part, steps, batch_size), run.states(part)
+            x, places = run.source.at(part.rows), run.layer.places
+            strands.append(loop.Strand(run.layer.direction == 1, run.layer.sizes, part.starts, x, places, gates, own))
+            work += run.layer.work * part.count
+        team.run(
+            loop.forward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), stacked(group), *sharing,
+            chunk, packed, zeros, len(runs[0].gates), batch_size
+        )
     for run in runs:
-        index, final = run.layer.index, steps.final[run.layer.direction]
-        states.hy[index] = run.hidden[(*final, run.units)]
+        _, final, _, final_cells = run.ends(steps)
+        states.hy[run.layer.index] = run.hidden[(*final, run.units)]
         if states.cy is not None:
-            states.cy[index] = run.cells[run.cell_rows.final]
+            states.cy[run.layer.index] = run.cells[final_cells]
+
+
+def calls(group: Sequence[Layer], steps: Steps, chunk: int) -> Iterator[tuple[int, int]]:
+    """[first, last) of the steps, in the order in which they are worked on, of each call of a kernel.
+
+    Between two calls Python runs what is to be run on a signal: an interrupt need not wait for the last step.
+    """
+    count = steps_of_call(group, steps.batch_size, chunk)
+    for first in range(0, max(steps.seq_len, 1), count):
+        yield first, min(first + count, steps.seq_len)
 
 
 def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
@@ -111,18 +158,22 @@ def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
             array[steps.lengths[n] + first : steps.seq_len + first, n] = 0
 
 
-def input_matrix(x: np.ndarray, steps: Steps) -> Matrix:
-    return Matrix(flat(x), steps.rows, 0, x.shape[-1])
+def input_grid(x: np.ndarray) -> Grid:
+    """An array (T, N, width), a copy of it where it is not contiguous."""
+    return Grid(flat(x), 0, x.shape[-1])
 
 
-def outputs_of(hidden: np.ndarray, steps: Steps) -> Matrix:
+def outputs_of(hidden: np.ndarray) -> Grid:
     """What a layer puts out, (T + D, N, D*P), for the layer above to read."""
-    return Matrix(hidden.reshape(-1), steps.states, 0, hidden.shape[2])
+    _, batch_size, width = hidden.shape
+    return Grid(hidden.reshape(-1), batch_size * width, width)
 
 
-def drop(source: Matrix, target: Matrix, kept: Matrix, desc: RNNDescriptor) -> Matrix:
+def drop(source: Grid, target: Grid, kept: Grid, steps: Steps, desc: RNNDescriptor) -> Grid:
     """Write `source`, or its gradient, with dropout applied into `target`, and return that."""
     scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
-    count, width = target.rows.size, target.stride
-    team.run(dropout.drop, desc.dtype, count * width, target, source, kept, scale, count, width)
+    for part in steps.parts():
+        count, width = part.count, target.stride
+        matrices = (grid.at(part.rows) for grid in (target, source, kept))
+        team.run(dropout.drop, desc.dtype, count * width, *matrices, scale, count, width)
     return target

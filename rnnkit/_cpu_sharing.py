@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rnnkit._cpu_layer import Layer, arange, stacked
+from rnnkit._cpu_layer import Layer, stacked
 from rnnkit.kernels import team
 from rnnkit.kernels.simd import VECTOR_BYTES
-from rnnkit.steps import Steps
+from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
@@ -28,6 +28,7 @@ _PIECE_WORK = 1 << 19  # multiply-adds in a step that make up a piece, about 5 u
 # to 1.0, with fewer spans up to 1.1; where they share out rows, 0.85 to 0.98 with T = 200 to 1000, but up to 1.07 with
 # T = 50 and up to 1.16 where one layer has 0.64 of the work (LSTM and GRU, H = 64 to 256, Zen 3).
 _ABREAST_BY_UNITS, _ABREAST_BY_ROWS = (6, 8, 0.66), (48, 16, 0.55)
+_CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an interrupt waits no longer
 
 
 class Sharing(NamedTuple):
@@ -43,7 +44,7 @@ def sharing_of(group: tuple[Layer, ...], steps: Steps, itemsize: int) -> Sharing
     """How the threads share out a group of pseudo-layers."""
     threads, batch, layer = team.wanted_size(), max(steps.batch_size, 1), group[0]
     if threads > 1 and steps.batch_size >= rows_for_pieces(layer, itemsize):
-        return Sharing(arange(0), piece_of(itemsize), False, 1)
+        return Sharing(row_numbers(0), piece_of(itemsize), False, 1)
     if not stacked(group):
         own_threads = threads // len(group) if threads % len(group) == 0 else threads
         return Sharing(_bounds(layer, steps, itemsize, own_threads), 0, True, 1)
@@ -66,7 +67,7 @@ def _bounds(layer: Layer, steps: Steps, itemsize: int, threads: int) -> np.ndarr
     batch, weights = steps.batch_size, layer.recurrent_weights * itemsize
     rows = -(-batch // threads) * threads
     if weights > (_CACHED_BYTES if batch >= _ROWS * threads else _LIGHT_BYTES) or rows * 8 > batch * 9:
-        return arange(0)
+        return row_numbers(0)
     return steps.bounds(threads)
 
 
@@ -74,6 +75,14 @@ def chunk_of(group: Sequence[Layer], batch_size: int) -> int:
     """Steps whose gates are worked on at a time, forward, by all the pseudo-layers that are at work."""
     columns = group[0].columns * (1 if stacked(group) else len(group))
     return max(1, _CHUNK_BYTES // (columns * max(batch_size, 1) * 4))
+
+
+def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
+    """Steps that a call of a kernel runs: whole chunks, or less where even one has more rows than are listed."""
+    batch = max(batch_size, 1)
+    listed = max(LISTED_ROWS // batch, 1)
+    brief = _CALL_WORK // (sum(layer.work for layer in group) * batch)
+    return min(max(brief // chunk, 1) * chunk, listed // chunk * chunk or listed)
 
 
 def rows_for_pieces(layer: Layer, itemsize: int) -> float:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a call: each raises or returns None, and none converts.
+"""Checks of the arguments of a call: each raises or returns None, and none converts but `lengths`.
 
 Each takes the name of the calling function first, for its message.  An argument that is as it must be costs a few
 attribute comparisons; only a call that fails them pays for finding out why.
@@ -51,7 +51,7 @@ def same_place(function: str, name: str, value: Any, like: Any) -> None:
     """Check that a value is an array, of the library of another one and on its device."""
     library = library_of(like)
     if library_of(value) is None:
-        raise wrong_type(function, name, f"a {library.__name__}.ndarray", value)
+        raise _no_array(function, name, f"a {library.__name__}.ndarray", value)
     if library_of(value) is not library:
         cure = f"move it with cupy.{'asnumpy' if library is np else 'asarray'}"
         raise wrong_type(function, name, f"a {library.__name__}.ndarray as the others are", value, cure)
@@ -76,10 +76,11 @@ def weight_gradient(function: str, dw: Any, desc: RNNDescriptor, like: Any) -> N
         raise ValueError(message(function, "dw", "be writeable", "a read-only array"))
 
 
-def separate(function: str, dw: Any, w: Any) -> None:
-    """Check that adding to the gradient does not change the weights."""
-    if dw is not None and library_of(w).may_share_memory(dw, w):
-        raise ValueError(message(function, "dw", "have memory of its own", "the memory of w"))
+def separate(function: str, dw: Any, **inputs: Any) -> None:
+    """Check that adding to the gradient changes none of the inputs; None is not given."""
+    for name, array in inputs.items() if dw is not None else ():
+        if array is not None and library_of(dw).may_share_memory(dw, array):
+            raise ValueError(message(function, "dw", "have memory of its own", f"the memory of {name}"))
 
 
 def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, like: Any = None) -> None:
@@ -88,7 +89,7 @@ def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, li
     if usual and x.ndim == len(dims) and x.shape[-1] == desc.input_size:
         return
     if like is None and library_of(x) is None:
-        raise wrong_type(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
+        raise _no_array(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
     array(function, "x", x, (None,) * (len(dims) - 1) + (desc.input_size,), dims, desc, x if like is None else like)
 
 
@@ -132,13 +133,19 @@ def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescri
         array(function, "dy", value, shape, ("seq_len", "batch_size", f"num_directions*{size}"), desc, like)
 
 
-def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> None:
-    """Check the lengths of a batch: an integer array or sequence on the host, each 0..seq_len; None is all seq_len."""
+def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray | None:
+    """Check the lengths of a batch: an integer array or sequence on the host, each 0..seq_len; None is all seq_len.
+
+    Returns a copy (N,) int64: what is checked is what is used.
+    """
     if value is None:
-        return
-    if not isinstance(value, (ndarray, Sequence)) or isinstance(value, (str, bytes)):
-        raise wrong_type(function, "lengths", "None or an integer array on the host", value)
-    found = np.asarray(value)
+        return None
+    if library_of(value) is not np and (isinstance(value, (ndarray, str, bytes)) or not isinstance(value, Sequence)):
+        raise _no_array(function, "lengths", "None or an integer array on the host", value)
+    try:
+        found = np.array(value)
+    except ValueError as error:  # rows of different length
+        raise TypeError(message(function, "lengths", "hold integers", f"a ragged sequence ({error})")) from None
     if found.dtype.kind not in "iu" and found.size:
         raise TypeError(message(function, "lengths", "hold integers", f"dtype {found.dtype}"))
     if found.shape != (batch_size,):
@@ -147,6 +154,7 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> None:
     if outside.size:
         first = int(outside[0])
         raise ValueError(message(function, f"lengths[{first}]", f"be in 0..seq_len={seq_len}", found[first]))
+    return found.astype(np.int64, copy=False)
 
 
 def seed(function: str, value: Any) -> None:
@@ -157,6 +165,15 @@ def seed(function: str, value: Any) -> None:
         raise wrong_type(function, "seed", "None or an int", value)
     if not 0 <= value <= MAX_SEED:
         raise ValueError(message(function, "seed", f"be in 0..{MAX_SEED}", value))
+
+
+def _no_array(function: str, name: str, expected: str, value: Any) -> TypeError:
+    cure = ""
+    if isinstance(value, ndarray):
+        cure = f"a subclass is taken for no array but for what it means beside: give numpy.asarray({name})"
+        if isinstance(value, np.ma.MaskedArray):
+            cure = f"a mask is not looked at: give {name}.filled(0), and lengths for padding"
+    return wrong_type(function, name, expected, value, cure)
 
 
 def _describe(value: Any) -> str:

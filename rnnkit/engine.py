@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit import checks
+from rnnkit import checks, forking
 from rnnkit.arrays import library_of, place_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import message, wrong_type
-from rnnkit.steps import steps_of
+from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Workspace, check_workspace
 
 
@@ -49,22 +49,25 @@ def backend(function: str, desc: RNNDescriptor, array: Any) -> ModuleType:
             expected = f"be {' or '.join(HOST_DTYPES)} on NumPy arrays"
             cure = "half precision runs on a GPU: move the arrays with cupy.asarray"
             raise TypeError(message(function, "desc.dtype", expected, desc.dtype, cure))
-        from rnnkit import _cpu
-
+        with forking.importing:
+            from rnnkit import _cpu
         return _cpu
-    from rnnkit import _gpu
-
+    with forking.importing:
+        from rnnkit import _gpu
     _gpu.check(function, desc)
     return _gpu
 
 
-def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any, like: Any = None) -> None:
-    """Check what forward and infer have in common, beside the weights; x says where the others are, or `like` does."""
+def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any, like: Any = None) -> Steps:
+    """Check what forward and infer have in common, beside the weights; x says where the others are, or `like` does.
+
+    Returns the steps of the batch.
+    """
     checks.inputs(function, x, checks.SEQUENCE_DIMS, desc, like)
     seq_len, batch_size, _ = x.shape
     checks.hidden(function, "hx", hx, batch_size, desc, x)
     checks.cell(function, "cx", cx, batch_size, desc, x)
-    checks.lengths(function, lengths, seq_len, batch_size)
+    return steps_of(seq_len, batch_size, checks.lengths(function, lengths, seq_len, batch_size))
 
 
 def forward(
@@ -128,31 +131,37 @@ def forward(
     ((7, 4, 5), (2, 4, 5), (2, 4, 5))
     """
     checks.descriptor("forward", desc)
-    check_call("forward", desc, x, hx, cx, lengths)
+    steps = check_call("forward", desc, x, hx, cx, lengths)
     checks.weights("forward", w, desc, x)
     checks.seed("forward", seed)
     chosen = backend("forward", desc, x)
     if workspace is not None:
-        _check_reuse(workspace, x)
+        _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
     if desc.dropout == 0:
         seed = None
     elif seed is None:
         seed = secrets.randbits(64)
-    memory = chosen.Memory() if workspace is None else workspace.memory
-    filled = Workspace(desc, x, steps_of(*x.shape[:2], lengths), memory, seed)
-    return Forward(*chosen.forward(desc, w, hx, cx, filled), filled)
+    memory, call = chosen.Memory() if workspace is None else workspace.memory, object()
+    try:
+        memory.renew(call)
+        filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, steps, memory, seed)
+        return Forward(*chosen.forward(desc, w, hx, cx, filled), filled)
+    finally:
+        memory.calls.discard(call)
 
 
-def _check_reuse(workspace: Any, x: Any) -> None:
+def _check_reuse(workspace: Any, **inputs: Any) -> None:
     """Check a workspace whose memory forward is to use again."""
     if not isinstance(workspace, Workspace):
         raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
+    x = inputs["x"]
     if place_of(workspace.x) != place_of(x):
         expected = f"be on {place_of(x)} as x is"
         raise ValueError(message("forward", "workspace", expected, f"one on {place_of(workspace.x)}"))
-    if workspace.memory.holds(x):
-        expected = "not view the workspace, whose memory is used again"
-        raise ValueError(message("forward", "x", expected, "a view of it", "give a copy, or another workspace"))
+    for name, array in inputs.items():
+        if array is not None and workspace.memory.holds(array):
+            expected = "not view the workspace, whose memory is used again"
+            raise ValueError(message("forward", name, expected, "a view of it", "give a copy, or another workspace"))
 
 
 def backward(
@@ -218,8 +227,15 @@ def backward(
     checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
     checks.cell("backward", "dcy", dcy, batch_size, desc, x)
     checks.weight_gradient("backward", dw, desc, x)
-    checks.separate("backward", dw, w)
-    return Backward(*backend("backward", desc, x).backward(desc, w, workspace, dy, dhy, dcy, dw))
+    if dw is not None and workspace.memory.holds(dw):
+        raise ValueError(message("backward", "dw", "have memory of its own", "the memory of the workspace"))
+    checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
+    chosen, call = backend("backward", desc, x), object()
+    try:
+        workspace.memory.read("backward", call, workspace.generation)
+        return Backward(*chosen.backward(desc, w, workspace, dy, dhy, dcy, dw))
+    finally:
+        workspace.memory.calls.discard(call)
 
 
 def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
@@ -260,7 +276,7 @@ def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *
     (7, 4, 10)
     """
     checks.descriptor("infer", desc)
-    check_call("infer", desc, x, hx, cx, lengths)
+    steps = check_call("infer", desc, x, hx, cx, lengths)
     checks.weights("infer", w, desc, x)
     network = backend("infer", desc, x).Inference(desc, w)
-    return Infer(*network.infer(x, hx, cx, steps_of(*x.shape[:2], lengths)))
+    return Infer(*network.infer(x, hx, cx, steps))

@@ -9,7 +9,6 @@ from rnnkit.arrays import library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import message, wrong_type
-from rnnkit.steps import steps_of
 
 
 class Plan:
@@ -52,8 +51,8 @@ class Plan:
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
-        check_call("infer", self.desc, x, hx, cx, lengths, self._network.weights)
-        return Infer(*self._network.infer(x, hx, cx, steps_of(*x.shape[:2], lengths)))
+        steps = check_call("infer", self.desc, x, hx, cx, lengths, self._network.weights)
+        return Infer(*self._network.infer(x, hx, cx, steps))
 
     def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.

@@ -1,55 +1,120 @@
-"""Which rows of a batch run at which step: the one place where lengths turn into row numbers."""
+"""Which rows of a batch run at which step: the one place where lengths turn into row numbers.
+
+Where sequences differ in length, row numbers are listed for all steps. Where they do not, they are arithmetic: the
+numbers of a few steps serve for all of them, shifted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.lazy import lazy
+
 Index = tuple[Any, Any]
 """Which of the states (..., N, size) are meant, one for each sequence: a step or steps, and the sequences."""
+
+LISTED_ROWS = 1 << 16
+"""Row numbers that are kept between calls."""
 
 _ALL = slice(None)
 
 
-class CellRows(NamedTuple):
-    """Rows of the cell states before and after each step, and where among (..., N, H) each sequence begins and ends."""
+class Rows(NamedTuple):
+    """Row numbers of some positions: those of the list, plus `shift`."""
 
-    before: np.ndarray
-    after: np.ndarray
-    initial: Index
-    final: Index
+    numbers: np.ndarray
+    shift: int = 0
+
+
+class Part(NamedTuple):
+    """The steps first..last of a batch, as kernels are told of them: positions (t, n), t by t, within a step the longest
+    sequences first.
+
+    Row numbers are those of arrays (T, N, ...), named `rows`, of arrays (N, ...), `batch`, and of arrays with an initial
+    state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1.
+    """
+
+    first: int
+    last: int
+    starts: np.ndarray  # step first + i has the positions starts[i]:starts[i + 1]
+    rows: Rows
+    batch: Rows
+    states: Rows  # of the state after the step, in both directions
+    previous: tuple[Rows, Rows]  # of the state before the step, forward and reverse
+    passing: tuple[Rows, Rows]  # before and after the step, of states that stand in one of two places in turn, (2, N, ...)
+
+    @property
+    def count(self) -> int:
+        """Number of positions."""
+        return int(self.starts[-1] - self.starts[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The valid steps (t, n) of a batch, t by t; within a step the longest sequences first.
-
-    Row numbers are those of arrays (T, N, ...), named `rows`, and of arrays with an initial state in front and, for two
-    directions, one behind, (T + D, N, ...): there step t stands at t + 1. Arrays are int64 (number of valid steps,).
-    """
+    """The valid steps (t, n) of a batch."""
 
     seq_len: int
     batch_size: int
     lengths: np.ndarray  # (N,)
-    starts: np.ndarray  # (T + 1,): step t has the positions starts[t]:starts[t + 1]
-    rows: np.ndarray
-    batch: np.ndarray  # n
-    states: np.ndarray  # row of the state after the step, in both directions
-    previous: tuple[np.ndarray, np.ndarray]  # row of the state before the step, forward and reverse
+    padded: bool  # whether any sequence is shorter than T
+    count: int  # number of valid steps
     _bounds: dict[int, np.ndarray] = field(default_factory=dict, init=False)
 
-    @property
-    def rows_in_all(self) -> int:
-        """Rows of an array (T, N, ...), padding included."""
-        return self.seq_len * self.batch_size
+    @lazy
+    def whole(self) -> Part:
+        """All steps in one part."""
+        return self._part(0, self.seq_len)
+
+    def parts(self) -> Iterator[Part]:
+        """All steps, in parts that begin at position 0."""
+        size = self.seq_len if self.padded else LISTED_ROWS // max(self.batch_size, 1)
+        for first in range(0, self.seq_len, max(size, 1)):
+            yield self.part(first, min(first + max(size, 1), self.seq_len))
+
+    def part(self, first: int, last: int) -> Part:
+        """Return the steps first..last."""
+        return self.whole if last - first == self.seq_len else self._part(first, last)
+
+    def _part(self, first: int, last: int) -> Part:
+        size = self.batch_size
+        if self.padded:
+            starts, rows, batch, following, passing = self._listed
+            starts = starts[first : last + 1]
+            previous = Rows(rows), Rows(following)
+            return Part(first, last, starts, Rows(rows), Rows(batch), Rows(rows, size), previous, passing)
+        starts, rows, batch, passing = _regular(size, last - first)
+        moved, odd, count = first * size, first % 2 * size, rows.size
+        places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
+        previous = Rows(rows, moved), Rows(rows, moved + 2 * size)
+        return Part(first, last, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places)
+
+    @lazy
+    def _listed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Rows, Rows]]:
+        """starts, rows, batch, following (the states that the reverse direction comes from) and passing, of all steps."""
+        order = np.argsort(-self.lengths, kind="stable")
+        t, position = np.nonzero(np.arange(self.seq_len)[:, None] < self.lengths[order])
+        starts = np.searchsorted(t, np.arange(self.seq_len + 1))
+        batch = order[position]
+        following = np.where(t + 1 < self.lengths[batch], t + 2, self.seq_len + 1) * self.batch_size + batch
+        odd = t % 2 * self.batch_size
+        passing = Rows(odd + batch), Rows(self.batch_size - odd + batch)
+        return starts, t * self.batch_size + batch, batch, following, passing
 
     @property
-    def padded(self) -> bool:
-        """Whether any sequence is shorter than T."""
-        return self.rows.size < self.rows_in_all
+    def rows(self) -> np.ndarray:
+        """(count,) int64, rows of arrays (T, N, ...)."""
+        return self.whole.rows.numbers
+
+    @property
+    def longest_first(self) -> np.ndarray:
+        """The sequences that have steps, the longest first."""
+        part = self.whole
+        return part.batch.numbers[: part.starts[min(1, self.seq_len)]]
 
     def bounds(self, parts: int) -> np.ndarray:
         """Return (parts + 1,) int64 where to cut the rows of every step, so that each part has its share."""
@@ -58,16 +123,21 @@ class Steps:
             self._bounds[parts] = np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
         return self._bounds[parts]
 
-    @cached_property
+    @lazy
     def initial(self) -> tuple[Index, Index]:
         """Where the initial states stand in arrays (T + D, N, ...), forward and reverse."""
         return (0, _ALL), (self.seq_len + 1, _ALL)
 
-    @cached_property
+    @lazy
     def final(self) -> tuple[Index, Index]:
         """Where the final states stand in arrays (T + D, N, ...), forward and reverse."""
         first = np.where(self.lengths > 0, 1, self.seq_len + 1)
         return self._index(self.lengths), self._index(first)
+
+    @lazy
+    def passing_ends(self) -> tuple[Index, Index]:
+        """Where states that stand in one of two places in turn do so before the first and after the last step."""
+        return (0, _ALL), self._index(self.lengths % 2)
 
     def _index(self, place: np.ndarray) -> Index:
         """The states of all sequences, each at its own place: without padding one place, which is quicker to index."""
@@ -75,37 +145,40 @@ class Steps:
             return place, np.arange(self.batch_size)
         return int(place[0]), _ALL
 
-    @cached_property
-    def kept_cells(self) -> tuple[CellRows, CellRows]:
-        """The rows of cells that are kept for every step, (T + D, N, H), forward and reverse."""
-        return tuple(map(CellRows, self.previous, (self.states, self.states), self.initial, self.final))
 
-    @cached_property
-    def passing_cells(self) -> tuple[CellRows, CellRows]:
-        """The rows of cells that stand in one of two places in turn, (2, N, H), forward and reverse."""
-        odd = self.rows // max(self.batch_size, 1) % 2
-        here, there = odd * self.batch_size + self.batch, (1 - odd) * self.batch_size + self.batch
-        first, last = (0, _ALL), self._index(self.lengths % 2)
-        return CellRows(here, there, first, last), CellRows(there, here, last, first)
-
-
-def steps_of(seq_len: int, batch_size: int, lengths: object = None) -> Steps:
-    """Return the steps of a batch of these lengths; None is all `seq_len`."""
+def steps_of(seq_len: int, batch_size: int, lengths: np.ndarray | None = None) -> Steps:
+    """Return the steps of a batch of these lengths, (N,) int64; None is all `seq_len`."""
     if lengths is None:
-        return _full(seq_len, batch_size)
-    return _steps(seq_len, batch_size, np.array(lengths, np.int64).reshape(batch_size))
+        return _full(seq_len, batch_size) if batch_size <= LISTED_ROWS else _full.__wrapped__(seq_len, batch_size)
+    count = int(lengths.sum())
+    return Steps(seq_len, batch_size, lengths, count < seq_len * batch_size, count)
 
 
 @lru_cache(maxsize=4)  # a training loop asks for the same again and again
 def _full(seq_len: int, batch_size: int) -> Steps:
-    return _steps(seq_len, batch_size, np.full(batch_size, seq_len, np.int64))
+    return Steps(seq_len, batch_size, np.full(batch_size, seq_len), False, seq_len * batch_size)
 
 
-def _steps(seq_len: int, batch_size: int, lengths: np.ndarray) -> Steps:
-    order = np.argsort(-lengths, kind="stable")
-    t, position = np.nonzero(np.arange(seq_len)[:, None] < lengths[order])
-    batch = order[position]
-    rows = t * batch_size + batch
-    starts = np.searchsorted(t, np.arange(seq_len + 1))
-    following = np.where(t + 1 < lengths[batch], t + 2, seq_len + 1) * batch_size + batch
-    return Steps(seq_len, batch_size, lengths, starts, rows, batch, rows + batch_size, (rows, following))
+def _regular(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """starts, rows, batch and passing (one step more than the others) of a part in which every sequence has all steps."""
+    count = steps * batch_size
+    if count <= LISTED_ROWS:
+        return _kept_lists(batch_size, steps)
+    return _lists(batch_size, steps)
+
+
+def _lists(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rows = row_numbers(steps * batch_size)
+    passing = np.tile(np.arange(2 * batch_size), steps // 2 + 2)
+    return np.arange(steps + 1) * batch_size, rows, passing[: rows.size] % max(batch_size, 1), passing
+
+
+_kept_lists = lru_cache(maxsize=8)(_lists)
+
+
+def row_numbers(count: int) -> np.ndarray:
+    """Return the numbers 0..count - 1."""
+    return _NUMBERS[:count] if count <= LISTED_ROWS else np.arange(count)
+
+
+_NUMBERS = np.arange(LISTED_ROWS)

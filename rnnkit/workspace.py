@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
@@ -26,7 +24,7 @@ class Block(NamedTuple):
     dtype: np.dtype
 
 
-@cache
+@lru_cache(64)
 def gate_slots(desc: RNNDescriptor) -> int:
     """Return the numbers that a step keeps per unit: activated gates, and what else the gradient of the cell needs."""
     return desc.num_gates + (desc.mode == "gru") + desc.projected
@@ -91,12 +89,20 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int) -> int:
 
 
 class Memory:
-    """Named arrays that grow and are used again: what a workspace and its successors share."""
+    """Named arrays that grow and are used again: what a workspace and its successors share.
+
+    `calls` has a token of every call that reads or writes a workspace here, `borrowers` of the one that works in what
+    is no workspace's. A call puts its token there inside a `try` and takes it out by `discard(token)` in the `finally`,
+    in one step that Python does not interrupt: an exception from a signal handler, which may come between any two
+    instructions, leaves none behind.
+    """
 
     def __init__(self) -> None:
         self._rooms: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}  # as they were last taken
-        self._lent = Lock()
+        self._entering = Lock()
+        self.calls: set[object] = set()
+        self.borrowers: set[object] = set()
         self.generation = 0
 
     def holds(self, array: Any) -> bool:
@@ -105,16 +111,34 @@ class Memory:
             return False
         return any(np.may_share_memory(array, room) for room in self._rooms.values())
 
-    @contextmanager
-    def lend(self) -> Iterator[Memory]:
-        """Give a memory to work in: this one, or a new one while another thread works in this."""
-        if not self._lent.acquire(blocking=False):
-            yield Memory()
-            return
-        try:
-            yield self
-        finally:
-            self._lent.release()
+    def renew(self, call: object) -> None:
+        """Begin a call that writes the workspace anew: what earlier ones left is void."""
+        with self._entering:
+            if self.calls:
+                expected = "not be in use by another call"
+                raise WorkspaceError(message("forward", "workspace", expected, "one at work in its memory"))
+            self.calls.add(call)
+            self.generation += 1
+
+    def read(self, function: str, call: object, generation: int) -> None:
+        """Begin a call that reads what the workspace of this generation holds; no `renew` comes between."""
+        with self._entering:
+            self.calls.add(call)
+            self.check(function, generation)
+
+    def check(self, function: str, generation: int) -> None:
+        """Raise unless this generation is the last one."""
+        if generation != self.generation:
+            expected = "be the one that the latest forward on its memory returned"
+            raise WorkspaceError(message(function, "workspace", expected, "an older one, whose memory is used again"))
+
+    def borrow(self, call: object) -> Memory:
+        """Return a memory to work in: this one, or a new one while another call is at work in this."""
+        with self._entering:
+            if self.borrowers:
+                return type(self)()
+            self.borrowers.add(call)
+        return self
 
     def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Return an aligned array, not cleared, that is valid until the name is taken again."""
@@ -124,6 +148,7 @@ class Memory:
         nbytes = prod(shape) * dtype.itemsize
         room = self._rooms.get(name)
         if room is None or room.nbytes < nbytes:
+            self._arrays.pop(name, None)  # it is of the room that goes
             room = self._rooms[name] = self._room(nbytes)
         array = self._arrays[name] = room[:nbytes].view(dtype).reshape(shape)
         return array
@@ -147,10 +172,12 @@ class Workspace:
         The seed of dropout, drawn by `forward` where none was given; None without dropout.
     """
 
-    def __init__(self, desc: RNNDescriptor, x: Any, steps: Steps, memory: Memory, seed: int | None) -> None:
-        memory.generation += 1
+    def __init__(
+        self, desc: RNNDescriptor, inputs: dict[str, Any], steps: Steps, memory: Memory, seed: int | None
+    ) -> None:
         self.generation = memory.generation
-        self.desc, self.x, self.steps, self.memory, self.seed = desc, x, steps, memory, seed
+        self.desc, self.inputs, self.steps, self.memory, self.seed = desc, inputs, steps, memory, seed
+        self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
         self.arrays: dict[str, Any] = {}
         self.record: Any = None  # what the GPU engine keeps beside arrays
 
@@ -253,8 +280,6 @@ class Workspace:
 
 def check_workspace(function: str, workspace: Workspace, desc: RNNDescriptor | None = None) -> None:
     """Raise unless the workspace is still valid, and belongs to the descriptor where one is given."""
-    if workspace.generation != workspace.memory.generation:
-        expected = "be the one that the latest forward on its memory returned"
-        raise WorkspaceError(message(function, "workspace", expected, "an older one, whose memory is used again"))
+    workspace.memory.check(function, workspace.generation)
     if desc is not None and desc != workspace.desc:
         raise WorkspaceError(message(function, "workspace", f"be of {desc}", f"one of {workspace.desc}"))

@@ -1,0 +1,35 @@
+"""What no thread may be in the middle of when the process forks: the child would find its locks taken for ever.
+
+A fork waits until other threads have imported the engine and compiled, or loaded, their kernels.
+"""
+
+from __future__ import annotations
+
+import logging  # noqa: F401: its lock, which Numba takes while it compiles, must be taken after ours; hooks run last first
+import os
+import sys
+import threading
+
+importing = threading.RLock()
+"""Held while the engine, and with it Numba or CuPy, is imported."""
+
+_held = []
+
+
+def _before() -> None:
+    importing.acquire()
+    numba = sys.modules.get("numba.core.compiler_lock")  # nobody is importing it now on the engine's behalf
+    compiling = getattr(numba, "global_compiler_lock", None)
+    if compiling is not None:
+        compiling.acquire()
+        _held.append(compiling)
+
+
+def _after() -> None:
+    while _held:
+        _held.pop().release()
+    importing.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -1,0 +1,22 @@
+"""Attributes that are computed when they are first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class lazy:  # noqa: N801: used as property is
+    """`functools.cached_property` without its lock: a fork could leave that taken in the child (Python 3.11).
+
+    Two threads may compute the value twice, to the same result.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function, self._name, self.__doc__ = function, function.__name__, function.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value

@@ -1,0 +1,175 @@
+"""Several threads on one workspace, and exceptions at any moment: right results or an error, and nothing stays taken."""
+
+import gc
+import random
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from problems import Problem
+from tolerances import GRADIENTS, OUTPUTS, assert_same_results
+
+import rnnkit
+from rnnkit import _cpu_sharing
+from rnnkit.kernels import team
+from rnnkit.workspace import Memory
+
+PROBLEM = Problem(mode="lstm", input_size=33, hidden_size=65, num_layers=2, seq_len=30, batch_size=9, dtype="float32")
+
+
+class Interruption(Exception):
+    pass
+
+
+def train(problem, workspace=None):
+    result = problem.forward(workspace=workspace)
+    return result, problem.backward(result.workspace)
+
+
+def test_threads_that_use_one_workspace_get_right_gradients_or_an_error():
+    problems = [PROBLEM.twin(seed=seed) for seed in range(4)]
+    expected = [train(problem) for problem in problems]
+    workspace = expected[0][0].workspace
+
+    def work(number):
+        right = 0
+        for _ in range(60):
+            try:
+                result = problems[number].forward(workspace=workspace)
+                gradients = problems[number].backward(result.workspace)
+            except rnnkit.WorkspaceError:
+                continue
+            assert_same_results(gradients, expected[number][1], GRADIENTS)
+            right += 1
+        return right
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(work, range(4))) > 0
+
+
+def test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it(monkeypatch):
+    """While backward is in its first kernel another thread asks for the memory; then it is free again."""
+    result, expected = train(PROBLEM)
+    entered, go_on = threading.Event(), threading.Event()
+    run = team.run
+
+    def held(*arguments):
+        entered.set()
+        assert go_on.wait(60)
+        return run(*arguments)
+
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(team, "run", held)
+        backward = pool.submit(PROBLEM.backward, result.workspace)
+        assert entered.wait(60)
+        monkeypatch.setattr(team, "run", run)
+        with pytest.raises(rnnkit.WorkspaceError, match="forward: workspace must not be in use by another call"):
+            PROBLEM.forward(workspace=result.workspace)
+        assert_same_results(PROBLEM.backward(result.workspace), expected, GRADIENTS)  # reading it twice is no trouble
+        go_on.set()
+        assert_same_results(backward.result(), expected, GRADIENTS)
+    assert_same_results(PROBLEM.forward(workspace=result.workspace), PROBLEM.infer(), OUTPUTS)
+
+
+@pytest.fixture
+def alarm():
+    """A function that has an exception raised in so many seconds, wherever the main thread is then."""
+
+    def interrupt(signum, frame):
+        raise Interruption
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def assert_nothing_taken(workspace, plan):
+    assert not team._callers
+    assert not workspace.memory.calls and not workspace.memory.borrowers
+    assert not plan._network._memory.borrowers
+
+
+def test_an_exception_at_any_moment_leaves_nothing_taken(monkeypatch, alarm):
+    monkeypatch.setattr(team, "wanted_size", lambda: 2)
+    for constant in ("_SMALL_WORK", "_BRIEF_WORK"):
+        monkeypatch.setattr(team, constant, 0)
+    rng, problem = random.Random(0), PROBLEM.twin(hidden_size=5, input_size=3, seq_len=3)
+    result, gradients = train(problem)
+    workspace, plan = result.workspace, rnnkit.prepare(problem.desc, problem.w)
+    interrupted = 0
+    for _ in range(600):
+        latest = workspace
+        with pytest.raises(Interruption):
+            alarm(rng.uniform(1e-6, 3e-4))
+            while True:
+                latest = problem.forward(workspace=workspace).workspace
+                problem.backward(latest)
+                plan.infer(problem.x)
+        interrupted += 1
+        assert_nothing_taken(latest, plan)
+    assert interrupted == 600
+    gc.collect()
+    result, found = train(problem, workspace)
+    assert_same_results(result, problem.infer(), OUTPUTS)
+    assert_same_results(found, gradients, GRADIENTS)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Memory, "renew"), (Memory, "read"), (Memory, "borrow"), (team, "_enter"), (team._Team, "run")]
+)
+def test_an_exception_right_after_what_takes_leaves_nothing_taken(monkeypatch, owner, name):
+    monkeypatch.setattr(team, "wanted_size", lambda: 2)
+    monkeypatch.setattr(team, "_SMALL_WORK", 0)
+    monkeypatch.setattr(team, "_BRIEF_WORK", 0)
+    result, gradients = train(PROBLEM)
+    workspace, plan, take = result.workspace, rnnkit.prepare(PROBLEM.desc, PROBLEM.w), getattr(owner, name)
+
+    def interrupted(*arguments):
+        take(*arguments)
+        raise Interruption
+
+    for call in (lambda: PROBLEM.backward(workspace), lambda: plan.infer(PROBLEM.x), lambda: train(PROBLEM, workspace)):
+        with monkeypatch.context() as patch, suppress(Interruption):
+            patch.setattr(owner, name, interrupted)
+            call()
+        assert_nothing_taken(workspace, plan)
+    result, found = train(PROBLEM, workspace)
+    assert_same_results(found, gradients, GRADIENTS)
+
+
+@pytest.mark.parametrize("call", ["forward", "backward", "infer"])
+def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(monkeypatch, call):
+    """The workspace is void then, not wrong; the next call works."""
+    monkeypatch.setattr(_cpu_sharing, "_CALL_WORK", 1)
+    monkeypatch.setattr(_cpu_sharing, "_CHUNK_BYTES", 1)
+    problem = Problem(mode="gru", seq_len=3000, batch_size=5, dtype="float32")
+    result, gradients = train(problem)
+    expected = problem.infer()
+    calls, run = [], team.run
+
+    def interrupting(kernel, *arguments):
+        run(kernel, *arguments)
+        calls.append(kernel)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(team, "run", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        {
+            "forward": lambda: problem.forward(workspace=result.workspace),
+            "backward": lambda: problem.backward(result.workspace),
+            "infer": problem.infer,
+        }[call]()
+    assert len(calls) == 3
+    monkeypatch.setattr(team, "run", run)
+    if call == "forward":
+        with pytest.raises(rnnkit.WorkspaceError, match="an older one"):
+            problem.backward(result.workspace)
+        result = problem.forward(workspace=result.workspace)
+    assert_same_results(problem.backward(result.workspace), gradients, GRADIENTS)
+    assert_same_results(problem.infer(), expected, OUTPUTS)
+    assert np.array_equal(result.y, expected.y)

@@ -1,0 +1,125 @@
+"""Row numbers, listed or arithmetic; a batch in several calls of a kernel; and that no list outlives its results."""
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+from problems import CELLS, Problem
+from tolerances import GRADIENTS, OUTPUTS, assert_same_results
+
+import rnnkit
+from rnnkit import _cpu_sharing, steps
+from rnnkit._cpu_layer import groups_of
+from rnnkit._cpu_sharing import steps_of_call
+from rnnkit.steps import Rows, Steps, steps_of
+
+
+def numbers(rows: Rows):
+    return (rows.numbers + rows.shift).tolist()
+
+
+def listed(seq_len, lengths):
+    """The same steps, with a list of all rows even where the sequences are of one length."""
+    return Steps(seq_len, len(lengths), np.array(lengths), True, sum(lengths))
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 5), (0, 2), (1, 4), (2, 5), (3, 4), (4, 5), (2, 2)])
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_arithmetic_rows_are_those_of_the_list(batch_size, first, last):
+    found, expected = steps_of(5, batch_size).part(first, last), listed(5, [5] * batch_size).part(first, last)
+    begin, end = expected.starts[0], expected.starts[-1]
+    assert (found.starts - found.starts[0]).tolist() == (expected.starts - begin).tolist()
+    assert found.count == expected.count == end - begin
+    pairs = [(found.rows, expected.rows), (found.batch, expected.batch), (found.states, expected.states)]
+    pairs += [*zip(found.previous, expected.previous, strict=True), *zip(found.passing, expected.passing, strict=True)]
+    for one, other in pairs:
+        assert numbers(one)[: found.count] == numbers(other)[begin:end]
+
+
+def test_listed_rows_by_hand():
+    part = steps_of(3, 3, np.array([1, 0, 3])).whole
+    assert part.starts.tolist() == [0, 2, 3, 4]
+    assert numbers(part.rows) == [2, 0, 5, 8] and numbers(part.batch) == [2, 0, 2, 2]
+    assert numbers(part.states) == [5, 3, 8, 11]
+    assert numbers(part.previous[0]) == [2, 0, 5, 8] and numbers(part.previous[1]) == [8, 12, 11, 14]
+    assert numbers(part.passing[0]) == [2, 0, 5, 2] and numbers(part.passing[1]) == [5, 3, 2, 5]
+
+
+@pytest.fixture
+def many_calls(monkeypatch):
+    """Few rows and little work in a call of a kernel."""
+    monkeypatch.setattr(_cpu_sharing, "_CALL_WORK", 1)
+    monkeypatch.setattr(_cpu_sharing, "_CHUNK_BYTES", 1 << 10)
+    for module in (steps, _cpu_sharing):
+        monkeypatch.setattr(module, "LISTED_ROWS", 1050)
+
+
+# Backward goes through 1024 rows at a time, whole steps of them.
+BATCHES = [(3, 700, None), (1030, 3, None), (3, 700, (700, 0, 350)), (5, 450, (450, 449, 0, 1, 230))]
+
+
+@pytest.mark.parametrize("layers", [dict(num_layers=3), dict(num_layers=2, bidirectional=True)])
+@pytest.mark.parametrize(("batch_size", "seq_len", "lengths"), BATCHES)
+@pytest.mark.parametrize("cell", CELLS)
+def test_several_calls_of_a_kernel_give_the_bits_of_one(request, cell, batch_size, seq_len, lengths, layers):
+    sizes = dict(batch_size=batch_size, seq_len=seq_len, lengths=lengths, dtype="float32", dropout=0.5)
+    problem = Problem(**CELLS[cell], **sizes, **layers)
+
+    def run():
+        result = problem.forward()
+        return result, problem.backward(result.workspace), problem.infer()
+
+    expected = run()
+    request.getfixturevalue("many_calls")
+    for found, wanted, names in zip(run(), expected, (OUTPUTS, GRADIENTS, OUTPUTS), strict=True):
+        assert_same_results(found, wanted, names)
+
+
+@pytest.mark.parametrize("mode", ["rnn_tanh", "lstm"])
+@pytest.mark.parametrize("size", [1, 64, 1024])
+@pytest.mark.parametrize("batch_size", [1, 7, 4096, 100_000])
+@pytest.mark.parametrize("chunk", [1, 16, 1024])
+def test_a_call_has_little_work_or_one_chunk(mode, size, batch_size, chunk):
+    (group,) = groups_of(rnnkit.RNNDescriptor(mode, size, size, num_layers=2))
+    count = steps_of_call(group, batch_size, chunk)
+    work = count * batch_size * sum(layer.work for layer in group)
+    assert count >= 1
+    assert count <= chunk or (count % chunk == 0 and work <= _cpu_sharing._CALL_WORK)
+    assert count == 1 or count * batch_size <= steps.LISTED_ROWS
+
+
+def traced(call):
+    """(bytes that stay, most bytes in between) of a call that has been made before."""
+    call(1000)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        call(100_000)
+        gc.collect()
+        return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+
+def test_row_numbers_do_not_outlive_the_results():
+    net = rnnkit.RNN(1, 1, seed=0)
+    inputs = {length: np.zeros((length, 32, 1), np.float32) for length in (1000, 100_000)}
+    stays, _ = traced(lambda length: net.infer(inputs[length]))
+    assert stays < 4 << 20
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_row_numbers_of_sequences_of_one_length_take_little_memory(directions):
+    net = rnnkit.RNN(1, 1, bidirectional=directions == 2, seed=0)
+    inputs = {length: np.zeros((length, 64, 1), np.float32) for length in (1000, 100_000)}
+    y_bytes = inputs[100_000].nbytes * directions
+    _, most = traced(lambda length: net.infer(inputs[length]))
+    assert most < y_bytes + (16 << 20)
+    w = net.weights
+
+    def train(length):
+        net.backward(net.forward(inputs[length]).workspace, dhy=np.ones((directions, 64, 1), w.dtype))
+
+    _, most = traced(train)  # hidden states, gates, dx and, of two directions, one more of it
+    assert most < (3 * directions + 1) * y_bytes + (32 << 20)

@@ -1,0 +1,85 @@
+"""What is taken for an array: ndarray and memmap; what means more than its memory is refused, in every argument."""
+
+import numpy as np
+import pytest
+from problems import Problem
+from tolerances import GRADIENTS, OUTPUTS, assert_same_results
+
+import rnnkit
+
+PROBLEM = Problem(mode="lstm", num_layers=2, dtype="float32")
+FORWARD, BACKWARD = ("w", "x", "hx", "cx"), ("w", "dy", "dhy", "dcy", "dw")
+
+
+class Quantity(np.ndarray):
+    """As packages for physical units have it."""
+
+
+SUBCLASSES = {
+    "masked": lambda array: np.ma.masked_array(array, mask=array > 0),
+    "recarray": lambda array: array.view(np.recarray),
+    "a user's": lambda array: array.view(Quantity),
+}
+
+
+def inputs(problem=PROBLEM):
+    return dict(zip(FORWARD, problem.inputs, strict=True))
+
+
+def run(arrays, **options):
+    arrays = inputs() | arrays
+    result = rnnkit.forward(PROBLEM.desc, **{name: arrays[name] for name in FORWARD}, **options)
+    cotangents = dict(zip(BACKWARD, (arrays["w"], *PROBLEM.cotangents, np.zeros_like(PROBLEM.w)), strict=True))
+    cotangents |= {name: arrays[name] for name in BACKWARD[1:] if name in arrays}
+    return result, rnnkit.backward(PROBLEM.desc, workspace=result.workspace, **cotangents)
+
+
+@pytest.mark.parametrize("kind", SUBCLASSES)
+@pytest.mark.parametrize("name", dict.fromkeys(FORWARD + BACKWARD))
+def test_a_subclass_is_refused(name, kind):
+    given = inputs() | dict(zip(BACKWARD[1:], (*PROBLEM.cotangents, np.zeros_like(PROBLEM.w)), strict=True))
+    with pytest.raises(TypeError, match=rf": {name} must be a numpy.ndarray.*, got .*; .*asarray|\.filled\(0\)"):
+        run({name: SUBCLASSES[kind](given[name])})
+
+
+@pytest.mark.parametrize("kind", SUBCLASSES)
+def test_a_plan_refuses_it_too(kind):
+    plan = rnnkit.prepare(PROBLEM.desc, PROBLEM.w)
+    strange = SUBCLASSES[kind]
+    with pytest.raises(TypeError, match="infer: x must be"):
+        plan.infer(strange(PROBLEM.x))
+    with pytest.raises(TypeError, match="step: hx must be"):
+        plan.step(PROBLEM.x[0], strange(PROBLEM.hx), PROBLEM.cx)
+    with pytest.raises(TypeError, match="step: x must be"):
+        plan.step(PROBLEM.x[0].view(np.matrix), PROBLEM.hx, PROBLEM.cx)
+    with pytest.raises(TypeError, match="prepare: w must be"):
+        rnnkit.prepare(PROBLEM.desc, strange(PROBLEM.w))
+
+
+def test_masked_lengths_are_refused():
+    with pytest.raises(TypeError, match=r"infer: lengths must be .*, got numpy.ma.*; .*lengths.filled\(0\)"):
+        rnnkit.infer(PROBLEM.desc, *PROBLEM.inputs, lengths=np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]))
+
+
+@pytest.mark.parametrize("ragged", [[[1], [1, 2], 3], [1, [2], 3]])
+def test_ragged_lengths_are_refused(ragged):
+    with pytest.raises(TypeError, match="infer: lengths must hold integers, got a ragged sequence"):
+        rnnkit.infer(PROBLEM.desc, *PROBLEM.inputs, lengths=ragged)
+
+
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_a_memmap_is_its_memory(tmp_path, mode):
+    """Read-only ones too; dw is written through to the file."""
+    given = inputs() | dict(zip(BACKWARD[1:4], PROBLEM.cotangents, strict=True))
+    mapped = {}
+    for name, array in given.items():
+        array.tofile(tmp_path / name)
+        mapped[name] = np.memmap(tmp_path / name, array.dtype, mode, shape=array.shape)
+    np.zeros_like(PROBLEM.w).tofile(tmp_path / "dw")
+    dw = np.memmap(tmp_path / "dw", PROBLEM.w.dtype, "r+", shape=PROBLEM.w.shape)
+    expected, found = run({}), run(mapped | {"dw": dw})
+    assert_same_results(found[0], expected[0], OUTPUTS)
+    assert found[1].dw is dw
+    assert_same_results(found[1]._replace(dw=np.fromfile(tmp_path / "dw", dw.dtype)), expected[1], GRADIENTS)
+    for array in (*found[0][:3], *found[1][:3]):
+        assert type(array) is np.ndarray
