@@ -1,40 +1,30 @@
-"""The decorators of all kernels and of what they call, and where their machine code is kept between processes."""
+"""The decorators of all kernels and of what they call."""
 
 import hashlib
-import os
 from pathlib import Path
 
 import numba
 from numba.core.registry import CPUDispatcher
 
+from .cache import Cache, Folder, root
+
 _SOURCES = Path(__file__).parent
 
 
-def _cache_folder():
-    """Folder of the compiled kernels, named after a digest of all kernel sources.
+def _digest():
+    """Digest of all kernel sources, which names the folder of their machine code.
 
-    Numba's disk cache watches only the file of the compiled function, not the files of what it calls; under a
-    name that changes with every kernel source, an edit anywhere compiles anew.
+    A cache by the file of the compiled function alone would not notice an edit in the files of what it calls.
     """
     digest = hashlib.sha256()
     for source in sorted(_SOURCES.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    root = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "rnnkit" / digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
-def _writable(folder):
-    """Whether `folder` can be made and written; a read-only home is no error, only a slower first call."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
-
-
-_FOLDER = _cache_folder()
-DIGEST = _FOLDER.name
+DIGEST = _digest()
 """Of all kernel sources."""
+_FOLDER = Folder(root(), "rnnkit", DIGEST)
 # No fastmath flag at all: what may be fused is written as `simd.fma`, so that a value has the same bits in the
 # vectorised body of a loop, in its scalar rest, on one thread and on many. Loops over units vectorise without it.
 # error_model="numpy": the division check of the Python model would keep loops from being vectorised.
@@ -65,9 +55,6 @@ def kernel(function):
 
 
 def _compiled(function, options):
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_FOLDER)
-    try:
-        return numba.njit(cache=_writable(_FOLDER), **options)(function)
-    finally:
-        numba.config.CACHE_DIR = previous
+    dispatcher = numba.njit(**options)(function)
+    dispatcher._cache = Cache(function, _FOLDER)  # what njit(cache=True) sets, to Numba's own
+    return dispatcher

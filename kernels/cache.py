@@ -1,0 +1,221 @@
+"""Where machine code is kept between processes: one file an entry, read only where nobody else can have written it.
+
+Numba's own cache keeps an index beside the files of a function. Two processes that add to it at once can leave an index
+that names the other's file, one cut off fails every later process, and whoever can write into its folder has his code
+run. Here the name of a file is a digest of all that its code depends on, and its first bytes are one of the rest.
+"""
+
+import errno
+import hashlib
+import os
+import pickle
+import secrets
+import stat
+import sys
+import warnings
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import numba
+from numba.core.caching import FunctionCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+_DIGEST_BYTES = 32
+_VERSIONS = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, getattr(sys, "abiflags", "")
+# Windows opens no folders and has no owners as POSIX has: there the access lists of the user's profile are the guard.
+_HAS_DESCRIPTORS = os.open in os.supports_dir_fd
+
+
+def _flags(*names):
+    """Those of the flags that this system has; a pipe must not be waited for, bytes not translated."""
+    return sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", *names))
+
+
+_ROOT = _flags("O_RDONLY", "O_DIRECTORY")
+_FOLDER = _flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW")
+_READ = _flags("O_RDONLY", "O_NOFOLLOW")
+_WRITE = _flags("O_WRONLY", "O_CREAT", "O_EXCL")
+
+
+def root():
+    """Return the user's folder of caches: NUMBA_CACHE_DIR, else XDG_CACHE_HOME, else that in HOME; "" without any.
+
+    As the XDG specification has it, a relative path is no folder: it would be another one in each working directory. It
+    is passed over, but for NUMBA_CACHE_DIR, which was meant for us: `Folder` refuses it.
+    """
+    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""  # "~" where nobody knows
+    inherited = os.environ.get("XDG_CACHE_HOME", ""), os.path.join(home, ".cache")
+    return os.fspath(numba.config.CACHE_DIR) or next(filter(os.path.isabs, inherited), "")
+
+
+class _Refusal(OSError):
+    """What could be used, but must not; its text reads on from the path."""
+
+
+class Folder:
+    """A folder of files that this user alone can have written, below one that may be anybody's.
+
+    Every access walks down anew, from each folder's descriptor to the next: what was looked at is what is used, whoever
+    renames a folder above meanwhile. Whatever goes wrong is an OSError.
+    """
+
+    def __init__(self, root, *names):
+        self.root, self.names = root, names
+        self.path = os.path.join(root, *names)
+        self.warned = False
+
+    def read(self, name):
+        """Return the bytes last written under this name; None where there are none, or not those that were written."""
+        try:
+            with self._opened() as (folder, at):
+                file = os.open(at(name), _READ, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        try:
+            _check_owner(file, os.path.join(self.path, name))
+            with open(file, "rb", closefd=False) as stream:
+                digest, data = stream.read(_DIGEST_BYTES), stream.read()
+        finally:
+            os.close(file)
+        return data if digest == _digest(name, data) else None
+
+    def write(self, name, data):
+        """Write beside and rename: another process finds all of it, or what was there before."""
+        with self._opened(make=True) as (folder, at):
+            beside = at(f"{name}.{secrets.token_hex(8)}.tmp")
+            file = os.open(beside, _WRITE, 0o600, dir_fd=folder)
+            try:
+                with open(file, "wb") as stream:
+                    stream.write(_digest(name, data) + data)
+                os.replace(beside, at(name), src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(beside, dir_fd=folder)
+                raise
+
+    @contextmanager
+    def _opened(self, make=False):
+        """Give the folder's descriptor, and what makes of a name in it a path from there."""
+        if not os.path.isabs(self.root):
+            raise _Refusal(errno.EPERM, f"must be an absolute path, got {self.root!r}", "the folder of caches")
+        if make:
+            self._make_root()
+        if not _HAS_DESCRIPTORS:
+            if make:
+                os.makedirs(self.path, exist_ok=True)
+            yield None, Path(self.path).joinpath
+            return
+        path, folder = self.root, os.open(self.root, _ROOT)
+        try:
+            for name in self.names:
+                path = os.path.join(path, name)
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, 0o700, dir_fd=folder)
+                above, folder = folder, _open_folder(name, folder, path)
+                os.close(above)
+                _check_owner(folder, path)
+            yield folder, str
+        finally:
+            os.close(folder)
+
+    def _make_root(self):
+        """Make the folder of caches, but not as root in a user's home (sudo): it would shut the user out."""
+        root = Path(self.root)
+        if _HAS_DESCRIPTORS and os.geteuid() == 0:
+            existing = next(folder for folder in (root, *root.parents) if folder.exists())
+            if (owner := existing.stat().st_uid) != 0:
+                raise _Refusal(errno.EPERM, f"must belong to root, who runs this, got uid {owner}", str(existing))
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _open_folder(name, above, path):
+    try:
+        return os.open(name, _FOLDER, dir_fd=above)
+    except NotADirectoryError:
+        raise _Refusal(errno.EPERM, "must be a folder, got a file or a link", path) from None
+
+
+def _check_owner(descriptor, path):
+    """Refuse a folder or file that another user made, or could have written."""
+    if not _HAS_DESCRIPTORS:
+        return
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid():
+        raise _Refusal(errno.EPERM, f"must belong to uid {os.geteuid()}, got uid {found.st_uid}", path)
+    if found.st_mode & 0o022:
+        raise _Refusal(errno.EPERM, f"must not be writable by others, got mode {stat.S_IMODE(found.st_mode):o}", path)
+
+
+def _digest(name, data):
+    """What stands before the data, so that neither damage nor another entry's file is taken for code."""
+    digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES)
+    digest.update(data)
+    return digest.digest()
+
+
+@cache
+def _source(path):
+    """Digest of a source file; None where a function has none, such as one typed in."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+class Cache(FunctionCache):
+    """The compiled signatures of one function, for its dispatcher. It never fails a call: without it, Numba compiles."""
+
+    def __init__(self, function, folder):
+        self._py_func, self._name, self._folder, self._cache_path = function, repr(function), folder, folder.path
+        self.enable()
+
+    def load_overload(self, sig, target_context):
+        """Return the compile result that was saved for the signature on such a CPU, or None."""
+        target_context.refresh()
+        name = self._entry(sig, target_context.codegen())
+        data = self._try(self._folder.read, name) if name else None
+        if data is None:
+            return None
+        try:
+            saved, payload = pickle.loads(data)
+            return CompileResult._rebuild(target_context, *payload) if saved == sig else None
+        except Exception:  # whole, but not for this process: it names a class that is elsewhere now, say
+            return None
+
+    def save_overload(self, sig, data):
+        """Keep a compile result, unless addresses of this process are in it."""
+        name = self._entry(sig, data.codegen)
+        if name and not data.library.has_dynamic_globals:
+            self._try(self._folder.write, name, dumps((sig, data._reduce())))
+
+    def flush(self):
+        """Read and write nothing more: whoever recompiles wants no code of before."""
+        self.disable()
+
+    def _entry(self, sig, codegen):
+        """Name of the file: after all that the code depends on, the CPU's name and features among it."""
+        code = self._py_func.__code__
+        source = _source(code.co_filename)
+        if not self._enabled or source is None:
+            return None
+        place = self._py_func.__module__, self._py_func.__qualname__, code.co_firstlineno, source
+        key = repr((place, self._index_key(sig, codegen), _VERSIONS))
+        return f"{code.co_name.strip('<>')}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.nbc"
+
+    def _try(self, access, *arguments):
+        """What the access returns; None, and one warning for all of the folder, where it fails."""
+        try:
+            return access(*arguments)
+        except OSError as error:
+            if not self._folder.warned:
+                self._folder.warned = True
+                refused = isinstance(error, _Refusal)
+                path = error.filename if refused else self._folder.path
+                problem = error.strerror if refused else f"must be usable, got {error.strerror!r}"
+                cure = "set NUMBA_CACHE_DIR to a folder of your own, or each process compiles anew"
+                warnings.warn(f"kernel cache: {path} {problem}; {cure}", RuntimeWarning, stacklevel=2)
+            return None
