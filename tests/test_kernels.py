@@ -1,16 +1,10 @@
-"""The kernels by themselves: activations against higher precision, products against NumPy, the cache."""
+"""The kernels by themselves: activations against higher precision, products against NumPy."""
 
-import os
-import shutil
-import subprocess
-import sys
-
-import numba
 import numpy as np
 import pytest
 from compiled import for_python
 
-from rnnkit.kernels import barrier, gemm, jit, tile, weight_gradient
+from rnnkit.kernels import barrier, gemm, tile, weight_gradient
 from rnnkit.kernels.activations import sigmoid, tanh
 from rnnkit.kernels.jit import kernel
 from rnnkit.kernels.matrix import Matrix
@@ -160,34 +154,3 @@ def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units
     tolerance = 2e-4 if dtype == "float32" else 1e-11
     np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)
     np.testing.assert_allclose(dw[:start][order], 1 + valid.sum(axis=0), atol=tolerance)
-
-
-def test_an_edited_source_is_compiled_anew(tmp_path, monkeypatch):
-    """Numba itself would serve the stale kernel where only a file that it calls into has changed."""
-    sources = tmp_path / "kernels"
-    shutil.copytree(jit._SOURCES, sources)
-    monkeypatch.setattr(jit, "_SOURCES", sources)
-    assert jit._cache_folder() == jit._FOLDER
-    (sources / "activations.py").write_text("# edited\n")
-    assert jit._cache_folder() != jit._FOLDER
-    assert jit._cache_folder().parent == jit._FOLDER.parent
-
-
-def test_the_users_own_cache_folder_is_left_as_it_was():
-    before = numba.config.CACHE_DIR
-    kernel(lambda x: x)
-    assert before == numba.config.CACHE_DIR
-
-
-@pytest.mark.parametrize("place", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
-def test_without_a_writeable_cache_it_works_all_the_same(tmp_path, place):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    program = (
-        "import numpy as np\nfrom rnnkit.kernels.barrier import serve, sync_size\n"
-        "print(serve(np.zeros(sync_size(1), np.int64), 3, 0))\n"
-        "from rnnkit.kernels import jit\nassert not jit._writable(jit._FOLDER)\n"
-    )
-    environment = {**os.environ, "NUMBA_CACHE_DIR": "", place: str(blocked)}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout) == (0, "3\n"), run.stderr
