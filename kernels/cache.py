@@ -167,7 +167,7 @@ def _source(path):
 
 
 class Cache(FunctionCache):
-    """The compiled signatures of one function, for its dispatcher. It never fails a call: without it, Numba compiles."""
+    """The compiled signatures of one function, for its dispatcher; where it fails, the call is compiled for."""
 
     def __init__(self, function, folder):
         self._py_func, self._name, self._folder, self._cache_path = function, repr(function), folder, folder.path

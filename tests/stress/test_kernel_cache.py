@@ -1,0 +1,293 @@
+"""The cache of compiled kernels under damage, crowds, full disks and foreign hands: always the bits of a cold run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rnnkit.kernels.cache import Folder
+
+TESTS = Path(__file__).resolve().parents[1]
+KERNELS = """
+import hashlib
+from test_kernels import _all_sigmoid, _all_tanh
+from rnnkit.kernels import barrier
+x = np.linspace(-9, 9, 1000, dtype=np.float32)
+digest, hits = hashlib.sha256(), 0
+for kernel in (_all_tanh, _all_sigmoid):
+    y = np.empty_like(x)
+    kernel(x, y)
+    digest.update(y)
+    hits += sum(kernel.stats.cache_hits.values())
+assert barrier.serve(np.zeros(barrier.sync_size(1), np.int64), 3, 0) == 3
+hits += sum(barrier.serve.stats.cache_hits.values())
+print(digest.hexdigest(), hits)
+"""
+NETWORK = """
+import hashlib
+import rnnkit
+y = rnnkit.RNN(3, 4, seed=0).infer(np.ones((5, 2, 3), np.float32)).y
+print(hashlib.sha256(y.tobytes()).hexdigest(), "-")
+"""
+ALL = "3"  # hits, where all of KERNELS comes from the cache
+NO_FOLDER = "/dev/null"
+
+
+def start(folder, program=KERNELS, **environment):
+    """Run the program in a process of its own, with its kernels cached below this folder."""
+    environment = {
+        **os.environ, "PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": str(folder),
+        **environment,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finish(process):
+    """What a process computed, how much of it came from the cache, and how often it warned."""
+    said, warned = process.communicate()
+    assert process.returncode == 0, warned
+    digest, hits = said.split()
+    return digest, hits, warned.count("RuntimeWarning: kernel cache:")
+
+
+def assert_same(folder, expected, hits=None, warnings=0, **options):
+    found = finish(start(folder, **options))
+    assert found == (expected, found[1] if hits is None else hits, warnings)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The digest that a run without a cache computes."""
+    digest, hits, warnings = finish(start(NO_FOLDER))
+    assert (hits, warnings) == ("0", 1)
+    return digest
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory, expected):
+    folder = tmp_path_factory.mktemp("warm")
+    assert_same(folder, expected, hits="0")
+    assert_same(folder, expected, hits=ALL)
+    return folder
+
+
+def files(folder):
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+def copy(warm, folder):
+    """A copy of the warm cache in a folder of its own, and the folder of its entries."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(warm, folder)
+    [inner] = {path.parent for path in files(folder)}
+    return Folder(str(folder), *inner.relative_to(folder).parts)
+
+
+def damaged(data, rng):
+    """The data cut off, gone on with, one bit flipped, or some bytes overwritten, at a random place."""
+    at = int(rng.integers(len(data)))
+    kind = rng.choice(["cut", "longer", "flipped", "overwritten", "zeros"])
+    if kind == "cut":
+        return data[:at]
+    if kind == "longer":
+        return data + rng.bytes(at + 1)
+    if kind == "flipped":
+        return data[:at] + bytes([data[at] ^ 1 << int(rng.integers(8))]) + data[at + 1 :]
+    if kind == "zeros":
+        return data[:at] + bytes(len(data) - at) + b"\0"
+    return data[:at] + bytes(255 - byte for byte in data[at : at + 64]) + data[at + 64 :]
+
+
+@pytest.mark.share(2)
+def test_damage_is_noticed(trial, warm, expected, tmp_path):
+    """Each time in one entry: all damages are noticed before the entry is unpickled, one is run with and mended."""
+    for _ in trial.rounds():
+        folder = copy(warm, tmp_path / "cache")
+        path = trial.rng.choice(files(folder.path))
+        whole = path.read_bytes()
+        assert folder.read(path.name) is not None
+        for _ in range(200):
+            path.write_bytes(damaged(whole, trial.rng))
+            assert folder.read(path.name) is None
+            trial.count(inputs=1, bytes=len(whole))
+        assert_same(folder.root, expected)
+        assert_same(folder.root, expected, hits=ALL)
+        trial.count(processes=2)
+
+
+@pytest.mark.share(2)
+def test_a_network_on_a_damaged_cache(trial, tmp_path):
+    digest, *_ = finish(start(NO_FOLDER, NETWORK))
+    warm = tmp_path / "warm"
+    assert_same(warm, digest, program=NETWORK)
+    for _ in trial.rounds():
+        folder = copy(warm, tmp_path / "cache")
+        # What Python calls is loaded from one entry each; only with that damaged too are the others read.
+        inside = [path for path in files(folder.path) if not path.name.startswith(("forward-", "_provide-"))]
+        victims = [*trial.rng.choice(inside, 3, replace=False), *Path(folder.path).glob("forward-*")]
+        for path in victims:
+            path.write_bytes(damaged(path.read_bytes(), trial.rng))
+        assert_same(folder.root, digest, program=NETWORK)
+        # Those that are not called for any more stay as they are; what was read is whole again.
+        assert folder.read(victims[-1].name) is not None
+        trial.count(processes=1, inputs=len(victims))
+
+
+CPUS = (
+    {},
+    {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"},
+    {"NUMBA_CPU_NAME": "skylake", "NUMBA_CPU_FEATURES": "+avx2,+fma"},
+)
+
+
+@pytest.mark.share(3)
+def test_four_processes_at_once_on_an_empty_folder(trial, expected, tmp_path):
+    """Of two CPU names, which share the folder; each of them finds all of its own code there afterwards."""
+    for number in trial.rounds():
+        folder = tmp_path / str(number)
+        cpus = [CPUS[int(which)] for which in trial.rng.permutation(len(CPUS))[:2]]
+        for process in [start(folder, **cpu) for cpu in (*cpus, *cpus)]:
+            assert finish(process)[::2] == (expected, 0)
+        for cpu in cpus:
+            assert_same(folder, expected, hits=ALL, **cpu)
+        assert [path for path in files(folder) if path.suffix != ".nbc"] == []
+        trial.count(processes=6)
+
+
+def test_two_cpu_names_in_turn(trial, expected, warm, tmp_path):
+    known = {0}
+    folder = copy(warm, tmp_path / "cache").root
+    for _ in trial.rounds():
+        which = int(trial.rng.integers(len(CPUS)))
+        assert_same(folder, expected, hits=ALL if which in known else "0", **CPUS[which])
+        known.add(which)
+        trial.count(processes=1)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a file system of so many kB, and again with other options; without the right to, the test is skipped."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options):
+        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=False).returncode
+
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or mount("size=1024k,mode=700") != 0:
+        pytest.skip("only root can mount a file system, and not in every container")
+    yield folder, lambda options: mount(f"remount,{options}")
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.share(2)
+def test_a_full_disk(trial, expected, small_disk):
+    folder, remount = small_disk
+    for _ in trial.rounds():
+        shutil.rmtree(folder / "rnnkit", ignore_errors=True)
+        filler = folder / "filler"
+        filler.write_bytes(bytes(int(trial.rng.integers(900, 1020)) << 10))
+        digest, hits, warnings = finish(start(folder))
+        assert (digest, hits) == (expected, "0")
+        assert warnings <= 1
+        assert [path for path in files(folder) if path.suffix == ".tmp"] == []
+        filler.unlink()
+        assert_same(folder, expected)
+        assert_same(folder, expected, hits=ALL)
+        trial.count(processes=3, full_disks=warnings)
+
+
+def test_a_folder_that_can_only_be_read(trial, expected, warm, small_disk):
+    folder, remount = small_disk
+    for _ in trial.rounds():
+        assert remount("rw,size=1024k") == 0
+        removed = trial.rng.choice(files(copy(warm, folder / "cache").root))
+        removed.unlink()
+        assert remount("ro") == 0
+        found = [finish(start(folder / "cache")) for _ in range(2)]
+        assert found[0] == found[1]
+        assert found[0][0] == expected
+        assert found[0][2] == (found[0][1] != ALL)
+        trial.count(processes=2)
+
+
+SMALL_FILES = "import resource, sys\nresource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))\n"
+
+
+def test_files_limited_in_size(trial, expected, tmp_path):
+    """What a quota is to one file."""
+    pytest.importorskip("resource")
+    for number in trial.rounds():
+        folder = tmp_path / str(number)
+        digest, hits, warnings = finish(start(folder, SMALL_FILES.format(trial.rng.integers(30_000)) + KERNELS))
+        assert (digest, hits) == (expected, "0")
+        assert warnings <= 1
+        assert_same(folder, expected)
+        assert_same(folder, expected, hits=ALL)
+        trial.count(processes=3)
+
+
+# Around each of the calls by which the cache touches the disk, something is done with the given probability.
+MEDDLE = """
+import os, random, shutil, signal
+dice = random.Random({seed})
+def around(call):
+    def meddle(*arguments, **options):
+        if dice.random() < {probability}:
+            {act}
+        return call(*arguments, **options)
+    return meddle
+from rnnkit.kernels import cache
+import test_kernels
+os.open, os.mkdir, os.replace = map(around, (os.open, os.mkdir, os.replace))
+"""
+DELETE = "shutil.rmtree(os.environ['NUMBA_CACHE_DIR'], ignore_errors=True)"
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def meddled(trial, act):
+    return MEDDLE.format(seed=trial.rng.integers(1 << 30), probability=trial.rng.choice([0.02, 0.2]), act=act) + KERNELS
+
+
+def test_a_folder_deleted_under_way(trial, expected, warm, tmp_path):
+    for _ in trial.rounds():
+        folder = copy(warm, tmp_path / "cache").root
+        digest, _, warnings = finish(start(folder, meddled(trial, DELETE)))
+        assert digest == expected
+        assert warnings <= 1
+        trial.count(processes=1)
+
+
+def test_processes_that_are_killed(trial, expected, warm, tmp_path):
+    for _ in trial.rounds():
+        folder = copy(warm, tmp_path / "cache").root
+        for path in files(folder)[:: int(trial.rng.integers(1, 3))]:
+            path.unlink()
+        process = start(folder, meddled(trial, KILL))
+        process.communicate()
+        assert_same(folder, expected)
+        assert_same(folder, expected, hits=ALL)
+        trial.count(processes=3, kills=process.returncode < 0)
+
+
+def test_a_foreign_owner(trial, expected, warm, tmp_path):
+    """Of a folder: nothing is read or written. Of a file: it is replaced."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    for _ in trial.rounds():
+        folder = copy(warm, tmp_path / "cache")
+        path = trial.rng.choice([folder.root, Path(folder.root, folder.names[0]), folder.path, *files(folder.path)])
+        os.chown(path, int(trial.rng.integers(1, 1 << 16)), -1)
+        before = [path.read_bytes() for path in files(folder.path)]
+        digest, hits, warnings = finish(start(folder.root))
+        assert digest == expected
+        if Path(path).is_file():
+            assert_same(folder.root, expected, hits=ALL, warnings=0)
+        else:
+            assert [path.read_bytes() for path in files(folder.path)] == before
+            assert (hits, warnings) == ((ALL, 0) if path == folder.root else ("0", 1))
+        trial.count(processes=1)
