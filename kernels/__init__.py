@@ -17,6 +17,6 @@ The contract, which holds for every kernel:
 Where to find what: `simd` vector registers, `tile` the micro-kernel, `matrix` and `transpose`, `gemm` packing and
 products, `products` which of them a cell asks for, `activations` logistic and tanh, `loop` the time loop, `stack` one
 step of all layers, `loop_gradient` and `weight_gradient` the way back, `cell` what the loops ask of a cell, `vanilla`,
-`lstm`, `gru` the cells, `dropout` between layers, `team`, `barrier` and `sharing` the threads, `jit` the decorators and
-the cache.
+`lstm`, `gru` the cells, `dropout` between layers, `team`, `barrier` and `sharing` the threads, `jit` the decorators,
+`cache` where machine code is kept between processes.
 """
