@@ -446,3 +446,21 @@ def test_the_code_for_two_cpus_is_kept_apart(tmp_path):
     for expected in ("3 0\n", "3 1\n"):
         for cpu in cpus:
             assert serve(NUMBA_CACHE_DIR=str(tmp_path), **cpu) == (expected, "")
+
+
+CROWD = """
+import os
+from rnnkit.kernels.cache import Folder
+folder = Folder(os.environ["NUMBA_CACHE_DIR"], "rnnkit", "digest")
+for turn in range(150):
+    folder.write("entry", bytes([turn % 256]) * (1 + 50_000 * (turn % 3)))
+    data = folder.read("entry")
+    assert data and len(set(data)) == 1
+"""
+
+
+def test_processes_that_write_at_once_leave_whole_entries(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    crowd = [subprocess.Popen([sys.executable, "-c", CROWD], env=environment) for _ in range(4)]
+    assert [process.wait() for process in crowd] == [0] * 4
+    assert [path.name for path in Path(tmp_path, "rnnkit", "digest").iterdir()] == ["entry"]
