@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
-from perf.cases import Case, Problem, problem
+from perf.cases import Case, Problem, of_mode, problem
 from rnnkit.arrays import on_host
 
 RNNKIT, UNFUSED = "rnnkit", "unfused"
@@ -183,15 +183,21 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     return subject._replace(finish=torch.cuda.synchronize, memory=memory, release=torch.cuda.empty_cache)
 
 
+_TORCH_MODULES = {
+    "lstm": ("LSTM", {}),
+    "gru": ("GRU", {}),
+    "rnn_relu": ("RNN", {"nonlinearity": "relu"}),
+    "rnn_tanh": ("RNN", {"nonlinearity": "tanh"}),
+}
+
+
 def _torch_module(torch: Any, given: Problem) -> Any:
     desc = given.desc
-    options = dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))
+    kind, options = of_mode(desc.mode, _TORCH_MODULES, "torch")
+    options = options | dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))
     if desc.projected:
         options["proj_size"] = desc.proj_size
-    if desc.mode.startswith("rnn"):
-        options["nonlinearity"] = desc.mode.removeprefix("rnn_")
-    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(desc.mode, torch.nn.RNN)
-    module = kind(desc.input_size, desc.hidden_size, desc.num_layers, **options)
+    module = getattr(torch.nn, kind)(desc.input_size, desc.hidden_size, desc.num_layers, **options)
     views = rnnkit.weight_views(desc, given.w)
     module.load_state_dict({name: torch.from_numpy(view) for name, view in views.items()})
     return module

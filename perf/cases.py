@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -11,6 +12,7 @@ import numpy as np
 
 import rnnkit
 from rnnkit.descriptor import MODES
+from rnnkit.errors import message
 
 PASSES = ("infer", "train", "step")
 STEP_SIZES = (32, 64, 128, 256, 512, 1024)
@@ -79,6 +81,13 @@ def problem(case: Case, pass_name: str) -> Problem:
 def _weights(desc: rnnkit.RNNDescriptor) -> np.ndarray:
     """Kept for the passes of a case: drawing those of the largest takes a second."""
     return rnnkit.init_weights(desc, seed=0)
+
+
+def of_mode(mode: str, known: Mapping[str, Any], engine: str) -> Any:
+    """Return what an engine has for a mode; none computes another one instead."""
+    if mode not in known:
+        raise ValueError(message(engine, "mode", f"be one of {', '.join(known)}", repr(mode)))
+    return known[mode]
 
 
 def flops(case: Case, pass_name: str) -> int:

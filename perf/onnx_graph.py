@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from perf.cases import Problem
+from perf.cases import Problem, of_mode
 from rnnkit import weight_views
 
 _OPSET, _IR_VERSION = 17, 8  # old enough for every onnxruntime of the last years
-# ONNX orders the gates i o f c and z r h; biases are W's, then R's, each in that order.
-_OPERATORS = {"lstm": ("LSTM", (0, 3, 1, 2)), "gru": ("GRU", (1, 0, 2)), "rnn_relu": ("RNN", (0,))}
-_OPERATORS["rnn_tanh"] = _OPERATORS["rnn_relu"]
+# Operator, order of the gates, attributes. ONNX orders them i o f c and z r h; biases are W's, then R's, each so.
+_OPERATORS = {
+    "lstm": ("LSTM", (0, 3, 1, 2), {}),
+    "gru": ("GRU", (1, 0, 2), {"linear_before_reset": 1}),
+    "rnn_relu": ("RNN", (0,), {"activations": ["Relu"]}),
+    "rnn_tanh": ("RNN", (0,), {"activations": ["Tanh"]}),
+}
 
 
 def model(given: Problem) -> bytes:
@@ -54,12 +58,10 @@ def _value(name: str, rank: int):
 
 def _layer_node(given: Problem, layer: int, source: str):
     desc = given.desc
-    operator, _ = _OPERATORS[desc.mode]
+    operator, _, attributes = of_mode(desc.mode, _OPERATORS, "onnxruntime")
     options = {"hidden_size": desc.hidden_size, "direction": "bidirectional" if desc.bidirectional else "forward"}
-    if desc.mode == "gru":
-        options["linear_before_reset"] = 1
-    if operator == "RNN":
-        options["activations"] = ["Relu" if desc.mode == "rnn_relu" else "Tanh"] * desc.num_directions
+    for name, value in attributes.items():
+        options[name] = value * desc.num_directions if isinstance(value, list) else value  # a list: one a direction
     inputs = [source, f"w_{layer}", f"r_{layer}", f"b_{layer}", "lengths" if given.lengths is not None else ""]
     inputs += [f"{name}_{layer}" for name, states in (("hx", given.hx), ("cx", given.cx)) if states is not None]
     outputs = [f"raw_{layer}", f"hy_{layer}"] + [f"cy_{layer}"] * desc.has_cell
@@ -70,7 +72,7 @@ def _layer_weights(given: Problem, layer: int) -> dict[str, np.ndarray]:
     desc = given.desc
     views = weight_views(desc, given.w)
     suffixes = [f"_l{layer}", f"_l{layer}_reverse"][: desc.num_directions]
-    _, order = _OPERATORS[desc.mode]
+    _, order, _ = of_mode(desc.mode, _OPERATORS, "onnxruntime")
 
     def stacked(kind: str) -> np.ndarray:
         """Both directions, the gates in ONNX's order."""

@@ -6,11 +6,14 @@ tables. It shares nothing with the engine but tanh and sigmoid. Equations: `rnnk
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import rnnkit
+from perf.cases import of_mode
+from rnnkit.errors import message
 from rnnkit.kernels.activations import sigmoid, tanh
 from rnnkit.kernels.jit import kernel
 
@@ -105,13 +108,14 @@ class _Cell(NamedTuple):
     forward: Any
     backward: Any
     relu: bool = False
+    two_gradients: bool = False  # W x and R h have one each, and h one that does not go through R
 
 
 _CELLS = {
     "rnn_relu": _Cell(_vanilla, _vanilla_backward, relu=True),
     "rnn_tanh": _Cell(_vanilla, _vanilla_backward),
     "lstm": _Cell(_lstm, _lstm_backward),
-    "gru": _Cell(_gru, _gru_backward),
+    "gru": _Cell(_gru, _gru_backward, two_gradients=True),
 }
 
 
@@ -146,7 +150,12 @@ class Unfused:
     """One network without options beyond the cases': no skip input, clip or dropout, both biases, reset after."""
 
     def __init__(self, desc: rnnkit.RNNDescriptor, w: np.ndarray) -> None:
-        self.desc, self.size, self.cell = desc, w.size, _CELLS[desc.mode]
+        self.cell = of_mode(desc.mode, _CELLS, "unfused")
+        plain = replace(desc, bias="both", input_mode="linear", dropout=0.0, cell_clip=None, reset_after=True)
+        if desc != plain:
+            expected = "have the default of bias, input_mode, dropout, cell_clip and reset_after"
+            raise ValueError(message("unfused", "desc", expected, repr(desc)))
+        self.desc, self.size = desc, w.size
         self.blocks = _blocks(desc, w)
 
     def forward(self, x: np.ndarray, hx: Any = None, cx: Any = None, lengths: Any = None, tape: list | None = None):
@@ -222,7 +231,7 @@ class Unfused:
             gradient["weight_hr"] += dh.T @ step.m
             dm = dh @ block["weight_hr"]
         da = np.empty_like(step.ax)
-        db = np.empty_like(da) if desc.mode == "gru" else da  # elsewhere both products have one gradient
+        db = np.empty_like(da) if self.cell.two_gradients else da
         through = np.empty_like(dm)
         self.cell.backward(dm, dc, step.ax, step.ah, step.c, step.c_next, da, db, through, self.cell.relu)
         gradient["weight_ih"] += da.T @ step.x
@@ -230,4 +239,4 @@ class Unfused:
         gradient["bias_ih"] += da.sum(axis=0)
         gradient["bias_hh"] += db.sum(axis=0)
         before = db @ block["weight_hh"]
-        return da @ block["weight_ih"], before + through if desc.mode == "gru" else before, dc
+        return da @ block["weight_ih"], before + through if self.cell.two_gradients else before, dc

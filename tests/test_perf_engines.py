@@ -1,0 +1,223 @@
+"""Every engine of the harness against the naive twin: the same weights, the same results, the threads it was given."""
+
+import numpy as np
+import pytest
+import reference
+from gradcheck import assert_gradients
+from problems import CELLS, Problem, smooth
+from tolerances import OUTPUTS, assert_close, assert_gradient_close
+
+import rnnkit
+from perf import baselines, cases
+from perf.cases import Case
+from perf.unfused import Unfused
+from rnnkit import descriptor
+
+LENGTHS = {"full": None, "lengths": (6, 1, 0, 4)}
+# Those that the harness has cases for.
+NETWORKS = {name: CELLS[name] for name in ("tanh", "relu", "lstm", "lstm-projected", "gru")}
+OPTIONS = {
+    "plain": {},
+    "deep": dict(num_layers=2, bidirectional=True),
+    "float64": dict(num_layers=2, dtype="float64"),
+}
+
+
+def skip_unless_installed(engine):
+    for module in {"torch": ["torch"], "onnxruntime": ["onnx", "onnxruntime"]}.get(engine, []):
+        pytest.importorskip(module)
+
+
+def both_ways(network, lengths, **options):
+    sizes = dict(seq_len=6, batch_size=4, num_layers=2, bidirectional=True)
+    return Problem(**NETWORKS[network], **sizes, lengths=LENGTHS[lengths], **options)
+
+
+def unfused(problem):
+    """y, hy and cy, and the gradients dx and dw of y times dy."""
+    network, tape = Unfused(problem.desc, problem.w), []
+    outputs = network.forward(problem.x, problem.hx, problem.cx, problem.lengths_array, tape)
+    return outputs, network.backward(tape, problem.dy)
+
+
+@pytest.mark.parametrize("states", [True, False], ids=["states", "zeros"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_non_fused_network_has_the_twins_results(network, lengths, dtype, states):
+    problem = both_ways(network, lengths, dtype=dtype, states=states)
+    outputs, _ = unfused(problem)
+    for name, actual in zip(OUTPUTS, outputs, strict=True):
+        assert_close(name, actual, getattr(problem.reference(), name), dtype)
+        assert actual is None or actual.dtype == dtype
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_non_fused_network_has_the_twins_gradients(network, lengths):
+    problem = smooth(both_ways(network, lengths))
+    desc = problem.desc
+
+    def loss(arrays):
+        twin = reference.forward(
+            arrays,
+            arrays["x"],
+            problem.hx,
+            problem.cx,
+            mode=desc.mode,
+            hidden_size=desc.hidden_size,
+            num_layers=2,
+            bidirectional=True,
+            proj_size=desc.proj_size,
+            lengths=problem.lengths,
+        )
+        return float(np.vdot(twin.y, problem.dy))
+
+    def gradients(arrays):
+        assert arrays.keys() == {"x", *problem.views}
+        _, (dx, dw) = unfused(problem)
+        return {"x": dx, **rnnkit.weight_views(desc, dw)}
+
+    assert_gradients(loss, gradients, {"x": problem.x, **problem.views}, seed=0)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_float32_gradients_of_the_non_fused_network_are_those_of_float64(network):
+    problem = smooth(both_ways(network, "lengths"))
+    _, found = unfused(problem.twin(dtype="float32"))
+    _, expected = unfused(problem)
+    for name, actual, right in zip(("dx", "dw"), found, expected, strict=True):
+        assert_gradient_close(name, actual, right, "float32")
+        assert actual.dtype == np.float32
+
+
+def named_case(network, options, **sizes):
+    desc = rnnkit.RNNDescriptor(input_size=3, hidden_size=4, **NETWORKS[network] | options)
+    return Case("ds2", desc, **{"seq_len": 5, "batch_size": 3} | sizes)  # a family that every engine takes part in
+
+
+def named_cases():
+    """Name, case and pass of everything that an engine is to be compared in."""
+    for network in NETWORKS:
+        several = {label: named_case(network, options) for label, options in OPTIONS.items()}
+        several["lengths"] = named_case(network, OPTIONS["deep"], shortest=1)
+        for label, case in several.items():
+            yield f"{network}-{label}", case, "infer"
+            yield f"{network}-{label}", case, "train"
+        yield network, named_case(network, {"num_layers": 2}, seq_len=1), "step"
+
+
+def is_for(engine, case, pass_name):
+    if engine == "onnxruntime":
+        return pass_name != "train" and case.desc.dtype == "float32" and not case.desc.projected
+    return engine != "unfused" or pass_name != "train"  # whose gradients are what is compared with
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize(
+    ("engine", "case", "pass_name"),
+    [
+        pytest.param(engine, case, pass_name, id=f"{engine}-{name}-{pass_name}")
+        for engine in (baselines.RNNKIT, *baselines.COMPETITORS)
+        for name, case, pass_name in named_cases()
+        if is_for(engine, case, pass_name)
+    ],
+)
+def test_every_engine_has_the_twins_results(engine, case, pass_name):
+    skip_unless_installed(engine)
+    assert baselines.refusal(engine, case, pass_name) is None
+    given, desc = cases.problem(case, pass_name), case.desc
+    twin = reference.forward(
+        rnnkit.weight_views(desc, given.w),
+        given.x,
+        given.hx,
+        given.cx,
+        mode=desc.mode,
+        hidden_size=desc.hidden_size,
+        num_layers=desc.num_layers,
+        bidirectional=desc.bidirectional,
+        proj_size=desc.proj_size,
+        lengths=given.lengths,
+    )
+    expected = twin._asdict() | ({"y": twin.y[0]} if pass_name == "step" else {})
+    subject = baselines.prepare(engine, case, pass_name, 1)
+    subject.run()
+    found = subject.results(subject.run())  # what the first call left does not count
+    for name in OUTPUTS:
+        assert_close(name, found.pop(name), expected[name], desc.dtype)
+    wide = baselines.reference(case, pass_name)
+    gradients = {name: a for name, a in wide.results(wide.run()).items() if name not in OUTPUTS}
+    named = {"dx", *(f"d{name}" for name in rnnkit.weight_views(desc, given.w))} if pass_name == "train" else set()
+    assert found.keys() == gradients.keys() == named
+    for name, actual in found.items():
+        assert_gradient_close(name, actual, gradients[name], desc.dtype)
+
+
+def test_pytorch_has_its_number_of_threads():
+    skip_unless_installed("torch")
+    import torch
+
+    before = torch.get_num_threads()
+    for threads in (2, 1, 2):
+        baselines.prepare("torch", named_case("lstm", {}), "infer", threads)
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+
+
+def test_onnx_runtime_has_its_number_of_threads(monkeypatch):
+    skip_unless_installed("onnxruntime")
+    import onnxruntime
+
+    started, session = [], onnxruntime.InferenceSession
+
+    def start(model, options, providers):
+        started.append((options.intra_op_num_threads, options.inter_op_num_threads, providers))
+        return session(model, options, providers=providers)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", start)
+    for threads in (1, 2):
+        baselines.prepare("onnxruntime", named_case("lstm", {}), "infer", threads)
+    assert started == [(1, 1, ["CPUExecutionProvider"]), (2, 1, ["CPUExecutionProvider"])]
+
+
+@pytest.mark.parametrize("engine", baselines.COMPETITORS)
+def test_a_mode_that_an_engine_does_not_know_is_an_error(engine, monkeypatch):
+    skip_unless_installed(engine)
+    case = named_case("tanh", {})
+    monkeypatch.setitem(descriptor.MODES, "rnn_sine", descriptor.MODES["rnn_tanh"])
+    object.__setattr__(case.desc, "mode", "rnn_sine")
+    with pytest.raises(ValueError, match=rf"\A{engine}: mode must be one of (\w+, )+\w+, got 'rnn_sine'\Z"):
+        baselines.prepare(engine, case, "infer", 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bias": "none"},
+        {"input_mode": "skip", "input_size": 4},
+        {"dropout": 0.5},
+        {"cell_clip": (-1.0, 1.0)},
+        {"mode": "gru", "reset_after": False},
+    ],
+)
+def test_the_reference_refuses_what_it_does_not_compute(options):
+    desc = rnnkit.RNNDescriptor(**{"mode": "lstm", "input_size": 3, "hidden_size": 4} | options)
+    message = "unfused: desc must have the default of bias, input_mode, dropout, cell_clip and reset_after, got RNNDes"
+    with pytest.raises(ValueError, match=message):
+        baselines.reference(Case("a", desc, 2, 2), "infer")
+
+
+def test_who_takes_part_in_a_case(monkeypatch):
+    case = named_case("lstm", {})
+    other = case._replace(family="lm")
+    assert baselines.refusal("unfused", case, "train") is None
+    assert baselines.refusal("unfused", other, "train") == "only in the tables"
+    monkeypatch.setattr(baselines, "find_spec", lambda module: None if module == "onnx" else module)
+    assert baselines.refusal("onnxruntime", other, "infer") == "not installed"
+    monkeypatch.setattr(baselines, "find_spec", lambda module: module)
+    assert baselines.refusal("torch", other, "train") is None
+    assert baselines.refusal("torch", other._replace(alone=True), "train") == "not asked"
+    assert baselines.refusal("onnxruntime", other, "infer") is None
+    assert baselines.refusal("onnxruntime", other, "train") == "has no train"
+    assert baselines.refusal("onnxruntime", named_case("lstm", OPTIONS["float64"]), "infer") == "has no float64"
+    assert baselines.refusal("onnxruntime", named_case("lstm-projected", {}), "infer") == "has no proj"
