@@ -27,7 +27,7 @@ def compare(before: str | Path, after: str | Path) -> str:
     if not rows:
         raise report.ReportError(f"{before} and {after} have no timed row in common")
     mean = exp(sum(log(float(row[-1])) for row in rows) / len(rows))
-    lines = [f"{key}: {old.header.get(key, 'not given')} -> {value}" for key, value in _changes(old, new).items()]
+    lines = [f"{key}: {before} -> {after}" for key, (before, after) in _changes(old, new).items()]
     lines += [table(("case", "threads", "share before", "share after", "times as fast"), rows)]
     return "\n".join([*lines, f"geometric mean of {len(rows)} rows: {mean:.3f} times as fast"])
 
@@ -36,9 +36,11 @@ def _timed(source: Report) -> dict[tuple[str, str], dict[str, str]]:
     return {(row["name"], row["threads"]): row for row in source.rows if row["seconds"]}
 
 
-def _changes(old: Report, new: Report) -> dict[str, str]:
-    """What differs between the two machines and versions."""
-    return {k: v for k, v in new.header.items() if k not in _VOLATILE and old.header.get(k) != v}
+def _changes(old: Report, new: Report) -> dict[str, tuple[str, str]]:
+    """What differs between the two machines and versions, also where only one report says it."""
+    keys = dict.fromkeys((*new.header, *old.header))
+    pairs = {key: tuple(source.header.get(key, "not given") for source in (old, new)) for key in keys}
+    return {key: pair for key, pair in pairs.items() if key not in _VOLATILE and pair[0] != pair[1]}
 
 
 def tables(path: str | Path) -> str:

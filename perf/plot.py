@@ -9,6 +9,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from perf import report
 
@@ -17,23 +18,28 @@ _GROWTH = {"T": "linear", "L": "linear", "N": "log", "H": "log"}  # a straight l
 
 
 def plot(path: str | Path, out: str | Path) -> None:
-    """Write the picture of a report: rows of its largest number of threads, large marks; others small and pale."""
+    """Write the picture of a report."""
     source = report.read(path)
-    rows = [row for row in source.rows if row["seconds"]]
+    rows = [row for row in source.rows if row["seconds"] and _pass(row) in _COLOURS]
     if not rows:
-        raise report.ReportError(f"{path} has no timed row")
+        raise report.ReportError(f"{path} has no timed row of a pass that is drawn: {', '.join(_COLOURS)}")
+    figure = draw(source.header, rows)
+    figure.savefig(out, dpi=110)
+    pyplot.close(figure)
+
+
+def draw(header: dict[str, str], rows: list[dict[str, str]]) -> Figure:
+    """Return the picture of timed rows: large marks at the largest number of threads; others small and pale."""
     most = max(int(row["threads"]) for row in rows)
-    cases = [row for row in rows if not row["name"].startswith(("sweep-", "step-"))]
+    cases = [row for row in rows if not row["name"].startswith("sweep-")]
     height = max(7.0, 1.2 + 0.19 * len({_case(row) for row in cases}))
     figure = pyplot.figure(figsize=(14, height), layout="constrained")
     left, right = figure.subfigures(1, 2)
     _shares(left.subplots(), cases, most)
     for axes, (size, scale) in zip(right.subplots(2, 2).flat, _GROWTH.items(), strict=True):
         _growth(axes, [row for row in rows if row["name"].startswith(f"sweep-{size}")], size, scale, most)
-    header = source.header
     figure.suptitle(f"rnnkit {header.get('commit', '')} on {header.get('machine', '')}", fontsize=9)
-    figure.savefig(out, dpi=110)
-    pyplot.close(figure)
+    return figure
 
 
 def _case(row: dict[str, str]) -> str:
@@ -45,10 +51,15 @@ def _pass(row: dict[str, str]) -> str:
 
 
 def _shares(axes: Any, rows: list[dict[str, str]], most: int) -> None:
+    if not rows:
+        axes.set_axis_off()
+        return
     names = list(dict.fromkeys(_case(row) for row in rows))
     for pass_name, colour in _COLOURS.items():
         for threads in sorted({int(row["threads"]) for row in rows}):
             own = [row for row in rows if _pass(row) == pass_name and int(row["threads"]) == threads]
+            if not own:
+                continue
             shares = [float(row["share_of_peak"]) for row in own]
             places = [names.index(_case(row)) for row in own]
             style = {"s": 36} if threads == most else {"s": 12, "alpha": 0.5}
@@ -56,8 +67,7 @@ def _shares(axes: Any, rows: list[dict[str, str]], most: int) -> None:
     axes.set(title="Share of the FMA peak", xlim=(0, 1), ylim=(len(names) - 0.5, -0.5))
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.grid(alpha=0.3)
-    if names:
-        axes.legend(fontsize=8, loc="best")
+    axes.legend(fontsize=8, loc="best")
 
 
 def _growth(axes: Any, rows: list[dict[str, str]], size: str, scale: str, most: int) -> None:
@@ -66,6 +76,8 @@ def _growth(axes: Any, rows: list[dict[str, str]], size: str, scale: str, most: 
         return
     for pass_name, colour in _COLOURS.items():
         own = [row for row in rows if _pass(row) == pass_name and int(row["threads"]) == most]
+        if not own:
+            continue
         own.sort(key=lambda row: int(row[size]))
         values, seconds = [int(row[size]) for row in own], [float(row["seconds"]) for row in own]
         at_peak = [time * float(row["share_of_peak"]) for row, time in zip(own, seconds, strict=True)]

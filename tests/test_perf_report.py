@@ -1,0 +1,244 @@
+"""Reports: what stands in the file, what is read out of it, and what is drawn."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import rnnkit
+from perf import compare, report
+from perf.cases import Case
+
+TINY = Case("tiny", rnnkit.RNNDescriptor("lstm", 3, 5, 2, True), seq_len=4, batch_size=2)
+HEADER = {"commit": "abc", "command": "python -m perf run: with, commas"}
+
+
+def timed_row(case, seconds, pass_name="train", threads=2, **cells):
+    own = {"rnnkit": report.OK, "rounds": 3, "seconds": seconds, "gflops": 1.0, "share_of_peak": 0.5}
+    return report.facts(case, pass_name, threads) | own | cells
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a report and return its path."""
+
+    def write(name, rows, header=HEADER):
+        path = tmp_path / name
+        with path.open("w") as file:
+            writer = report.Writer(file, header)
+            for row in rows:
+                writer.write(row)
+        return path
+
+    return write
+
+
+def cells(line):
+    """Those of a line of a Markdown table."""
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_reports_come_back_as_they_were_written(written):
+    source = report.read(written("a.csv", [timed_row(TINY, 0.125, torch="not installed")]))
+    assert source.header == HEADER
+    assert len(source.rows) == 1 and source.rows[0].keys() == set(report.COLUMNS)
+    expected = {"name": "tiny/lstm/train", "threads": "2", "T": "4", "seconds": "0.125", "torch": "not installed"}
+    assert expected.items() <= source.rows[0].items()
+    assert source.rows[0]["workspace_bytes"] == str(rnnkit.workspace_nbytes(TINY.desc, 4, 2))
+    assert source.rows[0]["unfused_seconds"] == ""
+
+
+def test_a_file_that_is_no_report_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("name,seconds\na,1\n")
+    with pytest.raises(report.ReportError, match="a.csv is no report"):
+        report.read(tmp_path / "a.csv")
+
+
+def test_a_row_is_in_the_file_when_it_was_written(tmp_path):
+    with (tmp_path / "a.csv").open("w") as file:
+        writer = report.Writer(file, HEADER)
+        for count in (1, 2):
+            writer.write(timed_row(TINY, 1.0))
+            assert len(report.read(tmp_path / "a.csv").rows) == count  # an interrupted run leaves what it has
+
+
+def test_a_header_says_what_a_figure_depends_on(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(report._VARIABLES)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "argv", ["perf", "run", "--threads", "2"])
+    monkeypatch.setattr(report, "_commit", lambda: "abc-dirty")
+    header = report.machine()
+    assert (header["command"], header["commit"]) == ("python -m perf run --threads 2", "abc-dirty")
+    assert header["numpy"] == np.__version__ and header["environment"] == "nothing set"
+    assert f"{os.cpu_count()} processors" in header["machine"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("NUMBA_CPU_NAME", "haswell")
+    assert report.machine()["environment"] == "NUMBA_CPU_NAME=haswell OMP_NUM_THREADS=3"
+
+
+def test_a_commit_with_changes_on_top_is_called_dirty(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(report, "__file__", str(tmp_path / "report.py"))
+    assert report._commit() == "unknown"
+    (tmp_path / "report.py").write_text("clean")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for arguments in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    clean = report._commit()
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    (tmp_path / "report.py").write_text("changed")
+    assert report._commit() == f"{clean}-dirty"
+
+
+def test_compare_divides_the_old_seconds_by_the_new_ones(written):
+    other = TINY._replace(family="other")
+    # Another number of threads is another row; so is one that only one report has.
+    old = written("a.csv", [timed_row(TINY, 2.0), timed_row(other, 1.0), timed_row(TINY, 9.0, threads=1)])
+    new = written("b.csv", [timed_row(TINY, 1.0, share_of_peak=0.75), timed_row(other, 8.0)])
+    lines = compare.compare(old, new).splitlines()
+    assert cells(lines[0]) == ["case", "threads", "share before", "share after", "times as fast"]
+    assert [cells(line) for line in lines[2:-1]] == [
+        ["tiny/lstm/train", "2", "0.500", "0.750", "2.000"],
+        ["other/lstm/train", "2", "0.500", "0.500", "0.125"],
+    ]
+    assert lines[-1] == "geometric mean of 2 rows: 0.500 times as fast"
+
+
+def test_compare_tells_what_else_differs(written):
+    old = {"commit": "abc", "date": "1", "command": "a", "numpy": "2.0", "torch": "2.9"}
+    new = {"commit": "def", "date": "2", "command": "b", "numpy": "2.0", "gpu": "H100"}
+    text = compare.compare(*(written(f"{h['date']}.csv", [timed_row(TINY, 1.0)], h) for h in (old, new)))
+    told = [line for line in text.splitlines() if " -> " in line]
+    assert told == ["commit: abc -> def", "gpu: not given -> H100", "torch: 2.9 -> not given"]
+
+
+def test_reports_without_a_common_row_are_not_compared(written):
+    old, new = written("a.csv", [timed_row(TINY, 1.0, threads=1)]), written("b.csv", [timed_row(TINY, 1.0)])
+    with pytest.raises(report.ReportError, match=r"a\.csv and \S+b\.csv have no timed row in common"):
+        compare.compare(old, new)
+
+
+def test_tables_show_milliseconds_and_shares(written):
+    first = timed_row(TINY, 0.25, "infer", share_of_limit=0.875, torch_ratio_median=1.5)
+    last = report.facts(TINY, "train", 1) | {"rnnkit": "wrong: y deviates by 1"}
+    lines = compare.tables(written("a.csv", [first, timed_row(TINY, 0.5), last])).splitlines()
+    assert lines[:2] == ["- commit: abc", "- command: python -m perf run: with, commas"]
+    table = [cells(line) for line in lines if line.startswith("|")]
+    headings = ["case", "threads", "ms", "of FMA peak", "of limit", "against torch", "against onnxruntime"]
+    assert table[0] == headings
+    assert table[2:] == [  # a row that is not timed has no figures
+        ["tiny/lstm/infer", "2", "250.000", "0.50", "0.88", "1.50x", ""],
+        ["tiny/lstm/train", "2", "500.000", "0.50", "", "", ""],
+    ]
+
+
+def test_tables_show_samples_per_second_of_both(written):
+    row = timed_row(TINY, 0.5, unfused_seconds=1.0, unfused_ratio_median=2.0)
+    last = compare.tables(written("a.csv", [row])).splitlines()[-1]
+    assert cells(last) == ["tiny/lstm/train", "2", "4.0", "2.0", "2.0"]
+
+
+@pytest.fixture
+def drawn(written):
+    """Draw rows and return the figure; what is read from a report is text."""
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot
+
+    from perf import plot
+
+    def draw(rows):
+        return plot.draw({"commit": "abc", "machine": "a CPU"}, report.read(written("a.csv", rows)).rows)
+
+    yield draw
+    pyplot.close("all")
+
+
+def marks(axes):
+    """The marks of a scatter plot by label: where they stand and how large they are."""
+    return {s.get_label(): ([tuple(place) for place in s.get_offsets()], *s.get_sizes()) for s in axes.collections}
+
+
+def lines(axes):
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_shares_of_the_peak_are_drawn(drawn):
+    gru = Case("small", rnnkit.RNNDescriptor("gru", 3, 5), seq_len=4, batch_size=2)
+    rows = [
+        timed_row(TINY, 1.0, "infer", share_of_peak=0.9),
+        timed_row(TINY, 1.0, share_of_peak=0.8),
+        timed_row(gru, 1.0, share_of_peak=0.7),
+        timed_row(gru, 1.0, threads=1, share_of_peak=0.6),
+        timed_row(gru, 1.0, "step", share_of_peak=0.5),
+    ]
+    figure = drawn(rows)
+    assert figure.get_suptitle() == "rnnkit abc on a CPU"
+    shares, *growth = figure.get_axes()
+    assert shares.get_title() == "Share of the FMA peak"
+    assert [label.get_text() for label in shares.get_yticklabels()] == ["tiny/lstm", "small/gru"]
+    assert list(shares.get_yticks()) == [0, 1]
+    assert shares.get_xlim() == (0, 1) and shares.get_ylim() == (1.5, -0.5)
+    expected = {
+        "infer, threads: 2": ([(0.9, 0)], 36),
+        "train, threads: 1": ([(0.6, 1)], 12),
+        "train, threads: 2": ([(0.8, 0), (0.7, 1)], 36),
+    }
+    assert marks(shares) == expected
+    assert sorted(legend(shares)) == sorted(expected)
+    assert len(growth) == 4 and not any(axes.axison for axes in growth)
+
+
+@pytest.mark.parametrize(("size", "sizes", "scale"), [("T", (4, 8), "linear"), ("H", (8, 4), "log")])
+def test_growth_is_drawn_in_milliseconds(drawn, size, sizes, scale):
+    def sweep(value):
+        length, hidden = (value, 5) if size == "T" else (4, value)
+        return Case(f"sweep-{size}{value}", rnnkit.RNNDescriptor("lstm", 3, hidden), length, 2)
+
+    rows = [timed_row(sweep(value), value / 16, "infer", share_of_peak=0.5) for value in sizes]
+    rows += [timed_row(sweep(value), value / 4) for value in sizes]
+    rows += [timed_row(sweep(4), 7.0, threads=1)]  # not the most threads
+    shares, *growth = drawn(rows).get_axes()
+    (axes,) = (axes for axes in growth if axes.axison)
+    assert not shares.axison
+    assert axes.get_title() == f"Growth with {size}, LSTM, threads: 2"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (size, "ms")
+    assert (axes.get_xscale(), axes.get_yscale()) == (scale, scale)
+    expected = {
+        "infer": ([4, 8], [250, 500]),
+        "infer at the FMA peak": ([4, 8], [125, 250]),
+        "train": ([4, 8], [1000, 2000]),
+        "train at the FMA peak": ([4, 8], [500, 1000]),
+    }
+    assert lines(axes) == expected and legend(axes) == list(expected)
+
+
+def test_only_what_was_timed_is_drawn(drawn):
+    sweep = Case("sweep-L1", rnnkit.RNNDescriptor("lstm", 3, 5), 4, 2)
+    shares, *growth = drawn([timed_row(TINY, 1.0), timed_row(sweep, 1.0)]).get_axes()
+    assert legend(shares) == ["train, threads: 2"]
+    assert [legend(axes) for axes in growth if axes.axison] == [["train", "train at the FMA peak"]]
+
+
+def test_a_picture_is_written(written, tmp_path):
+    pytest.importorskip("matplotlib")
+    from matplotlib import image, pyplot
+
+    from perf.plot import plot
+
+    plot(written("a.csv", [timed_row(TINY, 1.0)]), tmp_path / "a.png")
+    pixels = image.imread(tmp_path / "a.png")
+    assert pixels.shape == (7 * 110, 14 * 110, 4)
+    assert (np.abs(pixels[..., :3] - (1.0, 127 / 255, 14 / 255)).max(axis=2) < 0.01).sum() > 20  # an orange mark
+    assert not pyplot.get_fignums()
+    for rows in ([], [timed_row(TINY, 1.0, "step")]):
+        with pytest.raises(report.ReportError, match="b.csv has no timed row of a pass that is drawn: infer, train"):
+            plot(written("b.csv", rows), tmp_path / "b.png")
+    assert not (tmp_path / "b.png").exists()
