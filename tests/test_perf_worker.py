@@ -1,0 +1,252 @@
+"""How an engine is timed: what the clock counts, what it waits for, and that the engines take turns."""
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import rnnkit
+from perf import baselines, timing, worker
+from perf.baselines import Subject
+from perf.cases import Case
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = Case("tiny", rnnkit.RNNDescriptor("lstm", 3, 5, 2, True), seq_len=4, batch_size=2)
+
+
+class Machine:
+    """A machine whose time moves only by work and waiting, in place of the module `time`; it keeps what happened."""
+
+    def __init__(self, busy=()):
+        self.now = self.used = 0.0
+        self.busy = list(busy)  # seconds of the processor that go by in each wait
+        self.happened = []
+
+    def perf_counter(self):
+        return self.now
+
+    def process_time(self):
+        return self.used
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.used += self.busy.pop(0) if self.busy else 0
+        self.happened.append("rest")
+
+    def subject(self, call, wait=0.0, **options):
+        """A Subject whose call takes `call` seconds, or each those of a list, and whose waiting for it `wait`."""
+        seconds = iter(call) if isinstance(call, list) else iter(lambda: call, None)
+
+        def run():
+            self.now += next(seconds)
+            self.happened.append("run")
+
+        def finish():
+            self.now += wait
+            self.happened.append("finish")
+
+        return Subject(run, lambda result: result, finish, **options)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """Return a Bench on a Machine, `bench.machine`, whose subject is a Machine's with the given options."""
+
+    def make(**options):
+        made = worker.Bench("rnnkit", 3)
+        made.machine = Machine()
+        made.subject = subject = made.machine.subject(**options)
+
+        def prepare(*arguments):
+            assert arguments == ("rnnkit", TINY, "infer", 3, "cpu")
+            return subject
+
+        monkeypatch.setattr(worker, "time", made.machine)
+        monkeypatch.setattr(baselines, "prepare", prepare)
+        return made
+
+    return make
+
+
+def test_the_seconds_of_a_call_are_those_of_the_repetition_by_its_calls(bench):
+    short = bench(call=0.001)
+    short.load(TINY, "infer")
+    assert short.calls == 40  # of 0.04 seconds together
+    short.machine.happened.clear()
+    assert short.time() == (pytest.approx(0.001), pytest.approx(0.04))
+    # One call brings threads and caches back; what is waited for behind a repetition is not timed.
+    assert short.machine.happened == ["run", "finish", *["run"] * 40, "finish", "rest"]
+
+
+def test_a_long_call_is_a_repetition(bench):
+    long = bench(call=0.5)
+    long.load(TINY, "infer")
+    assert long.machine.happened == ["run", "finish", "rest"]
+    assert long.time() == (pytest.approx(0.5), pytest.approx(0.5))
+    assert long.machine.happened == ["run", "finish", "rest"] * 2
+
+
+def test_a_repetition_ends_when_its_work_is_done(bench):
+    assert bench(call=0.5, wait=0.25).time() == (0.75, 0.75)
+
+
+def test_a_disturbance_does_not_change_the_number_of_calls(bench):
+    disturbed = bench(call=[0.01, 0.5, 0.02, 0.3])
+    disturbed.load(TINY, "infer")
+    assert disturbed.calls == 2
+
+
+def test_nothing_is_collected_while_the_clock_runs(bench):
+    collecting = []
+    one = bench(call=0.5)
+    one.subject = one.subject._replace(run=lambda: collecting.append(gc.isenabled()))
+    one.time()
+    assert collecting == [False] and gc.isenabled()
+
+
+def test_the_host_has_its_call_back_before_the_gpu_is_done(bench):
+    host = bench(call=[0.001, 0.002, 0.009] + [0.003] * 17, wait=0.5)
+    assert host.host_time() == pytest.approx(0.003)
+    assert host.machine.happened == [*["finish", "run"] * 20, "finish"]
+
+
+def test_threads_are_waited_for_until_they_rest(monkeypatch):
+    machine = Machine(busy=[0.025, 0.02, 0.003, 0.002])
+    monkeypatch.setattr(worker, "time", machine)
+    worker._rest()
+    assert machine.happened == ["rest"] * 4  # a tenth of the time that is waited counts as rest
+
+
+def test_threads_that_never_rest_are_an_error(monkeypatch):
+    monkeypatch.setattr(worker, "time", Machine(busy=[1.0] * 1000))
+    with pytest.raises(RuntimeError, match=r"threads still busy 2\.0 s after a call"):
+        worker._rest()
+
+
+def test_results_of_the_second_call_are_compared(bench, tmp_path):
+    right, wrong = {"y": np.ones((3, 4))}, {"y": np.zeros((3, 4))}
+    np.savez(tmp_path / "expected.npz", **right)
+
+    def verdict(*results):
+        made = bench(call=0.1)
+        returned = iter(results)
+        made._prepare = lambda case, pass_name: Subject(lambda: next(returned), lambda result: result)
+        return made.check(TINY, "infer", tmp_path / "expected.npz")
+
+    assert verdict(wrong, right) is None
+    assert verdict(right, wrong).startswith("wrong: y deviates by 1.0e+00")
+
+
+@pytest.mark.parametrize(("engine", "device"), [("torch", "cuda"), ("torch", "cpu"), ("rnnkit", "cuda")])
+def test_only_pytorch_on_a_gpu_is_coarse(tmp_path, engine, device):
+    np.savez(tmp_path / "expected.npz", y=np.ones((3, 4)))
+    bench = worker.Bench(engine, 1, device)
+    bench._prepare = lambda case, pass_name: Subject(lambda: {"y": np.full((3, 4), 1.001)}, lambda result: result)
+    verdict = bench.check(TINY, "infer", tmp_path / "expected.npz")
+    assert (verdict is None) == ((engine, device) == ("torch", "cuda"))
+
+
+def test_a_reference_has_the_dtype_of_its_case(tmp_path):
+    worker.Bench("unfused", 1).reference(TINY, "infer", tmp_path / "expected.npz")
+    with np.load(tmp_path / "expected.npz") as expected:
+        assert {name: array.dtype for name, array in expected.items()} == dict.fromkeys(("y", "hy", "cy"), np.float32)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the most bytes are known on Linux only")
+def test_the_most_memory_is_in_bytes_and_since_the_case_was_loaded():
+    nbytes = 1 << 26
+    worker._reset_peak_memory()
+    before = worker._peak_memory()
+    np.ones(nbytes, np.uint8)  # freed at once
+    assert 0.9 * nbytes < worker._peak_memory() - before < 1.5 * nbytes
+    worker._reset_peak_memory()
+    assert worker._peak_memory() - before < 0.5 * nbytes
+
+
+def test_loading_a_case_forgets_the_memory_of_the_last_one(bench, monkeypatch):
+    happened = []
+    monkeypatch.setattr(worker, "_reset_peak_memory", lambda: happened.append("reset"))
+    one = bench(call=0.5, release=lambda: happened.append("release"))
+    one.load(TINY, "infer")
+    assert happened == ["release", "reset"]
+
+
+class Engine:
+    """Takes the seconds that it is given, one by one; a repetition is four calls."""
+
+    def __init__(self, name, seconds, order):
+        self.name, self.seconds, self.order = name, iter(seconds), order
+
+    def call(self, method):
+        self.order.append((self.name, method))
+        seconds = next(self.seconds)
+        return seconds, 4 * seconds
+
+
+def alternated(seconds, *calls):
+    order = []
+    workers = {name: Engine(name, given, order) for name, given in zip("AB", calls, strict=True)}
+    return timing.alternate(workers, seconds), [name for name, method in order if method == "time"]
+
+
+def test_engines_take_turns_and_the_seconds_of_a_call_are_kept():
+    times, order = alternated(1e9, range(1, 99), range(101, 199))
+    assert times == {"A": list(range(1, 16)), "B": list(range(101, 116))}
+    assert order == ["A", "B"] * 15
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 3), (5.9, 3), (6.1, 4), (8.0, 5), (1e9, 15)])
+def test_rounds_end_when_the_seconds_of_whole_repetitions_are_spent(seconds, rounds):
+    times, _ = alternated(seconds, [0.25] * 99, [0.25] * 99)  # two seconds a round of both
+    assert len(times["A"]) == len(times["B"]) == rounds
+
+
+def test_ratios_are_taken_pair_by_pair():
+    assert timing.ratios([1.0, 2.0, 4.0], [2.0, 2.0, 2.0]) == (0.5, 1.0, 2.0)
+
+
+def test_a_process_starts_with_its_number_of_threads(monkeypatch):
+    started = []
+
+    class Process:
+        def __init__(self, target, args, daemon):
+            assert target is worker.serve and daemon
+            self.args = args
+
+        def start(self):
+            started.append((self.args[:3], {name: os.environ.get(name) for name in variables}))
+
+    variables = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before = dict(os.environ)
+    end = SimpleNamespace(close=lambda: None)
+    context = SimpleNamespace(Pipe=lambda: (end, end), Process=Process)
+    monkeypatch.setattr(timing.multiprocessing, "get_context", lambda method: context)
+    timing.Worker("torch", 3, "cuda")
+    assert started == [(("torch", 3, "cuda"), dict.fromkeys(variables, "3"))]
+    assert dict(os.environ) == before
+
+
+def test_a_worker_says_what_went_wrong_there():
+    worker = timing.Worker("rnnkit", 1)
+    with pytest.raises(timing.WorkerError, match="rnnkit: AttributeError"):
+        worker.call("time")
+    worker._process.kill()
+    with pytest.raises(timing.WorkerError, match="rnnkit: its process ended with -9"):
+        worker.call("time")
+    worker.close()
+
+
+def test_the_parent_imports_no_competitor():
+    program = (
+        "import sys; from perf import __main__, baselines, compare, report, run, startup;"
+        "print(*sorted({'torch', 'onnxruntime', 'onnx'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
