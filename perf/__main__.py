@@ -96,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     _names(command, "--passes", PASSES, PASSES, "passes")
     threads = f"numbers of threads, with commas (default: {_threads()})"
     command.add_argument("--threads", type=_numbers, default=_threads(), metavar="N", help=threads)
-    seconds = "time for the repetitions of a row, at least two of each engine (default: 1)"
+    seconds = "time for the repetitions of a row, at least three of each engine (default: 1)"
     command.add_argument("--seconds", type=float, default=1.0, metavar="S", help=seconds)
     command.add_argument("--out", metavar="FILE.csv", help="report to write")
     command = commands.add_parser("table", help="print a report as Markdown tables")

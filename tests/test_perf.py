@@ -1,21 +1,16 @@
 """The performance harness: what it counts, reads and writes, and that nothing wrong is timed."""
 
-import subprocess
+import io
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
-import reference
-from tolerances import assert_close, assert_gradient_close
 
 import rnnkit
-from perf import baselines, cases, check, compare, peaks, report, run, startup, timing
+from perf import baselines, cases, check, peaks, report, run
 from perf.cases import Case
-from perf.unfused import Unfused
+from perf.timing import WorkerError
 
-ROOT = Path(__file__).resolve().parents[1]
 TINY = Case("tiny", rnnkit.RNNDescriptor("lstm", 3, 5, 2, True), seq_len=4, batch_size=2)
 
 
@@ -68,78 +63,33 @@ def test_globs_select_by_name():
     assert len(set(everything)) == len(everything) > 200
 
 
-def written(tmp_path, name, rows, header=None):
-    path = tmp_path / name
-    with path.open("w") as file:
-        writer = report.Writer(file, header or {"commit": "abc", "command": "python -m perf run: with, commas"})
-        for row in rows:
-            writer.write(row)
-    return path
-
-
-def timed_row(case, seconds, **cells):
-    own = {"rnnkit": report.OK, "rounds": 3, "seconds": seconds, "gflops": 1.0, "share_of_peak": 0.5}
-    return report.facts(case, "train", 2) | own | cells
-
-
-def test_reports_come_back_as_they_were_written(tmp_path):
-    row = timed_row(TINY, 0.125, torch="not installed")
-    path = written(tmp_path, "a.csv", [row])
-    source = report.read(path)
-    assert source.header == {"commit": "abc", "command": "python -m perf run: with, commas"}
-    assert len(source.rows) == 1 and source.rows[0].keys() == set(report.COLUMNS)
-    expected = {"name": "tiny/lstm/train", "threads": "2", "T": "4", "seconds": "0.125", "torch": "not installed"}
-    assert expected.items() <= source.rows[0].items()
-    assert source.rows[0]["workspace_bytes"] == str(rnnkit.workspace_nbytes(TINY.desc, 4, 2))
-    assert source.rows[0]["unfused_seconds"] == ""
-
-
-def test_a_file_that_is_no_report_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_text("name,seconds\na,1\n")
-    with pytest.raises(report.ReportError, match="a.csv is no report"):
-        report.read(tmp_path / "a.csv")
-
-
-def test_compare_divides_the_old_seconds_by_the_new_ones(tmp_path):
-    other = TINY._replace(family="other")
-    old = written(tmp_path, "a.csv", [timed_row(TINY, 2.0), timed_row(other, 1.0)])
-    new = written(tmp_path, "b.csv", [timed_row(TINY, 1.0), timed_row(other, 8.0)], {"commit": "def"})
-    text = compare.compare(old, new)
-    ratio = {line.split("|")[1].strip(): float(line.split("|")[-2]) for line in text.splitlines() if "/lstm/" in line}
-    assert ratio == {"tiny/lstm/train": 2.0, "other/lstm/train": 0.125}
-    assert "geometric mean of 2 rows: 0.500 times" in text
-    assert "commit: abc -> def" in text
-
-
-def test_tables_show_samples_per_second_of_both(tmp_path):
-    row = timed_row(TINY, 0.5, unfused_seconds=1.0, unfused_ratio_median=2.0)
-    last = compare.tables(written(tmp_path, "a.csv", [row])).splitlines()[-1]
-    assert [cell.strip() for cell in last.split("|")[1:-1]] == ["tiny/lstm/train", "2", "4.0", "2.0", "2.0"]
-
-
-def test_ratios_are_taken_pair_by_pair():
-    assert timing.ratios([1.0, 2.0, 4.0], [2.0, 2.0, 2.0]) == (0.5, 1.0, 2.0)
-
-
 class FakeWorker:
-    """Right or wrong as it is told; counts how often it is timed."""
+    """Right or wrong as it is told; keeps what it is asked."""
 
-    def __init__(self, verdict=None, seconds=1.0):
-        self.verdict, self.seconds, self.timed = verdict, seconds, 0
+    def __init__(self, verdict=None, seconds=1.0, memory=1, fails=None):
+        self.verdict, self.seconds, self.memory, self.fails = verdict, seconds, memory, fails
+        self.asked, self.closed = [], False
 
     def call(self, method, *arguments):
-        self.timed += method == "time"
-        return {"check": self.verdict, "time": (self.seconds, self.seconds), "peak_memory": 1}.get(method)
+        self.asked.append((method, *arguments))
+        if method == self.fails:
+            raise WorkerError("torch: its process ended with -9")
+        repetition = self.seconds, 10 * self.seconds  # of ten calls
+        return {"check": self.verdict, "time": repetition, "peak_memory": self.memory}.get(method)
 
     def close(self):
-        pass
+        self.closed = True
+
+    @property
+    def timed(self):
+        return sum(method == "time" for method, *_ in self.asked)
 
 
-def measured(monkeypatch, **workers):
+def measured(monkeypatch, case=TINY, pass_name="train", **workers):
     monkeypatch.setattr(baselines, "refusal", lambda *arguments: None)
-    workers = {"unfused": FakeWorker(), **workers}
+    workers = {"unfused": FakeWorker(), "torch": FakeWorker(), **workers}
     engines = run.Engines(2, lambda engine, threads, device: workers[engine])
-    return run.measure(TINY, "train", engines, ["torch"], peak=1e9, seconds=0.1)
+    return run.measure(case, pass_name, engines, ["torch"], peak=1e9, seconds=0.1)
 
 
 def test_a_wrong_case_is_not_timed(monkeypatch):
@@ -158,9 +108,128 @@ def test_a_wrong_competitor_is_not_timed(monkeypatch):
 
 
 def test_figures_of_a_right_pair(monkeypatch):
-    row = measured(monkeypatch, rnnkit=FakeWorker(seconds=0.5), torch=FakeWorker(seconds=1.5))
-    assert (row["torch"], row["torch_seconds"], row["torch_ratio_median"]) == (report.OK, 1.5, 3.0)
-    assert row["samples_per_s"] == 4.0
+    own, torch = FakeWorker(seconds=0.5, memory=7), FakeWorker(seconds=1.5, memory=8)
+    row = measured(monkeypatch, rnnkit=own, torch=torch)
+    assert (row["rnnkit"], row["torch"]) == (report.OK, report.OK)
+    assert (row["seconds"], row["samples_per_s"], row["rounds"]) == (0.5, 4.0, own.timed)
+    assert row["gflops"] == cases.flops(TINY, "train") / 0.5 / 1e9
+    assert row["share_of_peak"] == cases.flops(TINY, "train") / 0.5 / 1e9  # the peak is 1e9
+    assert (row["peak_memory_bytes"], row["torch_peak_memory_bytes"]) == (7, 8)
+    assert [row[f"torch_{name}"] for name in ("seconds", "ratio_min", "ratio_median", "ratio_max")] == [1.5, 3, 3, 3]
+    assert "share_of_limit" not in row and row.keys() <= set(report.COLUMNS)
+
+
+def test_a_step_has_a_share_of_what_reading_allows(monkeypatch):
+    read = []
+    monkeypatch.setattr(peaks, "read_bandwidth", lambda *arguments: read.append(arguments) or 2e3)
+    step = Case("a", rnnkit.RNNDescriptor("lstm", 3, 5), 1, 2, passes=("step",))
+    row = measured(monkeypatch, step, "step", rnnkit=FakeWorker(seconds=0.5))
+    nbytes = 4 * rnnkit.num_weights(step.desc)
+    assert read == [(nbytes, 2)]
+    assert row["share_of_limit"] == nbytes / 2e3 / 0.5
+
+
+LARGE = Case("large", rnnkit.RNNDescriptor("lstm", 800, 800, 5, True), seq_len=300, batch_size=20)
+
+
+@pytest.mark.parametrize(("pass_name", "steps"), [("infer", 13), ("train", 4)])
+def test_a_large_case_is_compared_over_as_many_steps_as_the_reference_has_time_for(pass_name, steps):
+    part = run.shortened(LARGE, pass_name)
+    assert part == LARGE._replace(seq_len=steps)
+    longer = part._replace(seq_len=steps + 1)
+    assert cases.flops(part, pass_name) <= run._CHECKED_FLOPS < cases.flops(longer, pass_name)
+
+
+def test_a_case_is_shortened_no_more_than_needed():
+    assert run.shortened(TINY, "train") == TINY
+    assert run.shortened(LARGE._replace(shortest=50), "train").seq_len == 50  # a length of its own for each sequence
+    assert run.shortened(LARGE._replace(batch_size=10**6), "train").seq_len == 1
+    for case in cases.CASES:
+        for pass_name in case.passes:
+            steps = run.shortened(case, pass_name).seq_len
+            assert min(case.seq_len, 4) <= steps <= case.seq_len, cases.row_name(case, pass_name)
+
+
+def test_a_part_is_compared_and_the_whole_is_timed(monkeypatch):
+    own, torch, twin = FakeWorker(), FakeWorker(), FakeWorker()
+    measured(monkeypatch, LARGE, rnnkit=own, torch=torch, unfused=twin)
+    part = LARGE._replace(seq_len=4)
+    (method, *arguments, path), *others = twin.asked
+    assert (method, *arguments) == ("reference", part, "train") and not others
+    for engine in (own, torch):
+        assert engine.asked[:3] == [("check", part, "train", path), ("load", LARGE, "train"), ("time",)]
+
+
+@pytest.mark.parametrize("method", ["check", "load"])
+def test_an_engine_that_fails_says_so_and_gets_a_new_process(monkeypatch, method):
+    own, torch = FakeWorker(), FakeWorker(fails=method)
+    row = measured(monkeypatch, rnnkit=own, torch=torch)
+    assert row["torch"] == "failed: torch: its process ended with -9" and "torch_seconds" not in row
+    assert torch.closed and torch.timed == 0
+    assert row["seconds"] == 1.0
+
+
+def test_engines_start_when_they_are_needed_and_end_together():
+    started = []
+    engines = run.Engines(3, lambda *arguments: started.append(arguments) or FakeWorker(), "cuda")
+    assert not started
+    own, torch = engines["rnnkit"], engines["torch"]
+    assert engines["rnnkit"] is own and started == [("rnnkit", 3, "cuda"), ("torch", 3, "cuda")]
+    engines.drop("rnnkit")
+    assert own.closed and not torch.closed and engines["rnnkit"] is not own
+    engines.close()
+    assert torch.closed
+
+
+class Terminal(io.StringIO):
+    """Standard output; knows what a user has seen."""
+
+    seen = ""
+
+    def flush(self):
+        self.seen = self.getvalue()
+
+
+def test_every_row_is_measured_and_seen_at_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(report, "machine", lambda: {"commit": "abc"})
+    monkeypatch.setattr(peaks, "fma_peak", lambda dtype, threads: threads * 1e9)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    asked = []
+
+    def measure(case, pass_name, engines, against, peak, seconds):
+        assert terminal.seen.count("\n") == 3 + len(asked)  # three of the header, and the rows before this one
+        asked.append((pass_name, engines.threads, against, peak, seconds))
+        return report.facts(case, pass_name, engines.threads) | {"rnnkit": "wrong: y"}
+
+    monkeypatch.setattr(run, "measure", measure)
+    path = tmp_path / "a.csv"
+    rows = run.run([(TINY, "infer"), (TINY, "train")], ["torch", "unfused"], [1, 2], 0.1, path)
+    assert asked == [
+        ("infer", 1, ["torch"], 1e9, 0.1),  # one thread fewer is not what the tables show
+        ("train", 1, ["torch"], 1e9, 0.1),
+        ("infer", 2, ["torch", "unfused"], 2e9, 0.1),
+        ("train", 2, ["torch", "unfused"], 2e9, 0.1),
+    ]
+    assert terminal.seen == terminal.getvalue()
+    lines = terminal.seen.splitlines()
+    assert lines[:3] == ["commit: abc", "fma_peak_float32_1_threads: 1.0 GF/s", "fma_peak_float32_2_threads: 2.0 GF/s"]
+    assert [line.split() for line in lines[3:]] == [
+        [row["name"], str(row["threads"]), "threads", "wrong:", "y"] for row in rows
+    ]
+    source = report.read(path)
+    assert list(source.header) == ["commit", "fma_peak_float32_1_threads", "fma_peak_float32_2_threads"]
+    assert [(row["name"], row["threads"]) for row in source.rows] == [(r["name"], str(r["threads"])) for r in rows]
+
+
+def test_a_line_for_the_eye():
+    figures = {"seconds": 0.0125, "gflops": 9.5, "share_of_peak": 0.25}
+    row = report.facts(TINY, "train", 2) | {"rnnkit": report.OK} | figures
+    start = "tiny/lstm/train              2 threads     12,500.0 us    9.5 GF/s  peak 0.25"
+    ratios = {"torch": report.OK, "torch_ratio_min": 1.0, "torch_ratio_median": 1.5, "torch_ratio_max": 2.0}
+    others = {"onnxruntime": "has no train", "unfused": "only in the tables", "share_of_limit": 0.5}
+    assert run._line(row) == start
+    assert run._line(row | ratios) == f"{start}  torch 1.50x (1.00-2.00)"
+    assert run._line(row | others) == f"{start}  limit 0.50  onnxruntime has no train"
 
 
 RIGHT = {"y": np.ones((3, 4)), "dx": np.ones((2, 2))}
@@ -182,117 +251,6 @@ RIGHT = {"y": np.ones((3, 4)), "dx": np.ones((2, 2))}
 def test_deviations_are_found(changed, expected):
     found = check.deviation(RIGHT | changed, RIGHT, descriptor())
     assert found is None if expected is None else found.startswith(expected)
-
-
-@pytest.mark.parametrize("lengths", [None, np.array([6, 1, 0, 4])], ids=["full", "lengths"])
-@pytest.mark.parametrize(
-    "options",
-    [{"mode": "rnn_relu"}, {"mode": "rnn_tanh"}, {"mode": "lstm"}, {"mode": "lstm", "proj_size": 3}, {"mode": "gru"}],
-)
-def test_the_reference_of_large_cases_agrees_with_the_naive_twin(options, lengths):
-    desc = rnnkit.RNNDescriptor(
-        input_size=5, hidden_size=7, num_layers=2, bidirectional=True, dtype="float64", **options
-    )
-    rng = np.random.default_rng(0)
-    w = rnnkit.init_weights(desc, seed=0)
-    x, hx = rng.standard_normal((6, 4, 5)), rng.standard_normal((4, 4, desc.output_size))
-    cx = rng.standard_normal((4, 4, 7)) if desc.has_cell else None
-    network, tape = Unfused(desc, w), []
-    y, hy, cy = network.forward(x, hx, cx, lengths, tape)
-    twin = reference.forward(
-        rnnkit.weight_views(desc, w),
-        x,
-        hx,
-        cx,
-        hidden_size=7,
-        num_layers=2,
-        bidirectional=True,
-        lengths=lengths,
-        **options,
-    )
-    for name, actual in (("y", y), ("hy", hy), ("cy", cy)):
-        assert_close(name, actual, getattr(twin, name), "float64")
-    dy = rng.standard_normal(y.shape)
-    dx, dw = network.backward(tape, dy)
-    filled = rnnkit.forward(desc, w, x, hx, cx, lengths=lengths)
-    expected = rnnkit.backward(desc, w, filled.workspace, dy)
-    assert_gradient_close("dx", dx, expected.dx, "float64")
-    assert_gradient_close("dw", dw, expected.dw, "float64")
-
-
-def test_a_tiny_case_goes_through_real_processes(tmp_path):
-    step = TINY._replace(family="tiny-step", desc=rnnkit.RNNDescriptor("lstm", 3, 5), seq_len=1, passes=("step",))
-    pairs = [(TINY, "infer"), (TINY, "train"), (step, "step")]
-    path = tmp_path / "a.csv"
-    run.run(pairs, ["torch", "onnxruntime"], [1], seconds=0.1, out=path)
-    source = report.read(path)
-    assert [row["name"] for row in source.rows] == ["tiny/lstm/infer", "tiny/lstm/train", "tiny-step/lstm/step"]
-    for row in source.rows:
-        assert row["rnnkit"] == report.OK
-        assert float(row["seconds"]) > 0 and 0 < float(row["share_of_peak"]) < 1
-        if find_spec("torch"):
-            assert row["torch"] == report.OK
-            assert (
-                0 < float(row["torch_ratio_min"]) <= float(row["torch_ratio_median"]) <= float(row["torch_ratio_max"])
-            )
-        else:
-            assert row["torch"] == "not installed" and row["torch_seconds"] == ""
-    assert float(source.rows[2]["share_of_limit"]) > 0
-    present = find_spec("onnx") and find_spec("onnxruntime")
-    expected = [report.OK, "has no train", report.OK] if present else ["not installed"] * 3
-    assert [row["onnxruntime"] for row in source.rows] == expected
-    assert float(source.header["fma_peak_float32_1_threads"].split()[0]) > 1
-
-
-def test_a_worker_says_what_went_wrong_there():
-    worker = timing.Worker("rnnkit", 1)
-    with pytest.raises(timing.WorkerError, match="rnnkit: AttributeError"):
-        worker.call("time")
-    worker._process.kill()
-    with pytest.raises(timing.WorkerError, match="rnnkit: its process ended with -9"):
-        worker.call("time")
-    worker.close()
-
-
-def test_two_threads_compute_and_read_too():
-    assert peaks.fma_peak("float64", 2) > 1e9
-    assert peaks.read_bandwidth(100_000, 2) > 1e8
-
-
-def test_a_process_that_fails_gives_no_figure():
-    with pytest.raises(subprocess.CalledProcessError):
-        startup._fresh_process("raise SystemExit(3)")
-
-
-def test_the_parent_imports_no_competitor():
-    program = (
-        "import sys; from perf import __main__, baselines, compare, report, run, startup;"
-        "found = {'torch', 'onnxruntime', 'onnx'} & sys.modules.keys(); assert not found, found"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-
-
-def test_a_report_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    from perf.plot import plot
-
-    sweep = TINY._replace(family="sweep-H5")
-    plot(written(tmp_path, "a.csv", [timed_row(TINY, 1.0), timed_row(sweep, 2.0)]), tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(report.ReportError, match="no timed row"):
-        plot(written(tmp_path, "b.csv", []), tmp_path / "b.png")
-
-
-def test_an_unknown_case_is_an_error():
-    done = subprocess.run(
-        [sys.executable, "-m", "perf", "run", "--cases", "nothing"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr == "perf: --cases must match a name such as ds2/lstm/infer, got 'nothing'\n"
 
 
 def test_only_gradients_of_relu_have_room_for_the_kink():

@@ -1,0 +1,215 @@
+"""The command line of the harness: what each command prints and writes, and its exit status."""
+
+import re
+import subprocess
+import sys
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import rnnkit
+from perf import __main__, cases, report, run, startup
+from perf.cases import Case
+
+ROOT = Path(__file__).resolve().parents[1]
+LSTM = rnnkit.RNNDescriptor("lstm", 3, 5, 2, True)
+TINY = (
+    Case("ds2", LSTM, seq_len=4, batch_size=2),  # a family that every engine takes part in
+    Case("step-tiny", rnnkit.RNNDescriptor("lstm", 3, 5), 1, 2, passes=("step",)),
+    Case("sweep-T4", rnnkit.RNNDescriptor("lstm", 3, 5), 4, 2, passes=("infer",), alone=True),
+)
+NAMES = ["ds2/lstm/infer", "ds2/lstm/train", "step-tiny/lstm/step", "sweep-T4/lstm/infer"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The report of a run of tiny cases in all engines, each in its process, and its exit status."""
+    path = tmp_path_factory.mktemp("perf") / "a.csv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cases, "CASES", TINY)
+        arguments = ["run", "--threads", "1", "--seconds", "0.01", "--out", str(path)]
+        return __main__.main(arguments), path
+
+
+def test_a_run_times_every_engine_with_right_results(measured):
+    status, path = measured
+    source = report.read(path)
+    assert status == 0
+    assert [row["name"] for row in source.rows] == NAMES
+    verdicts = {
+        "rnnkit": [report.OK] * 4,
+        "torch": [report.OK] * 3 + ["not asked"],
+        "onnxruntime": [report.OK, "has no train", report.OK, "not asked"],
+        "unfused": [report.OK, report.OK, "only in the tables", "not asked"],
+    }
+    for engine, modules in {"torch": ["torch"], "onnxruntime": ["onnx", "onnxruntime"]}.items():
+        if not all(map(find_spec, modules)):
+            verdicts[engine] = ["not installed"] * 4
+    for engine, expected in verdicts.items():
+        assert [row[engine] for row in source.rows] == expected
+    for row in source.rows:
+        assert float(row["seconds"]) > 0 and 0 < float(row["share_of_peak"]) < 1 and int(row["rounds"]) >= 3
+        assert float(row["gflops"]) == pytest.approx(float(row["gflop"]) / float(row["seconds"]), rel=1e-4)
+        for engine in ("torch", "onnxruntime", "unfused"):
+            figures = [row[f"{engine}_{name}"] for name in ("ratio_min", "ratio_median", "ratio_max", "seconds")]
+            if row[engine] == report.OK:
+                least, middle, most, _ = map(float, figures)
+                assert 0 < least <= middle <= most
+            else:
+                assert figures == [""] * 4
+    assert [bool(row["share_of_limit"]) for row in source.rows] == [False, False, True, False]
+    assert float(source.header["fma_peak_float32_1_threads"].split()[0]) > 1
+
+
+def test_a_table_is_printed_by_a_process(measured):
+    command = [sys.executable, "-m", "perf", "table", str(measured[1])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    header, shares, fused = done.stdout.rstrip("\n").split("\n\n")
+    assert header.startswith("- date: ") and "- fma_peak_float32_1_threads: " in header
+    assert re.findall(r"^\| (\S+/\S+) ", shares, re.M) == NAMES
+    assert re.findall(r"^\| (\S+/\S+) ", fused, re.M) == NAMES[:2]
+
+
+def test_a_report_is_as_fast_as_itself(measured, capsys):
+    path = str(measured[1])
+    assert __main__.main(["compare", path, path]) == 0
+    *rows, last = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in rows] == NAMES
+    assert last == "geometric mean of 4 rows: 1.000 times as fast"
+
+
+def test_a_plot_stands_beside_its_report_or_where_it_is_asked(measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = measured[1]
+    assert __main__.main(["plot", str(path)]) == 0
+    assert __main__.main(["plot", str(path), "--out", str(tmp_path / "b.png")]) == 0
+    assert path.with_suffix(".png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_an_unknown_case_is_an_error():
+    command = [sys.executable, "-m", "perf", "run", "--cases", "nothing"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "perf: --cases must match a name such as ds2/lstm/infer, got 'nothing'\n"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What a run is asked to do, by name; its rows say what `asked["verdicts"]` says."""
+    found = {"verdicts": [report.OK]}
+
+    def noted(pairs, against, threads, seconds, out, device):
+        found.update(pairs=pairs, against=against, threads=threads, seconds=seconds, out=out, device=device)
+        return [{"rnnkit": verdict} for verdict in found["verdicts"]]
+
+    monkeypatch.setattr(run, "run", noted)
+    monkeypatch.setattr(__main__, "_gpu", lambda: True)
+    return found
+
+
+def test_options_of_a_run_arrive(asked):
+    given = ["--against", "torch,unfused", "--passes", "train", "--threads", "3,1", "--seconds", "2", "--out", "a.csv"]
+    assert __main__.main(["run", "--cases", "lm/*,small/gru/*", *given]) == 0
+    names = [cases.row_name(*pair) for pair in asked.pop("pairs")]
+    assert names == [f"lm/{mode}/train" for mode in ("rnn_relu", "rnn_tanh", "lstm", "gru")] + ["small/gru/train"]
+    expected = {"against": ["torch", "unfused"], "threads": [3, 1], "seconds": 2.0, "out": "a.csv", "device": "cpu"}
+    assert asked == expected | {"verdicts": [report.OK]}
+
+
+def test_a_run_on_a_gpu_has_one_number_of_threads_and_its_own_cases(asked):
+    assert __main__.main(["run", "--device", "cuda", "--threads", "3,1", "--tf32"]) == 0
+    assert (asked["threads"], asked["device"]) == ([3], "cuda")
+    assert {case.desc.dtype for case, _ in asked["pairs"]} == {"float32"}
+    assert all(case.desc.allow_tf32 for case, _ in asked["pairs"])
+    assert "tiny" in {case.family for case, _ in asked["pairs"]}
+
+
+@pytest.mark.parametrize("verdict", ["wrong: y deviates by 1", "failed: rnnkit: its process ended with -9"])
+def test_a_run_with_a_wrong_result_fails(asked, verdict):
+    asked["verdicts"] = [report.OK, verdict, report.OK]
+    assert __main__.main(["run"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table", "{0}/no.csv"], "perf: {0}/no.csv: No such file or directory\n"),
+        (["compare", "{0}/a.csv", "{0}/a.csv"], "perf: {0}/a.csv is no report: it has no column D, H, I, L, N, P, T, "),
+    ],
+)
+def test_a_file_that_cannot_be_shown_is_an_error(arguments, message, tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("name,seconds\na,1\n")
+    assert __main__.main([argument.format(tmp_path) for argument in arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.startswith(message.format(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--threads", "2,0"], "argument --threads: must be at least 1, got 2,0"),
+        (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, unfused, got jax"),
+        (["startup", "--modes", "gru,no"], "argument --modes: must be of rnn_relu, rnn_tanh, lstm, gru, got no"),
+    ],
+)
+def test_a_wrong_option_is_an_error(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main(arguments)
+    assert capsys.readouterr().err.endswith(f"{message}\n")
+
+
+def test_first_calls_are_timed_in_fresh_processes(monkeypatch, capsys):
+    fresh = lru_cache(startup._fresh_process)
+    # Kernels come from the tests' own cache and each program runs once: to compile them takes half a minute.
+    monkeypatch.setattr(startup, "_fresh_process", lambda program, *arguments, cache=None: fresh(program, *arguments))
+    monkeypatch.chdir(ROOT)
+    assert __main__.main(["startup", "--modes", "rnn_tanh"]) == 0
+    out = capsys.readouterr().out
+    assert [re.sub(r"\d+\.\d+", "#", line) for line in out.splitlines()] == [
+        "import rnnkit, beyond numpy: # s",
+        "first call, rnn_tanh/infer: cold cache # s, warm cache # s",
+        "first call, rnn_tanh/train: cold cache # s, warm cache # s",
+    ]
+    assert all(float(seconds) > 0 for seconds in re.findall(r"\d+\.\d+", out))
+
+
+def test_a_cache_is_cold_once_and_each_figure_has_its_own(monkeypatch, capsys):
+    seconds = {"infer": iter([8.0, 1.0, 9.0, 2.0, 3.0, 5.0]), "train": iter([16.0, 4.0, 4.0, 6.0, 7.0, 1.0])}
+    imports = iter([0.5, 0.1, 0.2, 0.4, 0.3])
+    folders = {}
+
+    def fresh_process(program, mode=None, pass_name=None, cache=None):
+        if mode is None:
+            assert "import rnnkit" in program and cache is None
+            return next(imports)
+        assert mode == "gru"
+        filled = Path(cache, "kernel")
+        assert filled.exists() == (cache in folders)  # empty the first time, and then kept
+        filled.touch()
+        folders.setdefault(cache, set()).add(pass_name)
+        return next(seconds[pass_name])
+
+    monkeypatch.setattr(startup, "_fresh_process", fresh_process)
+    startup.startup(["gru"])
+    assert capsys.readouterr().out.splitlines() == [
+        "import rnnkit, beyond numpy: 0.300 s",
+        "first call, gru/infer: cold cache 8.00 s, warm cache 3.00 s",
+        "first call, gru/train: cold cache 16.00 s, warm cache 4.00 s",
+    ]
+    assert sorted(folders.values(), key=sorted) == [{"infer"}, {"train"}]
+    assert not any(Path(folder).exists() for folder in folders)
+
+
+def test_a_fresh_process_has_the_cache_and_the_arguments_that_it_is_given(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "elsewhere")
+    program = "import os, sys; print(0.5 if [os.environ['NUMBA_CACHE_DIR'], *sys.argv[1:]] == {} else 2)"
+    assert startup._fresh_process(program.format(["elsewhere"])) == 0.5
+    assert startup._fresh_process(program.format([str(tmp_path), "a", "b"]), "a", "b", cache=str(tmp_path)) == 0.5
+
+
+def test_a_process_that_fails_gives_no_figure():
+    with pytest.raises(subprocess.CalledProcessError):
+        startup._fresh_process("print(1); raise SystemExit(3)")
