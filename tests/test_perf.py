@@ -2,6 +2,7 @@
 
 import io
 import sys
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -50,6 +51,18 @@ def test_streamed_steps_are_limited_by_reading_and_others_by_computing():
     assert cases.least_seconds(sequence, "infer", peak=1e15, bandwidth=1e9) == pytest.approx(10 * recurrent / 1e9)
 
 
+def test_a_problem_is_the_same_in_every_process_and_has_states_in_a_step():
+    case = Case("a", descriptor("lstm", 5, 7, 2), 30, 20, shortest=1)
+    first, again, step = (cases.problem(case, pass_name) for pass_name in ("infer", "train", "step"))
+    assert (first.hx, first.cx) == (None, None) and first.desc == case.desc
+    assert step.hx.shape == step.cx.shape == (2, 20, 7)
+    np.testing.assert_array_equal(first.lengths, case.lengths)
+    for name in ("w", "x", "dy"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    for array in (first.x, first.dy, step.hx, step.cx):
+        assert array.dtype == np.float32 and 0.8 < array.std() < 1.2
+
+
 def names(patterns, passes=cases.PASSES):
     return [cases.row_name(*pair) for pair in cases.select(patterns, passes)]
 
@@ -67,14 +80,15 @@ class FakeWorker:
     """Right or wrong as it is told; keeps what it is asked."""
 
     def __init__(self, verdict=None, seconds=1.0, memory=1, fails=None):
-        self.verdict, self.seconds, self.memory, self.fails = verdict, seconds, memory, fails
+        self.verdict, self.seconds, self.memory, self.fails = verdict, cycle(np.atleast_1d(seconds)), memory, fails
         self.asked, self.closed = [], False
 
     def call(self, method, *arguments):
         self.asked.append((method, *arguments))
         if method == self.fails:
             raise WorkerError("torch: its process ended with -9")
-        repetition = self.seconds, 10 * self.seconds  # of ten calls
+        seconds = next(self.seconds) if method == "time" else None
+        repetition = seconds, 10 * (seconds or 0)  # of ten calls
         return {"check": self.verdict, "time": repetition, "peak_memory": self.memory}.get(method)
 
     def close(self):
@@ -108,14 +122,14 @@ def test_a_wrong_competitor_is_not_timed(monkeypatch):
 
 
 def test_figures_of_a_right_pair(monkeypatch):
-    own, torch = FakeWorker(seconds=0.5, memory=7), FakeWorker(seconds=1.5, memory=8)
+    own, torch = FakeWorker(seconds=[0.5, 0.25, 1.0], memory=7), FakeWorker(seconds=[1.5, 2.0, 1.0], memory=8)
     row = measured(monkeypatch, rnnkit=own, torch=torch)
     assert (row["rnnkit"], row["torch"]) == (report.OK, report.OK)
-    assert (row["seconds"], row["samples_per_s"], row["rounds"]) == (0.5, 4.0, own.timed)
+    assert (row["seconds"], row["samples_per_s"], row["rounds"]) == (0.5, 4.0, 3)
     assert row["gflops"] == cases.flops(TINY, "train") / 0.5 / 1e9
     assert row["share_of_peak"] == cases.flops(TINY, "train") / 0.5 / 1e9  # the peak is 1e9
     assert (row["peak_memory_bytes"], row["torch_peak_memory_bytes"]) == (7, 8)
-    assert [row[f"torch_{name}"] for name in ("seconds", "ratio_min", "ratio_median", "ratio_max")] == [1.5, 3, 3, 3]
+    assert [row[f"torch_{name}"] for name in ("seconds", "ratio_min", "ratio_median", "ratio_max")] == [1.5, 1, 3, 8]
     assert "share_of_limit" not in row and row.keys() <= set(report.COLUMNS)
 
 
@@ -251,6 +265,27 @@ RIGHT = {"y": np.ones((3, 4)), "dx": np.ones((2, 2))}
 def test_deviations_are_found(changed, expected):
     found = check.deviation(RIGHT | changed, RIGHT, descriptor())
     assert found is None if expected is None else found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("bound", "name", "options"),
+    [
+        (3e-5, "y", {}),
+        (3e-14, "y", {"dtype": "float64"}),
+        (1e-2, "y", {"allow_tf32": True}),
+        (3e-5, "y", {"mode": "rnn_relu"}),
+        (5e-3, "dx", {"mode": "rnn_relu"}),
+        (5e-3, "dx", {"mode": "rnn_relu", "dtype": "float64"}),
+    ],
+)
+def test_a_result_is_right_up_to_its_bound(bound, name, options):
+    right = np.linspace(1, 2, 100)
+    found = [
+        check.deviation({name: right * (1 + error)}, {name: right}, descriptor(**options))
+        for error in (-0.9 * bound, 0.9 * bound, -1.1 * bound, 1.1 * bound)
+    ]
+    assert found[:2] == [None, None]
+    assert all(verdict.startswith(f"wrong: {name} deviates by") for verdict in found[2:])
 
 
 def test_only_gradients_of_relu_have_room_for_the_kink():

@@ -1,5 +1,7 @@
 """Every engine of the harness against the naive twin: the same weights, the same results, the threads it was given."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import reference
@@ -21,6 +23,18 @@ OPTIONS = {
     "deep": dict(num_layers=2, bidirectional=True),
     "float64": dict(num_layers=2, dtype="float64"),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pytorch_keeps_its_threads():
+    if find_spec("torch") is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def skip_unless_installed(engine):
@@ -154,14 +168,17 @@ def test_every_engine_has_the_twins_results(engine, case, pass_name):
 
 
 def test_pytorch_has_its_number_of_threads():
-    skip_unless_installed("torch")
-    import torch
-
-    before = torch.get_num_threads()
+    torch = pytest.importorskip("torch")
     for threads in (2, 1, 2):
         baselines.prepare("torch", named_case("lstm", {}), "infer", threads)
         assert torch.get_num_threads() == threads
-    torch.set_num_threads(before)
+
+
+def test_pytorch_records_nothing_where_nothing_is_trained():
+    pytest.importorskip("torch")
+    for pass_name in ("infer", "train"):
+        y, _ = baselines.prepare("torch", named_case("lstm", {}), pass_name, 1).run()
+        assert y.is_inference() == (pass_name == "infer") != y.requires_grad
 
 
 def test_onnx_runtime_has_its_number_of_threads(monkeypatch):
@@ -171,13 +188,14 @@ def test_onnx_runtime_has_its_number_of_threads(monkeypatch):
     started, session = [], onnxruntime.InferenceSession
 
     def start(model, options, providers):
-        started.append((options.intra_op_num_threads, options.inter_op_num_threads, providers))
+        spinning = options.get_session_config_entry("session.force_spinning_stop")
+        started.append((options.intra_op_num_threads, options.inter_op_num_threads, spinning, providers))
         return session(model, options, providers=providers)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", start)
     for threads in (1, 2):
         baselines.prepare("onnxruntime", named_case("lstm", {}), "infer", threads)
-    assert started == [(1, 1, ["CPUExecutionProvider"]), (2, 1, ["CPUExecutionProvider"])]
+    assert started == [(threads, 1, "1", ["CPUExecutionProvider"]) for threads in (1, 2)]
 
 
 @pytest.mark.parametrize("engine", baselines.COMPETITORS)

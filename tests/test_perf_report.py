@@ -10,7 +10,7 @@ import pytest
 
 import rnnkit
 from perf import compare, report
-from perf.cases import Case
+from perf.cases import Case, flops
 
 TINY = Case("tiny", rnnkit.RNNDescriptor("lstm", 3, 5, 2, True), seq_len=4, batch_size=2)
 HEADER = {"commit": "abc", "command": "python -m perf run: with, commas"}
@@ -45,8 +45,10 @@ def test_reports_come_back_as_they_were_written(written):
     source = report.read(written("a.csv", [timed_row(TINY, 0.125, torch="not installed")]))
     assert source.header == HEADER
     assert len(source.rows) == 1 and source.rows[0].keys() == set(report.COLUMNS)
-    expected = {"name": "tiny/lstm/train", "threads": "2", "T": "4", "seconds": "0.125", "torch": "not installed"}
+    expected = {"name": "tiny/lstm/train", "threads": "2", "dtype": "float32", "seconds": "0.125"}
+    expected |= {"T": "4", "N": "2", "I": "3", "H": "5", "P": "5", "L": "2", "D": "2", "torch": "not installed"}
     assert expected.items() <= source.rows[0].items()
+    assert float(source.rows[0]["gflop"]) == pytest.approx(flops(TINY, "train") / 1e9)
     assert source.rows[0]["workspace_bytes"] == str(rnnkit.workspace_nbytes(TINY.desc, 4, 2))
     assert source.rows[0]["unfused_seconds"] == ""
 

@@ -207,7 +207,7 @@ def test_rounds_end_when_the_seconds_of_whole_repetitions_are_spent(seconds, rou
 
 
 def test_ratios_are_taken_pair_by_pair():
-    assert timing.ratios([1.0, 2.0, 4.0], [2.0, 2.0, 2.0]) == (0.5, 1.0, 2.0)
+    assert timing.ratios([1.0, 2.0, 8.0], [2.0, 2.0, 2.0]) == (0.25, 1.0, 2.0)
 
 
 def test_a_process_starts_with_its_number_of_threads(monkeypatch):
