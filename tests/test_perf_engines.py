@@ -1,7 +1,5 @@
 """Every engine of the harness against the naive twin: the same weights, the same results, the threads it was given."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 import reference
@@ -25,21 +23,27 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _pytorch_keeps_its_threads():
-    if find_spec("torch") is None:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture
+def torch():
+    """PyTorch, which has its own number of threads again at the end."""
+    found = pytest.importorskip("torch")
+    before = found.get_num_threads()
+    yield found
+    found.set_num_threads(before)
 
 
-def skip_unless_installed(engine):
-    for module in {"torch": ["torch"], "onnxruntime": ["onnx", "onnxruntime"]}.get(engine, []):
-        pytest.importorskip(module)
+@pytest.fixture
+def onnxruntime():
+    pytest.importorskip("onnx")
+    return pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture
+def installed(request):
+    """Skip a test of an `engine` that is not installed."""
+    engine = request.getfixturevalue("engine")
+    if engine in ("torch", "onnxruntime"):
+        request.getfixturevalue(engine)
 
 
 def both_ways(network, lengths, **options):
@@ -137,8 +141,7 @@ def is_for(engine, case, pass_name):
         if is_for(engine, case, pass_name)
     ],
 )
-def test_every_engine_has_the_twins_results(engine, case, pass_name):
-    skip_unless_installed(engine)
+def test_every_engine_has_the_twins_results(installed, engine, case, pass_name):
     assert baselines.refusal(engine, case, pass_name) is None
     given, desc = cases.problem(case, pass_name), case.desc
     twin = reference.forward(
@@ -167,24 +170,19 @@ def test_every_engine_has_the_twins_results(engine, case, pass_name):
         assert_gradient_close(name, actual, gradients[name], desc.dtype)
 
 
-def test_pytorch_has_its_number_of_threads():
-    torch = pytest.importorskip("torch")
+def test_pytorch_has_its_number_of_threads(torch):
     for threads in (2, 1, 2):
         baselines.prepare("torch", named_case("lstm", {}), "infer", threads)
         assert torch.get_num_threads() == threads
 
 
-def test_pytorch_records_nothing_where_nothing_is_trained():
-    pytest.importorskip("torch")
+def test_pytorch_records_nothing_where_nothing_is_trained(torch):
     for pass_name in ("infer", "train"):
         y, _ = baselines.prepare("torch", named_case("lstm", {}), pass_name, 1).run()
         assert y.is_inference() == (pass_name == "infer") != y.requires_grad
 
 
-def test_onnx_runtime_has_its_number_of_threads(monkeypatch):
-    skip_unless_installed("onnxruntime")
-    import onnxruntime
-
+def test_onnx_runtime_has_its_number_of_threads(monkeypatch, onnxruntime):
     started, session = [], onnxruntime.InferenceSession
 
     def start(model, options, providers):
@@ -199,8 +197,7 @@ def test_onnx_runtime_has_its_number_of_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("engine", baselines.COMPETITORS)
-def test_a_mode_that_an_engine_does_not_know_is_an_error(engine, monkeypatch):
-    skip_unless_installed(engine)
+def test_a_mode_that_an_engine_does_not_know_is_an_error(installed, engine, monkeypatch):
     case = named_case("tanh", {})
     monkeypatch.setitem(descriptor.MODES, "rnn_sine", descriptor.MODES["rnn_tanh"])
     object.__setattr__(case.desc, "mode", "rnn_sine")
