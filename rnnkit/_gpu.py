@@ -82,11 +82,11 @@ class _Batch(NamedTuple):
 
 def _batch_of(steps: Steps) -> _Batch | None:
     """The dense batch of the steps; None where there is no step."""
-    if steps.rows.size == 0:
+    if steps.count == 0:
         return None
     if not steps.padded:
         return _Batch(Shape(cudnn.SEQ_MAJOR_UNPACKED, steps.seq_len, (steps.seq_len,) * steps.batch_size))
-    order = steps.batch[: steps.starts[1]]  # the first step has every sequence with steps, the longest first
+    order = steps.longest_first
     lengths = tuple(steps.lengths[order].tolist())
     return _Batch(Shape(cudnn.SEQ_MAJOR_PACKED, lengths[0], lengths), cupy.asarray(steps.rows), cupy.asarray(order))
 
