@@ -56,13 +56,16 @@ def assert_outputs_as_on_the_host(found, expected, dtype):
         assert_close_on_gpu(name, getattr(found, name), getattr(expected, name), dtype)
 
 
+def assert_gradients_as_on_the_host(found, expected, dtype):
+    for name in GRADIENTS:
+        assert_gradient_close_on_gpu(name, getattr(found, name), getattr(expected, name), dtype)
+
+
 def assert_as_on_the_host(problem):
     """The same results as on NumPy arrays, of every call, up to the order of sums."""
     expected = problem.forward()
     gradients = problem.backward(expected.workspace)
     found, found_gradients, _ = step(problem)
     assert_outputs_as_on_the_host(found, expected, problem.dtype)
-    for name in GRADIENTS:
-        arrays = getattr(found_gradients, name), getattr(gradients, name)
-        assert_gradient_close_on_gpu(name, *arrays, problem.dtype)
+    assert_gradients_as_on_the_host(found_gradients, gradients, problem.dtype)
     assert_outputs_as_on_the_host(infer(problem), expected, problem.dtype)

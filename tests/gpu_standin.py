@@ -17,7 +17,8 @@ ENGINE = ("_gpu", "_gpu_context")
 def standin_gpu():
     """A CudnnStandIn that the GPU engine, imported anew, uses; raise at the end if it was called wrongly."""
     standin = CudnnStandIn()
-    standin.current_stream = lambda: standin_cupy.Stream.current.ptr
+    standin.current_stream = lambda: standin_cupy.here.stream.ptr
+    standin.current_device = lambda: standin_cupy.here.device
     library = _cudnn.Library(standin.dll())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_cudnn, "load", lambda: library)

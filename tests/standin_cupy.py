@@ -3,7 +3,11 @@
 Install it as `sys.modules["cupy"]`. It has what rnnkit's GPU engine uses, nothing more.
 """
 
+import ctypes
+import threading
 import types
+from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,14 +15,30 @@ ALIGNMENT = 512  # bytes, as CuPy's memory pool has it
 GARBAGE = 0xFF  # of every byte of new memory: NaN in every floating-point type
 
 
+class Kind(NamedTuple):
+    """Of a device; by default an H100."""
+
+    compute_capability: str = "90"
+    processors: int = 132
+
+
+kinds = defaultdict(Kind)  # of the devices by their numbers: a test may pretend any other
+
+
 class Device:
-    current = synchronized = 0
-    attributes = {"MultiProcessorCount": 132}
-    compute_capability = "90"
+    synchronized = 0
 
     def __init__(self, number=None):
-        self.id = Device.current if number is None else int(number)
+        self.id = here.device if number is None else int(number)
         self.before = []
+
+    @property
+    def compute_capability(self):
+        return kinds[self.id].compute_capability
+
+    @property
+    def attributes(self):
+        return {"MultiProcessorCount": kinds[self.id].processors}
 
     def synchronize(self):
         Device.synchronized += 1
@@ -27,27 +47,31 @@ class Device:
         return self.id == other.id
 
     def __enter__(self):
-        self.before.append(Device.current)
-        Device.current = self.id
+        self.before.append(here.device)
+        here.device = self.id
 
     def __exit__(self, *error):
-        Device.current = self.before.pop()
+        here.device = self.before.pop()
 
 
 class Stream:
-    current = None
-
     def __init__(self, ptr):
         self.ptr = ptr
 
     def __enter__(self):
-        self.before, Stream.current = Stream.current, self
+        self.before, here.stream = here.stream, self
 
     def __exit__(self, *error):
-        Stream.current = self.before
+        here.stream = self.before
 
 
-Stream.current = Stream(0)
+class Here(threading.local):
+    """What each thread has of its own."""
+
+    device, stream = 0, Stream(0)
+
+
+here = Here()
 
 
 class Pointer:
@@ -61,7 +85,7 @@ class ndarray:  # noqa: N801
     __hash__ = None
 
     def __init__(self, values, number=None):
-        self.values, self.number = values, Device.current if number is None else number
+        self.values, self.number = values, here.device if number is None else number
 
     def __array__(self, *args, **kwargs):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
@@ -170,8 +194,26 @@ def clip(array, low, high):
     return asarray(np.clip(array.values, low, high))
 
 
+def byte_bounds(array):
+    return np.lib.array_utils.byte_bounds(array.values)
+
+
 def may_share_memory(a, b):
-    return np.may_share_memory(a.values, b.values)
+    """As CuPy has it: by bounds, and between views of one allocation of CuPy's only."""
+    return _allocation(a.values) is _allocation(b.values) and np.may_share_memory(a.values, b.values)
+
+
+def _allocation(values):
+    while isinstance(values.base, np.ndarray):
+        values = values.base
+    return values
+
+
+def from_dlpack(array):
+    """The same memory as another library hands it over: not one of CuPy's allocations."""
+    values = array.values
+    whole = (ctypes.c_char * values.nbytes).from_address(values.ctypes.data)
+    return ndarray(np.frombuffer(whole, values.dtype).reshape(values.shape), array.number)
 
 
 freed = []
@@ -185,6 +227,6 @@ cuda = types.SimpleNamespace(
     Device=Device,
     Stream=Stream,
     is_available=lambda: True,
-    get_current_stream=lambda: Stream.current,
-    runtime=types.SimpleNamespace(runtimeGetVersion=lambda: 13020, getDevice=lambda: Device.current),
+    get_current_stream=lambda: here.stream,
+    runtime=types.SimpleNamespace(runtimeGetVersion=lambda: 13020, getDevice=lambda: here.device),
 )

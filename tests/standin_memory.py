@@ -4,8 +4,6 @@ import ctypes
 
 import numpy as np
 
-import rnnkit
-
 PACKED = 1  # of the layouts
 DTYPES = {0: "float32", 1: "float64", 2: "float16", 9: "bfloat16"}
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
@@ -23,67 +21,52 @@ def array_at(address, shape, dtype):
     return bytes_at(address, int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
 
 
-class Problem:
-    """One call's descriptors, and its arrays in the form of the CPU engine."""
+def put(address, values):
+    ctypes.cast(address, ctypes.POINTER(type(values)))[0] = values
 
-    def __init__(self, rnn, x, width, num_weights):
-        self.rnn, self.layout, self.lengths, self.seq_len = rnn, x.layout, x.lengths.tolist(), x.seq_len
-        self.width, self.num_weights, self.dtype = width, num_weights, np.dtype(DTYPES[rnn.dtype])
-        self.computed = "float64" if rnn.dtype == 1 else "float32"  # half precision computes in float32
-        dropout = rnn.dropout.probability if rnn.dropout else 0.0
-        clip = rnn.clip if rnn.fields["mode"] == "lstm" else None
-        if clip:  # the bounds are float32 in every dtype
-            clip = tuple(float(np.float32(bound)) for bound in clip)
-        self.desc = rnnkit.RNNDescriptor(**rnn.fields, cell_clip=clip, dropout=dropout, dtype=self.computed)
+
+class Arrays:
+    """The arrays of one call, by its descriptors, as float64; steps are (T, N, size), 0 where there are none."""
+
+    def __init__(self, rnn, x):
+        self.rnn, self.packed, self.dtype = rnn, x.layout == PACKED, np.dtype(DTYPES[rnn.dtype])
+        self.fields, self.lengths = rnn.fields, x.lengths.tolist()
         self.valid = np.arange(x.seq_len)[:, None] < x.lengths[None]
+        self.directions = 1 + self.fields["bidirectional"]
+        self.states = self.fields["num_layers"] * self.directions, len(self.lengths)
+        self.output_size = self.fields["proj_size"] or self.fields["hidden_size"]
+        self.width = self.directions * self.output_size
+        self.num_weights = sum(rows * columns for _, rows, columns in weight_blocks(self.fields))
 
-    def inputs(self, w, x, hx, cx):
-        w = array_at(w, self.num_weights, self.dtype).astype(self.computed)
-        steps = None if x is None else self.read_steps(x, self.desc.input_size)
-        return w, steps, self.read_states(hx), self.read_states(cx, cells=True)
+    def weights(self, address):
+        return array_at(address, self.num_weights, self.dtype)
 
-    def inside(self, cells):
-        low, high = self.desc.cell_clip
-        return (cells > low) & (cells < high)
-
-    def clipped(self, arrays):
-        """A cell is clipped where it is read, the initial one too."""
-        w, x, hx, cx = arrays
-        return w, x, hx, cx if cx is None or not self.desc.cell_clip else np.clip(cx, *self.desc.cell_clip)
-
-    def last_cells(self, workspace):
-        """The cells behind the last steps before they are clipped, which is how they are returned."""
-        desc, found = self.desc, np.empty((self.desc.num_pseudo_layers, len(self.lengths), self.desc.hidden_size))
-        for index in range(desc.num_pseudo_layers):
-            reverse = index % desc.num_directions
-            gates, cells = workspace.arrays[f"gates_{index}"], workspace.arrays[f"cell_{index}"]
-            for n, length in enumerate(self.lengths):
-                t = 0 if reverse else length - 1
-                i, f, g = gates[t, n, :3]
-                # Step t stands at t + 1. A reverse sequence begins at its end; its initial cells are behind all steps.
-                before = (t + 2 if length > 1 else self.seq_len + 1) if reverse else t
-                found[index, n] = f * cells[before, n] + i * g
-        return found.astype(self.computed)
+    def read_weights(self, address):
+        return self.weights(address).astype(np.float64)
 
     def read_steps(self, address, size):
-        """(T, N, size) from an array of this layout."""
-        shape = (int(self.valid.sum()), size) if self.layout == PACKED else (*self.valid.shape, size)
-        found = array_at(address, shape, self.dtype).astype(self.computed)
-        if self.layout == PACKED:
-            steps = np.zeros((*self.valid.shape, size), self.computed)
-            steps[self.valid] = found
-            return steps
-        return found
+        shape = (int(self.valid.sum()), size) if self.packed else (*self.valid.shape, size)
+        found = array_at(address, shape, self.dtype).astype(np.float64)
+        if not self.packed:
+            return found
+        steps = np.zeros((*self.valid.shape, size))
+        steps[self.valid] = found
+        return steps
 
     def write_steps(self, address, values):
-        self.write(address, values[self.valid] if self.layout == PACKED else values)
+        self.write(address, values[self.valid] if self.packed else values)
 
-    def read_states(self, address, cells=False):
-        if not address or (cells and not self.desc.has_cell):
-            return None
-        size = self.desc.hidden_size if cells else self.desc.output_size
-        shape = self.desc.num_pseudo_layers, len(self.lengths), size
-        return array_at(address, shape, self.dtype).astype(self.computed)
+    def read_hidden(self, address):
+        return self._read_states(address, self.output_size)
+
+    def read_cells(self, address):
+        return self._read_states(address, self.fields["hidden_size"]) if self.fields["mode"] == "lstm" else None
+
+    def _read_states(self, address, size):
+        """None is zeros."""
+        if not address:
+            return np.zeros((*self.states, size))
+        return array_at(address, (*self.states, size), self.dtype).astype(np.float64)
 
     def write(self, address, values):
         array_at(address, values.shape, self.dtype)[...] = values
@@ -111,3 +94,16 @@ def weight_blocks(fields):
         for gate in range(gates):
             if fields["bias"] in ("both", "recurrent"):
                 yield ("bias", pseudo_layer, gates + gate), hidden, 1
+
+
+def named_weights(fields, w):
+    """{name as PyTorch has it: view} of a flat array in the order of the weight space, gates one below the other."""
+    gates, directions, spans, stop = GATES[fields["mode"]], 1 + fields["bidirectional"], {}, 0
+    kinds = {"matrix": ("weight_ih", "weight_hh", "weight_hr"), "bias": ("bias_ih", "bias_hh")}
+    for (kind, pseudo_layer, gate), rows, columns in weight_blocks(fields):
+        layer, reverse = divmod(pseudo_layer, directions)
+        name = f"{kinds[kind][gate // gates]}_l{layer}" + "_reverse" * reverse
+        start, stop = stop, stop + rows * columns
+        spans[name] = spans.get(name, (start,))[0], stop, columns
+    views = {name: w[start:stop].reshape(-1, columns) for name, (start, stop, columns) in spans.items()}
+    return {name: view.reshape(-1) if name.startswith("bias") else view for name, view in views.items()}

@@ -2,22 +2,22 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import gpu as on_gpu
 import pytest
 import standin_cudnn
 import standin_cupy as cupy
-from gpu import BOUNDS, assert_as_on_the_host, moved
+from gpu import assert_as_on_the_host, fetched, moved
 from problems import Problem
-from standin_cudnn import PERSIST_STATIC, SMALL_H, STANDARD
-from tolerances import OUTPUTS, assert_same_bits, assert_same_results
+from standin_rules import SMALL_H, STANDARD
+from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
 from rnnkit._cudnn import DEFAULT_MATH, FMA_MATH, TENSOR_OP_MATH
 
 TWO_LAYERS = Problem(mode="lstm", num_layers=2, bidirectional=True, lengths=(2, 0, 4))
 SMALL = Problem(mode="lstm", hidden_size=128, dtype="float32", allow_tf32=True)
-HALF = dict(allow_tf32=False, dtype="float16", hidden_size=256)
 ONE_CALL = ["cudnnRNNForward"]
 A_STEP = [*ONE_CALL, "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
 
@@ -94,47 +94,6 @@ def test_arrays_on_two_devices(standin):
         rnnkit.forward(problem.desc, w, x, workspace=result.workspace)
 
 
-def algorithm_of(problem, standin, call=rnnkit.forward):
-    call(problem.desc, *moved(*problem.inputs), lengths=problem.lengths)
-    return [found.algorithm for found in standin.objects.values() if found.kind == "RNN"][-1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "training", "inference"),
-    [
-        (dict(), SMALL_H, SMALL_H),
-        (dict(allow_tf32=False), STANDARD, STANDARD),
-        (dict(input_mode="skip", input_size=128), STANDARD, STANDARD),
-        (dict(allow_tf32=False, dtype="bfloat16"), STANDARD, STANDARD),
-        (dict(hidden_size=129), STANDARD, SMALL_H),
-        (dict(hidden_size=193), STANDARD, STANDARD),
-        (dict(mode="rnn_relu", hidden_size=256), SMALL_H, SMALL_H),
-        (dict(mode="rnn_relu", hidden_size=257), STANDARD, SMALL_H),
-        (dict(bias="none"), STANDARD, STANDARD),
-        (dict(allow_tf32=False, dtype="float64"), STANDARD, STANDARD),
-        (dict(proj_size=5), STANDARD, STANDARD),
-        (dict(cell_clip=BOUNDS), STANDARD, STANDARD),
-        (dict(lengths=(4, 3, 2)), STANDARD, STANDARD),
-        (dict(**HALF, input_size=128, batch_size=8), PERSIST_STATIC, PERSIST_STATIC),
-        (dict(**HALF, input_size=128, batch_size=9), STANDARD, STANDARD),
-        (dict(**HALF, input_size=128, batch_size=8, mode="gru"), STANDARD, STANDARD),
-        (dict(**HALF, input_size=120, batch_size=8), STANDARD, STANDARD),
-    ],
-)
-def test_the_algorithm(standin, changes, training, inference):
-    problem = SMALL.twin(**changes)
-    assert algorithm_of(problem, standin) == training
-    assert algorithm_of(problem, standin, rnnkit.infer) == inference
-    assert not standin.refusals
-
-
-def test_the_algorithm_of_a_long_sequence(standin):
-    problem = SMALL.twin(hidden_size=2, batch_size=1)
-    assert algorithm_of(problem.twin(seq_len=65535), standin, rnnkit.infer) == SMALL_H
-    assert algorithm_of(problem.twin(seq_len=65536), standin, rnnkit.infer) == STANDARD
-    assert not standin.refusals
-
-
 @pytest.mark.parametrize(
     ("options", "math"),
     [
@@ -160,6 +119,9 @@ def test_an_algorithm_that_the_device_refuses(standin):
     standin.calls.clear()
     on_gpu.step(problem)
     assert standin.calls == A_STEP
+    standin.calls.clear()
+    on_gpu.step(problem.twin(seq_len=5))  # of another shape nothing is known
+    assert standin.calls == [*ONE_CALL, *A_STEP]
 
 
 def test_what_no_algorithm_does_is_an_error(standin):
@@ -172,7 +134,9 @@ def test_the_current_stream(standin):
     problem = Problem(mode="gru")
     for number in (7, 0, 9):
         with cupy.cuda.Stream(number):
-            on_gpu.step(problem)  # the stand-in compares each call's stream with the current one
+            on_gpu.step(problem)
+    on_gpu.step(problem.twin(num_layers=2, dropout=0.5))  # which seeds a generator, too
+    assert standin.streams == [7] * 3 + [0] * 3 + [9] * 3 + [0] * 4
 
 
 def test_threads_have_their_own_handles(standin):
@@ -218,7 +182,46 @@ def test_another_layout_of_the_weights_is_noticed(standin, monkeypatch, wrong):
         on_gpu.step(Problem(mode="lstm"))
 
 
-def test_dropout_by_the_seed(standin):
-    """The stand-in draws as the CPU engine does, so the seed must have come through."""
+@pytest.mark.parametrize("seed", [5, 2**32 + 5, 2**64 - 1])
+def test_dropout_by_the_seed(standin, seed):
+    """The stand-in draws as the CPU engine does, so all bits of the seed must have come through."""
+    problem = TWO_LAYERS.twin(num_layers=3, dropout=0.5, lengths=None)
+    expected, found = problem.forward(seed=seed), on_gpu.forward(problem, seed=seed)
+    on_gpu.assert_outputs_as_on_the_host(fetched(found), expected, "float64")
+    gradients = on_gpu.backward(problem, found.workspace)
+    on_gpu.assert_gradients_as_on_the_host(gradients, problem.backward(expected.workspace), "float64")
+    assert standin.seeds == [seed]
+
+
+def test_two_backward_calls_at_once(standin):
+    """One takes the reserve space of forward, the other runs forward once more, however close they come."""
+    from rnnkit import _gpu
+
     problem = TWO_LAYERS.twin(dropout=0.5, lengths=None)
-    assert_same_bits("y", on_gpu.step(problem)[0].y, problem.forward().y)
+    _, expected, _ = on_gpu.step(problem)
+    workspace, readers, both = on_gpu.forward(problem).workspace, [], threading.Event()
+
+    class Record(_gpu._Record):
+        """Who reads whether the reserve space is spent waits for another who does, if there can be one."""
+
+        @property
+        def spent(self):
+            found = self.__dict__["spent"]
+            readers.append(found)
+            if len(readers) == 2:
+                both.set()
+            both.wait(0.5)
+            return found
+
+        @spent.setter
+        def spent(self, value):
+            self.__dict__["spent"] = value
+
+    workspace.record.__class__ = Record
+    standin.calls.clear()
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: on_gpu.backward(problem, workspace), range(2)))
+    assert sorted(readers) == [False, True]
+    assert standin.calls.count("cudnnRNNForward") == 1
+    for found in results:
+        assert_same_results(found, expected, GRADIENTS)
