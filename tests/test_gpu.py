@@ -44,6 +44,25 @@ def test_initial_cells_beyond_the_clip(gpu, lengths):
     assert_gradient_close_on_gpu("dw", found_gradients.dw, gradients.dw, "float64")
 
 
+def test_the_bounds_of_a_clip_are_float32(gpu):
+    """As cuDNN has them in every dtype: a bound that no float32 number is becomes the nearest one."""
+    low, high = -0.1, 0.3
+    problem = Problem(mode="lstm", cell_clip=(low, high), seq_len=1)
+    for result in (on_gpu.step(problem)[0], on_gpu.infer(problem)):
+        assert (result.cy.min(), result.cy.max()) == (np.float32(low), np.float32(high))
+
+
+def test_a_cell_on_the_bound_of_its_clip(gpu):
+    """The gradient passes strictly inside only. Without weights a cell is half of what it was, here 0."""
+    desc = rnnkit.RNNDescriptor("lstm", 3, 4, cell_clip=(0.0, 1.0), dtype="float64")
+    w, x, dcy = np.zeros(rnnkit.num_weights(desc)), np.ones((1, 2, 3)), np.ones((1, 2, 4))
+    for cell_at_first, passes in ((0.0, False), (0.5, True)):
+        arrays = moved(w, x, None, np.full((1, 2, 4), cell_at_first))
+        workspace = rnnkit.forward(desc, *arrays).workspace
+        dw = rnnkit.backward(desc, arrays[0], workspace, dcy=moved(dcy)[0]).dw.get()
+        assert dw.any() == passes
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("bias", ["both", "input", "recurrent", "none"])
 @pytest.mark.parametrize("mode", ["rnn_relu", "rnn_tanh", "lstm", "gru"])
@@ -248,6 +267,19 @@ def test_a_workspace_is_used_again(gpu):
     wide = problem.twin(input_size=8)
     with pytest.raises(ValueError, match="x must not view the workspace"):
         rnnkit.forward(wide.desc, *moved(wide.w), second.y, workspace=second.workspace)
+
+
+def test_what_views_the_memory_of_a_workspace(gpu):
+    """Whatever its kind, and through whichever library it came."""
+    cupy = sys.modules["cupy"]
+    result = on_gpu.forward(Problem(mode="lstm"))
+    holds, y, hx = result.workspace.memory.holds, result.y, result.workspace.record.hx
+    for view in (y, y[1:2], y[::-1, :, 1::2], y.reshape(-1)[-1:], y.view(np.uint8), y.swapaxes(0, 2), hx, hx[0]):
+        assert holds(view)
+    assert holds(cupy.from_dlpack(y[1:]))
+    others = moved(np.ones(3), np.ones((3, 2))[:, ::2])
+    for other in (*others, y.copy(), result.hy, result.cy, y[:0]):
+        assert not holds(other)
 
 
 def test_states_of_every_step(gpu):
