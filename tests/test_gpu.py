@@ -52,15 +52,17 @@ def test_the_bounds_of_a_clip_are_float32(gpu):
         assert (result.cy.min(), result.cy.max()) == (np.float32(low), np.float32(high))
 
 
-def test_a_cell_on_the_bound_of_its_clip(gpu):
-    """The gradient passes strictly inside only. Without weights a cell is half of what it was, here 0."""
-    desc = rnnkit.RNNDescriptor("lstm", 3, 4, cell_clip=(0.0, 1.0), dtype="float64")
-    w, x, dcy = np.zeros(rnnkit.num_weights(desc)), np.ones((1, 2, 3)), np.ones((1, 2, 4))
-    for cell_at_first, passes in ((0.0, False), (0.5, True)):
-        arrays = moved(w, x, None, np.full((1, 2, 4), cell_at_first))
-        workspace = rnnkit.forward(desc, *arrays).workspace
-        dw = rnnkit.backward(desc, arrays[0], workspace, dcy=moved(dcy)[0]).dw.get()
-        assert dw.any() == passes
+@pytest.mark.parametrize(
+    ("bounds", "cell", "passes"),
+    [((0.0, 1.0), 0.0, False), ((0.0, 1.0), 0.5, True), ((-1.0, 0.0), 0.0, False), ((-1.0, 0.0), -0.5, True)],
+)
+def test_a_cell_on_the_bound_of_its_clip(gpu, bounds, cell, passes):
+    """The gradient passes strictly inside only. Without weights a cell is half of the one before."""
+    desc = rnnkit.RNNDescriptor("lstm", 3, 4, cell_clip=bounds, dtype="float64")
+    w, x, cells = np.zeros(rnnkit.num_weights(desc)), np.ones((1, 2, 3)), np.ones((1, 2, 4))
+    w, x, cx, dcy = moved(w, x, cell * cells, cells)
+    workspace = rnnkit.forward(desc, w, x, None, cx).workspace
+    assert rnnkit.backward(desc, w, workspace, dcy=dcy).dw.get().any() == passes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -64,3 +64,10 @@ def test_a_library_of_another_version():
         standin.version = 8907
         with pytest.raises(BackendError, match="load: cuDNN must be of version 9, got 8907"):
             _cudnn.Library(standin.dll())
+
+
+def test_a_library_without_the_functions_of_networks():
+    with standin_gpu() as standin:
+        standin.cudnnAdvVersionCheck = lambda: 3009  # as the copy answers that comes without libcudnn_adv
+        with pytest.raises(_cudnn.NotSupportedError, match="cudnnAdvVersionCheck: cuDNN 91900 answered"):
+            _cudnn.Library(standin.dll())

@@ -163,14 +163,27 @@ def test_threads_have_their_own_handles(standin):
         assert_same_results(result, results[0], OUTPUTS)
 
 
+def test_handles_stay_on_their_device(standin):
+    def work():
+        with cupy.cuda.Device(1):
+            on_gpu.infer(Problem(mode="gru"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    on_gpu.infer(Problem(mode="gru"))  # the handle that the thread has left is of no use here
+    assert sorted(found.device for found in standin.objects.values() if found.kind == "handle") == [0, 1]
+
+
 def test_libraries_for_different_versions_of_cuda(standin, monkeypatch):
     monkeypatch.setattr(cupy.cuda.runtime, "runtimeGetVersion", lambda: 12090)
     with pytest.warns(RuntimeWarning, match="cuDNN is for CUDA 13 and CuPy for CUDA 12: install matching ones"):
         on_gpu.infer(Problem(mode="gru"))
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("wrong", ["bytes", "order"])
-def test_another_layout_of_the_weights_is_noticed(standin, monkeypatch, wrong):
+def test_another_layout_of_the_weights_is_noticed(standin, monkeypatch, wrong, dropout):
     blocks = standin_cudnn.weight_blocks
 
     def other(fields):
@@ -179,7 +192,7 @@ def test_another_layout_of_the_weights_is_noticed(standin, monkeypatch, wrong):
 
     monkeypatch.setattr(standin_cudnn, "weight_blocks", other)
     with pytest.raises(rnnkit.BackendError, match="the weights must have"):
-        on_gpu.step(Problem(mode="lstm"))
+        on_gpu.step(TWO_LAYERS.twin(dropout=dropout))
 
 
 @pytest.mark.parametrize("seed", [5, 2**32 + 5, 2**64 - 1])
