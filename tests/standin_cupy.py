@@ -105,6 +105,12 @@ class ndarray:  # noqa: N801
     def __le__(self, other):
         return self._like(self.values <= plain(other))
 
+    def __gt__(self, other):
+        return self._like(self.values > plain(other))
+
+    def __lt__(self, other):
+        return self._like(self.values < plain(other))
+
     def __or__(self, other):
         return self._like(self.values | plain(other))
 
