@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
-from standin_memory import Arrays, array_at, bytes_at
+from standin_memory import Arrays, device_array
 from standin_network import Network
 from standin_rules import NOT_SUPPORTED, PACKED, SMALL_H, STANDARD, UNPACKED, WORK_NBYTES, require
 
@@ -18,7 +18,7 @@ class Computing:
     """Those of CudnnStandIn."""
 
     def _reserve_nbytes(self, x):
-        return 16 + 8 * int(x.lengths.sum())
+        return 2 * WORK_NBYTES + 8 * int(x.lengths.sum())  # more than the other, to tell them apart
 
     def _check_algorithm(self, rnn, x):
         require(rnn.algorithm == STANDARD or x.layout != PACKED, "lengths differ", NOT_SUPPORTED)
@@ -49,7 +49,7 @@ class Computing:
         require(not mode or (reserve[0] >= self._reserve_nbytes(x) and reserve[1]), "reserveSpaceSize")
         assert_aligned(weights[1], work[1], reserve[1])
         self.algorithms.append(rnn.algorithm)
-        bytes_at(work[1], WORK_NBYTES)[:] = 0xA5  # nothing in it outlasts a call
+        device_array(work[1], work[0], np.uint8)[:] = 0xA5  # nothing in it outlasts a call
         return arrays
 
     def cudnnRNNForward(
@@ -73,8 +73,8 @@ class Computing:
         if mode:
             token = next(self.numbers)
             self.forwards[token] = SimpleNamespace(network=network, rnn=arrays.rnn, inputs=inputs, dw=None)
-            bytes_at(*reserve[::-1])[:] = 0x5A
-            array_at(reserve[1], 2, np.uint64)[:] = token, FORWARD_DONE
+            device_array(*reserve[::-1], np.uint8)[:] = 0x5A
+            device_array(reserve[1], 2, np.uint64)[:] = token, FORWARD_DONE
 
     def _read_inputs(self, arrays, w, x, hx, cx):
         steps = arrays.read_steps(x, arrays.fields["input_size"])
@@ -87,7 +87,7 @@ class Computing:
 
     def _draw_masks(self, arrays):
         """The scaled masks of all layers but the last. cuDNN draws others; these are those of the CPU engine."""
-        probability, state = arrays.rnn.dropout.probability, array_at(arrays.rnn.dropout.states, 2, np.uint64)
+        probability, state = arrays.rnn.dropout.probability, device_array(arrays.rnn.dropout.states, 2, np.uint64)
         key, shape = int(state[0]) + (int(state[1]) << 64), (*arrays.valid.shape, arrays.width)
         state[1] += 1  # so that one more forward draws others
         scale = 0.0 if probability == 1 else 1 / (1 - probability)
@@ -99,7 +99,7 @@ class Computing:
 
     def _forward_of(self, reserve, state, arrays):
         """What the forward that wrote this reserve space had."""
-        token, found = array_at(reserve, 2, np.uint64).tolist()
+        token, found = device_array(reserve, 2, np.uint64).tolist()
         assert token in self.forwards, "no reserve space of a training forward"
         assert found == state, f"the reserve space is in state {found}, not {state}"
         first = self.forwards[token]
@@ -128,7 +128,7 @@ class Computing:
         arrays.write(dhx, found_dhx)
         if has_cells:
             arrays.write(dcx, found_dcx)
-        array_at(reserve[1], 2, np.uint64)[1] = DATA_DONE
+        device_array(reserve[1], 2, np.uint64)[1] = DATA_DONE
 
     def _check_inputs(self, first, now, y, arrays):
         for name, was, found in zip(("w", "x", "hx", "cx"), first.inputs, now, strict=True):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from standin_compute import Computing
-from standin_memory import DTYPES, array_at, put, weight_blocks
+from standin_memory import DTYPES, device_array, host_array, put, weight_blocks
 from standin_rules import (
     BIASES,
     EXECUTION_FAILED,
@@ -151,17 +151,17 @@ class CudnnStandIn(Computing):
 
     def cudnnSetTensorNdDescriptor(self, number, dtype, count, dims, strides):
         tensor = self._known(number, "Tensor")
-        tensor.dtype, tensor.shape = dtype, tuple(array_at(dims, count, np.int32).tolist())
+        tensor.dtype, tensor.shape = dtype, tuple(host_array(dims, count, np.int32).tolist())
         expected = np.cumprod([1, *tensor.shape[:0:-1]])[::-1]
-        require((array_at(strides, count, np.int32) == expected).all(), "the tensor is not dense")
+        require((host_array(strides, count, np.int32) == expected).all(), "the tensor is not dense")
         tensor.strides = expected
 
     def cudnnGetTensorNdDescriptor(self, number, wanted, dtype, count, dims, strides):
         tensor = self._known(number, "Tensor")
         put(dtype, c_int(tensor.dtype))
         put(count, c_int(len(tensor.shape)))
-        array_at(dims, wanted, np.int32)[:] = tensor.shape[:wanted]
-        array_at(strides, wanted, np.int32)[:] = tensor.strides[:wanted]
+        host_array(dims, wanted, np.int32)[:] = tensor.shape[:wanted]
+        host_array(strides, wanted, np.int32)[:] = tensor.strides[:wanted]
 
     def cudnnDropoutGetStatesSize(self, handle, size):
         self._known(handle, "handle")
@@ -173,7 +173,7 @@ class CudnnStandIn(Computing):
         dropout = self._known(number, "Dropout")
         dropout.probability, dropout.states = probability, states
         self.seeds.append(seed)
-        array_at(states, 2, np.uint64)[:] = seed, 0
+        device_array(states, 2, np.uint64)[:] = seed, 0
 
     def cudnnSetRNNDescriptor_v8(
         self, number, algorithm, mode, bias, direction, input_mode, dtype, precision, math, input_size, hidden_size,
@@ -220,22 +220,22 @@ class CudnnStandIn(Computing):
     def cudnnSetRNNDataDescriptor(self, number, dtype, layout, seq_len, batch, size, lengths, padding):
         data = self._known(number, "RNNData")
         require(min(seq_len, batch, size) > 0 and lengths, "a size is 0")
-        found = array_at(lengths, batch, np.int32).copy()
+        found = host_array(lengths, batch, np.int32).copy()
         require(found.min() >= 0 and found.max() <= seq_len, "a length is out of range")
         if layout == PACKED:
             require((np.diff(found) <= 0).all(), "isSortedSequences == false")
             require(found.min() > 0, "minSeqLengthInArray == 0")
             require(found.max() == seq_len, "maxSeqLength")
         data.dtype, data.layout, data.seq_len, data.lengths, data.size = dtype, layout, seq_len, found, size
-        data.padding = bytes(array_at(padding, 8, np.uint8))
+        data.padding = bytes(host_array(padding, 8, np.uint8))
 
     def cudnnGetRNNDataDescriptor(self, number, dtype, layout, seq_len, batch, size, wanted, lengths, padding):
         data = self._known(number, "RNNData")
         values = data.dtype, data.layout, data.seq_len, len(data.lengths), data.size
         for address, value in zip((dtype, layout, seq_len, batch, size), values, strict=True):
             put(address, c_int(value))
-        array_at(lengths, wanted, np.int32)[:] = data.lengths[:wanted]
-        array_at(padding, 8, np.uint8)[:] = list(data.padding)
+        host_array(lengths, wanted, np.int32)[:] = data.lengths[:wanted]
+        host_array(padding, 8, np.uint8)[:] = list(data.padding)
 
     # Sizes and weights
 

@@ -6,6 +6,7 @@ Install it as `sys.modules["cupy"]`. It has what rnnkit's GPU engine uses, nothi
 import ctypes
 import threading
 import types
+import weakref
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -91,7 +92,8 @@ class ndarray:  # noqa: N801
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
 
     def _like(self, values):
-        return ndarray(values, self.number)
+        """A view, or what was computed in new memory of CuPy's."""
+        return ndarray(values if np.may_share_memory(values, self.values) else asarray(values).values, self.number)
 
     def __getitem__(self, index):
         return self._like(self.values[plain(index)])
@@ -161,11 +163,23 @@ def plain(value):
     return value.values if isinstance(value, ndarray) else value
 
 
+allocations = {}  # {address: bytes} of what is in use
+
+
+def assert_allocated(address, nbytes):
+    """Raise unless all the bytes are of one allocation."""
+    known = any(start <= address and address + nbytes <= start + size for start, size in list(allocations.items()))
+    assert known, f"{nbytes} bytes at {address:#x} are not, or no longer, CuPy's"
+
+
 def empty(shape, dtype=np.float64):
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     room = np.full(nbytes + ALIGNMENT, GARBAGE, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
+    address = room.ctypes.data + start
+    allocations[address] = nbytes
+    weakref.finalize(room, allocations.pop, address).atexit = False
     return ndarray(room[start : start + nbytes].view(dtype).reshape(shape))
 
 

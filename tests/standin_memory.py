@@ -3,22 +3,24 @@
 import ctypes
 
 import numpy as np
+from standin_cupy import assert_allocated
 
 PACKED = 1  # of the layouts
 DTYPES = {0: "float32", 1: "float64", 2: "float16", 9: "bfloat16"}
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 
 
-def bytes_at(address, nbytes):
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
-
-
-def array_at(address, shape, dtype):
-    """A view of memory; None for no address."""
-    if not address:
-        return None
+def host_array(address, shape, dtype):
+    """A view of memory."""
     dtype = np.dtype(dtype)
-    return bytes_at(address, int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
+    memory = (ctypes.c_char * (int(np.prod(shape)) * dtype.itemsize)).from_address(address)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def device_array(address, shape, dtype):
+    """The same of memory that CuPy has handed out."""
+    assert_allocated(address, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+    return host_array(address, shape, dtype)
 
 
 def put(address, values):
@@ -39,14 +41,14 @@ class Arrays:
         self.num_weights = sum(rows * columns for _, rows, columns in weight_blocks(self.fields))
 
     def weights(self, address):
-        return array_at(address, self.num_weights, self.dtype)
+        return device_array(address, self.num_weights, self.dtype)
 
     def read_weights(self, address):
         return self.weights(address).astype(np.float64)
 
     def read_steps(self, address, size):
         shape = (int(self.valid.sum()), size) if self.packed else (*self.valid.shape, size)
-        found = array_at(address, shape, self.dtype).astype(np.float64)
+        found = device_array(address, shape, self.dtype).astype(np.float64)
         if not self.packed:
             return found
         steps = np.zeros((*self.valid.shape, size))
@@ -66,10 +68,10 @@ class Arrays:
         """None is zeros."""
         if not address:
             return np.zeros((*self.states, size))
-        return array_at(address, (*self.states, size), self.dtype).astype(np.float64)
+        return device_array(address, (*self.states, size), self.dtype).astype(np.float64)
 
     def write(self, address, values):
-        array_at(address, values.shape, self.dtype)[...] = values
+        device_array(address, values.shape, self.dtype)[...] = values
 
 
 def weight_blocks(fields):

@@ -165,6 +165,14 @@ ARGUMENTS = (
         EVERY_CELL
     ),
     Mutant(
+        "forward: x and y", ENGINE, "x.data.ptr, setup.y, y.data.ptr", "y.data.ptr, setup.y, x.data.ptr", EVERY_CELL
+    ),
+    Mutant("the reserve space is too small", ENGINE, "(setup.reserve_nbytes,)", "(setup.work_nbytes,)", EVERY_CELL),
+    Mutant(
+        "the states of dropout are freed", CONTEXT, "return Network(rnn, dropout, states)",
+        "return Network(rnn, dropout, None)", SEED
+    ),
+    Mutant(
         "backward: no reserve space", ENGINE, "scratch = work.nbytes, work.data.ptr, reserve.nbytes, reserve.data.ptr",
         "scratch = reserve.nbytes, reserve.data.ptr, work.nbytes, work.data.ptr", EVERY_CELL
     ),
