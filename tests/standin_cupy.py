@@ -93,7 +93,8 @@ class ndarray:  # noqa: N801
 
     def _like(self, values):
         """A view, or what was computed in new memory of CuPy's."""
-        return ndarray(values if np.may_share_memory(values, self.values) else asarray(values).values, self.number)
+        view = values.size == 0 or np.may_share_memory(values, self.values)
+        return ndarray(values if view else asarray(values).values, self.number)
 
     def __getitem__(self, index):
         return self._like(self.values[plain(index)])
