@@ -51,6 +51,8 @@ MODES = {
 }
 BIASES = ("both", "input", "recurrent", "none")
 INPUT_MODES = ("linear", "skip")
+MAX_SIZE = 2**31 - 1  # cuDNN's sizes are of C's int
+MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
 HOST_DTYPES = ("float32", "float64")
 DTYPES = (*HOST_DTYPES, "float16", "bfloat16")  # half precision on a GPU alone
 
@@ -64,11 +66,11 @@ class RNNDescriptor:
     mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"}
         The cell; its equations stand at the top of this module.
     input_size : int
-        I, the number of features of x, at least 1.
+        I, the number of features of x, 1 <= I < 2**31.
     hidden_size : int
-        H, the number of units of each layer and direction, at least 1.
+        H, the number of units of each layer and direction, 1 <= H < 2**31.
     num_layers : int
-        L, at least 1.
+        L, 1 <= L <= 10,000.
     bidirectional : bool
         Whether each layer also runs over the sequence in reverse (D = 2).
     bias : {"both", "input", "recurrent", "none"}
@@ -228,12 +230,14 @@ def check_descriptor(function: str, desc: Any) -> None:
         raise wrong_type(function, "desc", "an RNNDescriptor", desc)
 
 
-def _size(name: str, value: Any) -> int:
+def _size(name: str, value: Any, most: int = MAX_SIZE) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type("RNNDescriptor", name, "an int", value)
-    if value < 1:
-        raise ValueError(message("RNNDescriptor", name, "be at least 1", value))
-    return int(value)
+    size = int(value)
+    if not 1 <= size <= most:
+        got = size if size.bit_length() <= 64 else f"an int of {size.bit_length()} bits"  # str refuses the longest
+        raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {most}", got))
+    return size
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -245,7 +249,10 @@ def _flag(name: str, value: Any) -> bool:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise wrong_type("RNNDescriptor", name, "a float", value)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(message("RNNDescriptor", name, "be in the range of float64", "a number beyond it")) from None
 
 
 def _choice(choices: tuple[str, ...], name: str, value: Any) -> str:
@@ -254,7 +261,7 @@ def _choice(choices: tuple[str, ...], name: str, value: Any) -> str:
         raise wrong_type("RNNDescriptor", name, listed, value)
     if value not in choices:
         raise ValueError(message("RNNDescriptor", name, f"be {listed}", repr(value)))
-    return str(value)
+    return choices[choices.index(value)]  # not the value itself, which may be of a class that only compares like text
 
 
 def _optional_size(name: str, value: Any) -> int | None:
@@ -264,7 +271,7 @@ def _optional_size(name: str, value: Any) -> int | None:
 def _probability(name: str, value: Any) -> float:
     number = _number(name, value)
     if not 0.0 <= number <= 1.0:  # refuses NaN too
-        raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", value))
+        raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", number))
     return number
 
 
@@ -273,9 +280,10 @@ def _bounds(name: str, value: Any) -> tuple[float, float] | None:
         return None
     if not isinstance(value, (tuple, list)):
         raise wrong_type("RNNDescriptor", name, "None or (low, high)", value)
-    if len(value) != 2:
-        raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(value)))
-    low, high = (_number(f"{name}[{i}]", bound) for i, bound in enumerate(value))
+    bounds = tuple(value)
+    if len(bounds) != 2:
+        raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(bounds)))
+    low, high = (_number(f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
     if not low < high:  # refuses NaN too
         raise ValueError(message("RNNDescriptor", name, "be (low, high) with low < high", (low, high)))
     return low, high
@@ -307,7 +315,7 @@ _FIELDS = {
     "mode": partial(_choice, tuple(MODES)),
     "input_size": _size,
     "hidden_size": _size,
-    "num_layers": _size,
+    "num_layers": partial(_size, most=MAX_LAYERS),
     "bidirectional": _flag,
     "bias": partial(_choice, BIASES),
     "input_mode": partial(_choice, INPUT_MODES),

@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import pickle
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from rnnkit import RNNDescriptor
 from rnnkit.descriptor import MODES
 
 NAN, INF = float("nan"), float("inf")
+HUGE = 10**6000  # beyond a float, and longer than the 4300 digits that str makes of an int
 
 
 def test_gates_in_order():
@@ -104,6 +107,42 @@ def test_the_ends_of_ranges_are_accepted(options):
     assert getattr(desc, name) == value
 
 
+def test_the_largest_sizes_are_accepted():
+    desc = RNNDescriptor("lstm", 2**31 - 1, 2**31 - 1, 10_000, proj_size=2**31 - 2)
+    assert (desc.input_size, desc.hidden_size, desc.num_layers, desc.output_size) == (
+        2**31 - 1, 2**31 - 1, 10_000, 2**31 - 2
+    )
+
+
+class Text(str):
+    """Equal to one text, printed as another."""
+
+    def __str__(self):
+        return "neither"
+
+
+class Float(float):
+    def __float__(self):
+        return 7.0
+
+
+class Pair(tuple):
+    """Says that it holds two, and holds three."""
+
+    def __len__(self):
+        return 2
+
+
+def test_what_is_stored_is_what_was_checked():
+    desc = RNNDescriptor(Text("lstm"), 3, 5, bias=Text("none"), dtype=Text("float64"))
+    assert (desc.mode, desc.bias, desc.dtype) == ("lstm", "none", "float64")
+    assert {type(value) for value in (desc.mode, desc.bias, desc.dtype)} == {str}
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\], got 7.0"):
+        RNNDescriptor("lstm", 3, 5, dropout=Float(0.5))
+    with pytest.raises(ValueError, match=r"cell_clip must hold 2 numbers \(low, high\), got 3"):
+        RNNDescriptor("lstm", 3, 5, cell_clip=Pair((-1, 0, 1)))
+
+
 def refused(mode="lstm", input_size=3, hidden_size=5, **options):
     return lambda: RNNDescriptor(mode, input_size, hidden_size, **options)
 
@@ -162,6 +201,22 @@ REFUSED = [
     (refused(allow_tf32=1), TypeError, "allow_tf32 must be a bool, got int"),
     (refused(allow_tf32=True, dtype="float64"), ValueError,
      'allow_tf32 must be False with dtype="float64", got True; only dtype="float32" has TensorFloat-32 products'),
+    (refused(allow_tf32=True, dtype="float16"), ValueError,
+     'allow_tf32 must be False with dtype="float16", got True; only dtype="float32" has TensorFloat-32 products'),
+    (refused(allow_tf32=True, dtype="bfloat16"), ValueError,
+     'allow_tf32 must be False with dtype="bfloat16", got True; only dtype="float32" has TensorFloat-32 products'),
+    (refused(dropout=HUGE), ValueError, "dropout must be in the range of float64, got a number beyond it"),
+    (refused(dropout=-Fraction(HUGE, 3)), ValueError, "dropout must be in the range of float64, got a number beyond it"),
+    (refused(dropout=Fraction(3 * HUGE, 2 * HUGE + 1)), ValueError, "dropout must be in [0, 1], got 1.5"),
+    (refused(dropout=Decimal("0.5")), TypeError, "dropout must be a float, got decimal.Decimal"),
+    (refused(cell_clip=(0, HUGE)), ValueError, "cell_clip[1] must be in the range of float64, got a number beyond it"),
+    (refused(cell_clip=(-HUGE, 0)), ValueError, "cell_clip[0] must be in the range of float64, got a number beyond it"),
+    (refused(hidden_size=10**12), ValueError, "hidden_size must be at most 2147483647, got 1000000000000"),
+    (refused(input_size=2**31), ValueError, "input_size must be at most 2147483647, got 2147483648"),
+    (refused(hidden_size=HUGE), ValueError, "hidden_size must be at most 2147483647, got an int of 19932 bits"),
+    (refused(hidden_size=-HUGE), ValueError, "hidden_size must be at least 1, got an int of 19932 bits"),
+    (refused(proj_size=HUGE), ValueError, "proj_size must be at most 2147483647, got an int of 19932 bits"),
+    (refused(num_layers=10_001), ValueError, "num_layers must be at most 10000, got 10001"),
 ]
 
 
