@@ -7,14 +7,18 @@ of every pseudo-layer, then the biases of every pseudo-layer.  Size, views, pack
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from math import prod, sqrt
+from sys import maxsize
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
+
+_DRAWN = 1 << 16  # numbers drawn at once in float64: the buffer itself is then all the memory that is taken
+_KEPT = 64  # descriptors whose layout is kept: a program has few at a time, a search through many must not keep all
 
 
 class WeightBlock(NamedTuple):
@@ -152,14 +156,21 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     ------
     TypeError, ValueError
         `desc` is no RNNDescriptor, or NumPy refuses the seed.
+    MemoryError
+        The buffer does not fit into memory.
 
     Notes
     -----
     The range is that of PyTorch's recurrent layers.
     """
     check_descriptor("init_weights", desc)
-    bound = 1.0 / sqrt(desc.hidden_size)
-    return np.random.default_rng(seed).uniform(-bound, bound, _size(desc)).astype(desc.np_dtype)
+    check_size("init_weights", desc)
+    rng, bound = np.random.default_rng(seed), 1.0 / sqrt(desc.hidden_size)
+    w = np.empty(_size(desc), desc.np_dtype)
+    for start in range(0, w.size, _DRAWN):
+        part = w[start : start + _DRAWN]
+        part[:] = rng.uniform(-bound, bound, part.size)
+    return w
 
 
 def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
@@ -170,7 +181,8 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
     desc : RNNDescriptor
         The network.
     named : mapping of str to array_like
-        One array for each name of ``weight_layout(desc)``, of that shape and of the descriptor's dtype.
+        One array for each name of ``weight_layout(desc)``, of that shape and of the descriptor's dtype.  The parameters
+        of a PyTorch module (``dict(module.named_parameters())``) are taken by their values, on the host.
 
     Returns
     -------
@@ -180,9 +192,9 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
     Raises
     ------
     TypeError
-        `named` is no mapping, or an array has another dtype.
+        `named` is no mapping, or an array has another dtype, or is not on the host.
     ValueError
-        Names are missing or unknown, or shapes differ; the message lists all of them.
+        Names are missing or unknown, or shapes differ (the message lists all of them), or a value is no array.
 
     Examples
     --------
@@ -196,7 +208,7 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
     if not isinstance(named, Mapping):
         raise wrong_type("pack_weights", "named", "a mapping of names to arrays", named)
     _check_names(desc, named)
-    arrays = {block.name: np.asarray(named[block.name]) for block in _layout(desc)}
+    arrays = {block.name: _host_array(block.name, named[block.name]) for block in _layout(desc)}
     _check_blocks(desc, arrays)
     return np.concatenate([array.ravel() for array in arrays.values()])
 
@@ -214,7 +226,7 @@ def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> 
         raise ValueError(message(function, argument, "be C-contiguous", f"strides {w.strides}", cure))
 
 
-@cache
+@lru_cache(_KEPT)
 def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
     blocks, start = [], 0
     for name, shape in _named_shapes(desc):
@@ -223,34 +235,63 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
     return tuple(blocks)
 
 
-@cache
+@lru_cache(_KEPT)
 def _size(desc: RNNDescriptor) -> int:
-    last = _layout(desc)[-1]
-    return last.start + prod(last.shape)
+    first, above = (
+        sum(prod(shape) for _, shape in (*_matrices(desc, layer), *_biases(desc)))
+        for layer in (0, 1)  # those above are like layer 1
+    )
+    return desc.num_directions * (first + (desc.num_layers - 1) * above)
 
 
 def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
-    rows = desc.num_gates * desc.hidden_size
     pseudo_layers = [
         (layer, f"_l{layer}" + ("_reverse" if direction else ""))
         for layer in range(desc.num_layers)
         for direction in range(desc.num_directions)
     ]
     for layer, suffix in pseudo_layers:
-        if desc.has_input_weight(layer):
-            yield "weight_ih" + suffix, (rows, desc.layer_input_size(layer))
-        yield "weight_hh" + suffix, (rows, desc.output_size)
-        if desc.projected:
-            yield "weight_hr" + suffix, (desc.output_size, desc.hidden_size)
+        yield from ((name + suffix, shape) for name, shape in _matrices(desc, layer))
     for _, suffix in pseudo_layers:
-        if desc.has_bias_ih:
-            yield "bias_ih" + suffix, (rows,)
-        if desc.has_bias_hh:
-            yield "bias_hh" + suffix, (rows,)
+        yield from ((name + suffix, shape) for name, shape in _biases(desc))
+
+
+def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    rows = desc.num_gates * desc.hidden_size
+    if desc.has_input_weight(layer):
+        yield "weight_ih", (rows, desc.layer_input_size(layer))
+    yield "weight_hh", (rows, desc.output_size)
+    if desc.projected:
+        yield "weight_hr", (desc.output_size, desc.hidden_size)
+
+
+def _biases(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
+    rows = desc.num_gates * desc.hidden_size
+    if desc.has_bias_ih:
+        yield "bias_ih", (rows,)
+    if desc.has_bias_hh:
+        yield "bias_hh", (rows,)
+
+
+def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:
+    """Refuse a buffer that no address space holds; of what is smaller, NumPy says how much memory it could not get."""
+    nbytes = (_size(desc) + extra) * desc.np_dtype.itemsize
+    if nbytes > maxsize:
+        raise MemoryError(message(function, "desc", f"have weights of at most {maxsize} bytes", nbytes))
+
+
+def _host_array(name: str, value: Any) -> np.ndarray:
+    if getattr(value, "requires_grad", False):  # a PyTorch tensor, which does not convert itself then
+        value = value.detach()
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:  # an array on a GPU; ragged lists
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(message("pack_weights", f'named["{name}"]', "be an array on the host", error)) from error
 
 
 def _check_names(desc: RNNDescriptor, named: Mapping[str, Any]) -> None:
-    names = [block.name for block in _layout(desc)]
+    names = {block.name: None for block in _layout(desc)}  # a set in the order of the buffer
     missing = [name for name in names if name not in named]
     unknown = [str(name) for name in named if name not in names]
     if missing or unknown:

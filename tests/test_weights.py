@@ -1,12 +1,13 @@
 """The flat buffer: its layout written out by hand, and views, packing and initialisation that follow from it."""
 
 import itertools
+import tracemalloc
 from math import prod, sqrt
 
 import numpy as np
 import pytest
 
-from rnnkit import RNNDescriptor, init_weights, num_weights, pack_weights, weight_layout, weight_views
+from rnnkit import RNNDescriptor, init_weights, num_weights, pack_weights, weight_layout, weight_views, weights
 
 TWO_LAYERS = RNNDescriptor("lstm", 3, 5, num_layers=2, bidirectional=True)
 
@@ -149,12 +150,59 @@ def test_names_and_shapes_are_those_of_pytorch(desc):
         np.testing.assert_array_equal(views[name], tensor.numpy())
 
 
+def test_the_size_of_a_deep_stack_is_that_of_its_layout():
+    desc = RNNDescriptor("lstm", 3, 5, 10_000, True, proj_size=2)
+    last = weight_layout(desc)[-1]
+    assert num_weights(desc) == last.start + prod(last.shape)
+
+
+def test_the_size_is_found_without_the_layout():
+    """2**31 - 1 units do not fit anywhere, and 10,000 layers have 80,000 blocks; both are arithmetic."""
+    desc = RNNDescriptor("lstm", 2**31 - 1, 2**31 - 1, 10_000, bias="none")
+    before = weights._layout.cache_info().misses
+    assert num_weights(desc) == 10_000 * 2 * 4 * (2**31 - 1) ** 2
+    assert weights._layout.cache_info().misses == before
+
+
+def test_what_is_kept_of_many_descriptors_is_bounded():
+    for hidden_size in range(1, 701):
+        weight_layout(RNNDescriptor("gru", 3, hidden_size))
+        num_weights(RNNDescriptor("gru", 3, hidden_size))
+    assert weights._layout.cache_info().currsize < 100
+    assert weights._size.cache_info().currsize < 100
+
+
+def test_weights_that_no_address_space_holds():
+    desc = RNNDescriptor("rnn_tanh", 1, 2**31 - 1, 3, bias="none")
+    size = 4 * ((2**31 - 1) + 5 * (2**31 - 1) ** 2)
+    with pytest.raises(MemoryError) as caught:
+        init_weights(desc)
+    assert str(caught.value) == f"init_weights: desc must have weights of at most {2**63 - 1} bytes, got {size}"
+
+
+def test_weights_that_no_memory_holds():
+    with pytest.raises(MemoryError, match="Unable to allocate 1.00 EiB"):
+        init_weights(RNNDescriptor("rnn_tanh", 1, 2**29, bias="none"))
+
+
+def test_init_takes_the_memory_of_the_buffer_alone():
+    desc = RNNDescriptor("gru", 500, 500)
+    tracemalloc.start()
+    w = init_weights(desc, seed=0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert w.nbytes < peak < w.nbytes + (1 << 20)  # 6 MB, and a block of 0.5 MB in float64
+    np.testing.assert_array_equal(w, np.random.default_rng(0).uniform(-(500**-0.5), 500**-0.5, w.size).astype("f4"))
+
+
+@pytest.mark.parametrize("proj_size", [None, 7])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_init_is_uniform_up_to_the_bound(dtype):
-    desc = RNNDescriptor("gru", 30, 40, dtype=dtype)
-    w = init_weights(desc, seed=3)
+def test_init_is_uniform_up_to_the_bound(dtype, proj_size):
+    mode = "gru" if proj_size is None else "lstm"
+    desc = RNNDescriptor(mode, 30 if proj_size is None else 60, 40, dtype=dtype, proj_size=proj_size)
+    w = init_weights(desc, seed=3)[:8640]
     bound = 1 / sqrt(40)
-    assert w.dtype == dtype and w.shape == (num_weights(desc),) and w.flags.c_contiguous and w.flags.writeable
+    assert w.dtype == dtype and w.flags.c_contiguous and w.flags.writeable
     assert np.abs(w).max() <= np.float32(bound)
     # 8640 draws: each tenth of the range holds 864 of them on average, with a standard deviation of 28.
     counts, _ = np.histogram(w, bins=10, range=(-bound, bound))
@@ -188,7 +236,25 @@ def test_pack_copies_and_takes_array_likes():
     assert w.tolist() == [1, 2, 3, 4, 5, 6]
 
 
+def test_pack_takes_the_parameters_of_a_module():
+    """They require a gradient, and a tensor that does refuses to become an array."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.LSTM(3, 5, 2, bidirectional=True)
+    named = dict(module.named_parameters())
+    assert all(parameter.requires_grad for parameter in named.values())
+    w = pack_weights(TWO_LAYERS, named)
+    np.testing.assert_array_equal(w, pack_weights(TWO_LAYERS, module.state_dict()))
+    assert all(parameter.requires_grad for parameter in named.values())
+
+
 GRU = RNNDescriptor("gru", 3, 2)
+
+
+class OnAnotherDevice:
+    """Refuses to become an array as CuPy's and PyTorch's do."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
 
 def blocks(**changed):
@@ -213,7 +279,15 @@ PACK_REFUSED = [
     (blocks(bias_ih_l0=[0.0] * 6), TypeError,
      'named["bias_ih_l0"] must be float32 as the descriptor says, got float64; '
      'convert it with named["bias_ih_l0"].astype("float32")'),
+    (blocks(bias_ih_l0=OnAnotherDevice()), TypeError,
+     'named["bias_ih_l0"] must be an array on the host, got can\'t convert cuda:0 device type tensor to numpy'),
 ]
+
+
+def test_pack_refuses_a_ragged_list():
+    expected = r"\Apack_weights: named\[.bias_ih_l0.\] must be an array on the host, got setting an array element"
+    with pytest.raises(ValueError, match=expected):
+        pack_weights(GRU, blocks(bias_ih_l0=[[1.0], [1.0, 2.0]]))
 
 
 @pytest.mark.parametrize(("named", "kind", "text"), PACK_REFUSED, ids=[text for _, _, text in PACK_REFUSED])
