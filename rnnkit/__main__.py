@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,11 +19,13 @@ from types import ModuleType
 import numpy as np
 
 import rnnkit
-from rnnkit import corpus, textmodel, training
+from rnnkit import archive, corpus, textmodel, training
 from rnnkit.descriptor import MODES
 
 # Not filled in by argparse: with --init-from the model has its own, and what is given all the same is refused.
 NETWORK_DEFAULTS = {"mode": "lstm", "layers": 1, "hidden": 256, "embedding": 64}
+
+SOURCE_LENGTH = 1000  # of the names of the files that a model was trained on, which it keeps
 
 
 class CommandError(Exception):
@@ -52,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except (CommandError, ValueError, MemoryError) as error:
-        return _fail(str(error))
+        return _fail(str(error) or type(error).__name__)
     return 0
 
 
@@ -73,6 +76,7 @@ def _train(args: argparse.Namespace) -> None:
     out = Path(args.out)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise CommandError(f"train: --out must name a file in a folder that exists, got {out}")
+    archive.check_target(out)  # as after the training, which would be lost then
     progress_bar = None if args.quiet else _extra("tqdm").tqdm
     model = _starting_model(args)
     text, held_out = corpus.split(corpus.read_files(args.files) if args.files else corpus.library_source())
@@ -80,7 +84,7 @@ def _train(args: argparse.Namespace) -> None:
         raise CommandError(f"train: text must have at least 20 bytes, so that one can be held out, got {len(text)}")
     rows = corpus.rows(text, args.batch, args.seq_len)
     settings = training.Settings(args.steps, args.seq_len, args.lr, args.clip, args.seed)
-    source = ", ".join(args.files) or "the Python standard library"
+    source = textwrap.shorten(", ".join(args.files), SOURCE_LENGTH) or "the Python standard library"
     print(f"text      {source}: {len(text):,} bytes to train on, {len(held_out):,} held out")
     print(f"model     {model.desc}, {model.parameters.flat.size:,} parameters with embedding and output")
     if args.init_from:
@@ -88,6 +92,8 @@ def _train(args: argparse.Namespace) -> None:
     with training.interruptible() as interrupted:
         print("training  Ctrl-C ends it early; the model is saved and scored all the same", flush=True)
         steps, speed = _run(model, rows, settings, progress_bar, interrupted)
+    if not np.isfinite(model.parameters.flat).all():  # the loss of the last update is not seen
+        raise CommandError("train: the weights must stay finite, got others in the last step; give a lower --lr")
     model.trained_with = {"text": source, "batch": args.batch} | asdict(settings) | {"steps": steps}
     model.save(out)
     print(f"speed     {speed}")
@@ -226,13 +232,15 @@ def _option(group, name: str, kind: Callable, default, text: str, metavar: str =
 
 
 def _number(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], float]:
-    """Return an argparse type: a finite number from `low` (or above it) to `high`."""
+    """Return an argparse type: a finite number from `low` (or above it) to `high`, or an int that counts."""
     bounds = f"{'above' if above else 'at least'} {low}" + (f" and at most {high}" if math.isfinite(high) else "")
 
     def parse(text: str) -> float:
         value = kind(text)
-        if not math.isfinite(value) or not low <= value <= high or (above and value == low):
+        if not low <= value <= high or value == math.inf or (above and value == low):  # refuses NaN too
             raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")
+        if value > sys.maxsize and kind is int:
+            raise argparse.ArgumentTypeError(f"must be at most {sys.maxsize}, got {text}")
         return value
 
     parse.__name__ = kind.__name__  # argparse says "invalid int value" by it

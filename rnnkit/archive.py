@@ -1,71 +1,259 @@
-"""Files of named arrays: NumPy's .npz without pickle, written beside its place and renamed."""
+"""Files of named arrays: NumPy's .npz, uncompressed and without pickle.
+
+Nothing that a file says of itself is believed: a member is read only after its dtype and shape were found right, and
+it is never larger than the file itself.  A file is written beside its place and renamed.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-import tokenize
-import uuid
+import re
+import secrets
+import stat
 import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from math import prod
 from os import PathLike
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from rnnkit.errors import message
 
-# What zipfile and numpy raise on a file that is damaged somewhere inside.
-DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    tokenize.TokenError,
-    EOFError,
-    SyntaxError,
-    ValueError,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
+try:
+    import fcntl
+except ImportError:  # on Windows, where the files of a killed saver stay
+    fcntl = None
+
+MAGIC = b"PK\x03\x04"
+# The header of an .npy file, version 1.0, as NumPy writes it for plain arrays.  NumPy's own reader evaluates it, which
+# with hostile text ends in exceptions of a dozen kinds, and in warnings.
+NPY_MAGIC = b"\x93NUMPY\x01\x00"
+NPY_HEADER = re.compile(
+    r"\{'descr': '([<>|][?biufcSUVO]\d{0,9})', 'fortran_order': (True|False), "
+    r"'shape': \((|\d{1,19},|\d{1,19}(?:, \d{1,19})+)\), \} *\n"
 )
-MAGIC = b"PK\x03\x04"  # np.load would take a file that begins otherwise for a pickle, and recommend to load it as one
+TEXT_BYTES = 1 << 24  # of the longest text, 4 a character
+CHUNK = 1 << 20  # bytes read at once
+PREFIX, SUFFIX = ".rnnkit-", ".tmp"  # of a file that is being written
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class Header(NamedTuple):
+    """What a member says of itself."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    order: str
+    start: int  # of the data, in bytes from the member's start
+
+
+class Reader:
+    """An open file, whose members are looked at before they are read.
+
+    Every method raises ValueError where the file is damaged.
+    """
+
+    def __init__(self, function: str, path: str | bytes, file: BinaryIO):
+        self._function, self._where = function, f"path {path!r}"
+        self._size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        with self._damage():
+            whole = file.read(len(MAGIC)) == MAGIC and zipfile.is_zipfile(file)
+        if not whole:
+            raise self.refusal("be a complete .npz file", "a cut-off one or another kind")
+        with self._damage():
+            self._zip = zipfile.ZipFile(file)
+
+    def refusal(self, expected: str, got: Any) -> ValueError:
+        """Return the error that says what the file must do."""
+        return ValueError(message(self._function, self._where, expected, got))
+
+    def require(self, names: tuple[str, ...]) -> None:
+        """Raise ValueError unless each of the members is there, and once."""
+        found = [entry.filename for entry in self._zip.infolist()]
+        missing = [name for name in names if f"{name}.npy" not in found]
+        if missing:
+            raise self.refusal(f"hold {', '.join(names)}", f"no {', '.join(missing)}")
+        twice = [name for name in names if found.count(f"{name}.npy") > 1]
+        if twice:
+            raise self.refusal(f"hold {', '.join(names)} once", f"more than one {', '.join(twice)}")
+
+    def header(self, name: str) -> Header:
+        """Return a member's dtype and shape, without reading its data."""
+        entry = self._zip.getinfo(f"{name}.npy")
+        with self._damage():
+            if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+                raise ValueError(f"a compressed {name}")
+            if entry.file_size > self._size:
+                raise ValueError(f"a {name} of {entry.file_size} bytes in a file of {self._size}")
+            with self._zip.open(entry) as member:
+                header = _read_header(name, member)
+            nbytes = prod(header.shape) * header.dtype.itemsize
+            if nbytes != entry.file_size - header.start or not header.dtype.itemsize:
+                raise ValueError(f"{entry.file_size - header.start} bytes for a {name} of {nbytes}")
+        return header
+
+    def array(self, name: str) -> np.ndarray:
+        """Read a member; the memory that this takes is at most the size of the file."""
+        dtype, shape, order, start = self.header(name)
+        array = np.empty(prod(shape), dtype)
+        with self._damage(), self._zip.open(f"{name}.npy") as member:
+            member.read(start)
+            left = memoryview(array.view(np.uint8))
+            while left:
+                count = member.readinto(left[:CHUNK])
+                if not count:
+                    raise EOFError(f"the end of the file in {name}")
+                left = left[count:]
+            return array.reshape(shape, order=order)
+
+    def text(self, name: str) -> str:
+        """Read a member that is one text."""
+        dtype, shape, *_ = self.header(name)
+        if dtype.kind != "U" or shape != () or dtype.itemsize > TEXT_BYTES:
+            expected = f"hold {name} as one text of at most {TEXT_BYTES // 4} characters"
+            raise self.refusal(expected, f"dtype {dtype} and shape {shape}")
+        with self._damage():
+            return str(self.array(name))
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """Name the file in whatever zipfile and NumPy raise on hostile bytes; only a device's own errors stay."""
+        try:
+            yield
+        except Exception as error:
+            failed = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)  # EINVAL: an absurd offset
+            if failed or isinstance(error, MemoryError):
+                raise
+            got = str(error)[:200] or type(error).__name__
+            raise self.refusal("be an undamaged .npz file of plain arrays", got) from error
+
+
+def _read_header(name: str, member: BinaryIO) -> Header:
+    begin = member.read(len(NPY_MAGIC) + 2)
+    size = int.from_bytes(begin[len(NPY_MAGIC) :], "little")
+    text = member.read(size).decode("latin1")
+    found = NPY_HEADER.fullmatch(text)
+    if not begin.startswith(NPY_MAGIC) or not found:
+        raise ValueError(f"a {name} with the header {text[:80]!r}")
+    descr, fortran_order, shape = found.groups()
+    if "O" in descr:
+        raise ValueError(f"Object arrays cannot be loaded, and {name} is one")
+    sizes = tuple(int(size) for size in shape.split(",") if size)
+    return Header(np.dtype(descr), sizes, "F" if fortran_order == "True" else "C", len(begin) + size)
+
+
+@contextmanager
+def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
+    """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
+    name = os.fspath(path)
+    _status(function, name)
+    with open(name, "rb") as file:
+        yield Reader(function, name, file)
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
     """Write the members under their names; nobody ever sees half a file, and a failure leaves what was there before."""
-    target = os.fspath(path)
-    beside = f"{target}.{uuid.uuid4().hex}.tmp"
+    with _beside(os.fspath(path)) as (file, target):
+        np.savez(file, **members)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
+        file.close()
+        os.replace(file.name, target)
+
+
+def check_target(path: str | PathLike[str]) -> None:
+    """Raise what `write` would raise about the place: before the work whose result is to be written there."""
+    with _beside(os.fspath(path)):
+        pass
+
+
+def _status(function: str, name: str | bytes) -> os.stat_result:
+    """Return the status of a regular file; whatever else stands there is refused."""
+    found = os.stat(name)
+    if not stat.S_ISREG(found.st_mode):
+        kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise ValueError(message(function, f"path {name!r}", "name a regular file", kind))
+    return found
+
+
+@contextmanager
+def _beside(name: str | bytes) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a new file in the folder of the target, with its mode; in the end it is removed, unless it was renamed."""
+    known = None
+    with suppress(FileNotFoundError):
+        known = _status("save", name)
+    if not os.path.basename(name):
+        raise ValueError(message("save", f"path {name!r}", "name a file", "a folder or nothing"))
+    target = os.fsdecode(os.path.realpath(name))  # symbolic links stay, and what they point to is written
+    beside = ""
     try:
-        with open(beside, "xb") as file:
-            np.savez(file, **members)
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
-        os.replace(beside, target)
-    except BaseException as error:
-        if os.path.exists(beside):
-            os.remove(beside)
-        if isinstance(error, OSError) and error.filename == beside:
-            error.filename = target  # the name that the caller knows
+        file, lock = _create(os.path.dirname(target))
+        beside = file.name
+        with file, lock:
+            if known:
+                _set_owner_and_mode(beside, known)
+            yield file, target
+    except OSError as error:
+        if error.errno is not None:
+            error.filename = name  # that the caller knows
         raise
+    finally:
+        with suppress(FileNotFoundError):
+            os.remove(beside)
 
 
-def _begins_with(file: BinaryIO, magic: bytes) -> bool:
-    file.seek(0)
-    return file.read(len(magic)) == magic
+def _create(folder: str) -> tuple[BinaryIO, BinaryIO]:
+    """Make a file of a short name of its own; return it, and the same file locked for as long as that one is open."""
+    _remove_left(folder)
+    while True:
+        beside = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
+        file = open(beside, "x+b")
+        lock = os.fdopen(os.dup(file.fileno()), "rb")
+        _try_lock(lock, wait=True)
+        if os.path.exists(beside):  # else another saver took it for one that was left
+            return file, lock
+        file.close()
+        lock.close()
 
 
-def read(function: str, path: str | PathLike[str], names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Return the named members; raise OSError without a file, ValueError if it is damaged or lacks one of them."""
-    where = f"path {os.fspath(path)!r}"
-    with open(path, "rb") as file:
-        if not zipfile.is_zipfile(file) or not _begins_with(file, MAGIC):
-            raise ValueError(message(function, where, "be a complete .npz file", "a cut-off one or another kind"))
-        file.seek(0)
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                missing = [name for name in names if name not in archive]
-                members = {name: archive[name] for name in names if name in archive}
-        except DAMAGE as error:
-            expected = "be an undamaged .npz file of plain arrays"
-            raise ValueError(message(function, where, expected, str(error) or type(error).__name__)) from error
-    if missing:
-        raise ValueError(message(function, where, f"hold {', '.join(names)}", f"no {', '.join(missing)}"))
-    return members
+def _remove_left(folder: str) -> None:
+    """Remove the files of savers that were killed: nobody holds their locks any more."""
+    with suppress(OSError):  # a folder that cannot be listed, or is not there
+        for entry in os.scandir(folder):
+            if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
+                with suppress(OSError), open(entry.path, "rb", opener=_open_at_once) as file:
+                    if _try_lock(file, wait=False):
+                        os.remove(entry.path)
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Open neither a link nor, waiting for its other end, a FIFO."""
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
+def _try_lock(file: BinaryIO, wait: bool) -> bool:
+    """Where a file system or the machine knows no locks, nobody gets one, and nothing is ever removed."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _set_owner_and_mode(beside: str, known: os.stat_result) -> None:
+    if hasattr(os, "chown"):
+        with suppress(PermissionError):  # only root gives files away; the group may be one of the user's
+            os.chown(beside, known.st_uid, known.st_gid)
+    os.chmod(beside, stat.S_IMODE(known.st_mode))

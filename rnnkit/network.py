@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from os import PathLike
@@ -193,17 +192,21 @@ class _Network:
         Parameters
         ----------
         path : str or path-like
-            Name of the file, taken as it is: no suffix is added.  An existing file is replaced.
+            Name of the file, taken as it is: no suffix is added.  An existing file is replaced and its mode kept; of a
+            symbolic link the file that it points to.
 
         Raises
         ------
         OSError
             The file cannot be written.
+        ValueError
+            `path` names something that is no regular file: a folder, a device, a FIFO.
 
         Notes
         -----
-        The format is NumPy's .npz with three members: ``format`` (an integer), ``descriptor`` (JSON text) and
-        ``weights``.
+        The format is NumPy's .npz, uncompressed, with three members: ``format`` (an integer), ``descriptor`` (JSON
+        text) and ``weights``.  What a killed process leaves, a file ``.rnnkit-*.tmp`` in that folder, the next save
+        into the folder removes; any number of processes may save at once, and the last one's file stays.
         """
         archive.write(path, members(self._desc, self._weights))
 
@@ -349,31 +352,43 @@ def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
     OSError
         The file cannot be opened (FileNotFoundError: it is not there).
     ValueError
-        The file is damaged or cut off, or does not hold what ``save`` writes; nothing in it is ever unpickled.
+        The file is damaged or cut off, or does not hold what ``save`` writes, or is no regular file.
+
+    Notes
+    -----
+    The file may come from anybody.  Nothing in it is ever unpickled, a member is read only after its dtype and shape
+    were found to be those of the descriptor, and no more memory is taken than the file is large.
     """
-    found = archive.read("load", path, MEMBERS)
-    name = f"path {os.fspath(path)!r}"
-    if found["format"].shape != () or found["format"] != FORMAT:
-        raise ValueError(message("load", name, f"hold a network in format {FORMAT}", f"format {found['format']}"))
-    desc = _read_descriptor(name, found["descriptor"])
-    w = found["weights"]
-    if desc.dtype == "bfloat16" and w.dtype == np.dtype("V2"):  # the format does not know NumPy's extensions
-        w = w.view(desc.np_dtype)
-    if w.dtype != desc.np_dtype or w.shape != (num_weights(desc),):
-        expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
-        raise ValueError(message("load", name, expected, f"dtype {w.dtype} and shape {w.shape}"))
+    with archive.opened("load", path) as file:
+        desc, w = read(file)
     net = object.__new__(KINDS[desc.mode])  # without the constructor, which would draw weights
     net._desc, net._weights = desc, w
     return net
 
 
-def _read_descriptor(name: str, text: np.ndarray) -> RNNDescriptor:
-    expected = {field.name for field in fields(RNNDescriptor)}
+def read(file: archive.Reader) -> tuple[RNNDescriptor, np.ndarray]:
+    """Return the descriptor and the weights of a file, each checked before the next is looked at."""
+    file.require(MEMBERS)
+    dtype, shape, *_ = file.header("format")
+    found = file.array("format") if dtype.kind in "iu" and shape == () else f"of dtype {dtype} and shape {shape}"
+    if found != FORMAT:
+        raise file.refusal(f"hold a network in format {FORMAT}", f"format {found}")
+    desc = _read_descriptor(file)
+    dtype, shape, *_ = file.header("weights")
+    stored = np.dtype("V2") if desc.dtype == "bfloat16" else desc.np_dtype  # the format has no names for extensions
+    if dtype != stored or shape != (num_weights(desc),):
+        expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
+        raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
+    return desc, file.array("weights").view(desc.np_dtype)
+
+
+def _read_descriptor(file: archive.Reader) -> RNNDescriptor:
+    text, expected = file.text("descriptor"), {field.name for field in fields(RNNDescriptor)}
     try:
-        found = json.loads(str(text))
+        found = json.loads(text)
         missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
         if missing or unknown:
             raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
         return RNNDescriptor(**found)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(message("load", name, "hold a valid descriptor", error)) from error
+        raise file.refusal("hold a valid descriptor", str(error)[:400]) from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
+from itertools import accumulate
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -11,8 +13,10 @@ import numpy as np
 
 import rnnkit
 from rnnkit import archive
+from rnnkit.descriptor import HOST_DTYPES
 from rnnkit.errors import message
-from rnnkit.network import members
+from rnnkit.network import members, read
+from rnnkit.weights import check_size
 
 VOCABULARY = 256
 OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # beside the network's
@@ -54,7 +58,8 @@ class Parameters:
             (VOCABULARY, desc.output_size),
             (VOCABULARY,),
         )
-        ends = np.cumsum([np.prod(shape) for shape in shapes])
+        ends = list(accumulate(map(math.prod, shapes)))
+        check_size("Parameters", desc, ends[-1] - rnnkit.num_weights(desc))
         self.flat = np.zeros(ends[-1], desc.np_dtype)
         parts = np.split(self.flat, ends[:-1])
         views = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
@@ -145,6 +150,8 @@ class TextModel:
         ------
         OSError
             The file cannot be written; what was there before is left.
+        ValueError
+            `path` names something that is no regular file.
         """
         network = members(self.desc, self.parameters.network)
         others = {name: getattr(self.parameters, name) for name in OTHER_PARAMETERS}
@@ -165,21 +172,36 @@ def load(path: str | PathLike[str]) -> TextModel:
     OSError
         The file cannot be opened.
     ValueError
-        The file is damaged, or holds something else.
+        The file is damaged, or holds something else.  Nothing in it is ever unpickled, as in `rnnkit.load`.
     """
-    net = rnnkit.load(path)
-    parameters = Parameters(net.desc)
-    parameters.network[:] = net.weights
-    found = archive.read("load", path, (*OTHER_PARAMETERS, TRAINED_WITH))
-    trained_with = json.loads(str(found.pop(TRAINED_WITH)))
-    for name, values in found.items():
-        own = getattr(parameters, name)
-        if values.dtype != own.dtype or values.shape != own.shape:
-            expected = f"hold {name} of dtype {own.dtype} and shape {own.shape}"
-            got = f"dtype {values.dtype} and shape {values.shape}"
-            raise ValueError(message("load", f"path {str(path)!r}", expected, got))
-        own[:] = values
-    return TextModel(net.desc, parameters, trained_with)
+    with archive.opened("load", path) as file:
+        desc, network = read(file)
+        if desc.dtype not in HOST_DTYPES or desc.bidirectional:
+            expected = f"hold a network of one direction and of dtype {' or '.join(HOST_DTYPES)}"
+            raise file.refusal(expected, repr(desc))
+        file.require((*OTHER_PARAMETERS, TRAINED_WITH))
+        trained_with = _read_settings(file)
+        parameters = Parameters(desc)
+        parameters.network[:] = network
+        for name in OTHER_PARAMETERS:
+            own = getattr(parameters, name)
+            dtype, shape, *_ = file.header(name)
+            if dtype != own.dtype or shape != own.shape:
+                expected = f"hold {name} of dtype {own.dtype} and shape {own.shape}"
+                raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
+            own[:] = file.array(name)
+    return TextModel(desc, parameters, trained_with)
+
+
+def _read_settings(file: archive.Reader) -> dict[str, Any]:
+    text = file.text(TRAINED_WITH)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise file.refusal(f"hold {TRAINED_WITH} as JSON", str(error)[:400]) from error
+    if not isinstance(found, dict):
+        raise file.refusal(f"hold {TRAINED_WITH} as a JSON object", type(found).__name__)
+    return found
 
 
 def softmax_loss(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -211,6 +233,11 @@ def generate(model: TextModel, prompt: bytes, temperature: float, seed: int | No
         0: always the likeliest byte; 1: drawn from the model's distribution; between: nearer to the likeliest.
     seed : int, optional
         The same seed gives the same bytes.
+
+    Raises
+    ------
+    ValueError
+        The scores of the next byte are not numbers: nothing can be drawn from them.
     """
     desc, parameters = model.desc, model.parameters
     plan = rnnkit.prepare(desc, parameters.network)
@@ -223,6 +250,9 @@ def generate(model: TextModel, prompt: bytes, temperature: float, seed: int | No
             y, hx, cx = plan.step(parameters.embedding[[byte]], hx, cx)
         # The largest of scores/temperature + Gumbel noise is a draw from their softmax (the Gumbel-max trick).
         noise = rng.gumbel(size=VOCABULARY)
-        byte = int(np.argmax(model.scores(y)[0] + temperature * noise))
+        scores = model.scores(y)[0] + temperature * noise
+        if np.isnan(scores).any():
+            raise ValueError(message("generate", "model", "give scores that are numbers", "NaN", "train it anew"))
+        byte = int(np.argmax(scores))
         unread = [byte]
         yield byte

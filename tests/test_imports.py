@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors"}
 # Module -> the modules of the package that it may import. What is not listed here does not belong to the package.
 DIRECTION = {
-    "__main__": {"__init__", "training", "textmodel", "corpus", "descriptor"},
+    "__main__": {"__init__", "training", "textmodel", "corpus", "archive", "descriptor"},
     "training": {"__init__", "textmodel", "corpus"},
-    "textmodel": {"__init__", "network", "archive", "errors"},
+    "textmodel": {"__init__", "network", "archive", "weights", "descriptor", "errors"},
     "corpus": {"errors"},
     "__init__": {"network", "plan", "engine", *CORE},
     "network": {"plan", "engine", "archive", *CORE},

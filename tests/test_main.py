@@ -1,8 +1,10 @@
 """The command line, as a user runs it: a process, its files, what it prints and its exit status."""
 
 import contextlib
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 
@@ -181,6 +183,8 @@ def test_version_and_help(capsys):
         (["train", "--lr", "0"], "rnnkit train: argument --lr: must be above 0, got 0; see .*"),
         (["train", "--clip", "inf"], "rnnkit train: argument --clip: must be above 0, got inf; see .*"),
         (["train", "--dropout", "2"], "rnnkit train: argument --dropout: must be at least 0 and at most 1, got 2; .*"),
+        (["train", "--steps", "1" + "0" * 400],
+         "rnnkit train: argument --steps: must be at most 9223372036854775807, got 10{400}; see .*"),
         (["sample"], "rnnkit sample: the following arguments are required: MODEL; see rnnkit sample --help"),
         (["sample", "m", "--temperature", "-1"], "rnnkit sample: argument --temperature: must be at least 0, .*"),
     ],
@@ -223,6 +227,78 @@ def test_options_that_contradict_each_other_are_one_line(folder, capsys):
     assert_refused(capsys, "train", "--hidden", 3, "--init-from", model, because=because)
     because = "train: --dropout must be 0 with one layer, got 0.5; it acts between layers: give --layers 2 or more"
     assert_refused(capsys, "train", "--dropout", 0.5, because=because)
+
+
+def test_out_is_a_regular_file_or_refused_before_training(capsys, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for out, kind in ((tmp_path / "fifo", "a FIFO"), ("/dev/null", "a character device")):
+        # The text is not there either, and would be missed first if it were read before.
+        because = f"save: path '{out}' must name a regular file, got {kind}"
+        assert_refused(capsys, "train", tmp_path / "missing", "--out", out, because=because)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode) and stat.S_ISFIFO(os.stat(tmp_path / "fifo").st_mode)
+
+
+@pytest.mark.parametrize(("options", "because"), [
+    (["--hidden", 10**12], "RNNDescriptor: hidden_size must be at most 2147483647, got 1000000000000"),
+    (["--layers", 100_000, "--hidden", 1], "RNNDescriptor: num_layers must be at most 10000, got 100000"),
+    (["--hidden", 2**31 - 1], r"Parameters: desc must have weights of at most 9223372036854775807 bytes, got \d{20}"),
+    (["--hidden", 2**28], r"Unable to allocate 1\.00 EiB for an array with shape \(\d{18},\) and data type float32"),
+])
+def test_a_network_that_no_machine_holds_is_one_line(capsys, options, because):
+    assert_refused(capsys, "train", *options, because=because)
+
+
+def changed(folder, path, **changes):
+    """The model of the folder with some of its members changed."""
+    with np.load(folder / "model.npz") as file:
+        np.savez(path, **dict(file) | changes)
+    return path.with_suffix(".npz")
+
+
+@pytest.mark.parametrize("nested", ["[" * 100_000, '{"a":' * 100_000])
+def test_nested_settings_are_one_line(folder, capsys, tmp_path, nested):
+    model = changed(folder, tmp_path / "nested", trained_with=nested)
+    because = f"load: path '{model}' must hold trained_with as JSON, got maximum recursion depth exceeded.*"
+    assert_refused(capsys, "sample", model, because=because)
+    assert_refused(capsys, "train", "--init-from", model, because=because)
+
+
+def test_a_model_for_a_gpu_is_one_line(folder, capsys, tmp_path):
+    half = textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4, dtype="float16"), 0)
+    half.save(tmp_path / "half.npz")
+    because = (
+        f"load: path '{tmp_path / 'half.npz'}' must hold a network of one direction and of dtype float32 or float64, "
+        r"got RNNDescriptor\('gru', 3, 4, dtype='float16'\)"
+    )
+    assert_refused(capsys, "sample", tmp_path / "half.npz", because=because)
+    out = tmp_path / "out.npz"
+    assert_refused(capsys, "train", "--init-from", tmp_path / "half.npz", "--out", out, because=because)
+
+
+def test_a_model_of_nan_is_one_line(folder, capsys, tmp_path):
+    with np.load(folder / "model.npz") as file:
+        weights = np.full_like(file["weights"], np.nan)
+    model = changed(folder, tmp_path / "nan", weights=weights)
+    because = "generate: model must give scores that are numbers, got NaN; train it anew"
+    assert_refused(capsys, "sample", model, because=because)
+
+
+def test_a_last_step_that_diverges_is_one_line_and_saves_nothing(folder, capsys, tmp_path):
+    out = tmp_path / "model.npz"
+    options = ["--quiet", "--steps", 1, "--batch", 4, "--seq-len", 16, "--lr", 1e300]
+    status, _, err = main(capsys, "train", folder / "text.txt", "--out", out, *NETWORK, *options)
+    because = "train: the weights must stay finite, got others in the last step; give a lower --lr"
+    assert (status, err) == (2, f"rnnkit: {because}\n")
+    assert not out.exists()
+
+
+def test_the_names_of_many_files_are_cut_short(folder, capsys, tmp_path):
+    names = [folder / "text.txt"] * 100
+    out = tmp_path / "model.npz"
+    options = ["--quiet", "--steps", 1, "--out", out, *NETWORK]
+    assert main(capsys, "train", *names, *options)[0] == 0
+    kept = textmodel.load(out).trained_with["text"]
+    assert 500 < len(kept) <= 1000 and kept.endswith("[...]")
 
 
 def test_diverging_training_is_one_line_and_saves_nothing(folder, capsys, tmp_path):

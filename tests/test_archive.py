@@ -1,0 +1,384 @@
+"""The file under `save` and `load`: what is believed of it, where it may stand, and what others see meanwhile."""
+
+import io
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from rnnkit import GRU, LSTM, RNNDescriptor, archive, load
+
+DESC = RNNDescriptor("lstm", 3, 5)
+WEIGHTS = np.arange(200, dtype=np.float32)
+DAMAGED = "be an undamaged .npz file of plain arrays, got "
+
+
+def npy(array=None, header=None, magic=b"\x93NUMPY\x01\x00", data=None):
+    """The bytes of an .npy file, or of what claims to be one."""
+    array = np.asarray(array)
+    described = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+    text = (repr(described)[:-1] + ", }" if header is None else header).encode("latin1")
+    data = array.tobytes() if data is None else data
+    return magic + struct.pack("<H", len(text) + 1) + text + b"\n" + data
+
+
+def contents(**changed):
+    """The members of a small network as bytes, with some of them changed."""
+    usual = {"format": npy(1), "descriptor": npy(json.dumps(asdict(DESC))), "weights": npy(WEIGHTS)}
+    return usual | changed
+
+
+def packed(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, data in members.items():
+            file.writestr(f"{name}.npy", data)
+    return path
+
+
+def assert_refused(path, text):
+    with pytest.raises(ValueError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"load: path {os.fspath(path)!r} must {text}"), str(caught.value)
+
+
+def test_the_file_that_these_are_made_of_loads(tmp_path):
+    net = load(packed(tmp_path / "net", contents()))
+    assert net.desc == DESC
+    np.testing.assert_array_equal(net.weights, WEIGHTS)
+
+
+def test_an_order_of_columns_is_read_as_such(tmp_path):
+    matrix = np.arange(6.0).reshape(2, 3)
+    data = npy(header="{'descr': '<f8', 'fortran_order': True, 'shape': (2, 3), }", data=matrix.T.tobytes())
+    packed(tmp_path / "file", {"matrix": data})
+    with archive.opened("load", tmp_path / "file") as file:
+        np.testing.assert_array_equal(file.array("matrix"), matrix)
+
+
+def weights_header(descr="'<f4'", shape="(200,)"):
+    return npy(header=f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}", data=WEIGHTS.tobytes())
+
+
+TEXT = "hold descriptor as one text of at most 4194304 characters, got dtype "
+CLAIMS = [
+    (dict(weights=weights_header(shape="(1099511627776,)")), DAMAGED + "800 bytes for a weights of 4398046511104"),
+    (dict(weights=weights_header(shape="(201,)")), DAMAGED + "800 bytes for a weights of 804"),
+    (dict(weights=weights_header(shape="(199,)")), DAMAGED + "800 bytes for a weights of 796"),
+    (dict(weights=weights_header(shape="(" + "9" * 5000 + ",)")), DAMAGED + "a weights with the header \"{'descr': "),
+    (dict(weights=weights_header(shape="(-200,)")), DAMAGED + "a weights with the header \"{'descr': "),
+    (dict(weights=weights_header(shape="(" * 5000 + "200,)")), DAMAGED + "a weights with the header \"{'descr': "),
+    (dict(weights=weights_header("'<V0'", "(1000000000000000000,)")), DAMAGED + "800 bytes for a weights of 0"),
+    (dict(weights=weights_header("'<f3'")), DAMAGED + "data type '<f3' not understood"),
+    (dict(weights=npy(header="", data=b"")), DAMAGED + "a weights with the header '\\n'"),
+    (dict(weights=npy(WEIGHTS, magic=b"\x93NUMPY\x02\x00")), DAMAGED + "a weights with the header "),
+    (dict(weights=b""), DAMAGED + "a weights with the header ''"),
+    (dict(format=npy(np.zeros((), "V8"))), "hold a network in format 1, got format of dtype |V8 and shape ()"),
+    (dict(format=npy(np.zeros((), "V0"), header="{'descr': '|V0', 'fortran_order': False, 'shape': (), }")),
+     DAMAGED + "0 bytes for a format of 0"),
+    (dict(format=npy(header="{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (), }", data=bytes(8))),
+     DAMAGED + "a format with the header \"{'descr': [('a', '<i8')]"),
+    (dict(format=npy(1.0)), "hold a network in format 1, got format of dtype float64 and shape ()"),
+    (dict(format=npy(True)), "hold a network in format 1, got format of dtype bool and shape ()"),
+    (dict(descriptor=npy(b"{}")), TEXT + "|S2 and shape ()"),
+    (dict(descriptor=npy(["{}"])), TEXT + "<U2 and shape (1,)"),
+    (dict(descriptor=npy("{}", data=b"\xff" * 8)), "hold a valid descriptor, got Expecting value"),
+    (dict(descriptor=npy("[" * 100_000)), "hold a valid descriptor, got maximum recursion depth exceeded"),
+    (dict(descriptor=npy("1" * 5000)), "hold a valid descriptor, got Exceeds the limit (4300 digits)"),
+    (dict(descriptor=npy(json.dumps(asdict(DESC) | {"dropout": 10**400}))),
+     "hold a valid descriptor, got RNNDescriptor: dropout must be in the range of float64, got a number beyond it"),
+    (dict(descriptor=npy(json.dumps(asdict(DESC) | {"cell_clip": [0, 10**400]}))),
+     "hold a valid descriptor, got RNNDescriptor: cell_clip[1] must be in the range of float64, got a number beyond"),
+    (dict(descriptor=npy(json.dumps(asdict(DESC) | {"num_layers": 10**9}))),
+     "hold a valid descriptor, got RNNDescriptor: num_layers must be at most 10000, got 1000000000"),
+    (dict(descriptor=npy(json.dumps(asdict(DESC) | {"num_layers": 10_000, "hidden_size": 2**31 - 1}))),
+     f"hold weights of dtype float32 and shape (num_weights={4 * (2**31 - 1) * (3 + 19_999 * (2**31 - 1) + 20_000)},)"),
+]
+
+
+@pytest.mark.parametrize(("changed", "text"), CLAIMS, ids=[text[-60:] for _, text in CLAIMS])
+def test_a_claim_is_refused_before_memory_is_taken_for_it(changed, text, tmp_path):
+    path = packed(tmp_path / "net", contents(**changed))
+    tracemalloc.start()
+    assert_refused(path, text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * path.stat().st_size + (1 << 18)  # 6: a list for every "[" of a text
+
+
+def directory_field(data, name, offset, value):
+    """The bytes of a file with one field of a member's entry in the zip directory changed."""
+    entry = data.rindex(name.encode()) - 46
+    assert data[entry : entry + 4] == b"PK\x01\x02"
+    return data[: entry + offset] + value + data[entry + offset + len(value) :]
+
+
+SIZES = 20  # compressed and uncompressed, 4 bytes each
+FIELDS = [
+    (SIZES, struct.pack("<II", 2**31, 2**31), f"a weights of {2**31} bytes in a file of "),
+    (SIZES + 4, struct.pack("<I", 2**31), "a compressed weights"),
+    (SIZES, struct.pack("<II", 10, 10), "Bad CRC-32 for file 'weights.npy'"),
+    (10, struct.pack("<H", 8), "a compressed weights"),
+    (8, struct.pack("<H", 1), "File <ZipInfo filename='weights.npy' "),
+    (6, struct.pack("<H", 99), "zip file version 9.9"),
+    (42, struct.pack("<I", 7), "Bad magic number for file header"),
+]
+
+
+@pytest.mark.parametrize(("offset", "value", "text"), FIELDS, ids=[text for *_, text in FIELDS])
+def test_a_field_of_the_directory(offset, value, text, tmp_path):
+    path = packed(tmp_path / "net", contents())
+    path.write_bytes(directory_field(path.read_bytes(), "weights.npy", offset, value))
+    assert_refused(path, DAMAGED + text)
+
+
+def test_an_offset_beyond_every_file(tmp_path):
+    """A zip64 field of 2**64 - 1: seek raises OverflowError."""
+    extra = struct.pack("<HHQ", 1, 8, 2**64 - 1)
+    data = packed(tmp_path / "net", contents()).read_bytes()
+    end = data.index(b"weights.npy", data.index(b"PK\x01\x02")) + len("weights.npy")
+    data = directory_field(data, "weights.npy", 42, struct.pack("<I", 2**32 - 1))
+    data = directory_field(data, "weights.npy", 30, struct.pack("<H", len(extra)))
+    size, start = struct.unpack("<II", data[-10:-2])
+    ends = data[-22:-10] + struct.pack("<II", size + len(extra), start) + data[-2:]
+    (tmp_path / "net").write_bytes(data[:end] + extra + data[end:-22] + ends)
+    assert_refused(tmp_path / "net", DAMAGED)
+
+
+def test_a_compressed_file_is_refused_before_it_is_unpacked(tmp_path):
+    zeros = npy(np.zeros(1 << 24, np.float32))
+    path = packed(tmp_path / "net", contents(weights=zeros), zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 1 << 17
+    tracemalloc.start()
+    assert_refused(path, DAMAGED + "a compressed format")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_member_that_is_there_twice(tmp_path):
+    path = packed(tmp_path / "net", contents(other=npy(WEIGHTS)))
+    path.write_bytes(path.read_bytes().replace(b"other.npy", b"twice.npy"))
+    load(path)
+    path = packed(tmp_path / "net", contents(twelves=npy(WEIGHTS)))
+    path.write_bytes(path.read_bytes().replace(b"twelves.npy", b"weights.npy"))
+    assert_refused(path, "hold format, descriptor, weights once, got more than one weights")
+
+
+def test_a_long_text_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "TEXT_BYTES", 40)
+    assert_refused(packed(tmp_path / "net", contents()), "hold descriptor as one text of at most 10 characters, got ")
+
+
+def test_an_error_of_the_device_stays_one():
+    class Failing(io.BytesIO):
+        def read(self, size=-1):
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        archive.Reader("load", "net", Failing())
+
+
+def special_files(folder):
+    """A FIFO, a socket and a folder, and how they are called."""
+    os.mkfifo(folder / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(folder / "socket"))
+    (folder / "folder").mkdir()
+    return {"fifo": "a FIFO", "socket": "a socket", "folder": "a folder"}
+
+
+def test_what_is_no_regular_file_is_refused_and_left(tmp_path):
+    for name, kind in special_files(tmp_path).items():
+        path = tmp_path / name
+        before = path.stat()
+        for function, call in (("save", GRU(3, 2).save), ("load", load)):
+            with pytest.raises(ValueError) as caught:
+                call(path)
+            assert str(caught.value) == f"{function}: path '{path}' must name a regular file, got {kind}"
+        assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "folder", "socket"]
+
+
+@pytest.mark.parametrize("name", ["", "missing/"])
+def test_a_name_that_is_no_files(name, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match=f"save: path '{name}' must name a file, got a folder or nothing"):
+        GRU(3, 2).save(name)
+    assert os.listdir(tmp_path) == ["here"] and os.listdir(tmp_path / "here") == []
+
+
+def test_a_symbolic_link_stays_and_its_file_is_written(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.symlink("folder/net", tmp_path / "link")
+    for seed in (0, 1):  # at first it points to nothing
+        net = GRU(3, 2, seed=seed)
+        net.save(tmp_path / "link")
+        assert os.readlink(tmp_path / "link") == "folder/net"
+        assert load(tmp_path / "folder" / "net").weights.tobytes() == net.weights.tobytes()
+    assert os.listdir(tmp_path / "folder") == ["net"] and sorted(os.listdir(tmp_path)) == ["folder", "link"]
+
+
+def test_a_link_to_itself(tmp_path):
+    os.symlink("link", tmp_path / "link")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        GRU(3, 2).save(tmp_path / "link")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o666])
+def test_the_mode_stays_and_holds_from_the_first_byte(mode, tmp_path, monkeypatch):
+    path, seen, savez = tmp_path / "net", [], np.savez
+    GRU(3, 2).save(path)
+    path.chmod(mode)
+
+    def watched(file, **members):
+        seen.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+        savez(file, **members)
+
+    monkeypatch.setattr(np, "savez", watched)
+    LSTM(3, 2).save(path)
+    assert seen == [mode] and stat.S_IMODE(path.stat().st_mode) == mode
+    assert type(load(path)) is LSTM
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_stays(tmp_path):
+    GRU(3, 2).save(tmp_path / "net")
+    os.chown(tmp_path / "net", 1234, 2345)
+    GRU(3, 2).save(tmp_path / "net")
+    assert ((tmp_path / "net").stat().st_uid, (tmp_path / "net").stat().st_gid) == (1234, 2345)
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o002, 0o664)])
+def test_a_new_file_is_made_as_the_umask_says(mask, mode, tmp_path, umask):
+    umask(mask)
+    GRU(3, 2).save(tmp_path / "net")
+    assert stat.S_IMODE((tmp_path / "net").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("name", [b"net", b"n\xff", "x" * 255, "ü" * 127], ids=["bytes", "undecodable", "long", "wide"])
+def test_every_name_that_a_file_may_have(name, tmp_path):
+    path = os.path.join(os.fsencode(tmp_path), os.fsencode(name))
+    path = path if isinstance(name, bytes) else os.fsdecode(path)
+    net = GRU(3, 2, seed=0)
+    net.save(path)
+    assert load(path).weights.tobytes() == net.weights.tobytes()
+    assert os.listdir(os.fsencode(tmp_path)) == [os.fsencode(name)]
+
+
+def test_a_name_that_is_too_long_is_named(tmp_path):
+    path = os.fspath(tmp_path / ("x" * 256))
+    with pytest.raises(OSError, match="File name too long") as caught:
+        GRU(3, 2).save(path)
+    assert caught.value.filename == path
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+import rnnkit
+
+def half_written(file, **members):
+    file.write(b"PK")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+np.savez = half_written
+rnnkit.GRU(3, 2).save(sys.argv[1])
+"""
+
+
+def test_what_a_killed_save_leaves_the_next_removes(tmp_path):
+    net = GRU(3, 2, seed=0)
+    net.save(tmp_path / "net")
+    for _ in range(2):  # the second removes what the first has left
+        done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "net"], check=False)
+        assert done.returncode == -signal.SIGKILL
+        left, name = sorted(os.listdir(tmp_path))
+        assert name == "net" and left.startswith(".rnnkit-") and left.endswith(".tmp")
+    assert load(tmp_path / "net").weights.tobytes() == net.weights.tobytes()
+    net.save(tmp_path / "other")
+    assert sorted(os.listdir(tmp_path)) == ["net", "other"]
+
+
+def test_what_another_save_is_writing_stays(tmp_path):
+    with archive._beside(os.fspath(tmp_path / "net")) as (file, _):
+        GRU(3, 2).save(tmp_path / "net")
+        assert sorted(os.listdir(tmp_path)) == [os.path.basename(file.name), "net"]
+        file.close()  # as it is before the rename
+        GRU(3, 2).save(tmp_path / "net")
+        assert sorted(os.listdir(tmp_path)) == [os.path.basename(file.name), "net"]
+    assert os.listdir(tmp_path) == ["net"]
+
+
+def test_a_file_that_was_taken_for_a_left_one_is_made_again(tmp_path, monkeypatch):
+    lock, taken = archive._try_lock, []
+
+    def removed_first(file, wait):
+        if wait and not taken:
+            taken.extend(tmp_path.glob(".rnnkit-*.tmp"))
+            os.remove(taken[0])
+        return lock(file, wait)
+
+    monkeypatch.setattr(archive, "_try_lock", removed_first)
+    GRU(3, 2).save(tmp_path / "net")
+    assert len(taken) == 1 and os.listdir(tmp_path) == ["net"]
+    load(tmp_path / "net")
+
+
+def test_nothing_else_is_removed(tmp_path):
+    os.mkfifo(tmp_path / ".rnnkit-fifo.tmp")  # nobody writes: to open it would wait for ever
+    (tmp_path / "precious").write_text("text")
+    os.symlink("precious", tmp_path / ".rnnkit-link.tmp")
+    (tmp_path / ".rnnkit-folder.tmp").mkdir()
+    names = ["net.1234.tmp", "rnnkit-1.tmp", ".rnnkit-1"]
+    for name in names:
+        (tmp_path / name).write_text("text")
+    GRU(3, 2).save(tmp_path / "net")
+    names += ["precious", "net", ".rnnkit-link.tmp", ".rnnkit-folder.tmp"]
+    assert set(names) <= set(os.listdir(tmp_path))
+
+
+def test_savers_at_once_leave_one_whole_file(tmp_path):
+    nets = [GRU(3, 2, seed=seed) for seed in range(4)]
+
+    def save(net):
+        for _ in range(25):
+            net.save(tmp_path / "net")
+            load(tmp_path / "net")
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(save, net) for net in nets]:
+            done.result()
+    assert os.listdir(tmp_path) == ["net"]
+    assert load(tmp_path / "net").weights.tobytes() in {net.weights.tobytes() for net in nets}
+
+
+def test_a_place_is_checked_without_a_trace(tmp_path):
+    archive.check_target(tmp_path / "net")
+    assert os.listdir(tmp_path) == []
+    GRU(3, 2).save(tmp_path / "net")
+    before = (tmp_path / "net").stat()
+    archive.check_target(tmp_path / "net")
+    assert (tmp_path / "net").stat() == before and os.listdir(tmp_path) == ["net"]
+    with pytest.raises(FileNotFoundError) as caught:
+        archive.check_target(tmp_path / "missing" / "net")
+    assert caught.value.filename == os.fspath(tmp_path / "missing" / "net")
