@@ -143,7 +143,7 @@ def test_a_field_of_the_directory(offset, value, text, tmp_path):
 
 
 def test_an_offset_beyond_every_file(tmp_path):
-    """A zip64 field of 2**64 - 1: seek raises OverflowError."""
+    """A zip64 field of 2**64 - 1."""
     extra = struct.pack("<HHQ", 1, 8, 2**64 - 1)
     data = packed(tmp_path / "net", contents()).read_bytes()
     end = data.index(b"weights.npy", data.index(b"PK\x01\x02")) + len("weights.npy")
@@ -152,7 +152,7 @@ def test_an_offset_beyond_every_file(tmp_path):
     size, start = struct.unpack("<II", data[-10:-2])
     ends = data[-22:-10] + struct.pack("<II", size + len(extra), start) + data[-2:]
     (tmp_path / "net").write_bytes(data[:end] + extra + data[end:-22] + ends)
-    assert_refused(tmp_path / "net", DAMAGED)
+    assert_refused(tmp_path / "net", DAMAGED + "cannot fit")
 
 
 def test_a_compressed_file_is_refused_before_it_is_unpacked(tmp_path):
@@ -282,13 +282,6 @@ def test_every_name_that_a_file_may_have(name, tmp_path):
     net.save(path)
     assert load(path).weights.tobytes() == net.weights.tobytes()
     assert os.listdir(os.fsencode(tmp_path)) == [os.fsencode(name)]
-
-
-def test_a_name_that_is_too_long_is_named(tmp_path):
-    path = os.fspath(tmp_path / ("x" * 256))
-    with pytest.raises(OSError, match="File name too long") as caught:
-        GRU(3, 2).save(path)
-    assert caught.value.filename == path
 
 
 KILLED = """
