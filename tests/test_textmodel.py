@@ -257,6 +257,61 @@ def test_load_refuses_another_file(tmp_path):
         textmodel.load(path)
 
 
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"trained_with": "[]"}, "must hold trained_with as a JSON object, got list"),
+    ({"trained_with": "{"}, "must hold trained_with as JSON, got Expecting property name"),
+    ({"trained_with": np.zeros(3)}, "must hold trained_with as one text of at most 4194304 characters, got dtype float"),
+    ({"embedding": np.zeros(768)}, r"must hold embedding of .* shape \(256, 3\), got dtype float64 and shape \(768,\)"),
+    ({"output_bias": np.zeros(256, "f4")}, r"must hold output_bias of dtype float64 .* got dtype float32"),
+])
+def test_load_refuses_other_members(changes, text, tmp_path):
+    small_model().save(tmp_path / "model")
+    with np.load(tmp_path / "model") as file:
+        np.savez(tmp_path / "model.npz", **dict(file) | changes)
+    with pytest.raises(ValueError, match=rf"\Aload: path '{tmp_path / 'model.npz'}' {text}"):
+        textmodel.load(tmp_path / "model.npz")
+
+
+def test_load_refuses_a_network_of_two_directions(tmp_path):
+    TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4, bidirectional=True), 0).save(tmp_path / "model")
+    with pytest.raises(ValueError, match="must hold a network of one direction and of dtype float32 or float64, got"):
+        textmodel.load(tmp_path / "model")
+
+
+def test_generate_refuses_scores_that_are_not_numbers():
+    model = small_model()
+    model.parameters.network[:] = np.nan
+    with pytest.raises(ValueError, match="generate: model must give scores that are numbers, got NaN; train it anew"):
+        next(textmodel.generate(model, b"x", 0.0))
+
+
+def test_a_byte_that_is_ruled_out_is_no_error():
+    shares = np.full(256, 1e-9)
+    shares[65] = 1.0
+    model = fixed_model(shares)
+    model.parameters.output_bias[66:] = -np.inf
+    assert list(itertools.islice(textmodel.generate(model, b"x", 0.5, seed=0), 3)) == [65, 65, 65]
+
+
+def test_each_step_of_training_has_its_rate_and_a_dropout_mask_of_its_own(monkeypatch):
+    """Learning rates and seeds as they are used, not as the functions beside them would give."""
+    seeds, rates = [], []
+
+    def record_seed(inputs, targets, state, seed):
+        seeds.append(seed)
+        return 0.0, State()
+
+    monkeypatch.setattr(training.Adam, "update", lambda self, parameters, gradient, rate: rates.append(rate))
+    settings = training.Settings(steps=60, seq_len=3, learning_rate=1.0, clip=1.0, seed=5)
+    for _ in range(2):
+        model = small_model()
+        monkeypatch.setattr(model, "loss_and_gradient", record_seed)
+        list(training.train(model, corpus.rows(bytes(16), batch_size=2, seq_len=3), settings))
+    assert rates == 2 * [training.learning_rate(step, settings) for step in range(60)]
+    assert len(set(seeds[:60])) == 60
+    assert seeds[60:] == seeds[:60]
+
+
 def test_training_lowers_the_loss_and_repeats_its_bits():
     text = b"the quick brown fox jumps over the lazy dog. " * 40
     rows = corpus.rows(text, batch_size=4, seq_len=16)
