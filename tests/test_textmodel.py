@@ -260,7 +260,7 @@ def test_load_refuses_another_file(tmp_path):
 @pytest.mark.parametrize(("changes", "text"), [
     ({"trained_with": "[]"}, "must hold trained_with as a JSON object, got list"),
     ({"trained_with": "{"}, "must hold trained_with as JSON, got Expecting property name"),
-    ({"trained_with": np.zeros(3)}, "must hold trained_with as one text of at most 4194304 characters, got dtype float"),
+    ({"trained_with": np.zeros(3)}, "must hold trained_with as one text of at most 4194304 characters, got dtype"),
     ({"embedding": np.zeros(768)}, r"must hold embedding of .* shape \(256, 3\), got dtype float64 and shape \(768,\)"),
     ({"output_bias": np.zeros(256, "f4")}, r"must hold output_bias of dtype float64 .* got dtype float32"),
 ])
