@@ -254,6 +254,6 @@ def _try_lock(file: BinaryIO, wait: bool) -> bool:
 
 def _set_owner_and_mode(beside: str, known: os.stat_result) -> None:
     if hasattr(os, "chown"):
-        with suppress(PermissionError):  # only root gives files away; the group may be one of the user's
+        with suppress(OSError):  # only root gives files away; the group may be one of the user's
             os.chown(beside, known.st_uid, known.st_gid)
     os.chmod(beside, stat.S_IMODE(known.st_mode))

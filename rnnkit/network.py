@@ -390,5 +390,5 @@ def _read_descriptor(file: archive.Reader) -> RNNDescriptor:
         if missing or unknown:
             raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
         return RNNDescriptor(**found)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, ImportError, RecursionError) as error:
         raise file.refusal("hold a valid descriptor", str(error)[:400]) from error

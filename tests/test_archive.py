@@ -116,6 +116,13 @@ def test_a_claim_is_refused_before_memory_is_taken_for_it(changed, text, tmp_pat
     assert peak < 6 * path.stat().st_size + (1 << 18)  # 6: a list for every "[" of a text
 
 
+def test_a_dtype_whose_package_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    half = npy(json.dumps(asdict(DESC) | {"dtype": "bfloat16"}))
+    text = "RNNDescriptor: dtype must be one of float32, float64, float16 without ml_dtypes, got bfloat16; install it"
+    assert_refused(packed(tmp_path / "net", contents(descriptor=half)), "hold a valid descriptor, got " + text)
+
+
 def directory_field(data, name, offset, value):
     """The bytes of a file with one field of a member's entry in the zip directory changed."""
     entry = data.rindex(name.encode()) - 46

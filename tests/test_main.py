@@ -275,6 +275,14 @@ def test_a_model_for_a_gpu_is_one_line(folder, capsys, tmp_path):
     assert_refused(capsys, "train", "--init-from", tmp_path / "half.npz", "--out", out, because=because)
 
 
+def test_memory_that_ends_without_a_word_is_one_line(capsys, monkeypatch):
+    def out_of_memory(path):
+        raise MemoryError
+
+    monkeypatch.setattr(textmodel, "load", out_of_memory)
+    assert_refused(capsys, "sample", "model.npz", because="MemoryError")
+
+
 def test_a_model_of_nan_is_one_line(folder, capsys, tmp_path):
     with np.load(folder / "model.npz") as file:
         weights = np.full_like(file["weights"], np.nan)
