@@ -7,6 +7,7 @@ it is never larger than the file itself.  A file is written beside its place and
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import secrets
@@ -54,6 +55,16 @@ class Header(NamedTuple):
     shape: tuple[int, ...]
     order: str
     start: int  # of the data, in bytes from the member's start
+
+
+class _InChunks(io.BufferedReader):
+    """Refuses to read more at once than a chunk: zipfile reads the whole directory, of whatever size it claims to be,
+    and makes objects of it that take twenty times the memory."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > CHUNK:
+            raise ValueError(f"a directory of {size} bytes")
+        return super().read(size)
 
 
 class Reader:
@@ -122,8 +133,9 @@ class Reader:
         if dtype.kind != "U" or shape != () or dtype.itemsize > TEXT_BYTES:
             expected = f"hold {name} as one text of at most {TEXT_BYTES // 4} characters"
             raise self.refusal(expected, f"dtype {dtype} and shape {shape}")
+        value = self.array(name)
         with self._damage():
-            return str(self.array(name))
+            return str(value)
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
@@ -157,7 +169,7 @@ def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
     """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
     name = os.fspath(path)
     _status(function, name)
-    with open(name, "rb") as file:
+    with _InChunks(open(name, "rb", buffering=0)) as file:
         yield Reader(function, name, file)
 
 

@@ -357,7 +357,7 @@ def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
     Notes
     -----
     The file may come from anybody.  Nothing in it is ever unpickled, a member is read only after its dtype and shape
-    were found to be those of the descriptor, and no more memory is taken than the file is large.
+    were found to be those of the descriptor, and memory is taken for what is in the file, not for what it claims.
     """
     with archive.opened("load", path) as file:
         desc, w = read(file)

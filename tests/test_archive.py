@@ -173,6 +173,27 @@ def test_a_compressed_file_is_refused_before_it_is_unpacked(tmp_path):
     assert peak < 1 << 20
 
 
+def test_a_long_directory_is_refused_unread(tmp_path):
+    """30,000 empty members would be 30,000 objects of half a kilobyte."""
+    data = packed(tmp_path / "net", contents()).read_bytes()
+    start, end = data.index(b"PK\x01\x02"), len(data) - 22
+    entry = data[start : data.index(b"PK\x01\x02", start + 4)]
+    size = struct.pack("<I", end - start + 30_000 * len(entry))
+    (tmp_path / "net").write_bytes(data[:end] + entry * 30_000 + data[end : end + 12] + size + data[end + 16 :])
+    tracemalloc.start()
+    assert_refused(tmp_path / "net", DAMAGED + "a directory of ")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_damaged_text_is_named_once(tmp_path):
+    long = npy(json.dumps(asdict(DESC)) + " " * 5000)  # more than zipfile reads to see the header
+    data = packed(tmp_path / "net", contents(descriptor=long)).read_bytes()
+    (tmp_path / "net").write_bytes(data.replace("lstm".encode("utf-32-le"), "lstn".encode("utf-32-le")))
+    assert_refused(tmp_path / "net", DAMAGED + "Bad CRC-32 for file 'descriptor.npy'")
+
+
 def test_a_member_that_is_there_twice(tmp_path):
     path = packed(tmp_path / "net", contents(other=npy(WEIGHTS)))
     path.write_bytes(path.read_bytes().replace(b"other.npy", b"twice.npy"))
@@ -196,17 +217,12 @@ def test_an_error_of_the_device_stays_one():
         archive.Reader("load", "net", Failing())
 
 
-def special_files(folder):
-    """A FIFO, a socket and a folder, and how they are called."""
-    os.mkfifo(folder / "fifo")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.fspath(folder / "socket"))
-    (folder / "folder").mkdir()
-    return {"fifo": "a FIFO", "socket": "a socket", "folder": "a folder"}
-
-
 def test_what_is_no_regular_file_is_refused_and_left(tmp_path):
-    for name, kind in special_files(tmp_path).items():
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(tmp_path / "socket"))
+    for name, kind in {"fifo": "a FIFO", "folder": "a folder", "socket": "a socket"}.items():
         path = tmp_path / name
         before = path.stat()
         for function, call in (("save", GRU(3, 2).save), ("load", load)):
