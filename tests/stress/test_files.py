@@ -215,6 +215,7 @@ NETS = [rnnkit.LSTM(16, 64, seed=seed) for seed in (0, 1)]
 WHOLE = {net.weights.tobytes() for net in NETS}
 
 
+@pytest.mark.share(3)
 def test_kills_during_save(trial, tmp_path):
     path = tmp_path / "net"
     for _ in trial.rounds():
