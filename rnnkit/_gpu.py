@@ -40,16 +40,6 @@ class Memory(host.Memory):
     def _room(self, nbytes: int) -> Any:
         return cupy.empty(nbytes, np.uint8)  # CuPy's pool aligns to 512 bytes
 
-    def holds(self, array: Any) -> bool:
-        """Return whether the array may be a view of this memory.
-
-        By addresses, which are one space on all devices: cupy.may_share_memory is False for a view that went through
-        another library, DLPack say.
-        """
-        start, stop = cupy.byte_bounds(array)
-        rooms = ((room.data.ptr, room.data.ptr + room.nbytes) for room in self._rooms.values() if array.size)
-        return any(start < room_stop and room_start < stop for room_start, room_stop in rooms)
-
 
 class _Batch(NamedTuple):
     """A dense batch, and how it is gathered from a padded one."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.errors import wrong_type
+
 Array = Any
 """A numpy.ndarray or a cupy.ndarray."""
 
@@ -31,3 +33,27 @@ def place_of(array: Any) -> str:
 def on_host(array: Any) -> np.ndarray:
     """Return the array itself, or a copy of it from a GPU."""
     return array if isinstance(array, np.ndarray) else array.get()
+
+
+def overlap(one: Any, other: Any) -> bool:
+    """Return whether two arrays of one library may share memory: whether their addresses overlap.
+
+    cupy.may_share_memory is False for a view that went through another library, DLPack say.
+    """
+    library = library_of(one)
+    if library is np:
+        return np.may_share_memory(one, other)
+    if not (one.size and other.size):
+        return False
+    (start, stop), (other_start, other_stop) = map(library.byte_bounds, (one, other))
+    return start < other_stop and other_start < stop
+
+
+def no_array(function: str, name: str, expected: str, value: Any) -> TypeError:
+    """Return the error that an argument is of no class that is taken for an array."""
+    cure = ""
+    if isinstance(value, np.ndarray):
+        cure = f"a subclass is taken for no array but for what it means beside: give numpy.asarray({name})"
+        if isinstance(value, np.ma.MaskedArray):
+            cure = f"a mask is not looked at: give {name}.filled(0), and lengths for padding"
+    return wrong_type(function, name, expected, value, cure)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from rnnkit.arrays import library_of, place_of
+from rnnkit.arrays import library_of, no_array, overlap, place_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
@@ -51,7 +51,7 @@ def same_place(function: str, name: str, value: Any, like: Any) -> None:
     """Check that a value is an array, of the library of another one and on its device."""
     library = library_of(like)
     if library_of(value) is None:
-        raise _no_array(function, name, f"a {library.__name__}.ndarray", value)
+        raise no_array(function, name, f"a {library.__name__}.ndarray", value)
     if library_of(value) is not library:
         cure = f"move it with cupy.{'asnumpy' if library is np else 'asarray'}"
         raise wrong_type(function, name, f"a {library.__name__}.ndarray as the others are", value, cure)
@@ -79,7 +79,7 @@ def weight_gradient(function: str, dw: Any, desc: RNNDescriptor, like: Any) -> N
 def separate(function: str, dw: Any, **inputs: Any) -> None:
     """Check that adding to the gradient changes none of the inputs; None is not given."""
     for name, array in inputs.items() if dw is not None else ():
-        if array is not None and library_of(dw).may_share_memory(dw, array):
+        if array is not None and overlap(dw, array):
             raise ValueError(message(function, "dw", "have memory of its own", f"the memory of {name}"))
 
 
@@ -89,7 +89,7 @@ def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, li
     if usual and x.ndim == len(dims) and x.shape[-1] == desc.input_size:
         return
     if like is None and library_of(x) is None:
-        raise _no_array(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
+        raise no_array(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
     array(function, "x", x, (None,) * (len(dims) - 1) + (desc.input_size,), dims, desc, x if like is None else like)
 
 
@@ -141,7 +141,7 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
     if value is None:
         return None
     if library_of(value) is not np and (isinstance(value, (ndarray, str, bytes)) or not isinstance(value, Sequence)):
-        raise _no_array(function, "lengths", "None or an integer array on the host", value)
+        raise no_array(function, "lengths", "None or an integer array on the host", value)
     try:
         found = np.array(value)
     except ValueError as error:  # rows of different length
@@ -165,15 +165,6 @@ def seed(function: str, value: Any) -> None:
         raise wrong_type(function, "seed", "None or an int", value)
     if not 0 <= value <= MAX_SEED:
         raise ValueError(message(function, "seed", f"be in 0..{MAX_SEED}", value))
-
-
-def _no_array(function: str, name: str, expected: str, value: Any) -> TypeError:
-    cure = ""
-    if isinstance(value, ndarray):
-        cure = f"a subclass is taken for no array but for what it means beside: give numpy.asarray({name})"
-        if isinstance(value, np.ma.MaskedArray):
-            cure = f"a mask is not looked at: give {name}.filled(0), and lengths for padding"
-    return wrong_type(function, name, expected, value, cure)
 
 
 def _describe(value: Any) -> str:

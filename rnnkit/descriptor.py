@@ -27,13 +27,14 @@ gru, ``reset_after=False`` (arXiv 1406.1078v3, the ONNX default, Keras ``reset_a
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property, partial
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.errors import message, wrong_type
+from rnnkit.lazy import lazy
 
 
 class Mode(NamedTuple):
@@ -144,52 +145,52 @@ class RNNDescriptor:
         # Through the constructor: what is unpickled is checked too, and the cached properties stay behind.
         return partial(RNNDescriptor, **{field.name: getattr(self, field.name) for field in fields(self)}), ()
 
-    @cached_property
+    @lazy
     def _hash(self) -> int:
         # Every call looks its layout up by the descriptor; hashing a dozen fields anew would take longest there.
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
-    @cached_property
+    @lazy
     def num_gates(self) -> int:
         """G, the number of gates of the mode."""
         return len(MODES[self.mode].gates)
 
-    @cached_property
+    @lazy
     def num_directions(self) -> int:
         """D, 1 or 2."""
         return 2 if self.bidirectional else 1
 
-    @cached_property
+    @lazy
     def num_pseudo_layers(self) -> int:
         """L*D, the number of rows of hx; pseudo-layer = layer * D + direction."""
         return self.num_layers * self.num_directions
 
-    @cached_property
+    @lazy
     def output_size(self) -> int:
         """P, the size of one direction's output: proj_size, or hidden_size without projection."""
         return self.proj_size or self.hidden_size
 
-    @cached_property
+    @lazy
     def has_cell(self) -> bool:
         """Whether there is a cell state beside the hidden one."""
         return MODES[self.mode].has_cell
 
-    @cached_property
+    @lazy
     def projected(self) -> bool:
         """Whether the output is projected to proj_size."""
         return self.proj_size is not None
 
-    @cached_property
+    @lazy
     def has_bias_ih(self) -> bool:
         """Whether there is bW."""
         return self.bias in ("both", "input")
 
-    @cached_property
+    @lazy
     def has_bias_hh(self) -> bool:
         """Whether there is bR."""
         return self.bias in ("both", "recurrent")
 
-    @cached_property
+    @lazy
     def np_dtype(self) -> np.dtype:
         """The NumPy dtype of all arrays."""
         return _np_dtype(self.dtype)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.arrays import library_of, no_array
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 
@@ -215,6 +216,8 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
 
 def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> None:
     """Check a flat buffer on whichever device: it needs only a dtype, a shape and flags."""
+    if isinstance(w, np.ndarray) and library_of(w) is None:
+        raise no_array(function, argument, "a plain array", w)
     if not (hasattr(w, "dtype") and hasattr(w, "shape") and hasattr(w, "flags")):
         raise wrong_type(function, argument, "an array", w)
     if w.dtype != desc.np_dtype:
@@ -283,6 +286,8 @@ def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:
 def _host_array(name: str, value: Any) -> np.ndarray:
     if getattr(value, "requires_grad", False):  # a PyTorch tensor, which does not convert itself then
         value = value.detach()
+    if isinstance(value, np.ndarray) and library_of(value) is None:
+        raise no_array("pack_weights", f'named["{name}"]', "a plain array", value)
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:  # an array on a GPU; ragged lists

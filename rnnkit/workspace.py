@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.arrays import overlap
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.steps import Steps
@@ -107,9 +108,7 @@ class Memory:
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
-        if array.flags.owndata:
-            return False
-        return any(np.may_share_memory(array, room) for room in self._rooms.values())
+        return any(overlap(array, room) for room in self._rooms.values())
 
     def renew(self, call: object) -> None:
         """Begin a call that writes the workspace anew: what earlier ones left is void."""

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors"}
+CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors", "lazy"}
 # Module -> the modules of the package that it may import. What is not listed here does not belong to the package.
 DIRECTION = {
     "__main__": {"__init__", "training", "textmodel", "corpus", "archive", "descriptor"},
@@ -19,7 +19,7 @@ DIRECTION = {
     "__init__": {"network", "plan", "engine", *CORE},
     "network": {"plan", "engine", "archive", *CORE},
     "plan": {"engine", "_cpu", "_gpu", *CORE},
-    "engine": {"_cpu", "_gpu", *CORE},
+    "engine": {"_cpu", "_gpu", "forking", *CORE},
     "_cpu": {"_cpu_layer", "_cpu_sharing", "_cpu_run", "_cpu_backward", "_cpu_infer", "kernels", *CORE - {"checks"}},
     "_cpu_infer": {"_cpu_layer", "_cpu_sharing", "_cpu_run", "kernels", *CORE - {"checks"}},
     "_cpu_backward": {"_cpu_layer", "_cpu_sharing", "_cpu_run", "kernels", *CORE - {"checks"}},
@@ -30,11 +30,13 @@ DIRECTION = {
     "_gpu_context": {"_cudnn", "weights", "descriptor", "errors"},
     "_cudnn": {"errors"},
     "checks": {"arrays", "weights", "descriptor", "errors"},
-    "arrays": set(),
-    "weights": {"descriptor", "errors"},
-    "workspace": {"steps", "descriptor", "errors"},
-    "steps": set(),
-    "descriptor": {"errors"},
+    "arrays": {"errors"},
+    "weights": {"arrays", "descriptor", "errors"},
+    "workspace": {"arrays", "steps", "descriptor", "errors"},
+    "steps": {"lazy"},
+    "descriptor": {"errors", "lazy"},
+    "forking": set(),
+    "lazy": set(),
     "archive": {"errors"},
     "errors": set(),
 }

@@ -56,6 +56,19 @@ def test_a_plan_refuses_it_too(kind):
         rnnkit.prepare(PROBLEM.desc, strange(PROBLEM.w))
 
 
+@pytest.mark.parametrize("kind", SUBCLASSES)
+def test_weights_of_a_subclass_are_refused(kind):
+    strange, net = SUBCLASSES[kind], rnnkit.LSTM(3, 4, num_layers=2, seed=0)
+    with pytest.raises(TypeError, match="weight_views: w must be a plain array, got "):
+        rnnkit.weight_views(PROBLEM.desc, strange(PROBLEM.w))
+    with pytest.raises(TypeError, match="LSTM: weights must be a plain array, got "):
+        net.weights = strange(net.weights)
+    named = dict(PROBLEM.views)
+    named["bias_ih_l1"] = strange(named["bias_ih_l1"])
+    with pytest.raises(TypeError, match=r'pack_weights: named\["bias_ih_l1"\] must be a plain array, got '):
+        rnnkit.pack_weights(PROBLEM.desc, named)
+
+
 def test_masked_lengths_are_refused():
     with pytest.raises(TypeError, match=r"infer: lengths must be .*, got numpy.ma.*; .*lengths.filled\(0\)"):
         rnnkit.infer(PROBLEM.desc, *PROBLEM.inputs, lengths=np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]))

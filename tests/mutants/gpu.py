@@ -124,12 +124,18 @@ MEMORY_AND_ORDER = (
         AGAIN
     ),
     Mutant(
-        "the workspace holds nothing", ENGINE, "        return any(start < room_stop",
-        "        return False and any(start < room_stop", VIEWS
+        "the workspace holds nothing", "rnnkit/workspace.py", "return any(overlap(array, room)",
+        "return False and any(overlap(array, room)", VIEWS
     ),
-    Mutant("all memory must overlap", ENGINE, "return any(start < room_stop", "return all(start < room_stop", VIEWS),
-    Mutant("neighbours overlap", ENGINE, "start < room_stop and room_start < stop", "start <= room_stop", VIEWS),
-    Mutant("an empty view overlaps", ENGINE, "self._rooms.values() if array.size)", "self._rooms.values())", VIEWS),
+    Mutant(
+        "all memory must overlap", "rnnkit/workspace.py", "return any(overlap(array, room)",
+        "return all(overlap(array, room)", VIEWS
+    ),
+    Mutant(
+        "neighbours overlap", "rnnkit/arrays.py", "start < other_stop and other_start < stop",
+        "start <= other_stop", VIEWS
+    ),
+    Mutant("an empty view overlaps", "rnnkit/arrays.py", "if not (one.size and other.size):", "if False:", VIEWS),
     Mutant(
         "initial states are not kept", ENGINE, "    kept[...] = states\n    return kept", "    return states",
         ("tests/test_gpu.py::test_states_may_change_after_forward",)
