@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,8 +114,8 @@ def outer(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> Outer:
 
 def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sharing, states: Outer) -> None:
     """Run a group of pseudo-layers over all steps, from their initial to their final states."""
-    for run in runs:
-        initial, _, initial_cells, _ = run.ends(steps)
+    ends = [run.ends(steps) for run in runs]
+    for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
         run.hidden[(*initial, run.units)] = 0 if states.hx is None else states.hx[run.layer.index]
         if states.cy is not None:
             run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
@@ -134,21 +134,21 @@ def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sh
             loop.forward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), stacked(group), *sharing,
             chunk, packed, zeros, len(runs[0].gates), batch_size
         )
-    for run in runs:
-        _, final, _, final_cells = run.ends(steps)
+    for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):
         states.hy[run.layer.index] = run.hidden[(*final, run.units)]
         if states.cy is not None:
             states.cy[run.layer.index] = run.cells[final_cells]
 
 
-def calls(group: Sequence[Layer], steps: Steps, chunk: int) -> Iterator[tuple[int, int]]:
+def calls(group: Sequence[Layer], steps: Steps, chunk: int) -> Iterable[tuple[int, int]]:
     """[first, last) of the steps, in the order in which they are worked on, of each call of a kernel.
 
     Between two calls Python runs what is to be run on a signal: an interrupt need not wait for the last step.
     """
-    count = steps_of_call(group, steps.batch_size, chunk)
-    for first in range(0, max(steps.seq_len, 1), count):
-        yield first, min(first + count, steps.seq_len)
+    total, count = steps.seq_len, steps_of_call(group, steps.batch_size, chunk)
+    if total <= count:
+        return ((0, total),)
+    return ((first, min(first + count, total)) for first in range(0, total, count))
 
 
 def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:

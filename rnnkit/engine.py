@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -49,13 +50,20 @@ def backend(function: str, desc: RNNDescriptor, array: Any) -> ModuleType:
             expected = f"be {' or '.join(HOST_DTYPES)} on NumPy arrays"
             cure = "half precision runs on a GPU: move the arrays with cupy.asarray"
             raise TypeError(message(function, "desc.dtype", expected, desc.dtype, cure))
+        return _imported("_cpu")
+    gpu = _imported("_gpu")
+    gpu.check(function, desc)
+    return gpu
+
+
+def _imported(name: str) -> ModuleType:
+    if name not in _backends:
         with forking.importing:
-            from rnnkit import _cpu
-        return _cpu
-    with forking.importing:
-        from rnnkit import _gpu
-    _gpu.check(function, desc)
-    return _gpu
+            _backends[name] = import_module(f"rnnkit.{name}")
+    return _backends[name]
+
+
+_backends: dict[str, ModuleType] = {}
 
 
 def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any, like: Any = None) -> Steps:

@@ -41,18 +41,13 @@ class Part(NamedTuple):
 
     first: int
     last: int
+    count: int  # number of positions
     starts: np.ndarray  # step first + i has the positions starts[i]:starts[i + 1]
     rows: Rows
     batch: Rows
     states: Rows  # of the state after the step, in both directions
     previous: tuple[Rows, Rows]  # of the state before the step, forward and reverse
     passing: tuple[Rows, Rows]  # before and after the step, of states that stand in one of two places in turn, (2, N, ...)
-
-    @property
-    def count(self) -> int:
-        """Number of positions."""
-        return int(self.starts[-1] - self.starts[0])
-
 
 @dataclass(frozen=True, eq=False)
 class Steps:
@@ -86,12 +81,15 @@ class Steps:
             starts, rows, batch, following, passing = self._listed
             starts = starts[first : last + 1]
             previous = Rows(rows), Rows(following)
-            return Part(first, last, starts, Rows(rows), Rows(batch), Rows(rows, size), previous, passing)
+            count = int(starts[-1] - starts[0])
+            return Part(first, last, count, starts, Rows(rows), Rows(batch), Rows(rows, size), previous, passing)
         starts, rows, batch, passing = _regular(size, last - first)
         moved, odd, count = first * size, first % 2 * size, rows.size
         places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
         previous = Rows(rows, moved), Rows(rows, moved + 2 * size)
-        return Part(first, last, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places)
+        return Part(
+            first, last, count, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places
+        )
 
     @lazy
     def _listed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Rows, Rows]]:

@@ -108,6 +108,8 @@ class Memory:
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
+        if isinstance(array, np.ndarray) and array.flags.owndata:
+            return False
         return any(overlap(array, room) for room in self._rooms.values())
 
     def renew(self, call: object) -> None:
