@@ -6,8 +6,10 @@ And a watch over every kernel call: machine code is chosen by the `kind` of a ca
 import os
 
 import numba
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from numba._dispatcher import compute_fingerprint
 
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -50,18 +52,61 @@ def gpu(request):
     return request.param
 
 
+def _arrays_in(value):
+    """Every array among a kernel's arguments, those in tuples included."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _arrays_in(part)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_kind_one_signature():
+    """Every call of a kernel has the types that its machine code was compiled for, and aligned arrays."""
     from rnnkit.kernels import team
 
-    code, signatures = team._compiled, {}
+    assert not team._code, "a kernel ran before its calls were watched"
+    run, compiled, right = team.run, {}, set()
 
-    def checked(kernel, kind, arguments):
-        signature = tuple(map(numba.typeof, arguments))
-        known = signatures.setdefault((kernel, kind), signature)
-        assert known == signature, f"{kernel} {kind}: called with {signature}, compiled for {known}"
-        return code(kernel, kind, arguments)
+    def watched(kernel, kind, work, *arguments):
+        # Two calls of one fingerprint, which takes 3 to 30 us, have the same types; to find these out takes a ms.
+        call = kernel, kind, compute_fingerprint(arguments)
+        if call not in right:
+            types = tuple(map(numba.typeof, arguments))
+            known = compiled.setdefault((kernel, kind), types)
+            assert types == known, f"{kernel} {kind}: called with {types}, compiled for {known}"
+            right.add(call)
+        # Alignment is no part of a type.
+        assert all(array.flags.aligned for array in _arrays_in(arguments)), f"{kernel} {kind}: a misaligned array"
+        return run(kernel, kind, work, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "_compiled", checked)
+        patch.setattr(team, "run", watched)
         yield
+
+
+@pytest.fixture
+def soil(monkeypatch):
+    """Call it with a byte: from then on new memory holds that everywhere, instead of whatever was there.
+
+    Returns a list, which each allocation is added to.
+    """
+
+    def soil_with(byte):
+        calls = []
+        for name in ("empty", "empty_like"):
+            monkeypatch.setattr(np, name, _soiled(getattr(np, name), byte, calls))
+        return calls
+
+    return soil_with
+
+
+def _soiled(allocate, byte, calls):
+    def allocated(*args, **options):
+        array = allocate(*args, **options)
+        calls.append(array.shape)
+        array.reshape(-1).view(np.uint8)[...] = byte
+        return array
+
+    return allocated

@@ -208,17 +208,31 @@ def test_no_time_steps(cell, dtype, lengths):
     assert not gradients.dw.any()
 
 
-def test_any_memory_order(cell, dtype):
-    """Batch-major, reversed and every-other-element arrays are taken as they are."""
+def strided(array):
+    """Batch-major, and every other element."""
+    found = np.repeat(array.swapaxes(0, 1), 2, axis=-1)[..., ::2].swapaxes(0, 1)
+    assert not found.flags.c_contiguous
+    return found
+
+
+def misaligned(array):
+    """As in a record that begins with a byte."""
+    found = np.frombuffer(b"." + array.tobytes(), array.dtype, offset=1).reshape(array.shape)
+    assert not found.flags.aligned
+    return found
+
+
+@pytest.mark.parametrize("moved", [strided, misaligned])
+def test_any_memory_order(cell, dtype, moved):
+    """Arrays are taken wherever they stand."""
     plain = make(cell, dtype, num_layers=2, bidirectional=True, lengths=RAGGED)
-    strided = plain.twin()
+    other = plain.twin()
     for name in ("x", "hx", "cx", "dy", "dhy", "dcy"):
         array = getattr(plain, name)
         if array is not None:
-            strided.__dict__[name] = np.repeat(array.swapaxes(0, 1), 2, axis=-1)[..., ::2].swapaxes(0, 1)
-            assert not getattr(strided, name).flags.c_contiguous
-    for found, expected, names in zip(run_all(strided), run_all(plain), (OUTPUTS, GRADIENTS), strict=True):
+            other.__dict__[name] = moved(array)
+    for found, expected, names in zip(run_all(other), run_all(plain), (OUTPUTS, GRADIENTS), strict=True):
         assert_same_results(found, expected, names)
-    assert_same_results(strided.infer(), plain.infer(), OUTPUTS)
-    planned = rnnkit.prepare(plain.desc, plain.w).infer(*strided.inputs[1:], lengths=plain.lengths_array)
+    assert_same_results(other.infer(), plain.infer(), OUTPUTS)
+    planned = rnnkit.prepare(plain.desc, plain.w).infer(*other.inputs[1:], lengths=plain.lengths_array)
     assert_same_results(planned, plain.infer(), OUTPUTS)

@@ -1,6 +1,7 @@
 """Equal calls give equal bits, every way of running forward gives the same, and dropout is what its seed says."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,10 +12,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, asser
 
 import rnnkit
 from rnnkit import _cpu_sharing
-from rnnkit._cpu_layer import groups_of
-from rnnkit._cpu_sharing import sharing_of
-from rnnkit.kernels import team
-from rnnkit.steps import steps_of
+from rnnkit.kernels import barrier, team
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -47,6 +45,13 @@ def test_a_long_inference_gives_the_same_bits(cell):
     assert_one_forward(Problem(**CELLS[cell], dtype="float32", seq_len=700, batch_size=2, bidirectional=True))
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_long_inference_knows_the_lengths_in_every_chunk(cell):
+    """Stacked layers go through a long input a few hundred steps at a time."""
+    sizes = dict(hidden_size=256, seq_len=600, batch_size=4, num_layers=2, dtype="float32")
+    assert_one_forward(Problem(**CELLS[cell], **sizes, lengths=(600, 0, 290, 599)))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_plan_keeps_its_weights(cell, dtype):
@@ -70,60 +75,140 @@ def test_repeated_runs_give_the_same_bits(cell, dtype):
     assert_same_results(problem.backward(first.workspace), problem.backward(second.workspace), GRADIENTS)
 
 
+class Call(NamedTuple):
+    """What a call of a kernel left behind in the team's `sync`."""
+
+    kernel: str
+    members: int  # who took part
+    meetings: tuple[int, int, int]  # of the whole crew, and of the two that it may divide into
+    progress: int  # up to where the first of these said that it had come
+    claims: int  # members of whose share of the work pieces were taken
+
+
 @pytest.fixture
-def everything_shared(monkeypatch):
-    """All work is shared, and every helper waited for."""
-    for constant, value in (("_SMALL_WORK", 0), ("_BRIEF_WORK", 0), ("_WORK_PER_TURN", 1)):
-        monkeypatch.setattr(team, constant, value)
+def calls(monkeypatch, soil):
+    """All work is shared, every helper is waited for, and nothing right stands in new memory; the list of the calls.
+
+    A helper comes as soon as it has a core: the caller's patience, a minute of its own core, ends on no machine that is
+    merely busy.
+    """
+    soil(0xFF)
+    monkeypatch.setattr(team, "_SMALL_WORK", 0)
+    monkeypatch.setattr(team, "_BRIEF_WORK", 0)
+    run, run_together, seen = team.run, team._Team.run, []
+
+    def watched(kernel, kind, work, *arguments):
+        seen.append(Call(kernel.__name__, 1, (0, 0, 0), 0, 0))
+        run(kernel, kind, work, *arguments)
+
+    def patient(self, code, work, arguments):
+        before = self.sync.copy()
+        run_together(self, code, team._WORK_PER_TURN << 31, arguments)
+        members = int(self.sync[barrier.DOOR] % barrier.DOOR_STEP - barrier.CLOSED)
+        arrivals = (self.sync - before)[barrier.ARRIVED :: len(before) // barrier.CREWS].tolist()
+        taken = slice(barrier.TAKEN, barrier.TAKEN + members * barrier.LINE, barrier.LINE)
+        claims = int((self.sync != before)[taken].sum())
+        sizes = members, members // 2, members // 2
+        meetings = tuple(count // max(size, 1) for count, size in zip(arrivals, sizes, strict=True))
+        seen[-1] = Call(seen[-1].kernel, members, meetings, int(self.sync[barrier.PROGRESS]), claims)
+
+    monkeypatch.setattr(team, "run", watched)
+    monkeypatch.setattr(team._Team, "run", patient)
+    return seen
 
 
-def assert_threads_change_no_bit(monkeypatch, problem, size):
+def assert_threads_change_no_bit(monkeypatch, problem, size, calls):
+    """Nor do they in a call that any of them was missing from. Returns what is seen of the passes over the steps."""
     results = []
     for threads in (1, size):
         monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        calls.clear()
         forward = problem.forward()
         results.append((problem.infer(), forward, problem.backward(forward.workspace)))
+        assert {call.members for call in calls} == {threads}
     for alone, together, names in zip(*results, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
         assert_same_results(together, alone, names)
+    passes = [call for call in calls if call.kernel in ("forward", "backward")]
+    assert {call.kernel for call in passes} == {"forward", "backward"}
+    return passes
+
+
+def assert_apart(call, size):
+    """Each half of the threads went its own way: all met at the end alone, and each half by itself if it is several."""
+    assert call.meetings[0] <= 2
+    if size > 2:
+        assert min(call.meetings[1:]) > 0
+
+
+def by_units(meetings, problem):
+    """Threads that share the units of a step meet in every one, those that have rows of their own a few times a call."""
+    return meetings >= problem.seq_len
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize(("batch_size", "lengths"), [(9, None), (12, None), (5, (20, 0, 7, 20, 13))])
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_number_of_threads_changes_no_bit(monkeypatch, everything_shared, cell, batch_size, lengths, size):
+def test_the_number_of_threads_changes_no_bit(monkeypatch, calls, cell, batch_size, lengths, size):
     """Also with more threads than cores; rows of the batch are shared where they come out even, else the units."""
     sizes = dict(input_size=33, hidden_size=65, seq_len=20, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, batch_size=batch_size, lengths=lengths, num_layers=2, bidirectional=True)
-    assert_threads_change_no_bit(monkeypatch, problem, size)
+    passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)
+    for call in passes:
+        if size == 3:
+            assert by_units(call.meetings[0], problem) == (batch_size == 5)
+            continue
+        assert_apart(call, size)
+        if size == 4:
+            assert {by_units(count, problem) for count in call.meetings[1:]} == {batch_size == 5}
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("lengths", [None, (60, 0, 7, 60, 13)])
+@pytest.mark.parametrize("lengths", [None, (24, 0, 7, 24, 13)])
 @pytest.mark.parametrize("cell", CELLS)
-def test_whoever_does_a_piece_changes_no_bit(monkeypatch, everything_shared, cell, lengths, size):
+def test_whoever_does_a_piece_changes_no_bit(monkeypatch, calls, cell, lengths, size):
     """Threads that are done with their share of the units take over what others have not begun."""
     for constant, value in (("_PIECE", 16), ("_PIECE_WORK", 0), ("_CACHED_BYTES", -1)):
         monkeypatch.setattr(_cpu_sharing, constant, value)
-    sizes = dict(input_size=33, hidden_size=65, seq_len=60, batch_size=5, dtype="float32")
+    sizes = dict(input_size=33, hidden_size=65, seq_len=24, batch_size=5, dtype="float32")
     cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})
     problem = Problem(**cell, **sizes, lengths=lengths, num_layers=2, bidirectional=True)
-    assert_threads_change_no_bit(monkeypatch, problem, size)
+    for call in assert_threads_change_no_bit(monkeypatch, problem, size, calls):
+        assert by_units(call.meetings[0], problem)
+        assert call.claims == size
     problem = problem.twin(bidirectional=False, lengths=None)
     assert_same_results(step_loop(problem), problem.infer(), OUTPUTS)
 
 
 @pytest.mark.parametrize(("layers", "size"), [(2, 2), (2, 3), (2, 4), (5, 2)])
-@pytest.mark.parametrize(("batch_size", "lengths"), [(1, None), (5, None), (8, (150, 0, 35, 150, 65, 150, 149, 1))])
+@pytest.mark.parametrize(("batch_size", "lengths"), [(1, None), (5, None), (8, (64, 0, 35, 64, 17, 64, 63, 1))])
 @pytest.mark.parametrize("cell", CELLS)
-def test_layers_abreast_change_no_bit(monkeypatch, everything_shared, cell, batch_size, lengths, layers, size):
+def test_layers_abreast_change_no_bit(monkeypatch, calls, cell, batch_size, lengths, layers, size):
     """Of two layers the upper one may begin while the lower one is still at work."""
     monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_UNITS", (6, 8, 1.0))
     monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_ROWS", (6, 16, 1.0))
-    sizes = dict(input_size=33, hidden_size=65, seq_len=150, batch_size=batch_size, num_layers=layers, dtype="float32")
+    sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
-    assert_threads_change_no_bit(monkeypatch, problem, size)
-    group = groups_of(problem.desc)[0]
-    assert sharing_of(group, steps_of(150, batch_size), 4).apart == (size % 2 == 0)
+    passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)
+    abreast = [call for call in passes if call.progress == problem.seq_len]
+    assert len(passes) - len(abreast) == (0 if layers == 2 else 3 * (layers % 2)) or size == 3
+    for call in abreast:
+        assert_apart(call, size)
+    assert bool(abreast) == (size % 2 == 0)
+
+
+# A layer with 500 inputs takes longer than the one above it, one with a single input takes less.
+@pytest.mark.parametrize("input_size", [1, 500])
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("batch_size", [5, 16])
+@pytest.mark.parametrize("cell", ["tanh", "lstm-projected", "gru-reset-before"])
+def test_a_layer_waits_for_every_step_that_it_needs(monkeypatch, calls, cell, batch_size, size, input_size):
+    """Whichever of two layers abreast is the slower one, with one step between them."""
+    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_UNITS", (1, 1, 1.0))
+    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_ROWS", (1, 1, 1.0))
+    sizes = dict(input_size=input_size, hidden_size=65, seq_len=40, batch_size=batch_size, num_layers=2)
+    problem = Problem(**CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {}), **sizes)
+    passes = assert_threads_change_no_bit(monkeypatch, problem.twin(dtype="float32"), size, calls)
+    assert {call.progress for call in passes} == {problem.seq_len}
 
 
 @pytest.mark.parametrize("cell", CELLS)

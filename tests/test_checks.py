@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import rnnkit
 from rnnkit import RNNDescriptor, checks
 
 LSTM = RNNDescriptor("lstm", 3, 8, num_layers=2, bidirectional=True)
@@ -139,3 +140,14 @@ def test_refused(check, arguments, kind, text):
     with pytest.raises(kind) as caught:
         run(check, *arguments)
     assert str(caught.value) == f"forward: {text}"
+
+
+@pytest.mark.parametrize("shift", [0, 1, 41])
+def test_a_gradient_in_the_memory_of_the_weights_is_refused(shift):
+    """Also where the two only overlap: adding to it would change the weights under way."""
+    memory = np.zeros(84, np.float32)
+    w, dw = memory[:42], memory[shift : shift + 42]
+    workspace = rnnkit.forward(GRU, w, zeros(4, 2, 3)).workspace
+    with pytest.raises(ValueError, match=r"\Abackward: dw must "):
+        rnnkit.backward(GRU, w, workspace, dw=dw)
+    assert rnnkit.backward(GRU, w, workspace, dw=memory[42:]).dw.base is memory

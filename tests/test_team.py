@@ -50,6 +50,18 @@ def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected)
     assert seen.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(4)[::2], np.zeros((2, 1))],
+    ids=["integers", "single precision", "strided", "two dimensions"],
+)
+def test_a_call_with_other_types_than_were_compiled_is_noticed(wrong):
+    """By the tests alone: the machine code would take the array for what it is not."""
+    team.run(_sign, KIND, 1, np.zeros(2))
+    with pytest.raises(AssertionError, match="compiled for"):
+        team.run(_sign, KIND, 1, wrong)
+
+
 @pytest.mark.parametrize("size", [3, 4])
 def test_every_member_has_its_own_number(monkeypatch, size):
     monkeypatch.setattr(team, "wanted_size", lambda: size)

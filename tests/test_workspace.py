@@ -2,6 +2,7 @@
 
 import tracemalloc
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -46,14 +47,33 @@ def test_another_size_gets_its_own_memory(changes):
     assert_same_results(other.backward(result.workspace), other.backward(other.forward().workspace), GRADIENTS)
 
 
+@pytest.mark.parametrize(("before", "after"), [("float32", "float64"), ("float64", "float32")])
+def test_another_dtype_gets_its_own_memory(before, after):
+    """All shapes agree."""
+    first = Problem(mode="lstm", **SHAPE, dtype=before)
+    other = first.twin(dtype=after)
+    result = other.forward(workspace=first.forward().workspace)
+    alone = other.forward()
+    assert_same_results(result, alone, OUTPUTS)
+    for layer in range(2):
+        assert_same_bits("hidden", result.workspace.hidden(layer), alone.workspace.hidden(layer))
+        assert_same_bits("cell", result.workspace.cell(layer), alone.workspace.cell(layer))
+    assert_same_results(other.backward(result.workspace), other.backward(alone.workspace), GRADIENTS)
+
+
 @pytest.mark.parametrize("lengths", [None, (0, 4, 3)])
-def test_other_lengths_fit(lengths):
-    """Nothing of the longer sequences that were there before comes through."""
-    long = Problem(mode="gru", **SHAPE).twin(lengths=(4, 4, 4))
+@pytest.mark.parametrize("mode", ["gru", "lstm"])
+def test_other_lengths_fit(mode, lengths):
+    """Nothing of the longer sequences that were there before comes through, nor is it shown."""
+    long = Problem(mode=mode, **SHAPE).twin(lengths=(4, 4, 4))
     other = long.twin(lengths=lengths, seed=9)
     result = other.forward(workspace=long.forward().workspace)
     alone = other.forward()
     assert_same_results(result, alone, OUTPUTS)
+    for layer, direction in product(range(2), range(2)):
+        assert not result.workspace.hidden(layer, direction)[~other.valid].any()
+        if mode == "lstm":
+            assert not result.workspace.cell(layer, direction)[~other.valid].any()
     assert_same_results(other.backward(result.workspace), other.backward(alone.workspace), GRADIENTS)
 
 
