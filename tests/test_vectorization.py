@@ -1,0 +1,133 @@
+"""The machine code of gate loops and tiles works on whole vector registers; nothing else would notice if it did not.
+
+What is counted are instructions of the code that this machine runs, compiled anew: kernels from the disk cache have no
+text to look at.
+"""
+
+import re
+from collections import Counter
+
+import numba
+import numpy as np
+import pytest
+
+from rnnkit.kernels import cell as protocol
+from rnnkit.kernels import jit, tile
+from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
+from rnnkit.kernels.lstm import LSTM
+from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels.simd import HAS_FMA, VECTOR_BYTES
+from rnnkit.kernels.vanilla import Vanilla
+
+DTYPES = "float32", "float64"
+CELLS = {
+    "vanilla": lambda real: Vanilla(8, False),
+    "lstm": lambda real: LSTM(8, True, real(-1), real(1)),
+    "gru": lambda real: ResetAfterGRU(8),
+    "gru-reset-before": lambda real: ResetBeforeGRU(8),
+}
+# What the equations of a cell have of an operation, each loop's own. A sigmoid or tanh is a division. Only where there
+# is none are the products counted, of LSTM's gradient those behind its tanh; ReLU is a comparison beside tanh's two.
+WANTED = {
+    ("vanilla", protocol.activate): {"divide": 1, "compare": 3},
+    ("vanilla", protocol.differentiate): {"multiply": 2, "compare": 1},
+    ("lstm", protocol.activate): {"divide": 5},
+    ("lstm", protocol.differentiate): {"divide": 1, "multiply": 15},
+    ("gru", protocol.activate): {"divide": 3},
+    ("gru", protocol.differentiate): {"multiply": 11},
+    ("gru-reset-before", protocol.activate): {"divide": 2},
+    ("gru-reset-before", protocol.differentiate): {"multiply": 7},
+    ("gru-reset-before", protocol.complete): {"divide": 1},
+    ("gru-reset-before", protocol.complete_gradient): {"multiply": 3},
+}
+OPERATIONS = {
+    "divide": r"v?div|fdiv",
+    "multiply": r"v?mul|fmul",
+    "compare": r"v?(?:cmp\w*|max|min)|fcm\w+|fmaxn?m?|fminn?m?",
+    "fuse": r"vfn?m(?:add|sub)\d+|fml[as]|fn?madd",
+}
+
+
+def compiled(function, *arguments, **options):
+    """The machine code, as text, of a kernel part for arguments like these."""
+    dispatcher = numba.njit(**jit.OPTIONS | options)(function)
+    signature = tuple(map(numba.typeof, arguments))
+    dispatcher.compile(signature)
+    return dispatcher.inspect_asm(signature)
+
+
+def instructions(text, operation):
+    """How many of an operation there are by bytes of the registers that are worked on whole; 0 is on a single number."""
+    found = Counter()
+    x86 = rf"^\s+(?:{OPERATIONS[operation]})([ps])[sd]\s+(.*)$"
+    for kind, operands in re.findall(x86, text, re.M):
+        found[{"x": 16, "y": 32, "z": 64}[re.search(r"([xyz])mm", operands)[1]] if kind == "p" else 0] += 1
+    arm = rf"^\s+(?:{OPERATIONS[operation]})(\.\d[sd])?\s+([vsd])\d"
+    for kind, register in re.findall(arm, text, re.M):
+        found[16 if kind or register == "v" else 0] += 1
+    return found
+
+
+def assert_vectorized(text, wanted):
+    """Each operation is there in vector form, as often as the equations have it.
+
+    Beside the loop over registers stand one for the rest of a row, in narrower registers or number by number, and one
+    for arrays that overlap: hence a single width, and no look at what is not in vector form.
+    """
+    for operation, count in wanted.items():
+        found = instructions(text, operation)
+        widest = max((found[width] for width in found if width), default=0)
+        assert widest >= count, f"{operation}: {count} in the equations, by bytes of the register {dict(found)}"
+
+
+def arguments_of(method, cell, dtype):
+    """Arguments of a cell's method, of the types that kernels call it with."""
+    row, sync = np.zeros(64, dtype), np.zeros(8, np.int64)
+    rows = Matrix(row, np.arange(1), 0, 8)
+    return {
+        protocol.activate: (cell, row, 0, 0, 8, row, 0, row, 0, row, 0, row, 0),
+        protocol.differentiate: (cell, row, 0, row, 0, 0, 8, row, 0, row, 0, 0, row, 0, row, 0, row, 0),
+        protocol.complete: (cell, rows, rows, rows, 0, 1, row, 0, 0, 1, sync),
+        protocol.complete_gradient: (cell, rows, rows, rows, rows, 0, 1, row, row, 0, 0, 1, sync),
+    }[method]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "method"), WANTED, ids=lambda part: getattr(part, "__name__", part))
+def test_gate_mathematics_is_vectorized(name, method, dtype):
+    cell = CELLS[name](np.dtype(dtype).type)
+    implementation = protocol._IMPLEMENTATIONS[method, type(cell)]
+    assert_vectorized(compiled(implementation, *arguments_of(method, cell, dtype)), WANTED[name, method])
+
+
+@pytest.mark.skipif(not HAS_FMA, reason="a CPU without fused multiply-add")
+@pytest.mark.parametrize("gates", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiles_stay_in_whole_registers(dtype, gates):
+    """Multiply-adds are on whole registers, and the sums are not moved to the stack and back between them."""
+    text = compiled(tile._provide.py_func, np.empty(0, dtype), (0,) * gates)
+    found = instructions(text, "fuse")
+    assert found.keys() == {VECTOR_BYTES}, f"multiply-adds by bytes of the register: {dict(found)}"
+    moves = re.findall(r"^.*[xyz]mm\d.*\(%rsp\)|^.*\(%rsp\).*[xyz]mm\d|^\s+(?:str|ldr)\s+q\d+, \[sp", text, re.M)
+    assert len(moves) < found[VECTOR_BYTES] / 20, f"{len(moves)} registers moved, {found[VECTOR_BYTES]} multiply-adds"
+
+
+def _quotients(x, y, at):
+    for i in range(x.size):
+        x[i] = x[i] / y[i]
+
+
+def _quotients_behind(x, y, at):
+    for i in range(x.size):
+        x[at + i] = x[at + i] / y[at + i]
+
+
+@pytest.mark.parametrize("plant", [(_quotients, {"error_model": "python"}), (_quotients_behind, {})], ids=["check", "offset"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_loop_that_is_not_vectorized_is_noticed(dtype, plant):
+    """For the check of each division, or since an index with an offset may be one of Python's negative ones."""
+    function, options = plant
+    x = np.ones(8, dtype)
+    assert_vectorized(compiled(_quotients, x, x, 0), {"divide": 1})
+    with pytest.raises(AssertionError, match="divide: 1 in the equations"):
+        assert_vectorized(compiled(function, x, x, 0, **options), {"divide": 1})
