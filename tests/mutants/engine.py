@@ -1,0 +1,362 @@
+"""Faults in the CPU engine and its kernels. Most tests named are of the cell whose kernels compile soonest."""
+
+from mutants.mutant import Mutant
+
+ALGEBRA, BACKWARD, BITS = "tests/test_algebra.py::test_", "tests/test_backward.py::test_", "tests/test_bits.py::test_"
+CHECKS, DROPOUT, FORWARD = "tests/test_checks.py::test_", "tests/test_dropout.py::test_", "tests/test_forward.py::test_"
+KERNELS, TEAM = "tests/test_kernels.py::test_", "tests/test_team.py::test_"
+VECTORIZATION, WORKSPACE = "tests/test_vectorization.py::test_", "tests/test_workspace.py::test_"
+
+WAITS = f"{BITS}a_layer_waits_for_every_step_that_it_needs"
+WAIT_FORWARD = (f"{WAITS}[tanh-16-2-500]", f"{WAITS}[tanh-16-4-500]", f"{WAITS}[tanh-5-4-500]")
+WAIT_BACKWARD = (f"{WAITS}[tanh-16-2-1]", f"{WAITS}[tanh-16-4-1]", f"{WAITS}[tanh-5-4-1]")
+SOILED = (f"{FORWARD}all_memory_is_written_before_it_is_read[tanh-float32-nan]",)
+GATES, MASKS = f"{VECTORIZATION}gate_mathematics_is_vectorized", f"{DROPOUT}the_seed_decides_every_element"
+COMBINATIONS, GRADIENTS = f"{FORWARD}every_combination_equals", f"{BACKWARD}every_combination_has_the_right_gradient"
+TANH, LSTM = f"{COMBINATIONS}_the_reference[tanh-float32]", f"{COMBINATIONS}_the_reference[lstm-float32]"
+
+_LENGTHS = (
+    Mutant(
+        "lengths are ignored from the second span of a long inference",
+        "rnnkit/_cpu_infer.py",
+        "0, count) if steps.padded else None",
+        "0, count) if first == 0 else None",
+        (f"{BITS}a_long_inference_knows_the_lengths_in_every_chunk[tanh]",),
+    ),
+    Mutant(
+        "padding of y is not cleared in inference",
+        "rnnkit/_cpu_infer.py",
+        "        clear_padding(hidden, steps, 1)\n",
+        "",
+        SOILED,
+    ),
+    Mutant(
+        "padding of the workspace's cells is not cleared",
+        "rnnkit/_cpu.py",
+        'startswith(("hidden", "cell"))',
+        'startswith("hidden")',
+        (f"{WORKSPACE}other_lengths_fit[lstm-lengths1]",),
+    ),
+    Mutant(
+        "padding of the workspace's hidden states is not cleared",
+        "rnnkit/_cpu.py",
+        'startswith(("hidden", "cell"))',
+        'startswith("cell")',
+        (f"{WORKSPACE}other_lengths_fit[lstm-lengths1]",),
+    ),
+    Mutant(
+        "padding of dx is not cleared",
+        "rnnkit/_cpu_backward.py",
+        "(np.zeros if steps.padded else np.empty)",
+        "np.empty",
+        SOILED,
+    ),
+    Mutant(
+        "the reverse direction starts at the end of the batch",
+        "rnnkit/steps.py",
+        "t + 1 < lengths[batch]",
+        "t + 1 < seq_len",
+        (TANH,),
+    ),
+)
+_DROPOUT = (
+    Mutant(
+        "a layer's mask is another's, shifted",
+        "rnnkit/_cpu.py",
+        "counter=[0, 0, 0, layer]",
+        "counter=[layer, 0, 0, 0]",
+        (f"{MASKS}[7-0.1-5-False-float32]",),
+    ),
+    Mutant(
+        "the seed has 32 bits",
+        "rnnkit/_cpu.py",
+        "key=workspace.seed",
+        "key=workspace.seed % 2**32",
+        (f"{MASKS}[1099511627779-0.5-5-False-float32]",),
+    ),
+    Mutant(
+        "the last column of wide rows is never dropped",
+        "kernels/dropout.py",
+        "factor = scale if keep[j] else zero",
+        "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero",
+        (f"{MASKS}[0-0.5-70-True-float32]",),
+    ),
+    Mutant(
+        "what is kept is not scaled",
+        "rnnkit/_cpu_run.py",
+        "1 / (1 - desc.dropout)",
+        "1",
+        (f"{BITS}dropout_scales_what_it_keeps[tanh]",),
+    ),
+    Mutant(
+        "the gradient passes through what was dropped",
+        "rnnkit/_cpu_backward.py",
+        "if layer and desc.dropout > 0:",
+        "if False:",
+        (f"{BACKWARD}gradients_with_dropout[tanh-0.25]",),
+    ),
+)
+_MEMORY = (
+    Mutant(
+        "a workspace's memory of another dtype is used again",
+        "rnnkit/workspace.py",
+        " and array.dtype == dtype",
+        "",
+        (f"{WORKSPACE}another_dtype_gets_its_own_memory",),
+    ),
+    Mutant(
+        "a stale workspace is taken",
+        "rnnkit/workspace.py",
+        "if workspace.generation != workspace.memory.generation:",
+        "if False:",
+        (f"{WORKSPACE}a_stale_workspace_is_refused",),
+    ),
+    Mutant(
+        "a foreign workspace is taken",
+        "rnnkit/workspace.py",
+        "if desc is not None and desc != workspace.desc:",
+        "if False:",
+        (f"{WORKSPACE}a_foreign_workspace_is_refused",),
+    ),
+    Mutant(
+        "an input in the memory that is used again is taken",
+        "rnnkit/engine.py",
+        "if workspace.memory.holds(x):",
+        "if False:",
+        (f"{WORKSPACE}an_input_in_the_memory_that_is_used_again_is_refused",),
+    ),
+    Mutant(
+        "a gradient that overlaps the weights is taken",
+        "rnnkit/checks.py",
+        "library_of(w).may_share_memory(dw, w)",
+        "dw is w",
+        (f"{CHECKS}a_gradient_in_the_memory_of_the_weights_is_refused",),
+    ),
+    Mutant(
+        "misaligned arrays reach the kernels",
+        "rnnkit/_cpu_layer.py",
+        'requirements=["C", "A"]',
+        'requirements=["C"]',
+        (f"{ALGEBRA}any_memory_order[misaligned-float32-tanh]",),
+    ),
+    Mutant(
+        "strided arrays reach the kernels",
+        "rnnkit/_cpu_layer.py",
+        "if array.flags.carray:",
+        "if array.flags.writeable:",
+        (f"{ALGEBRA}any_memory_order[strided-float32-tanh]",),
+    ),
+    Mutant(
+        "dw that is given is left as it was",
+        "rnnkit/_cpu_backward.py",
+        " if dw is None else dw",
+        "",
+        (f"{BACKWARD}dw_is_added_into[tanh-float32]",),
+    ),
+    Mutant(
+        "initial hidden states are ignored",
+        "rnnkit/_cpu_run.py",
+        "0 if states.hx is None else states.hx[layer.index]",
+        "0",
+        (TANH,),
+    ),
+)
+_ABREAST = (
+    Mutant(
+        "the upper of two layers does not wait for the last step",
+        "kernels/loop.py",
+        "follow(whole_sync, last)",
+        "follow(whole_sync, last - 1)",
+        WAIT_FORWARD,
+    ),
+    Mutant(
+        "the lower of two layers says that it is further than it is",
+        "kernels/loop.py",
+        "report(whole_sync, last)",
+        "report(whole_sync, last + 1)",
+        WAIT_FORWARD,
+    ),
+    Mutant(
+        "one thread says that its layer is done before the others are",
+        "kernels/loop.py",
+        "        if by_rows:\n            meet(sync, members)\n        if leads",
+        "        if leads",
+        WAIT_FORWARD,
+    ),
+    Mutant(
+        "backward, the lower of two layers does not wait for the last step",
+        "kernels/loop_gradient.py",
+        "follow(whole_sync, done + now)",
+        "follow(whole_sync, done + now - 1)",
+        WAIT_BACKWARD,
+    ),
+    Mutant(
+        "backward, the upper of two layers says that it is further than it is",
+        "kernels/loop_gradient.py",
+        "report(whole_sync, done + now)",
+        "report(whole_sync, done + now + 1)",
+        WAIT_BACKWARD,
+    ),
+    Mutant(
+        "backward, one thread says that its layer is done before the others are",
+        "kernels/loop_gradient.py",
+        "            if leads:\n                meet(sync, members)\n",
+        "            if leads:\n",
+        WAIT_BACKWARD,
+    ),
+    Mutant(
+        "two layers never run abreast",
+        "rnnkit/_cpu_sharing.py",
+        "0, True, span)",
+        "0, False, span)",
+        (f"{BITS}layers_abreast_change_no_bit[tanh-5-None-2-2]",),
+    ),
+)
+_THREADS = (
+    Mutant(
+        "no work is ever shared",
+        "kernels/team.py",
+        "if work > _SMALL_WORK or team.is_awake():",
+        "if work > 10**18:",
+        (f"{BITS}the_number_of_threads_changes_no_bit[tanh-9-None-2]",),
+    ),
+    Mutant(
+        "two directions never have threads of their own",
+        "kernels/sharing.py",
+        "if not apart or members % tasks > 0:",
+        "if True:",
+        (f"{BITS}the_number_of_threads_changes_no_bit[tanh-9-None-2]",),
+    ),
+    Mutant(
+        "rows of the batch are never shared",
+        "kernels/loop.py",
+        "return members > 1 and bounds.size == members + 1",
+        "return False",
+        (f"{BITS}the_number_of_threads_changes_no_bit[tanh-12-None-3]",),
+    ),
+    Mutant(
+        "no pieces are ever dealt out",
+        "rnnkit/_cpu_sharing.py",
+        "Sharing(arange(0), piece_of(itemsize), False, 1)",
+        "Sharing(arange(0), 0, False, 1)",
+        (f"{BITS}whoever_does_a_piece_changes_no_bit[tanh-None-2]",),
+    ),
+    Mutant(
+        "a piece is two members'",
+        "kernels/sharing.py",
+        "return taken == number and exchange(sync, place, before, none + number + 1)",
+        "return taken <= number",
+        (f"{TEAM}every_piece_is_one_members",),
+    ),
+    Mutant(
+        "a meeting ends before the last member is there",
+        "kernels/barrier.py",
+        "(ticket // members + 1) * members",
+        "ticket // members * members + 1",
+        (f"{TEAM}independent_tasks_have_crews_that_meet_by_themselves",),
+    ),
+)
+_MATHEMATICS = (
+    Mutant(
+        "two gates are swapped",
+        "kernels/lstm.py",
+        "i, f, g, o = sigmoid(i_gate[j]), sigmoid(f_gate[j])",
+        "i, f, g, o = sigmoid(f_gate[j]), sigmoid(i_gate[j])",
+        (LSTM,),
+    ),
+    Mutant(
+        "the reverse direction runs forward",
+        "kernels/loop.py",
+        "t = low + high - 1 - index if reverse else index",
+        "t = index",
+        (TANH,),
+    ),
+    Mutant(
+        "only one of two biases is added",
+        "kernels/products.py",
+        "bias[p.first + i] += w[",
+        "bias[p.first + i] = w[",
+        (TANH,),
+    ),
+    Mutant(
+        "a deep product begins anew in each block",
+        "kernels/gemm.py",
+        "start = fresh and begin == 0",
+        "start = fresh",
+        (f"{KERNELS}a_product_of_any_depth[1030-float32]",),
+    ),
+    Mutant(
+        "tanh is the quotient too near to 0",
+        "kernels/activations.py",
+        "_NEAR = 0.26",
+        "_NEAR = 0.05",
+        (f"{KERNELS}activations_are_accurate",),
+    ),
+    Mutant(
+        "a gradient is wrong by a thousandth",
+        "kernels/lstm.py",
+        "dc[j] = draw * f",
+        "dc[j] = draw * f * gates.dtype.type(1.001)",
+        (f"{GRADIENTS}[lstm]",),
+    ),
+    Mutant(
+        "the gradient passes a bound of the clip",
+        "kernels/lstm.py",
+        "zero if c_after[j] <= cell.low or",
+        "zero if c_after[j] < cell.low or",
+        (f"{BACKWARD}the_gradient_stops_where_the_cell_is_clipped",),
+    ),
+    Mutant(
+        "the reset gate is left out of its product's gradient",
+        "kernels/gru.py",
+        "drecurrent[j] = dn * r",
+        "drecurrent[j] = dn",
+        (f"{GRADIENTS}[gru]",),
+    ),
+)
+_VECTORS = (
+    Mutant(
+        "divisions are checked",
+        "kernels/jit.py",
+        '"error_model": "numpy"',
+        '"error_model": "python"',
+        (f"{GATES}[lstm-activate-float32]",),
+    ),
+    Mutant(
+        "indices are checked",
+        "kernels/jit.py",
+        '"boundscheck": False',
+        '"boundscheck": True',
+        (f"{GATES}[gru-differentiate-float64]",),
+    ),
+    Mutant(
+        "a gate loop has an index with an offset",
+        "kernels/lstm.py",
+        "h[j] = o_gate[j] * tanh(c_after[j])",
+        "target[hidden_after + first + j] = o_gate[j] * tanh(c_after[j])",
+        (f"{GATES}[lstm-activate-float32]",),
+    ),
+    Mutant(
+        "a gradient's loop has an index with an offset",
+        "kernels/lstm.py",
+        "dc[j] = draw * f",
+        "dcells[dc_at + first + j] = draw * f",
+        (f"{GATES}[lstm-differentiate-float64]",),
+    ),
+    Mutant(
+        "a tile has more sums than registers",
+        "kernels/tile.py",
+        "(REGISTERS - vectors - 1) // vectors",
+        "(REGISTERS + REGISTERS) // vectors",
+        (f"{VECTORIZATION}tiles_stay_in_whole_registers",),
+    ),
+    Mutant(
+        "tiles work on half a register",
+        "kernels/tile.py",
+        "self.lanes = VECTOR_BYTES * 8 // bits",
+        "self.lanes = VECTOR_BYTES * 4 // bits",
+        (f"{VECTORIZATION}tiles_stay_in_whole_registers[float32-4]",),
+    ),
+)
+
+MUTANTS = (*_LENGTHS, *_DROPOUT, *_MEMORY, *_ABREAST, *_THREADS, *_MATHEMATICS, *_VECTORS)
