@@ -1,5 +1,7 @@
 """Equal calls give equal bits, every way of running forward gives the same, and dropout is what its seed says."""
 
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -209,6 +211,51 @@ def test_a_layer_waits_for_every_step_that_it_needs(monkeypatch, calls, cell, ba
     problem = Problem(**CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {}), **sizes)
     passes = assert_threads_change_no_bit(monkeypatch, problem.twin(dtype="float32"), size, calls)
     assert {call.progress for call in passes} == {problem.seq_len}
+
+
+def until(condition):
+    deadline = time.monotonic() + 600  # seconds: only a hang takes that long
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+@pytest.mark.parametrize(("name", "meetings"), [("forward", 1), ("backward", 2)])
+def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name, meetings):
+    """To the layer behind, by one of two threads that share the rows of a step.
+
+    One runs; the test plays the other, which comes to the meetings before the end of the first step, and then is late.
+    """
+    monkeypatch.setattr(team, "wanted_size", lambda: 4)
+    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_ROWS", (1, 1, 1.0))
+    run, received = team.run, {}
+
+    def watched(kernel, kind, work, *arguments):
+        received[kernel.__name__] = kernel, kind, arguments
+        run(kernel, kind, work, *arguments)
+
+    monkeypatch.setattr(team, "run", watched)
+    problem = Problem(mode="rnn_tanh", num_layers=2, batch_size=16, dtype="float32")
+    problem.backward(problem.forward().workspace)
+    kernel, kind, arguments = received[name]
+    sync = np.zeros(barrier.sync_size(4), np.int64)
+    sync[[barrier.NUMBER, barrier.PATIENCE]] = 1, 1 << 40
+    whole, crew = barrier.ARRIVED, barrier.ARRIVED + sync.size // barrier.CREWS
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(team._code[kernel, kind], *arguments, 0, 4, sync)
+        until(lambda: sync[barrier.DOOR] > 0)
+        sync[barrier.DOOR] += 3
+        for number in range(meetings):
+            until(lambda number=number: sync[crew] == 2 * number + 1)
+            sync[crew] += 1
+        until(lambda: sync[crew] == 2 * meetings + 1)
+        reported = int(sync[barrier.PROGRESS])
+        while not running.done():  # from here on nobody is late
+            for place, members in ((crew, 2), (whole, 4)):
+                if sync[place] % members == 1:  # the first member waits for the others, and changes nothing meanwhile
+                    sync[place] += members - 1
+    assert running.result() is None
+    assert (reported, sync[barrier.PROGRESS]) == (0, problem.seq_len)
 
 
 @pytest.mark.parametrize("cell", CELLS)

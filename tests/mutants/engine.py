@@ -8,6 +8,7 @@ KERNELS, TEAM = "tests/test_kernels.py::test_", "tests/test_team.py::test_"
 VECTORIZATION, WORKSPACE = "tests/test_vectorization.py::test_", "tests/test_workspace.py::test_"
 
 WAITS = f"{BITS}a_layer_waits_for_every_step_that_it_needs"
+REPORTS = f"{BITS}a_step_is_reported_when_every_thread_is_done_with_it"
 WAIT_FORWARD = (f"{WAITS}[tanh-16-2-500]", f"{WAITS}[tanh-16-4-500]", f"{WAITS}[tanh-5-4-500]")
 WAIT_BACKWARD = (f"{WAITS}[tanh-16-2-1]", f"{WAITS}[tanh-16-4-1]", f"{WAITS}[tanh-5-4-1]")
 SOILED = (f"{FORWARD}all_memory_is_written_before_it_is_read[tanh-float32-nan]",)
@@ -144,7 +145,7 @@ _MEMORY = (
         "rnnkit/_cpu_layer.py",
         "if array.flags.carray:",
         "if array.flags.writeable:",
-        (f"{ALGEBRA}any_memory_order[strided-float32-tanh]",),
+        (f"{ALGEBRA}steps_in_any_memory_order[strided-float32-tanh]",),
     ),
     Mutant(
         "dw that is given is left as it was",
@@ -181,7 +182,7 @@ _ABREAST = (
         "kernels/loop.py",
         "        if by_rows:\n            meet(sync, members)\n        if leads",
         "        if leads",
-        WAIT_FORWARD,
+        (f"{REPORTS}[forward-1]",),
     ),
     Mutant(
         "backward, the lower of two layers does not wait for the last step",
@@ -202,7 +203,7 @@ _ABREAST = (
         "kernels/loop_gradient.py",
         "            if leads:\n                meet(sync, members)\n",
         "            if leads:\n",
-        WAIT_BACKWARD,
+        (f"{REPORTS}[backward-2]",),
     ),
     Mutant(
         "two layers never run abreast",
