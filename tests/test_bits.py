@@ -143,7 +143,7 @@ def assert_apart(call, size):
 
 
 def by_units(meetings, problem):
-    """Threads that share the units of a step meet in every one, those that have rows of their own a few times a call."""
+    """Threads that share the units of a step meet in every one, those with rows of their own a few times a call."""
     return meetings >= problem.seq_len
 
 

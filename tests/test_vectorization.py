@@ -57,7 +57,7 @@ def compiled(function, *arguments, **options):
 
 
 def instructions(text, operation):
-    """How many of an operation there are by bytes of the registers that are worked on whole; 0 is on a single number."""
+    """How many of an operation there are, by bytes of the register that is worked on whole; 0 is a single number."""
     found = Counter()
     x86 = rf"^\s+(?:{OPERATIONS[operation]})([ps])[sd]\s+(.*)$"
     for kind, operands in re.findall(x86, text, re.M):
@@ -122,11 +122,12 @@ def _quotients_behind(x, y, at):
         x[at + i] = x[at + i] / y[at + i]
 
 
-@pytest.mark.parametrize("plant", [(_quotients, {"error_model": "python"}), (_quotients_behind, {})], ids=["check", "offset"])
+@pytest.mark.parametrize(
+    ("function", "options"), [(_quotients, {"error_model": "python"}), (_quotients_behind, {})], ids=["check", "offset"]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_loop_that_is_not_vectorized_is_noticed(dtype, plant):
+def test_a_loop_that_is_not_vectorized_is_noticed(dtype, function, options):
     """For the check of each division, or since an index with an offset may be one of Python's negative ones."""
-    function, options = plant
     x = np.ones(8, dtype)
     assert_vectorized(compiled(_quotients, x, x, 0), {"divide": 1})
     with pytest.raises(AssertionError, match="divide: 1 in the equations"):
