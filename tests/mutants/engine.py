@@ -250,11 +250,11 @@ _THREADS = (
         (f"{TEAM}every_piece_is_one_members",),
     ),
     Mutant(
-        "a meeting ends before the last member is there",
-        "kernels/barrier.py",
-        "(ticket // members + 1) * members",
-        "ticket // members * members + 1",
-        (f"{TEAM}independent_tasks_have_crews_that_meet_by_themselves",),
+        "threads that share the units of a step do not meet behind it",
+        "kernels/loop.py",
+        "            meet(sync, crew)\n",
+        "",
+        (f"{BITS}the_number_of_threads_changes_no_bit[tanh-5-lengths2-3]",),
     ),
 )
 _MATHEMATICS = (
