@@ -78,6 +78,8 @@ def assert_vectorized(text, wanted):
         found = instructions(text, operation)
         widest = max((found[width] for width in found if width), default=0)
         assert widest >= count, f"{operation}: {count} in the equations, by bytes of the register {dict(found)}"
+    scattered = re.findall(r"^\s+v?p?(?:gather|scatter)\w*", text, re.M)
+    assert not scattered, f"{len(scattered)} instructions collect or scatter numbers that could stand side by side"
 
 
 def arguments_of(method, cell, dtype):

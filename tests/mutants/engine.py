@@ -324,13 +324,6 @@ _VECTORS = (
         (f"{GATES}[lstm-activate-float32]",),
     ),
     Mutant(
-        "indices are checked",
-        "kernels/jit.py",
-        '"boundscheck": False',
-        '"boundscheck": True',
-        (f"{GATES}[gru-differentiate-float64]",),
-    ),
-    Mutant(
         "a gate loop has an index with an offset",
         "kernels/lstm.py",
         "h[j] = o_gate[j] * tanh(c_after[j])",
