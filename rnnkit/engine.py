@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from importlib import import_module
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -50,20 +50,18 @@ def backend(function: str, desc: RNNDescriptor, array: Any) -> ModuleType:
             expected = f"be {' or '.join(HOST_DTYPES)} on NumPy arrays"
             cure = "half precision runs on a GPU: move the arrays with cupy.asarray"
             raise TypeError(message(function, "desc.dtype", expected, desc.dtype, cure))
-        return _imported("_cpu")
-    gpu = _imported("_gpu")
-    gpu.check(function, desc)
-    return gpu
+        return _cpu_engine()
+    with forking.importing:
+        from rnnkit import _gpu
+    _gpu.check(function, desc)
+    return _gpu
 
 
-def _imported(name: str) -> ModuleType:
-    if name not in _backends:
-        with forking.importing:
-            _backends[name] = import_module(f"rnnkit.{name}")
-    return _backends[name]
-
-
-_backends: dict[str, ModuleType] = {}
+@cache
+def _cpu_engine() -> ModuleType:
+    with forking.importing:
+        from rnnkit import _cpu
+    return _cpu
 
 
 def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any, like: Any = None) -> Steps:
