@@ -67,21 +67,23 @@ class _Gradient:
         steps, itemsize, layer = self.steps, w.itemsize, group[0]
         sharing, is_stack = sharing_of(group, steps, itemsize), stacked(group)
         chunk = max(1, gemm.depth_block(itemsize) // max(steps.batch_size, 1))
-        runs = kept_runs(self.desc, self.workspace, group)
-        flows = []
+        runs, spans, flows = kept_runs(self.desc, self.workspace, group), calls(group, steps, chunk), []
         for number, run in enumerate(reversed(runs) if is_stack else runs):
             held = min(chunk, steps.seq_len) * steps.batch_size
-            flows.append(self._flow(run, number if sharing.apart else 0, dy, held))
+            # Strands that are not apart work in one room, after another; but packed weights are there for all calls.
+            flows.append(self._flow(run, number if sharing.apart or len(spans) > 1 else 0, dy, held))
             if is_stack:
                 dy = flows[-1].dx
         zeros, columns = np.zeros(max(layer.sizes), w.dtype), row_numbers(layer.gradient_columns)
-        for first, last in calls(group, steps, chunk):  # counted from the end
-            parts = [flow.run.part(steps, steps.seq_len - last, steps.seq_len - first) for flow in flows]
-            strands = [flow.strand(part, self.steps) for flow, part in zip(flows, parts, strict=True)]
+        for first, last in spans:  # counted from the end
+            strands, work = [], 0
+            for flow in flows:
+                part = flow.run.part(steps, steps.seq_len - last, steps.seq_len - first)
+                strands.append(flow.strand(part, steps))
+                work += 2 * flow.run.layer.work * part.count
             team.run(
-                loop_gradient.backward, layer.kind, 2 * sum(flow.work(part) for flow, part in zip(flows, parts, strict=True)),
-                layer.cell, filled(strands, layer), len(strands), is_stack, *sharing, chunk, steps.batch_size, first == 0,
-                w, dw, zeros, columns
+                loop_gradient.backward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), is_stack,
+                *sharing, chunk, steps.batch_size, first == 0, w, dw, zeros, columns
             )
         if len(flows) == 2 and not is_stack:
             _add(flows[0].dx, flows[1].dx, steps, layer)
@@ -98,7 +100,7 @@ class _Gradient:
         return Grid(dx.reshape(-1), 0, width)
 
     def _flow(self, run: Run, room: int, dy: Grid, held: int) -> _Flow:
-        """What flows back through a pseudo-layer; those that are not apart work in one room, after another."""
+        """What flows back through a pseudo-layer."""
         layer, desc, batch = run.layer, self.desc, self.steps.batch_size
         sizes, width, index = layer.sizes, layer.gradient_columns, layer.index
 
@@ -130,10 +132,6 @@ class _Flow(NamedTuple):
     cells: Grid
     room: np.ndarray
     places: np.ndarray
-
-    def work(self, part: Part) -> int:
-        """Multiply-adds of a part, without those of the weights' gradients."""
-        return self.run.layer.work * part.count
 
     def strand(self, part: Part, steps: Steps) -> loop_gradient.StrandBack:
         """A part of the steps, for a kernel."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,7 +140,7 @@ def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sh
             states.cy[run.layer.index] = run.cells[final_cells]
 
 
-def calls(group: Sequence[Layer], steps: Steps, chunk: int) -> Iterable[tuple[int, int]]:
+def calls(group: Sequence[Layer], steps: Steps, chunk: int) -> Sequence[tuple[int, int]]:
     """[first, last) of the steps, in the order in which they are worked on, of each call of a kernel.
 
     Between two calls Python runs what is to be run on a signal: an interrupt need not wait for the last step.
@@ -148,7 +148,7 @@ def calls(group: Sequence[Layer], steps: Steps, chunk: int) -> Iterable[tuple[in
     total, count = steps.seq_len, steps_of_call(group, steps.batch_size, chunk)
     if total <= count:
         return ((0, total),)
-    return ((first, min(first + count, total)) for first in range(0, total, count))
+    return [(first, min(first + count, total)) for first in range(0, total, count)]
 
 
 def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:

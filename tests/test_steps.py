@@ -12,6 +12,7 @@ import rnnkit
 from rnnkit import _cpu_sharing, steps
 from rnnkit._cpu_layer import groups_of
 from rnnkit._cpu_sharing import steps_of_call
+from rnnkit.kernels import team
 from rnnkit.steps import Rows, Steps, steps_of
 
 
@@ -59,21 +60,43 @@ def many_calls(monkeypatch):
 BATCHES = [(3, 700, None), (1030, 3, None), (3, 700, (700, 0, 350)), (5, 450, (450, 449, 0, 1, 230))]
 
 
-@pytest.mark.parametrize("layers", [dict(num_layers=3), dict(num_layers=2, bidirectional=True)])
+LAYERS = [dict(num_layers=3, dropout=0.5), dict(num_layers=4), dict(num_layers=2, bidirectional=True)]
+
+
+def run_everything(problem):
+    result = problem.forward()
+    return result, problem.backward(result.workspace), problem.infer()
+
+
+def assert_same_runs(found, expected):
+    for one, other, names in zip(found, expected, (OUTPUTS, GRADIENTS, OUTPUTS), strict=True):
+        assert_same_results(one, other, names)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize(("batch_size", "seq_len", "lengths"), BATCHES)
 @pytest.mark.parametrize("cell", CELLS)
 def test_several_calls_of_a_kernel_give_the_bits_of_one(request, cell, batch_size, seq_len, lengths, layers):
-    sizes = dict(batch_size=batch_size, seq_len=seq_len, lengths=lengths, dtype="float32", dropout=0.5)
-    problem = Problem(**CELLS[cell], **sizes, **layers)
-
-    def run():
-        result = problem.forward()
-        return result, problem.backward(result.workspace), problem.infer()
-
-    expected = run()
+    problem = Problem(
+        **CELLS[cell], **layers, batch_size=batch_size, seq_len=seq_len, lengths=lengths, dtype="float32"
+    )
+    expected = run_everything(problem)
     request.getfixturevalue("many_calls")
-    for found, wanted, names in zip(run(), expected, (OUTPUTS, GRADIENTS, OUTPUTS), strict=True):
-        assert_same_results(found, wanted, names)
+    assert_same_runs(run_everything(problem), expected)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("cell", CELLS)
+def test_so_do_layers_whose_units_are_dealt_out(request, monkeypatch, cell, directions):
+    """Both layers, or directions, then run one after the other in each call, with all threads."""
+    monkeypatch.setattr(team, "wanted_size", lambda: 2)
+    for constant, value in (("_PIECE", 16), ("_PIECE_WORK", 0), ("_CACHED_BYTES", -1)):
+        monkeypatch.setattr(_cpu_sharing, constant, value)
+    sizes = dict(input_size=9, hidden_size=33, batch_size=5, seq_len=450, dtype="float32")
+    problem = Problem(**CELLS[cell], **sizes, num_layers=2, bidirectional=directions == 2)
+    expected = run_everything(problem)
+    request.getfixturevalue("many_calls")
+    assert_same_runs(run_everything(problem), expected)
 
 
 @pytest.mark.parametrize("mode", ["rnn_tanh", "lstm"])
