@@ -8,6 +8,7 @@ import os
 import numba
 import numpy as np
 import pytest
+from gpu import has_gpu
 from hypothesis import HealthCheck, settings
 from numba._dispatcher import compute_fingerprint
 
@@ -32,14 +33,6 @@ def standin():
 
     with standin_gpu() as found:
         yield found
-
-
-def has_gpu():
-    try:
-        import cupy
-    except ImportError:
-        return False
-    return cupy.cuda.is_available()
 
 
 @pytest.fixture(params=["stand-in", pytest.param("device", marks=pytest.mark.gpu)])

@@ -15,6 +15,14 @@ CELLS = {name: {**cell, "cell_clip": BOUNDS} if "cell_clip" in cell else cell fo
 LENGTHS = {"full": None, "sorted": (4, 3, 3), "unsorted": (2, 4, 3), "empty": (2, 0, 4), "all-empty": (0, 0, 0)}
 
 
+def has_gpu():
+    try:
+        import cupy
+    except ImportError:
+        return False
+    return cupy.cuda.is_available()
+
+
 def inside(problem):
     """The problem with initial cells within its clip: cuDNN clips them too."""
     if problem.cell_clip is not None and problem.cx is not None:

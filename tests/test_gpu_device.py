@@ -7,8 +7,7 @@ import threading
 import gpu as on_gpu
 import numpy as np
 import pytest
-from conftest import has_gpu
-from gpu import assert_as_on_the_host, moved
+from gpu import assert_as_on_the_host, has_gpu, moved
 from problems import Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_close_on_gpu, assert_gradient_close_on_gpu, assert_same_results
 
