@@ -57,7 +57,8 @@ class _Team:
             self.wake()
             kernel(*arguments, 0, 1 + len(self.helpers), self.sync)
         finally:
-            self.sync[DOOR] = closed  # also if it never opened; one step, which no signal's handler interrupts
+            if self.sync[DOOR] < closed:  # it never opened; nothing is called here that a signal's handler may interrupt
+                self.sync[DOOR] = closed
 
     def is_awake(self):
         """Whether no helper sleeps; those that do are woken if calls follow each other closely, for the next call."""
