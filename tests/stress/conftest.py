@@ -4,37 +4,15 @@
 """
 
 import os
-import time
 from collections import Counter
 
-import numpy as np
 import pytest
+from child import run_child
+from clock import Trial
+from warm import compile_every_kernel
 
 _TALLY = pytest.StashKey[Counter]()
 _SHARES = pytest.StashKey[float]()
-
-
-class Trial:
-    """The time of one test, its random numbers, and the count of what it tried."""
-
-    def __init__(self, tally, seconds, seed):
-        self._tally, self._end = tally, time.monotonic() + seconds
-        self.seed, self.rng = seed, np.random.default_rng(seed)
-
-    @property
-    def seconds_left(self):
-        return max(self._end - time.monotonic(), 0.0)
-
-    def rounds(self):
-        """Number the rounds of a test from 0 until its time is spent, at least one."""
-        number = 0
-        while number == 0 or self.seconds_left > 0:
-            yield number
-            number += 1
-
-    def count(self, **tried):
-        """Add to what is printed at the end: calls, threads, forks, inputs, bytes, ..."""
-        self._tally.update(tried)
 
 
 def pytest_configure(config):
@@ -58,8 +36,14 @@ def _share(item):
     return marker.args[0] if marker else 1
 
 
+@pytest.fixture(scope="session")
+def warm(request):
+    """Every kernel is in the cache before the first test's time begins: children load, and need not compile."""
+    run_child(Trial(Counter(), 0, 0), compile_every_kernel, limit=3600)
+
+
 @pytest.fixture
-def trial(request):
+def trial(request, warm):
     """The test's share of the minutes; a failure says the seed, `--stress-seed` repeats it."""
     config = request.config
     seconds = 60 * config.getoption("--stress-minutes") * _share(request.node) / config.stash[_SHARES]

@@ -1,0 +1,28 @@
+"""The time of one stress test, its random numbers, and the count of what it tried."""
+
+import time
+
+import numpy as np
+
+
+class Trial:
+    """What a test, or a process that it starts, works with: rounds until the time is spent, `rng`, and a tally."""
+
+    def __init__(self, tally, seconds, seed):
+        self.tally, self._end = tally, time.monotonic() + seconds
+        self.seed, self.rng = seed, np.random.default_rng(seed)
+
+    @property
+    def seconds_left(self):
+        return max(self._end - time.monotonic(), 0.0)
+
+    def rounds(self, most=None):
+        """Number the rounds from 0 until the time is spent, or until there were `most`; at least one."""
+        number = 0
+        while number == 0 or (self.seconds_left > 0 and number != most):
+            yield number
+            number += 1
+
+    def count(self, **tried):
+        """Add to what is printed at the end: calls, threads, forks, inputs, bytes, ..."""
+        self.tally.update(tried)
