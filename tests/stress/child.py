@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 LONGEST = 60.0  # seconds of work in one process, so that a long run starts many
 LIMIT = 600.0  # seconds on top of the work before a process counts as hung; loads and compiles on a busy machine fit
 _SHOWN = 6000  # characters of what a failed process wrote
+_NO_NEWS = ("-W", "ignore:the matrix subclass:PendingDeprecationWarning")  # which is an argument all the same
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -33,7 +34,7 @@ def run_child(trial, work, *, seconds=None, limit=LIMIT, environment=None, meanw
     seed = int(trial.rng.integers(2**32))
     seconds = min(trial.seconds_left, LONGEST) if seconds is None else seconds
     request = [work.__module__, work.__name__, seed, seconds, options]
-    command = [sys.executable, "-X", "faulthandler", "-W", "error", __file__, json.dumps(request)]
+    command = [sys.executable, "-X", "faulthandler", "-W", "error", *_NO_NEWS, __file__, json.dumps(request)]
     with tempfile.TemporaryFile("w+") as written, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, stdout=written, stderr=errors, env={**os.environ, **(environment or {})}, start_new_session=True

@@ -9,7 +9,9 @@ import ctypes
 import mmap
 from contextlib import contextmanager
 
+import numba
 import numpy as np
+from numba import types
 
 PAGE = mmap.PAGESIZE
 _PRIVATE_ANONYMOUS, _READ_WRITE, _NONE, _FAILED = 0x22, 3, 0, ctypes.c_void_p(-1).value
@@ -19,19 +21,26 @@ _FILL = 0xFF  # all bits set is a NaN in every float
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 _Malloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _Calloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 _Realloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_munmap = types.ExternalFunction("munmap", types.int32(types.intp, types.intp))
+
+
+@numba.cfunc(types.void(types.voidptr, types.intp, types.intp), cache=True)
+def _free(_, address, size):
+    """In machine code: NumPy also frees while an exception is on its way, where no Python code may run."""
+    if address:
+        between = -(-max(size, 1) // PAGE) * PAGE
+        _munmap(address // PAGE * PAGE - PAGE, between + 2 * PAGE)
 
 
 class _Handler(ctypes.Structure):
     _fields_ = [
         ("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("context", ctypes.c_void_p),
-        ("malloc", _Malloc), ("calloc", _Calloc), ("realloc", _Realloc), ("free", _Free),
+        ("malloc", _Malloc), ("calloc", _Calloc), ("realloc", _Realloc), ("free", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -39,7 +48,7 @@ class _Guard:
     """Allocates with a page without access before and behind; by turns at the front and at the end of what is between."""
 
     def __init__(self):
-        self.sizes, self.at_end, self.bytes = {}, True, 0
+        self.at_end, self.bytes, self.sizes = True, 0, {}
 
     def malloc(self, _, size):
         return self.allocate(size, _FILL)
@@ -57,26 +66,20 @@ class _Guard:
         if fill:
             ctypes.memset(start + PAGE, fill, between)
         address = start + PAGE + (between - size if self.at_end else 0)
-        self.sizes[address] = start, between + 2 * PAGE, size
-        self.bytes += size
+        self.bytes, self.sizes[address] = self.bytes + size, size
         return address
 
     def realloc(self, _, address, size):
         new = self.allocate(size, _FILL)
         if address and new:
-            ctypes.memmove(new, address, min(size, self.sizes[address][2]))
-            self.free(None, address, 0)
+            ctypes.memmove(new, address, min(size, self.sizes[address]))
+            _free.ctypes(None, address, self.sizes[address])
         return new
-
-    def free(self, _, address, size):
-        if address:
-            start, length, _ = self.sizes.pop(address)
-            _libc.munmap(start, length)
 
 
 guard = _Guard()
 _handler = _Handler(
-    b"guard pages", 1, None, _Malloc(guard.malloc), _Calloc(guard.calloc), _Realloc(guard.realloc), _Free(guard.free)
+    b"guard pages", 1, None, _Malloc(guard.malloc), _Calloc(guard.calloc), _Realloc(guard.realloc), _free.address
 )
 
 
@@ -110,7 +113,7 @@ def guard_pages():
 def _leave():
     """What still lives is not freed: no callback works while the interpreter ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))
-    _handler.free = ctypes.cast(_libc.abs, _Free)  # a function that does nothing with its arguments
+    _handler.free = ctypes.cast(_libc.abs, ctypes.c_void_p)  # a function that does nothing with its arguments
 
 
 def _bytes(count, at_end=True):
