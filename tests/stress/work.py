@@ -1,0 +1,73 @@
+"""Problems of several sizes with their right results: what threads, forks and interrupted calls are compared with."""
+
+import numpy as np
+import rnnkit
+from oracle import DTYPES, assert_same, random_problem, right
+from problems import CELLS, Problem
+
+# Small ones that one thread does alone, and ones whose work is shared by units, by rows, by layers and by directions.
+SHAPES = (
+    dict(hidden_size=5, seq_len=4, batch_size=3, num_layers=2, lengths=(4, 0, 2), dropout=0.5),
+    dict(hidden_size=64, input_size=33, seq_len=8, batch_size=20),
+    dict(hidden_size=48, input_size=17, seq_len=10, batch_size=6, bidirectional=True, num_layers=2),
+    dict(hidden_size=64, input_size=5, seq_len=10, batch_size=16, num_layers=2),
+    dict(hidden_size=160, input_size=64, seq_len=4, batch_size=2),
+)
+
+
+def shared_problems(rng, count):
+    """Two random cells in these shapes, each with results that were compared with the reference."""
+    cells, dtype = rng.choice(list(CELLS), 2), str(rng.choice(DTYPES))
+    problems = []
+    for number, shape in enumerate(rng.permutation(SHAPES)[:count]):
+        problems.append(Problem(**CELLS[cells[number % 2]], **shape, dtype=dtype, seed=int(rng.integers(2**32))))
+    return [(problem, right(problem)) for problem in problems]
+
+
+def small_problem(rng):
+    problem = random_problem(rng, steps=3, sizes=(1, 2, 5, 17), layers=2)
+    return problem, right(problem)
+
+
+class Caller:
+    """Calls of one problem, each of which checks the bits of its results; a plan is shared by all who call."""
+
+    def __init__(self, problem, expected):
+        self.problem, self.expected = problem, expected
+        self.plan = rnnkit.prepare(problem.desc, problem.w)
+
+    def infer(self):
+        assert_same(self.problem.infer(), self.expected.infer)
+
+    def plan_infer(self):
+        found = self.plan.infer(self.problem.x, self.problem.hx, self.problem.cx, lengths=self.problem.lengths)
+        assert_same(found, self.expected.infer)
+
+    def prepare(self):
+        plan = rnnkit.prepare(self.problem.desc, self.problem.w)
+        found = plan.infer(self.problem.x, self.problem.hx, self.problem.cx, lengths=self.problem.lengths)
+        assert_same(found, self.expected.infer)
+
+    def train(self, workspace=None):
+        result = self.problem.forward(workspace=workspace)
+        assert_same(rnnkit.Infer(*result[:3]), self.expected.forward)
+        assert_same(self.problem.backward(result.workspace), self.expected.backward)
+        return result.workspace
+
+    def step(self):
+        problem = self.problem
+        if problem.bidirectional or problem.lengths is not None:
+            return
+        hy, cy = problem.hx, problem.cx
+        for t in range(problem.seq_len):
+            y, hy, cy = self.plan.step(problem.x[t], hy, cy)
+            assert np.array_equal(y, self.expected.infer.y[t]), f"step {t} of {problem}"
+        assert_same(rnnkit.Infer(y, hy, cy), self.expected.infer, ("hy", "cy"))
+
+    def any(self, rng):
+        """One of the calls."""
+        (self.infer, self.plan_infer, self.prepare, self.train, self.step)[rng.integers(5)]()
+
+
+def callers(rng, count):
+    return [Caller(*one) for one in shared_problems(rng, count)]
