@@ -1,0 +1,228 @@
+"""Processes made in every way, at any moment: a child works, or raises; it never hangs and is never wrong."""
+
+import multiprocessing
+import os
+import shutil
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from child import run_child
+from forking import assert_works, fork, fork_while_modules_load
+from problems import Problem
+from rnnkit.kernels.jit import DIGEST
+from work import Caller, callers, small_problem
+
+COMPUTING = 4  # threads that call while the process forks
+
+
+@contextmanager
+def threads_that_go_on(function, count):
+    """Threads that call `function(rng)` again and again; what they raise is raised here."""
+    stop, errors = threading.Event(), []
+
+    def run(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            while not stop.is_set():
+                function(rng)
+        except BaseException as error:
+            errors.append(error)
+
+    running = [threading.Thread(target=run, args=(seed,)) for seed in range(count)]
+    for thread in running:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in running:
+            thread.join()
+    if errors:
+        raise errors[0]
+
+
+def fork_while_threads_compute(trial):
+    """Forked children call everything, threads of theirs too, while the parent's threads go on."""
+    known = callers(trial.rng, 3)
+    for caller in known:
+        caller.all()
+
+    def in_child():
+        rng = np.random.default_rng(os.getpid())
+        for caller in known:
+            caller.any(rng)
+        thread = threading.Thread(target=known[0].infer)
+        thread.start()
+        thread.join()
+
+    with threads_that_go_on(lambda rng: known[rng.integers(len(known))].any(rng), COMPUTING):
+        for _ in trial.rounds():
+            time.sleep(trial.rng.uniform(0, 0.01))
+            raised = assert_works([fork(in_child) for _ in range(3)])
+            assert raised == 0, "every kernel was loaded before the fork"
+            trial.count(forks=3)
+
+
+@pytest.mark.parametrize("size", ["1", "4"])
+def test_forks_while_threads_compute(trial, size):
+    for _ in trial.rounds():
+        run_child(trial, fork_while_threads_compute, environment={"NUMBA_NUM_THREADS": size})
+
+
+def fork_of_fork(trial):
+    """Children of children, each of which has called before it forks."""
+    known = callers(trial.rng, 2)
+
+    def generation(left):
+        for caller in known:
+            caller.train()
+        if left:
+            assert_works([fork(lambda: generation(left - 1))])
+            known[0].infer()
+
+    for _ in trial.rounds():
+        generation(3)
+        trial.count(forks=3)
+
+
+def test_forks_of_forks(trial):
+    for _ in trial.rounds():
+        run_child(trial, fork_of_fork, environment={"NUMBA_NUM_THREADS": "2"})
+
+
+def fork_while_kernels_load(trial):
+    """Threads make their first calls, and load kernels under Numba's lock; a child needs kernels that are not there."""
+    problems = [small_problem(trial.rng) for _ in range(1)]
+    others = [Problem(mode, dtype=dtype, num_layers=n) for mode in ("lstm", "gru") for dtype in ("float32", "float64")
+              for n in (1, 2)]  # fmt: skip
+
+    def in_child():
+        for problem, expected in problems:
+            Caller(problem, expected).infer()
+        wanted = others[os.getpid() % len(others)]
+        wanted.backward(wanted.forward().workspace)
+
+    def load(rng):
+        if others:
+            one = others[rng.integers(len(others))]
+            one.backward(one.forward().workspace)
+        user_compiles(rng)
+
+    with threads_that_go_on(load, 2):
+        for _ in trial.rounds():
+            time.sleep(trial.rng.uniform(0, 0.1))
+            raised = assert_works([fork(in_child) for _ in range(2)])
+            trial.count(forks=2, raised=raised)
+
+
+def user_compiles(rng):
+    """The user's own code takes the compiler's lock as well."""
+    constant = float(rng.random())
+    numba.njit(lambda x: x * constant)(1.0)
+
+
+def test_forks_while_kernels_load(trial):
+    for _ in trial.rounds():
+        run_child(trial, fork_while_kernels_load, seconds=min(trial.seconds_left, 10))
+
+
+def test_forks_while_modules_load(trial):
+    for _ in trial.rounds():
+        run_child(trial, fork_while_modules_load)
+
+
+def kernel_folder():
+    """Where the kernels of this run lie, by the rules of the README: the user's cache."""
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rnnkit" / DIGEST
+
+
+@pytest.fixture
+def cold_dropout(tmp_path):
+    """A cache in which only the kernel of dropout is missing: the one that compiles soonest."""
+    shutil.copytree(kernel_folder(), tmp_path / "rnnkit" / DIGEST, ignore=shutil.ignore_patterns("dropout.drop*"))
+    return tmp_path
+
+
+def fork_while_it_compiles(trial):
+    """A thread compiles a kernel of the engine, the children need that one."""
+    training = Problem("rnn_tanh", num_layers=2, dropout=0.5, seed=1)
+    plain = training.twin(dropout=0.0)
+    plain.backward(plain.forward().workspace)
+
+    def train():
+        training.backward(training.forward(seed=5).workspace)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    pids = []
+    while thread.is_alive() and len(pids) < 5:
+        time.sleep(trial.rng.uniform(0, 0.4))
+        pids.append(fork(train))
+    raised = assert_works(pids)
+    thread.join()
+    trial.count(forks=len(pids), raised=raised, compiled=1)
+
+
+def test_forks_while_a_kernel_compiles(trial, cold_dropout):
+    for number in trial.rounds():
+        folder = cold_dropout / str(number)
+        shutil.copytree(cold_dropout / "rnnkit", folder / "rnnkit")
+        run_child(trial, fork_while_it_compiles, environment={"NUMBA_CACHE_DIR": str(folder)})
+        shutil.rmtree(folder)
+
+
+def call_everything(seed):
+    """What a worker of a pool does; the problem and its right results are made there."""
+    rng = np.random.default_rng(seed)
+    caller = Caller(*small_problem(rng))
+    for call in (caller.infer, caller.plan_infer, caller.train, caller.step):
+        call()
+    return os.getpid()
+
+
+def pools(trial, method, ready):
+    """Pools of workers, made before or after the parent's first call."""
+    if ready:
+        call_everything(0)
+    context = multiprocessing.get_context(method)
+    for _ in trial.rounds():
+        with context.Pool(2) as pool:
+            workers = pool.map(call_everything, trial.rng.integers(2**32, size=6), chunksize=1)
+        assert os.getpid() not in workers
+        trial.count(forks=2, pool_calls=6)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_pools(trial, method, ready):
+    for _ in trial.rounds():
+        run_child(trial, pools, method=method, ready=ready, environment={"NUMBA_NUM_THREADS": "2"})
+
+
+def processes(trial, method):
+    """Single processes, several at once, which inherit a plan or get it sent as weights."""
+    context, known = multiprocessing.get_context(method), callers(trial.rng, 2)
+    for _ in trial.rounds():
+        targets = [known[0].infer, known[1].train] if method == "fork" else [call_everything] * 2
+        arguments = [()] * 2 if method == "fork" else [(int(seed),) for seed in trial.rng.integers(2**32, size=2)]
+        running = [context.Process(target=one, args=given) for one, given in zip(targets, arguments, strict=True)]
+        for one in running:
+            one.start()
+        for caller in known:
+            caller.infer()
+        for one in running:
+            one.join()
+        assert [one.exitcode for one in running] == [0, 0]
+        trial.count(forks=2)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_processes(trial, method):
+    for _ in trial.rounds():
+        run_child(trial, processes, method=method, environment={"NUMBA_NUM_THREADS": "2"})

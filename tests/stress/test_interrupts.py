@@ -1,0 +1,245 @@
+"""Exceptions from signal handlers, at any instruction: afterwards nothing is left taken and every result is right."""
+
+import os
+import signal
+import threading
+import time
+import tracemalloc
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rnnkit
+from child import run_child
+from oracle import assert_same
+from work import callers
+
+INTERRUPTS = 80  # a round: of 46,061 in one trial 447 hit where a lock was taken and not yet released
+PATIENCE = 20.0  # seconds
+SLACK = 1 << 16  # bytes that Python and NumPy use by the way
+
+
+class Interrupted(BaseException):
+    """What the handler raises, as KeyboardInterrupt is raised."""
+
+
+def interrupt(number, frame):
+    raise Interrupted
+
+
+@contextmanager
+def interrupted_after(seconds):
+    """Raise Interrupted from a signal's handler after these seconds, wherever the code is by then, or never."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def survives(call, seconds):
+    """Whether the call was interrupted; it raises nothing else."""
+    try:
+        with interrupted_after(seconds):
+            call()
+    except Interrupted:
+        return True
+    return False
+
+
+def without_interrupts(call, *arguments):
+    """The result of what may not be interrupted: one late signal may still be on its way."""
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    found = call(*arguments)
+    signal.signal(signal.SIGALRM, before)
+    return found
+
+
+def helpers_time():
+    """Seconds on the CPU of all threads but this one."""
+    own = threading.get_native_id()
+    tasks = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != own]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def assert_helpers_take_part():
+    """The team's other threads still work for a large call: nobody has left the team taken."""
+    if os.environ["NUMBA_NUM_THREADS"] == "1":
+        return
+    net, x = rnnkit.LSTM(64, 256, seed=0), np.ones((20, 32, 64), np.float32)
+    before, end = helpers_time(), time.monotonic() + PATIENCE
+    while helpers_time() - before < 0.01 and time.monotonic() < end:
+        net.infer(x)
+    assert helpers_time() - before >= 0.01, f"no helper has worked in {PATIENCE} s of large calls"
+
+
+def allocated_by(call):
+    """Bytes that NumPy allocates at most during a call, beside what is there."""
+    call()
+    tracemalloc.start()
+    call()
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found
+
+
+def assert_memory_is_used_again(old, new, what):
+    """The call on an old object allocates no more than the same on a new one, whose memory nobody has left taken."""
+    assert (found := allocated_by(old)) <= (wanted := allocated_by(new)) + SLACK, f"{what}: {found} bytes, not {wanted}"
+
+
+class Trained:
+    """A workspace that goes from one interrupted call to the next."""
+
+    def __init__(self, caller):
+        self.caller, self.problem = caller, caller.problem
+        self.workspace = self.problem.forward().workspace
+
+    def train(self):
+        self.workspace = self.problem.forward(workspace=self.workspace).workspace
+        self.problem.backward(self.workspace)
+
+    def assert_void_or_right(self):
+        """What an interrupted forward has left is refused, or gives the right gradients."""
+        try:
+            found = self.problem.backward(self.workspace)
+        except rnnkit.WorkspaceError:
+            self.workspace = self.problem.forward(workspace=self.workspace).workspace
+            found = self.problem.backward(self.workspace)
+        assert_same(found, self.caller.expected.backward)
+
+
+def interrupt_calls(trial):
+    """Interrupts at random moments of all calls, then everything is looked at."""
+    signal.signal(signal.SIGALRM, interrupt)
+    known = callers(trial.rng, 4)
+    for caller in known:
+        caller.all()
+    assert_helpers_take_part()
+    trained = [Trained(caller) for caller in known]
+    durations = [[_duration(call) for call in _calls(*pair)] for pair in zip(known, trained, strict=True)]
+    for _ in trial.rounds():
+        hits = 0
+        while hits < INTERRUPTS:
+            number = int(trial.rng.integers(len(known)))
+            calls = _calls(known[number], trained[number])
+            which = int(trial.rng.integers(len(calls)))
+            moment = 1e-6 + trial.rng.uniform(0, 1.2 * durations[number][which])
+            hits += survives(calls[which], moment)
+            if trial.rng.random() < 0.2:
+                without_interrupts(trained[number].assert_void_or_right)
+        trial.count(interrupts=hits)
+        for caller, one in zip(known, trained, strict=True):
+            without_interrupts(assert_unharmed, caller, one)
+        without_interrupts(assert_helpers_take_part)
+
+
+def _calls(caller, trained):
+    return [caller.problem.infer, caller.plan_infer, caller.prepare, caller.step, trained.train]
+
+
+def _duration(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def assert_unharmed(caller, trained):
+    """All results are right, and no memory stays lent."""
+    caller.all()
+    trained.assert_void_or_right()
+    problem, fresh = caller.problem, rnnkit.prepare(caller.problem.desc, caller.problem.w)
+    given = dict(x=problem.x, hx=problem.hx, cx=problem.cx, lengths=problem.lengths)
+    assert_memory_is_used_again(lambda: caller.plan.infer(**given), lambda: fresh.infer(**given), f"a plan of {problem}")
+    new = problem.forward().workspace
+    old = trained.workspace
+    assert_memory_is_used_again(
+        lambda: problem.backward(old), lambda: problem.backward(new), f"backward on a workspace of {problem}"
+    )
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("size", ["1", "2"])
+def test_interrupts_at_random_moments(trial, size):
+    for _ in trial.rounds():
+        run_child(trial, interrupt_calls, environment={"NUMBA_NUM_THREADS": size})
+
+
+def interrupt_beside_threads(trial):
+    """The main thread is interrupted while others call, too: their results stay right, their turns come."""
+    signal.signal(signal.SIGALRM, interrupt)
+    known, stop, errors = callers(trial.rng, 3), threading.Event(), []
+    for caller in known:
+        caller.all()
+
+    def go_on(seed):
+        rng = np.random.default_rng(seed)
+        while not stop.is_set() and not errors:
+            try:
+                known[rng.integers(len(known))].any(rng)
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=go_on, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in trial.rounds():
+        hits = 0
+        for _ in range(INTERRUPTS):
+            caller = known[trial.rng.integers(len(known))]
+            hits += survives(caller.problem.infer, trial.rng.uniform(1e-6, 0.02))
+            hits += survives(caller.plan_infer, trial.rng.uniform(1e-6, 0.02))
+        trial.count(interrupts=hits)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+    without_interrupts(assert_helpers_take_part)
+
+
+def test_interrupts_while_other_threads_call(trial):
+    for _ in trial.rounds():
+        run_child(trial, interrupt_beside_threads, environment={"NUMBA_NUM_THREADS": "2"})
+
+
+LONG = 3.0  # seconds that a call takes at least
+PART = 0.35  # of the rest of the call, within which an interrupt has to come out of it
+
+
+def long_calls(rng):
+    """Calls of infer, forward and backward that take seconds; the length is found by trying."""
+    net = rnnkit.LSTM(8, 700, seed=0)
+    x = rng.standard_normal((200, 4, 8), np.float32)
+    net.infer(x)
+    steps = int(200 * LONG / _duration(lambda: net.infer(x)))
+    x = np.resize(x, (steps, 4, 8))
+    workspace = net.forward(x).workspace
+    dhy = np.ones((1, 4, 700), np.float32)
+    return {
+        "infer": lambda: net.infer(x), "forward": lambda: net.forward(x),
+        "backward": lambda: net.backward(workspace, dhy=dhy),
+    }  # fmt: skip
+
+
+def interrupt_long_calls(trial):
+    """The time from a signal to its exception, in calls that would go on for seconds."""
+    raised = []
+
+    def handler(number, frame):
+        raised.append(time.perf_counter())
+        raise Interrupted
+
+    signal.signal(signal.SIGALRM, handler)
+    for name, call in long_calls(trial.rng).items():
+        whole = _duration(call)
+        begin, moment = time.perf_counter(), whole * trial.rng.uniform(0.05, 0.4)
+        assert survives(call, moment), f"{name} was over before it was interrupted"
+        late = raised[-1] - begin - moment
+        assert late <= PART * (whole - moment), f"{name} of {whole:.1f} s went on for {late:.1f} s after the signal"
+        trial.count(interrupts=1)
+
+
+def test_the_time_from_a_signal_to_its_exception(trial):
+    for _ in trial.rounds():
+        run_child(trial, interrupt_long_calls, environment={"NUMBA_NUM_THREADS": "2"})

@@ -1,0 +1,205 @@
+"""Resident memory stays flat, whatever changes from call to call; and what does not fit raises MemoryError."""
+
+import ctypes
+import gc
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rnnkit
+from child import run_child
+from oracle import assert_same, random_problem, right
+from problems import CELLS, Problem
+from warm import train_infer_and_step
+
+MB = 1 << 20
+_libc = ctypes.CDLL(None)
+
+
+def resident():
+    """Bytes of this process in memory, after what is free has gone back to the system."""
+    gc.collect()
+    _libc.malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def peak_of(call):
+    """Bytes by which the process grows at most during a call; its result is kept until then."""
+    before = resident()
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    result = call()
+    status = Path("/proc/self/status").read_text()
+    del result
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 - before
+
+
+def assert_flat(trial, step, most, bound, what, warm=0.1):
+    """Call `step(number)` up to `most` times; behind the first part of them, memory grows by no more than `bound`."""
+    begin, count = None, 0
+    first = max(int(most * warm), 20)
+    while count < 2 * first or (trial.seconds_left > 0 and count < most):
+        step(count)
+        count += 1
+        if count == first:
+            begin = resident()
+    grown = resident() - begin
+    assert grown <= bound, f"{grown / MB:.1f} MB more after {count - first} {what}"
+    return count
+
+
+def changing_shapes(trial):
+    """Training steps and inference whose shapes change all the time, on one workspace and one plan."""
+    net, rng = rnnkit.LSTM(5, 16, num_layers=2, bidirectional=True, seed=0), trial.rng
+    plan, kept = net.prepare(), [None]
+
+    def step(number):
+        T, N = int(rng.integers(0, 40)), int(rng.integers(1, 24))
+        x = np.ones((T, N, 5), np.float32)
+        lengths = rng.integers(0, T + 1, N) if number % 2 else None
+        result = net.forward(x, lengths=lengths, workspace=kept[0])
+        net.backward(result.workspace, dy=result.y)
+        kept[0] = result.workspace
+        plan.infer(x, lengths=lengths)
+
+    trial.count(steps=assert_flat(trial, step, 5000, 6 * MB, "steps of changing shapes"))
+
+
+def many_descriptors(trial):
+    """Every network is another one; what is kept of a descriptor is small."""
+    rng = trial.rng
+
+    def step(number):
+        hidden_size = 2 + number % 50
+        cell = CELLS[list(CELLS)[number % len(CELLS)]] | ({"input_size": 1 + number // 50 % 50})
+        train_infer_and_step(Problem(**cell, hidden_size=hidden_size, dtype="float32", dropout=float(rng.random()) / 2))
+
+    trial.count(descriptors=assert_flat(trial, step, 700, 24 * MB, "descriptors"))
+
+
+def many_plans(trial):
+    """Plans come and go: their packed weights, half a megabyte each, go with them."""
+    net, kept = rnnkit.GRU(128, 200, seed=0), []
+    x = np.ones((3, 2, 128), np.float32)
+
+    def step(number):
+        kept.append(net.prepare())
+        kept[-1].infer(x)
+        kept[-1].step(x[0], None)
+        del kept[:-3]
+
+    trial.count(plans=assert_flat(trial, step, 2000, 6 * MB, "plans"))
+
+
+def many_workspaces(trial):
+    """Workspaces come and go, some of them used again, and plans that are used by threads at once."""
+    net = rnnkit.LSTM(16, 64, num_layers=2, seed=0)
+    x = np.ones((20, 16, 16), np.float32)
+
+    def step(number):
+        result = net.forward(x[: number % 20])
+        again = net.forward(x, workspace=result.workspace)
+        net.backward(again.workspace, dy=again.y)
+
+    trial.count(steps=assert_flat(trial, step, 2000, 6 * MB, "workspaces"))
+
+
+def refused_calls(trial):
+    """A call that raises leaves nothing behind."""
+    net = rnnkit.LSTM(16, 64, seed=0)
+    x, other = np.ones((200, 64, 16), np.float32), np.ones((200, 64, 17), np.float32)
+
+    def refuse(call, *arguments, **options):
+        with pytest.raises((TypeError, ValueError, rnnkit.WorkspaceError)):
+            call(*arguments, **options)
+
+    def step(number):
+        old = net.forward(x[: number % 7]).workspace
+        net.forward(x[:3], workspace=old)
+        refuse(net.backward, old)
+        refuse(net.infer, other)
+        refuse(net.forward, x, lengths=[1])
+        refuse(net.forward, x, cx=x)
+
+    trial.count(refused=4 * assert_flat(trial, step, 3000, 6 * MB, "refused calls"))
+
+
+@pytest.mark.parametrize("work", [changing_shapes, many_descriptors, many_plans, many_workspaces, refused_calls])
+def test_memory_is_flat(trial, work):
+    for _ in trial.rounds():
+        run_child(trial, work, environment={"NUMBA_NUM_THREADS": "2"})
+
+
+def long_batches(trial):
+    """Index arrays of a long batch do not stay when its results are gone."""
+    net = rnnkit.RNN(1, 1, seed=0)
+    net.forward(np.zeros((10, 2, 1), np.float32))
+    before = resident()
+    for number in range(4):
+        x = np.zeros((60_000 + number, 32, 1), np.float32)
+        for call in (net.infer, net.forward, net.prepare().infer):
+            call(x)
+            trial.count(calls=1)
+    del x
+    grown = resident() - before
+    assert grown <= 8 * MB, f"{grown / MB:.1f} MB stay after four long batches"
+
+
+def test_nothing_stays_of_a_long_batch(trial):
+    for _ in trial.rounds():
+        run_child(trial, long_batches)
+
+
+def narrow_networks(trial, T=100_000, N=64):
+    """With one unit, y is as large as any array gets; what a call needs beside is a small multiple of it."""
+    net, x = rnnkit.RNN(1, 1, seed=0), np.zeros((T, N, 1), np.float32)
+    net.infer(x[:100])
+    plan, nbytes = net.prepare(), x.nbytes
+    for name, call in {"infer": net.infer, "plan.infer": plan.infer}.items():
+        found = peak_of(lambda call=call: call(x))
+        assert found <= 2.5 * nbytes, f"{name} takes {found / MB:.0f} MB for a y of {nbytes / MB:.0f} MB"
+    workspace = rnnkit.workspace_nbytes(net.desc, T, N)
+    found = peak_of(lambda: net.forward(x))
+    assert found <= workspace + 1.5 * nbytes, f"forward takes {found / MB:.0f} MB, the workspace {workspace / MB:.0f} MB"
+    trial.count(calls=3)
+
+
+def test_a_narrow_network_takes_little_beside_its_output(trial):
+    for _ in trial.rounds():
+        run_child(trial, narrow_networks)
+
+
+def limited(trial):
+    """Calls that do not fit into the address space: MemoryError or a right result; small ones work afterwards."""
+    rng = trial.rng
+    small = random_problem(rng, sizes=(3, 5, 17))
+    expected = right(small)
+    net = rnnkit.LSTM(8, 64, num_layers=2, seed=0)
+    plan, seen = net.prepare(), 0
+    net.backward(net.forward(np.ones((200, 16, 8), np.float32)).workspace)  # kernels and helpers are there
+    plan.infer(np.ones((20, 16, 8), np.float32))
+    for _ in trial.rounds():
+        room = int(rng.integers(8, 120)) * MB
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + room, resource.RLIM_INFINITY))
+        try:
+            x = np.ones((int(rng.integers(1, 4000)), 16, 8), np.float32)
+            result = net.forward(x)
+            net.backward(result.workspace, dy=result.y)
+            plan.infer(x)
+        except MemoryError:
+            seen += 1
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        x = result = None
+        for _ in range(2):
+            outputs = small.forward()
+            assert_same(rnnkit.Infer(*outputs[:3]), expected.forward)
+            assert_same(small.backward(outputs.workspace), expected.backward)
+        trial.count(calls=3)
+    trial.count(out_of_memory=seen)
+
+
+def test_a_call_that_does_not_fit(trial):
+    for _ in trial.rounds():
+        run_child(trial, limited, environment={"NUMBA_NUM_THREADS": str(1 + os.getpid() % 2)})
