@@ -23,6 +23,10 @@ class Trial:
             yield number
             number += 1
 
+    def part(self, seconds):
+        """A trial of so many seconds, with random numbers of its own, that counts into the same tally."""
+        return Trial(self.tally, seconds, int(self.rng.integers(2**32)))
+
     def count(self, **tried):
         """Add to what is printed at the end: calls, threads, forks, inputs, bytes, ..."""
         self.tally.update(tried)

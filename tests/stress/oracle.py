@@ -1,4 +1,4 @@
-"""Random problems, and their right results: engine's plain calls that have been compared with the reference."""
+"""Random problems, and their right results: the engine's plain calls that have been compared with the reference."""
 
 import warnings
 from typing import NamedTuple
@@ -23,9 +23,9 @@ class Right(NamedTuple):
     infer: rnnkit.Infer
 
 
-def random_problem(rng, steps=6, batches=(1, 2, 3, 4, *BATCHES), sizes=(1, 2, 3, 4, 5, *WIDTHS), layers=3, **fixed):
+def random_problem(rng, steps=6, batches=(1, 2, 3, 4, *BATCHES), sizes=(1, 2, 3, 4, 5, *WIDTHS), layers=3, cells=tuple(CELLS), **fixed):
     """A problem of the sizes of tests/strategies.py, where vector kernels have their tails."""
-    cell = dict(CELLS[rng.choice(list(CELLS))])
+    cell = dict(CELLS[rng.choice(cells)])
     hidden_size = int(rng.choice(sizes))
     if "proj_size" in cell:
         hidden_size = max(hidden_size, 2)

@@ -15,9 +15,16 @@ from child import run_child
 from oracle import assert_same
 from work import callers
 
-INTERRUPTS = 80  # a round: of 46,061 in one trial 447 hit where a lock was taken and not yet released
+INTERRUPTS = 400  # a round
 PATIENCE = 20.0  # seconds
-SLACK = 1 << 16  # bytes that Python and NumPy use by the way
+SLACK = 1 << 12  # bytes that Python and NumPy use by the way
+# Calls so brief that most of their instructions are Python's, and yet long enough for the team.
+BRIEF = (
+    dict(hidden_size=64, input_size=16, seq_len=3, batch_size=8),
+    dict(hidden_size=64, input_size=64, seq_len=2, batch_size=16),
+    dict(hidden_size=48, input_size=5, seq_len=3, batch_size=8, bidirectional=True),
+    dict(hidden_size=48, input_size=16, seq_len=3, batch_size=8, num_layers=2),
+)
 
 
 class Interrupted(BaseException):
@@ -113,7 +120,7 @@ class Trained:
 def interrupt_calls(trial):
     """Interrupts at random moments of all calls, then everything is looked at."""
     signal.signal(signal.SIGALRM, interrupt)
-    known = callers(trial.rng, 4)
+    known = callers(trial.rng, 3, BRIEF)
     for caller in known:
         caller.all()
     assert_helpers_take_part()
@@ -169,7 +176,7 @@ def test_interrupts_at_random_moments(trial, size):
 def interrupt_beside_threads(trial):
     """The main thread is interrupted while others call, too: their results stay right, their turns come."""
     signal.signal(signal.SIGALRM, interrupt)
-    known, stop, errors = callers(trial.rng, 3), threading.Event(), []
+    known, stop, errors = callers(trial.rng, 3, BRIEF), threading.Event(), []
     for caller in known:
         caller.all()
 
@@ -186,10 +193,10 @@ def interrupt_beside_threads(trial):
         thread.start()
     for _ in trial.rounds():
         hits = 0
-        for _ in range(INTERRUPTS):
+        while hits < INTERRUPTS // 4:
             caller = known[trial.rng.integers(len(known))]
-            hits += survives(caller.problem.infer, trial.rng.uniform(1e-6, 0.02))
-            hits += survives(caller.plan_infer, trial.rng.uniform(1e-6, 0.02))
+            hits += survives(caller.problem.infer, trial.rng.uniform(1e-6, 0.002))
+            hits += survives(caller.plan_infer, trial.rng.uniform(1e-6, 0.002))
         trial.count(interrupts=hits)
     stop.set()
     for thread in threads:

@@ -15,11 +15,11 @@ SHAPES = (
 )
 
 
-def shared_problems(rng, count):
+def shared_problems(rng, count, shapes=SHAPES):
     """Two random cells in these shapes, each with results that were compared with the reference."""
     cells, dtype = rng.choice(list(CELLS), 2), str(rng.choice(DTYPES))
     problems = []
-    for number, shape in enumerate(rng.permutation(SHAPES)[:count]):
+    for number, shape in enumerate(rng.permutation(shapes)[:count]):
         problems.append(Problem(**CELLS[cells[number % 2]], **shape, dtype=dtype, seed=int(rng.integers(2**32))))
     return [(problem, right(problem)) for problem in problems]
 
@@ -74,5 +74,5 @@ class Caller:
         (self.infer, self.plan_infer, self.prepare, self.train, self.step)[rng.integers(5)]()
 
 
-def callers(rng, count):
-    return [Caller(*one) for one in shared_problems(rng, count)]
+def callers(rng, count, shapes=SHAPES):
+    return [Caller(*one) for one in shared_problems(rng, count, shapes)]

@@ -1,0 +1,145 @@
+"""Mixed random work, hour after hour: every result is compared with the reference, memory stays flat."""
+
+import os
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+import rnnkit
+from child import run_child
+from forking import assert_works, fork
+from guarded import guard, guard_pages, place
+from oracle import assert_right, assert_same, random_problem, right
+from test_memory import MB, resident
+from work import Caller
+
+MODES = {"rnn_relu": rnnkit.RNN, "rnn_tanh": rnnkit.RNN, "lstm": rnnkit.LSTM, "gru": rnnkit.GRU}
+KEPT = 6  # callers that live for a while, with their plans and workspaces
+FIRST = 60  # jobs until every kernel is loaded and what is kept has been kept
+
+
+class Worker:
+    """What a program does with the engine in the course of a day."""
+
+    def __init__(self, trial):
+        self.trial, self.rng, self.kept = trial, trial.rng, []
+        self.workspaces = {}
+
+    def new(self):
+        """A problem that has been compared with the reference; the oldest one goes."""
+        problem = random_problem(self.rng, layers=2)
+        self.kept = [*self.kept[-KEPT + 1 :], Caller(problem, right(problem))]
+
+    def known(self):
+        return self.kept[self.rng.integers(len(self.kept))]
+
+    def call(self):
+        self.known().any(self.rng)
+
+    def whole(self):
+        caller = self.known()
+        assert_right(caller.problem, caller.expected)
+
+    def reuse(self):
+        """A workspace goes from problem to problem, and never gives a wrong gradient."""
+        name = int(self.rng.integers(2))
+        self.workspaces[name] = self.known().train(workspace=self.workspaces.get(name))
+
+    def accumulate(self):
+        caller = self.known()
+        problem, dw = caller.problem, np.zeros(caller.problem.w.shape, caller.problem.dtype)
+        workspace = problem.forward().workspace
+        first = problem.backward(workspace, dw=dw)
+        assert first.dw is dw
+        assert np.array_equal(dw, caller.expected.backward.dw)
+        problem.backward(workspace, dw=dw)
+        assert np.isfinite(dw).all()
+
+    def guarded(self):
+        caller = self.known()
+        problem = caller.problem
+        with guard_pages():
+            given = {name: place(getattr(problem, name), self.rng)[0] for name in ("x", "hx", "cx")
+                     if getattr(problem, name) is not None}  # fmt: skip
+            found = caller.plan.infer(**given, lengths=problem.lengths)
+        given = {name: np.array(value) for name, value in given.items()}
+        assert_same(found, rnnkit.infer(problem.desc, problem.w, **given, lengths=problem.lengths))
+
+    def saved(self):
+        """A network that went through a file."""
+        caller = self.known()
+        desc, problem = caller.problem.desc, caller.problem
+        options = {name: getattr(desc, name) for name in ("bias", "input_mode", "dropout", "dtype")}
+        if problem.mode == "lstm":
+            options |= dict(proj_size=problem.proj_size, cell_clip=problem.cell_clip)
+        elif problem.mode == "gru":
+            options |= dict(reset_after=problem.reset_after)
+        else:
+            options |= dict(nonlinearity=problem.mode[4:])
+        net = MODES[problem.mode](
+            desc.input_size, desc.hidden_size, desc.num_layers, desc.bidirectional, seed=0, **options
+        )
+        net.weights = problem.w
+        with tempfile.TemporaryDirectory() as folder:
+            net.save(os.path.join(folder, "net.npz"))
+            loaded = rnnkit.load(os.path.join(folder, "net.npz"))
+        assert loaded.desc == desc
+        assert_same(loaded.infer(problem.x, problem.hx, problem.cx, lengths=problem.lengths), caller.expected.infer)
+
+    def refused(self):
+        problem = self.known().problem
+        with pytest.raises(ValueError, match="x must"):
+            rnnkit.forward(problem.desc, problem.w, np.zeros((2, 1, problem.input_size + 1), problem.dtype))
+        with pytest.raises(TypeError, match="w must"):
+            rnnkit.infer(problem.desc, problem.w.astype(np.float16), problem.x)
+
+    def threads(self):
+        chosen, errors = [self.known() for _ in range(4)], []
+
+        def run(caller, seed):
+            try:
+                caller.any(np.random.default_rng(seed))
+            except BaseException as error:
+                errors.append(error)
+
+        running = [threading.Thread(target=run, args=(one, number)) for number, one in enumerate(chosen)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        assert not errors, errors[0]
+        self.trial.count(threads=4)
+
+    def forked(self):
+        caller = self.known()
+        caller.all()  # what a child needs is loaded
+        assert assert_works([fork(caller.all)]) == 0
+        self.trial.count(forks=1)
+
+    def job(self):
+        """Mostly calls, now and then something dear."""
+        jobs = [self.call] * 8 + [self.whole, self.reuse, self.accumulate, self.guarded, self.refused] * 2
+        jobs += [self.new] * 2 + [self.saved, self.threads]
+        (self.forked if self.rng.random() < 0.01 else jobs[self.rng.integers(len(jobs))])()
+
+
+def soak(trial):
+    worker, begin = Worker(trial), None
+    worker.new()
+    for number in trial.rounds():
+        worker.job()
+        if number == FIRST:
+            begin = resident()
+        trial.count(jobs=1)
+    if begin is not None:
+        grown = resident() - begin
+        assert grown <= 24 * MB, f"{grown / MB:.1f} MB more after {number - FIRST} jobs"
+    trial.count(bytes=guard.bytes)
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("size", ["1", "3"])
+def test_mixed_work(trial, size):
+    """One process for the whole time: whatever grows has time to grow."""
+    run_child(trial, soak, seconds=trial.seconds_left, environment={"NUMBA_NUM_THREADS": size})
