@@ -186,43 +186,42 @@ def call_everything(seed):
     return os.getpid()
 
 
-def pools(trial, method, ready):
-    """Pools of workers, made before or after the parent's first call."""
-    if ready:
-        call_everything(0)
+def pool(trial, context):
+    """A pool of workers, each of which makes problems and checks their results."""
+    with context.Pool(2) as workers:
+        found = workers.map(call_everything, trial.rng.integers(2**32, size=6), chunksize=1)
+    assert os.getpid() not in found
+    trial.count(forks=2, pool_calls=6)
+
+
+def processes(trial, context, known):
+    """Processes, while this one goes on; a fork inherits plans and workspaces that it can use."""
+    seeds = [int(seed) for seed in trial.rng.integers(2**32, size=2)]
+    running = [context.Process(target=call_everything, args=(seed,)) for seed in seeds]
+    if context.get_start_method() == "fork":
+        running += [context.Process(target=caller.all) for caller in known]
+    for one in running:
+        one.start()
+    for caller in known:
+        caller.infer()
+    for one in running:
+        one.join()
+    assert {one.exitcode for one in running} == {0}
+    trial.count(forks=len(running))
+
+
+def make_processes(trial, method):
+    """A pool before this process calls the engine; then processes and pools while it does."""
     context = multiprocessing.get_context(method)
+    pool(trial, context)
+    known = callers(trial.rng, 2)
     for _ in trial.rounds():
-        with context.Pool(2) as pool:
-            workers = pool.map(call_everything, trial.rng.integers(2**32, size=6), chunksize=1)
-        assert os.getpid() not in workers
-        trial.count(forks=2, pool_calls=6)
+        processes(trial, context, known)
+        pool(trial, context)
 
 
-@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.share(2)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_pools(trial, method, ready):
+def test_pools_and_processes(trial, method):
     for _ in trial.rounds():
-        run_child(trial, pools, method=method, ready=ready, environment={"NUMBA_NUM_THREADS": "2"})
-
-
-def processes(trial, method):
-    """Single processes, several at once, which inherit a plan or get it sent as weights."""
-    context, known = multiprocessing.get_context(method), callers(trial.rng, 2)
-    for _ in trial.rounds():
-        targets = [known[0].infer, known[1].train] if method == "fork" else [call_everything] * 2
-        arguments = [()] * 2 if method == "fork" else [(int(seed),) for seed in trial.rng.integers(2**32, size=2)]
-        running = [context.Process(target=one, args=given) for one, given in zip(targets, arguments, strict=True)]
-        for one in running:
-            one.start()
-        for caller in known:
-            caller.infer()
-        for one in running:
-            one.join()
-        assert [one.exitcode for one in running] == [0, 0]
-        trial.count(forks=2)
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_processes(trial, method):
-    for _ in trial.rounds():
-        run_child(trial, processes, method=method, environment={"NUMBA_NUM_THREADS": "2"})
+        run_child(trial, make_processes, method=method, environment={"NUMBA_NUM_THREADS": "2"})
