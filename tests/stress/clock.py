@@ -16,10 +16,10 @@ class Trial:
     def seconds_left(self):
         return max(self._end - time.monotonic(), 0.0)
 
-    def rounds(self, most=None):
-        """Number the rounds from 0 until the time is spent, or until there were `most`; at least one."""
+    def rounds(self, least=1, most=None):
+        """Number the rounds from 0 until the time is spent, or until there were `most`; at least `least`."""
         number = 0
-        while number == 0 or (self.seconds_left > 0 and number != most):
+        while number < least or (self.seconds_left > 0 and number != most):
             yield number
             number += 1
 

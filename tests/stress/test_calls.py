@@ -4,6 +4,9 @@ A call gives the bits of a plain call, which is compared with the reference, or 
 WorkspaceError; what it was given holds the same bytes afterwards.
 """
 
+import ctypes
+import re
+
 import numpy as np
 import pytest
 import rnnkit
@@ -15,6 +18,7 @@ from problems import Problem
 from spoiled import EITHER, RIGHT, WRONG
 
 REFUSALS = (TypeError, ValueError, rnnkit.WorkspaceError)
+FORM = re.compile(r"\w+: .+ must .+, got ", re.DOTALL)  # of a message
 CALLS = 40  # of a problem
 ARRAYS = {"w", "x", "hx", "cx", "dy", "dhy", "dcy", "dw"}
 WRITEABLE = {name: form for name, form in CONTIGUOUS.items() if name != "read-only"}
@@ -29,6 +33,7 @@ def attempt(function, arguments, expected, what):
             result = function(**arguments)
     except REFUSALS as error:
         assert expected is not RIGHT, f"{what} was refused: {error!r}"
+        assert FORM.match(str(error)), f"{what} was refused without saying what it must be: {error!r}"
         result = None
     else:
         assert expected is not WRONG, f"{what} was accepted"
@@ -176,7 +181,7 @@ def copies(arguments):
 
 def fuzz_calls(trial):
     rng, foreign = trial.rng, None
-    for _ in trial.rounds():
+    for _ in trial.rounds(3):
         problem = random_problem(rng)
         right(problem)
         case = Case(problem, rng, foreign)
@@ -224,7 +229,7 @@ def overlap(first, second_size, dtype, rng):
 def fuzz_overlaps(trial):
     """dw over what backward reads: refused, or nothing else changes and all gradients are right."""
     rng = trial.rng
-    for _ in trial.rounds():
+    for _ in trial.rounds(20):
         problem = random_problem(rng, dropout=0.0, seq_len=int(rng.integers(1, 5)), lengths=None)
         values = {"x": problem.x, **dict(zip(("dy", "dhy", "dcy"), problem.cotangents, strict=True))}
         name = str(rng.choice([name for name, value in values.items() if value is not None]))
@@ -263,7 +268,7 @@ def views_of_workspace(problem, workspace, rng):
 def fuzz_views(trial):
     """x, hx or cx in the workspace whose memory is used again: refused, or the result is right."""
     rng = trial.rng
-    for _ in trial.rounds():
+    for _ in trial.rounds(20):
         size = int(rng.integers(1, 9))
         problem = random_problem(rng, sizes=(size,), seq_len=int(rng.integers(6, 9)), dropout=0.0, lengths=None)
         workspace = problem.forward().workspace
@@ -287,3 +292,17 @@ def fuzz_views(trial):
 def test_inputs_that_view_the_workspace(trial):
     for _ in trial.rounds():
         run_child(trial, fuzz_views)
+
+
+def read_outside(trial, where):
+    """A mistake as a kernel could make it: one element behind the last one, or before the first one."""
+    with guard_pages():
+        array = place(np.ones(5), trial.rng, {where: FORMS[where]})[0]
+    address = array.ctypes.data + (array.nbytes if where == "at the end" else -array.itemsize)
+    trial.count(found=ctypes.c_double.from_address(address).value)
+
+
+@pytest.mark.parametrize("where", ["at the end", "at the start"])
+def test_an_access_out_of_bounds_is_seen(trial, where):
+    with pytest.raises(AssertionError, match="SIGSEGV"):
+        run_child(trial, read_outside, where=where)

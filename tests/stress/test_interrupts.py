@@ -210,7 +210,7 @@ def test_interrupts_while_other_threads_call(trial):
         run_child(trial, interrupt_beside_threads, environment={"NUMBA_NUM_THREADS": "2"})
 
 
-LONG = 3.0  # seconds that a call takes at least
+LONG = 2.0  # seconds that a call takes at least
 PART = 0.35  # of the rest of the call, within which an interrupt has to come out of it
 
 

@@ -41,7 +41,7 @@ def assert_flat(trial, step, most, bound, what):
     for number in range(FIRST):
         step(number)
     begin = resident()
-    for number in trial.rounds(most):
+    for number in trial.rounds(FIRST, most):
         step(FIRST + number)
     grown = resident() - begin
     assert grown <= bound, f"{grown / MB:.1f} MB more after {number + 1} {what}"

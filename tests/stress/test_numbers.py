@@ -50,7 +50,7 @@ def spoiled(problem, rng, values, names):
 
 def not_numbers(trial):
     """One NaN or inf in any input goes where the reference has it."""
-    for _ in trial.rounds():
+    for _ in trial.rounds(5):
         problem = random_problem(trial.rng, dropout=0.0)
         where = spoiled(problem, trial.rng, NOT_NUMBERS, ("x", "hx", "cx", "w"))
         assert_like_the_reference(problem, where)
@@ -59,7 +59,7 @@ def not_numbers(trial):
 
 def gradients_of_not_numbers(trial):
     """A NaN in a cotangent turns no number of another sequence, and no weight's gradient stays a number in silence."""
-    for _ in trial.rounds():
+    for _ in trial.rounds(5):
         problem = random_problem(trial.rng, dropout=0.0, seq_len=3, lengths=None, batch_size=5)
         clean, row = problem.twin(), int(trial.rng.integers(5))
         problem.dhy[-1, row] = np.nan
@@ -76,7 +76,7 @@ def gradients_of_not_numbers(trial):
 
 def padding(trial):
     """Whatever stands beyond a sequence's length in x and dy, NaN included, touches no bit."""
-    for _ in trial.rounds():
+    for _ in trial.rounds(5):
         problem = random_problem(trial.rng, lengths=None, dropout=float(trial.rng.choice([0.0, 0.5])))
         lengths = tuple(int(n) for n in trial.rng.integers(0, problem.seq_len + 1, problem.batch_size))
         clean, dirty = problem.twin(lengths=lengths), problem.twin(lengths=lengths)
@@ -90,7 +90,7 @@ def padding(trial):
 
 def large_numbers(trial):
     """One number near the end of the range saturates gates, and nothing becomes NaN that the reference has not so."""
-    for _ in trial.rounds():
+    for _ in trial.rounds(5):
         dtype = str(trial.rng.choice(list(LARGE)))
         problem = random_problem(trial.rng, cells=SATURATING, dropout=0.0, dtype=dtype, layers=2)
         if problem.x.size == 0:
@@ -106,7 +106,7 @@ def large_numbers(trial):
 
 def tiny_numbers(trial):
     """Numbers below the normal range are not flushed: a network that passes its input on gives the same bits."""
-    for _ in trial.rounds():
+    for _ in trial.rounds(5):
         mode = str(trial.rng.choice(["rnn_relu", "rnn_tanh"]))
         dtype = str(trial.rng.choice(list(TINY)))
         size, layers = int(trial.rng.choice([1, 3, 16, 33])), int(trial.rng.integers(1, 4))
@@ -131,7 +131,7 @@ def dtype_zero(dtype):
 
 def signs_of_zero(trial):
     """A zero's sign in an input changes no value."""
-    for _ in trial.rounds():
+    for _ in trial.rounds(5):
         problem = random_problem(trial.rng, dropout=0.0)
         twins = problem.twin(), problem.twin()
         for name in ("x", "hx", "cx", "w", "dy", "dhy", "dcy"):

@@ -129,14 +129,13 @@ def soak(trial):
     compile_every_kernel(trial)  # whose machine code is not what grows
     worker, begin = Worker(trial), None
     worker.new()
-    for number in trial.rounds():
+    for number in trial.rounds(2 * FIRST):
         worker.job()
         if number == FIRST:
             begin = resident()
         trial.count(jobs=1)
-    if begin is not None:
-        grown = resident() - begin
-        assert grown <= 24 * MB, f"{grown / MB:.1f} MB more after {number - FIRST} jobs"
+    grown = resident() - begin
+    assert grown <= 24 * MB, f"{grown / MB:.1f} MB more after {number - FIRST} jobs"
     trial.count(bytes=guard.bytes)
 
 
