@@ -102,7 +102,7 @@ def _running(pid):
     return any(_fields(stat)[:1] in (["R"], ["D"]) for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
-def exit_status_of_fork(pid, idle=20.0, cpu=200.0):
+def exit_status_of_fork(pid, idle=60.0, cpu=300.0):
     """Wait for a forked child; one that sleeps for `idle` seconds without using the CPU, or spins, hangs: None.
 
     A busy machine cannot make a child that works look like one that hangs, however slow it is.

@@ -45,7 +45,7 @@ class _Handler(ctypes.Structure):
 
 
 class _Guard:
-    """Allocates with a page without access before and behind; by turns at the front and at the end of what is between."""
+    """Allocates with a page without access before and behind; what it gives touches one of them."""
 
     def __init__(self):
         self.at_end, self.bytes, self.sizes = True, 0, {}
@@ -84,9 +84,9 @@ _handler = _Handler(
 
 
 def _set_handler():
-    api = ctypes.pythonapi
-    api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    table = api.PyCapsule_GetPointer(np._core._multiarray_umath._ARRAY_API, None)
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table = pointer(np._core._multiarray_umath._ARRAY_API, None)
     address = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[_SET_HANDLER]
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address)
 

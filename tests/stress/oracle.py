@@ -5,12 +5,20 @@ from typing import NamedTuple
 
 import numpy as np
 import reference
-import rnnkit
 from problems import CELLS, KINK_MARGIN, Problem, dropout_masks
 from strategies import BATCHES, WIDTHS
-from tolerances import FINITE_DIFFERENCE, GRADIENTS, OUTPUTS
-from tolerances import assert_gradients_close, assert_outputs_close, assert_same_bits
+from tolerances import (
+    FINITE_DIFFERENCE,
+    GRADIENTS,
+    OUTPUTS,
+    assert_gradients_close,
+    assert_outputs_close,
+    assert_same_bits,
+)
 
+import rnnkit
+
+SIZES, ROWS = (1, 2, 3, 4, 5, *WIDTHS), (1, 2, 3, 4, *BATCHES)
 DTYPES = ("float32", "float64")
 STEP = 6e-6  # of a central difference in float64
 
@@ -23,14 +31,14 @@ class Right(NamedTuple):
     infer: rnnkit.Infer
 
 
-def random_problem(rng, steps=6, batches=(1, 2, 3, 4, *BATCHES), sizes=(1, 2, 3, 4, 5, *WIDTHS), layers=3, cells=tuple(CELLS), **fixed):
+def random_problem(rng, steps=6, sizes=SIZES, layers=3, cells=tuple(CELLS), **fixed):
     """A problem of the sizes of tests/strategies.py, where vector kernels have their tails."""
     cell = dict(CELLS[rng.choice(cells)])
     hidden_size = int(rng.choice(sizes))
     if "proj_size" in cell:
         hidden_size = max(hidden_size, 2)
         cell["proj_size"] = int(rng.integers(1, hidden_size))
-    seq_len, batch_size = int(rng.integers(0, steps + 1)), int(rng.choice(batches))
+    seq_len, batch_size = int(rng.integers(0, steps + 1)), int(rng.choice(ROWS))
     skip = rng.random() < 0.2
     drawn = cell | dict(
         input_size=hidden_size if skip else int(rng.choice(sizes)),

@@ -43,9 +43,11 @@ class _Unwilling:
 def things(value):
     """What is no array at all."""
     return [
-        value.tolist(), (), [], "text", b"bytes", 3, 1.5, 1j, True, object(), {}, {1}, range(3), np.float32(1), Ellipsis,
+        value.tolist(), (), [], "text", b"bytes", 3, 1.5, 1j, True, object(), {}, {1}, range(3), np.float32(1),
+        Ellipsis,
         memoryview(np.ascontiguousarray(value)), _Convertible(value), _Unwilling(), type(value), iter(()), np.ma.masked,
-        SimpleNamespace(shape=value.shape, dtype=value.dtype, ndim=value.ndim, flags=value.flags), Decimal(1), NotImplemented,
+        SimpleNamespace(shape=value.shape, dtype=value.dtype, ndim=value.ndim, flags=value.flags), Decimal(1),
+        NotImplemented,
     ]  # fmt: skip
 
 
@@ -120,15 +122,18 @@ def lengths(seq_len, batch_size, rng):
         (None, RIGHT), (values, RIGHT), (values.tolist(), RIGHT), (tuple(values.tolist()), RIGHT),
         (values.astype(rng.choice(["int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64"])), RIGHT),
         (np.repeat(values, 2)[::2], RIGHT), (values[::-1].copy()[::-1], RIGHT), (list(values), RIGHT),
-        (np.broadcast_to(np.int64(seq_len), batch_size), RIGHT), (values.astype(">i8"), EITHER), (np.matrix(values), WRONG),
+        (np.broadcast_to(np.int64(seq_len), batch_size), RIGHT), (values.astype(">i8"), EITHER), (np.matrix(values),
+        WRONG),
         (np.ma.array(values, mask=True), WRONG), (range(batch_size), EITHER if batch_size <= seq_len + 1 else WRONG),
         (outside, WRONG), (outside.tolist(), WRONG), ([10**30] * batch_size, WRONG), (values.astype(float), WRONG),
         ([float(seq_len)] * batch_size, WRONG), ([str(seq_len)] * batch_size, WRONG), ([None] * batch_size, WRONG),
         ([[1]] * (batch_size - 1) + [[1, 2]], WRONG), ([1, [2]] * batch_size, WRONG), (several, WRONG),
         (values.tolist() + [0], WRONG), (values[1:], WRONG), (values[None], WRONG), (set(values.tolist()), WRONG),
-        (dict.fromkeys(range(batch_size)), WRONG), (iter(values), WRONG), (str(seq_len), WRONG), (b"\0" * batch_size, WRONG),
+        (dict.fromkeys(range(batch_size)), WRONG), (iter(values), WRONG), (str(seq_len), WRONG),
+        (b"\0" * batch_size, WRONG),
         (seq_len, WRONG), (np.int64(seq_len), WRONG), (np.array(seq_len), WRONG), (_Unwilling(), WRONG), ({}, WRONG),
-        ([True] * batch_size, EITHER if seq_len else WRONG), ([Decimal(0)] * batch_size, WRONG), ([1j] * batch_size, WRONG),
+        ([True] * batch_size, EITHER if seq_len else WRONG), ([Decimal(0)] * batch_size, WRONG),
+        ([1j] * batch_size, WRONG),
         (np.array([np.nan] * batch_size), WRONG), ([_Unwilling()] * batch_size, WRONG), (object(), WRONG),
     ]  # fmt: skip
     return forms[rng.integers(len(forms))]
@@ -136,14 +141,20 @@ def lengths(seq_len, batch_size, rng):
 
 SEEDS = (
     (None, EITHER), (0, RIGHT), (2**64 - 1, RIGHT), (np.uint64(2**64 - 1), RIGHT), (np.int8(3), RIGHT), (-1, WRONG),
-    (2**64, WRONG), (10**400, WRONG), (1.0, WRONG), (np.float64(1), WRONG), ("1", WRONG), (True, WRONG), (np.True_, WRONG),
-    ([1], WRONG), (np.array(1), WRONG), (np.array([1]), WRONG), (float("nan"), WRONG), (b"1", WRONG), (Decimal(1), WRONG),
+    (2**64, WRONG), (10**400, WRONG), (1.0, WRONG), (np.float64(1), WRONG), ("1", WRONG), (True, WRONG),
+    (np.True_, WRONG),
+    ([1], WRONG), (np.array(1), WRONG), (np.array([1]), WRONG), (float("nan"), WRONG), (b"1", WRONG), (Decimal(1),
+    WRONG),
     (object(), WRONG), (1j, WRONG),
 )  # fmt: skip
 
 NUMBERS = (
-    0, 1, 2, 3, 7, -1, 10**9, 10**30, 2**63, 0.0, 0.5, 1.0, 1.5, -0.5, -0.0, np.nan, np.inf, 10**400, -(10**400), 5e-324, "3",
-    "", b"3", None, True, False, np.True_, np.int8(3), np.uint64(2**63), np.float32(0.5), np.float64(0.25), np.longdouble(0.5),
-    np.array(3), np.array([3]), [], [1], (1, 2), (-1, 1), [-0.5, 0.5], (-np.inf, np.inf), (np.nan, 1), (1, -1), (0, 10**400),
-    (-(10**400), 0), ("a", "b"), (None, None), (1, 2, 3), {}, {1, 2}, object(), 1j, Decimal("0.5"), range(2), slice(1, 2),
+    0, 1, 2, 3, 7, -1, 10**9, 10**30, 2**63, 0.0, 0.5, 1.0, 1.5, -0.5, -0.0, np.nan, np.inf, 10**400, -(10**400),
+    5e-324, "3",
+    "", b"3", None, True, False, np.True_, np.int8(3), np.uint64(2**63), np.float32(0.5), np.float64(0.25),
+    np.longdouble(0.5),
+    np.array(3), np.array([3]), [], [1], (1, 2), (-1, 1), [-0.5, 0.5], (-np.inf, np.inf), (np.nan, 1), (1, -1),
+    (0, 10**400),
+    (-(10**400), 0), ("a", "b"), (None, None), (1, 2, 3), {}, {1, 2}, object(), 1j, Decimal("0.5"), range(2),
+    slice(1, 2),
 )  # fmt: skip

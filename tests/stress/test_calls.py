@@ -9,13 +9,13 @@ import re
 
 import numpy as np
 import pytest
-import rnnkit
 import spoiled
 from child import run_child
 from guarded import CONTIGUOUS, FORMS, guard, guard_pages, place, poison, snapshot
 from oracle import assert_same, random_problem, right
-from problems import Problem
 from spoiled import EITHER, RIGHT, WRONG
+
+import rnnkit
 
 REFUSALS = (TypeError, ValueError, rnnkit.WorkspaceError)
 FORM = re.compile(r"\w+: .+ must .+, got ", re.DOTALL)  # of a message
@@ -129,7 +129,8 @@ class Case:
         if value is None and name == "cx" and problem.mode != "lstm":
             return np.zeros(problem.cell_shape, problem.dtype), WRONG
         if value is None:
-            value = np.zeros({"hx": problem.hidden_shape, "cx": problem.cell_shape}.get(name, problem.w.shape), problem.dtype)
+            shapes = {"hx": problem.hidden_shape, "cx": problem.cell_shape}
+            value = np.zeros(shapes.get(name, problem.w.shape), problem.dtype)
         elif rng.random() < 0.1:
             return None, WRONG if name in ("w", "x") else EITHER
         if name == "w" and rng.random() < 0.1:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rnnkit
 from child import run_child
 from oracle import assert_same
 from work import callers
+
+import rnnkit
 
 INTERRUPTS = 400  # a round
 PATIENCE = 20.0  # seconds
@@ -158,7 +159,8 @@ def assert_unharmed(caller, trained):
     trained.assert_void_or_right()
     problem, fresh = caller.problem, rnnkit.prepare(caller.problem.desc, caller.problem.w)
     given = dict(x=problem.x, hx=problem.hx, cx=problem.cx, lengths=problem.lengths)
-    assert_memory_is_used_again(lambda: caller.plan.infer(**given), lambda: fresh.infer(**given), f"a plan of {problem}")
+    used = caller.plan
+    assert_memory_is_used_again(lambda: used.infer(**given), lambda: fresh.infer(**given), f"a plan of {problem}")
     new = problem.forward().workspace
     old = trained.workspace
     assert_memory_is_used_again(
@@ -210,6 +212,7 @@ def test_interrupts_while_other_threads_call(trial):
         run_child(trial, interrupt_beside_threads, environment={"NUMBA_NUM_THREADS": "2"})
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 LONG = 2.0  # seconds that a call takes at least
 PART = 0.35  # of the rest of the call, within which an interrupt has to come out of it
 
@@ -231,18 +234,27 @@ def long_calls(rng):
 
 def interrupt_long_calls(trial):
     """The time from a signal to its exception, in calls that would go on for seconds."""
-    raised = []
+    sent, raised = [], []
+
+    def send(number):
+        sent.append(time.perf_counter())
+        os.kill(os.getpid(), number)
 
     def handler(number, frame):
         raised.append(time.perf_counter())
         raise Interrupted
 
-    signal.signal(signal.SIGALRM, handler)
+    for number in SIGNALS:
+        signal.signal(number, handler)
     for name, call in long_calls(trial.rng).items():
         whole = _duration(call)
-        begin, moment = time.perf_counter(), whole * trial.rng.uniform(0.05, 0.4)
-        assert survives(call, moment), f"{name} was over before it was interrupted"
-        late = raised[-1] - begin - moment
+        moment, number = whole * trial.rng.uniform(0.05, 0.4), SIGNALS[trial.rng.integers(len(SIGNALS))]
+        timer = threading.Timer(moment, send, (number,))
+        timer.start()
+        with pytest.raises(Interrupted):
+            call()
+        timer.join()
+        late = raised[-1] - sent[-1]
         assert late <= PART * (whole - moment), f"{name} of {whole:.1f} s went on for {late:.1f} s after the signal"
         trial.count(interrupts=1)
 

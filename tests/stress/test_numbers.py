@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-import rnnkit
 from child import run_child
 from oracle import assert_same, plain, random_problem
 from problems import CELLS, Problem
 from tolerances import OUTPUTS, TABLE, assert_close, assert_same_bits
+
+import rnnkit
 
 NOT_NUMBERS = (np.nan, -np.nan, np.inf, -np.inf)
 LARGE = {"float32": (1e38, -1e38, 3.4e38), "float64": (1e300, -1e300, 1.7e308)}
@@ -42,9 +43,10 @@ def assert_like_the_reference(problem, where):
 
 def spoiled(problem, rng, values, names):
     """The problem with one value somewhere in one of the arrays."""
-    name = str(rng.choice([name for name in names if getattr(problem, name) is not None and getattr(problem, name).size]))
+    arrays = {name: getattr(problem, name) for name in names}
+    name = str(rng.choice([name for name, array in arrays.items() if array is not None and array.size]))
     value = values[rng.integers(len(values))]
-    getattr(problem, name).flat[rng.integers(getattr(problem, name).size)] = value
+    arrays[name].flat[rng.integers(arrays[name].size)] = value
     return f"{value} in {name}"
 
 

@@ -7,12 +7,13 @@ import pickle
 import re
 
 import numpy as np
-import rnnkit
 import spoiled
 from child import run_child
 from guarded import CONTIGUOUS, guard_pages, place, snapshot
 from oracle import random_problem
 from spoiled import EITHER, NUMBERS, RIGHT, WRONG
+
+import rnnkit
 
 SENSIBLE = {
     "mode": ("rnn_relu", "rnn_tanh", "lstm", "gru"),
@@ -131,7 +132,8 @@ def packed(trial, problem, rng):
         expected = WRONG
     elif kind == 5:
         named, expected = drawn(rng, [None, [], list(named.items()), "weights", 3, problem.w, set(named)]), WRONG
-    w = attempt(lambda *arrays: rnnkit.pack_weights(problem.desc, named), [], expected, f"pack_weights of {problem.desc}")
+    what = f"pack_weights of {problem.desc}"
+    w = attempt(lambda *arrays: rnnkit.pack_weights(problem.desc, named), [], expected, what)
     if w is not None and expected is RIGHT:
         for block, (start, size) in zip(values.values(), starts(problem.desc), strict=True):
             assert np.array_equal(w[start : start + size], block.ravel())

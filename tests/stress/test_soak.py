@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-import rnnkit
 from child import run_child
 from forking import assert_works, fork
 from guarded import guard, guard_pages, place
@@ -14,6 +13,8 @@ from oracle import assert_right, assert_same, random_problem, right
 from test_memory import MB, resident
 from warm import compile_every_kernel
 from work import Caller
+
+import rnnkit
 
 MODES = {"rnn_relu": rnnkit.RNN, "rnn_tanh": rnnkit.RNN, "lstm": rnnkit.LSTM, "gru": rnnkit.GRU}
 KEPT = 6  # callers that live for a while, with their plans and workspaces

@@ -13,10 +13,11 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-import rnnkit
 from child import run_child
 from oracle import assert_same, right
 from work import Caller, callers, shared_problems
+
+import rnnkit
 
 PYTHON_THREADS = 16
 BRIEFLY = 1.5  # seconds, where the time was spent on what the results are compared with
@@ -63,7 +64,8 @@ def test_sixteen_threads_on_every_size_of_the_team(trial):
     first = int(trial.rng.integers(16))
     for number in trial.rounds():
         size = 1 + (first + number) % 16
-        run_child(trial, call_anything, seconds=min(trial.seconds_left, 8), environment={"NUMBA_NUM_THREADS": str(size)})
+        environment = {"NUMBA_NUM_THREADS": str(size)}
+        run_child(trial, call_anything, seconds=min(trial.seconds_left, 8), environment=environment)
 
 
 def test_the_number_of_threads_changes_under_way(trial):

@@ -1,7 +1,8 @@
 """Calls that need every kernel once."""
 
-import rnnkit
 from problems import Problem
+
+import rnnkit
 
 CELLS = (dict(mode="rnn_tanh"), dict(mode="lstm"), dict(mode="gru"), dict(mode="gru", reset_after=False))
 

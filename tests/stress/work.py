@@ -1,9 +1,10 @@
 """Problems of several sizes with their right results: what threads, forks and interrupted calls are compared with."""
 
 import numpy as np
-import rnnkit
 from oracle import DTYPES, assert_same, random_problem, right
 from problems import CELLS, Problem
+
+import rnnkit
 
 # Small ones that one thread does alone, and ones whose work is shared by units, by rows, by layers and by directions.
 SHAPES = (
