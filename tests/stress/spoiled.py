@@ -46,7 +46,7 @@ def things(value):
         value.tolist(), (), [], "text", b"bytes", 3, 1.5, 1j, True, object(), {}, {1}, range(3), np.float32(1),
         Ellipsis,
         memoryview(np.ascontiguousarray(value)), _Convertible(value), _Unwilling(), type(value), iter(()), np.ma.masked,
-        SimpleNamespace(shape=value.shape, dtype=value.dtype, ndim=value.ndim, flags=value.flags), Decimal(1),
+        SimpleNamespace(shape=value.shape, dtype=value.dtype, ndim=value.ndim), Decimal(1),
         NotImplemented,
     ]  # fmt: skip
 
