@@ -221,7 +221,8 @@ def test_interrupts_while_other_threads_call(trial):
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 LONG = 2.0  # seconds that a call takes at least
-PART = 0.35  # of the rest of the call, within which an interrupt has to come out of it
+TRIES = 3  # another program may have the core when the signal comes
+PART = 0.25  # of the rest of the call, within which an interrupt has to come out of it
 
 
 def long_calls(rng):
@@ -253,17 +254,24 @@ def interrupt_long_calls(trial):
 
     for number in SIGNALS:
         signal.signal(number, handler)
-    for name, call in long_calls(trial.rng).items():
-        whole = _duration(call)
+    def part_behind_signal(call, whole):
+        """How long the call goes on after a signal, of what it would have gone on without one."""
         moment, number = whole * trial.rng.uniform(0.05, 0.4), SIGNALS[trial.rng.integers(len(SIGNALS))]
         timer = threading.Timer(moment, send, (number,))
         timer.start()
         with pytest.raises(Interrupted):
             call()
         timer.join()
-        late = raised[-1] - sent[-1]
-        assert late <= PART * (whole - moment), f"{name} of {whole:.1f} s went on for {late:.1f} s after the signal"
         trial.count(interrupts=1)
+        return (raised[-1] - sent[-1]) / (whole - moment)
+
+    for name, call in long_calls(trial.rng).items():
+        whole, least = _duration(call), np.inf
+        for _ in range(TRIES):
+            least = min(least, part_behind_signal(call, whole))
+            if least <= PART:
+                break
+        assert least <= PART, f"{name} of {whole:.1f} s went on for {least:.0%} of the rest of it after a signal"
 
 
 def test_the_time_from_a_signal_to_its_exception(trial):

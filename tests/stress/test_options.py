@@ -132,11 +132,12 @@ def packed(trial, problem, rng):
         expected = WRONG
     elif kind == 5:
         named, expected = drawn(rng, [None, [], list(named.items()), "weights", 3, problem.w, set(named)]), WRONG
-    what = f"pack_weights of {problem.desc}"
+    spoiled_one = named.get(name) if isinstance(named, dict) else named
+    what = f"pack_weights of {problem.desc} with {name} as {type(spoiled_one).__name__} {str(spoiled_one)[:200]}"
     w = attempt(lambda *arrays: rnnkit.pack_weights(problem.desc, named), [], expected, what)
-    if w is not None and expected is RIGHT:
-        for block, (start, size) in zip(values.values(), starts(problem.desc), strict=True):
-            assert np.array_equal(w[start : start + size], block.ravel())
+    if w is not None:
+        for block, (start, size) in zip(named.values(), starts(problem.desc), strict=True):
+            assert np.array_equal(w[start : start + size], np.asarray(block).ravel()), what
     return w
 
 
