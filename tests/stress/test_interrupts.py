@@ -254,6 +254,7 @@ def interrupt_long_calls(trial):
 
     for number in SIGNALS:
         signal.signal(number, handler)
+
     def part_behind_signal(call, whole):
         """How long the call goes on after a signal, of what it would have gone on without one."""
         moment, number = whole * trial.rng.uniform(0.05, 0.4), SIGNALS[trial.rng.integers(len(SIGNALS))]
