@@ -216,9 +216,11 @@ def make_processes(trial, method):
     context = multiprocessing.get_context(method)
     pool(trial, context)
     known = callers(trial.rng, 2)
-    for _ in trial.rounds():
-        processes(trial, context, known)
-        pool(trial, context)
+    for number in trial.rounds():
+        if number % 2:
+            pool(trial, context)
+        else:
+            processes(trial, context, known)
 
 
 @pytest.mark.share(2)
