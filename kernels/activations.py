@@ -123,9 +123,9 @@ def _reduced(v):
 @overload(_reduced, jit_options=OPTIONS, inline="always")
 def _reduced_of(v):
     form = _FORMATS[v]
-    high = math.floor(math.log(2) * 2**form.high_bits) / 2**form.high_bits
+    high = math.floor(_LOG2 * 2**form.high_bits) / 2**form.high_bits
     minus_high, minus_low = form.real(-high), form.real(-float(_LOG2 - Fraction(high)))
-    per_log2, magic = form.real(1 / math.log(2)), form.magic
+    per_log2, magic = form.real(float(1 / _LOG2)), form.magic
 
     def reduced(v):
         shifted = fma(v, per_log2, magic)

@@ -144,8 +144,8 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
         raise no_array(function, "lengths", "None or an integer array on the host", value)
     try:
         found = np.array(value)
-    except ValueError as error:  # rows of different length
-        raise TypeError(message(function, "lengths", "hold integers", f"a ragged sequence ({error})")) from None
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of different length, or what is no number
+        raise TypeError(message(function, "lengths", "hold integers", f"what is no array ({error})")) from None
     if found.dtype.kind not in "iu" and found.size:
         raise TypeError(message(function, "lengths", "hold integers", f"dtype {found.dtype}"))
     if found.shape != (batch_size,):

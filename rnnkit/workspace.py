@@ -110,7 +110,7 @@ class Memory:
         """Return whether the array may be a view of this memory."""
         if isinstance(array, np.ndarray) and array.flags.owndata:
             return False
-        return any(overlap(array, room) for room in self._rooms.values())
+        return any(overlap(array, room) for room in tuple(self._rooms.values()))  # another thread may add one
 
     def renew(self, call: object) -> None:
         """Begin a call that writes the workspace anew: what earlier ones left is void."""

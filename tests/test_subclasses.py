@@ -74,10 +74,17 @@ def test_masked_lengths_are_refused():
         rnnkit.infer(PROBLEM.desc, *PROBLEM.inputs, lengths=np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]))
 
 
-@pytest.mark.parametrize("ragged", [[[1], [1, 2], 3], [1, [2], 3]])
-def test_ragged_lengths_are_refused(ragged):
-    with pytest.raises(TypeError, match="infer: lengths must hold integers, got a ragged sequence"):
-        rnnkit.infer(PROBLEM.desc, *PROBLEM.inputs, lengths=ragged)
+class Stubborn:
+    """As a tensor that requires a gradient."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("call detach first")
+
+
+@pytest.mark.parametrize("lengths", [[[1], [1, 2], 3], [1, [2], 3], [1, Stubborn(), 3]])
+def test_lengths_that_are_no_array_are_refused(lengths):
+    with pytest.raises(TypeError, match="infer: lengths must hold integers, got what is no array"):
+        rnnkit.infer(PROBLEM.desc, *PROBLEM.inputs, lengths=lengths)
 
 
 @pytest.mark.parametrize("mode", ["r", "c"])

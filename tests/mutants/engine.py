@@ -55,8 +55,8 @@ _LENGTHS = (
     Mutant(
         "the reverse direction starts at the end of the batch",
         "rnnkit/steps.py",
-        "t + 1 < lengths[batch]",
-        "t + 1 < seq_len",
+        "t + 1 < self.lengths[batch]",
+        "t + 1 < self.seq_len",
         (TANH,),
     ),
 )
@@ -108,7 +108,7 @@ _MEMORY = (
     Mutant(
         "a stale workspace is taken",
         "rnnkit/workspace.py",
-        "if workspace.generation != workspace.memory.generation:",
+        "if generation != self.generation:",
         "if False:",
         (f"{WORKSPACE}a_stale_workspace_is_refused",),
     ),
@@ -122,15 +122,15 @@ _MEMORY = (
     Mutant(
         "an input in the memory that is used again is taken",
         "rnnkit/engine.py",
-        "if workspace.memory.holds(x):",
+        "if array is not None and workspace.memory.holds(array):",
         "if False:",
         (f"{WORKSPACE}an_input_in_the_memory_that_is_used_again_is_refused",),
     ),
     Mutant(
         "a gradient that overlaps the weights is taken",
         "rnnkit/checks.py",
-        "library_of(w).may_share_memory(dw, w)",
-        "dw is w",
+        "array is not None and overlap(dw, array)",
+        "dw is array",
         (f"{CHECKS}a_gradient_in_the_memory_of_the_weights_is_refused",),
     ),
     Mutant(
@@ -143,8 +143,8 @@ _MEMORY = (
     Mutant(
         "strided arrays reach the kernels",
         "rnnkit/_cpu_layer.py",
-        "if array.flags.carray:",
-        "if array.flags.writeable:",
+        "if type(array) is np.ndarray and array.flags.carray:",
+        "if type(array) is np.ndarray and array.flags.writeable:",
         (f"{ALGEBRA}steps_in_any_memory_order[strided-float32-tanh]",),
     ),
     Mutant(
@@ -157,7 +157,7 @@ _MEMORY = (
     Mutant(
         "initial hidden states are ignored",
         "rnnkit/_cpu_run.py",
-        "0 if states.hx is None else states.hx[layer.index]",
+        "0 if states.hx is None else states.hx[run.layer.index]",
         "0",
         (TANH,),
     ),
@@ -217,8 +217,8 @@ _THREADS = (
     Mutant(
         "no work is ever shared",
         "kernels/team.py",
-        "if work > _SMALL_WORK or team.is_awake():",
-        "if work > 10**18:",
+        "(work > _SMALL_WORK or team.is_awake()):",
+        "work > 10**18:",
         (f"{BITS}the_number_of_threads_changes_no_bit[tanh-9-None-2]",),
     ),
     Mutant(
@@ -238,8 +238,8 @@ _THREADS = (
     Mutant(
         "no pieces are ever dealt out",
         "rnnkit/_cpu_sharing.py",
-        "Sharing(arange(0), piece_of(itemsize), False, 1)",
-        "Sharing(arange(0), 0, False, 1)",
+        "Sharing(row_numbers(0), piece_of(itemsize), False, 1)",
+        "Sharing(row_numbers(0), 0, False, 1)",
         (f"{BITS}whoever_does_a_piece_changes_no_bit[tanh-None-2]",),
     ),
     Mutant(
