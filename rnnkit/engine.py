@@ -106,7 +106,8 @@ def forward(
     seed : int, optional
         Seed of dropout, of 64 bits without sign; None draws one. It is kept in ``workspace.seed``.
     workspace : Workspace, optional
-        One that an earlier forward returned: its memory is used again. What views it, y included, is then void.
+        One that an earlier forward returned: its memory is used again. What views it, y included, is then void, also
+        where this call ends with an interrupt; no input may view it.
 
     Returns
     -------
@@ -119,6 +120,8 @@ def forward(
     ------
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
+    WorkspaceError
+        Another thread's call is at work in the memory of `workspace`.
     BackendError
         The arrays are CuPy's, and cuDNN is not there or does not do what is asked.
 
@@ -197,7 +200,8 @@ def backward(
     dcy : ndarray (L*D, N, H), optional
         Gradient of cy, LSTM only; None is zeros.
     dw : ndarray (num_weights,), optional
-        The gradient of w is added into it and it is returned; None makes a new array.
+        The gradient of w is added into it and it is returned; None makes a new array. It may lie over no other array
+        of this call and its forward. Where an interrupt ends the call, a part has been added.
 
     Returns
     -------

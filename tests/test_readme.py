@@ -79,7 +79,8 @@ def test_every_option_and_path_exists():
     spans = re.findall(r"`([^`\n]+)`", README)
     named = {word for span in spans for word in re.findall(r"--[a-z][a-z0-9-]*", span)}
     assert named
-    assert named <= {*options(__main__.build_parser()), *options(perf.__main__.build_parser())}
+    of_pytest = re.findall(r'"(--stress-[a-z]+)"', (ROOT / "tests" / "conftest.py").read_text())
+    assert named <= {*options(__main__.build_parser()), *options(perf.__main__.build_parser()), *of_pytest}
     paths = {span for span in spans if re.fullmatch(r"[\w./-]*(/[\w.-]*|\.(md|toml|py))", span)}
     assert {"kernels/", "rnnkit/weights.py"} <= paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
