@@ -16,6 +16,7 @@ from queue import SimpleQueue
 
 import numba
 import numpy as np
+from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel
 
 from .barrier import AWAKE_TURNS, CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, serve, sync_size
@@ -98,7 +99,7 @@ class _Helper(threading.Thread):
             self.asleep = False
 
 
-_entering = threading.Lock()
+_entering = threading.RLock()  # a signal's handler may call, too
 _callers = set()
 """A token of the call whose work is shared out. It is put here inside a `try` and taken out in the `finally` by
 `discard`, in one step: an exception from a signal handler, which may come between any two instructions, leaves none."""
@@ -129,10 +130,15 @@ def _enter(call):
 
 
 def _machine_code(kernel, arguments):
-    """The machine code of a kernel for the arguments' types."""
-    signature = tuple(map(numba.typeof, arguments))
-    kernel.compile(signature)
-    return kernel.overloads[signature].entry_point
+    """The machine code of a kernel for the arguments' types.
+
+    Under Numba's lock from the first to the last: who holds that while the process forks knows that nobody is in here,
+    in an import that Numba puts off until then, say.
+    """
+    with global_compiler_lock:
+        signature = tuple(map(numba.typeof, arguments))
+        kernel.compile(signature)
+        return kernel.overloads[signature].entry_point
 
 
 def _compiled(kernel, kind, arguments):
@@ -165,7 +171,7 @@ def run(kernel, kind, work, *arguments):
 def _after_fork():
     """A forked child has none of its parent's threads: its first call makes a team of its own."""
     global _entering, _callers, _team
-    _entering, _callers, _team = threading.Lock(), set(), None
+    _entering, _callers, _team = threading.RLock(), set(), None
 
 
 if hasattr(os, "register_at_fork"):

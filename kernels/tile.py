@@ -12,6 +12,7 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from .jit import DIGEST, kernel
@@ -303,7 +304,8 @@ def _provide(like, slots):
 @cache
 def provide(dtype, gates):
     """Compile the tile functions of so many gates, or load them; to be called before a kernel that multiplies runs."""
-    _provide(np.empty(0, dtype), (0,) * gates)
+    with global_compiler_lock:  # as in `team`
+        _provide(np.empty(0, dtype), (0,) * gates)
 
 
 @intrinsic

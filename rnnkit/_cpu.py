@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
 from rnnkit._cpu_backward import backward
 from rnnkit._cpu_infer import Inference

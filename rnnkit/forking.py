@@ -1,6 +1,7 @@
 """What no thread may be in the middle of when the process forks: the child would find its locks taken for ever.
 
-A fork waits until other threads have imported the engine and compiled, or loaded, their kernels.
+A fork waits until other threads have imported the engine and compiled, or loaded, their kernels. The locks may be taken
+twice by one thread: a signal's handler, which runs between any two instructions, may call the engine too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import threading
 importing = threading.RLock()
 """Held while the engine, and with it Numba or CuPy, is imported."""
 
+entering = threading.RLock()
+"""Held for the moment in which a call takes memory, of whichever workspace or plan."""
+
 _held = []
 
 
@@ -23,9 +27,11 @@ def _before() -> None:
     if compiling is not None:
         compiling.acquire()
         _held.append(compiling)
+    entering.acquire()
 
 
 def _after() -> None:
+    entering.release()
     while _held:
         _held.pop().release()
     importing.release()

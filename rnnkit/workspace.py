@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from rnnkit.arrays import overlap
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
+from rnnkit.forking import entering
 from rnnkit.steps import Steps
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
@@ -101,7 +101,6 @@ class Memory:
     def __init__(self) -> None:
         self._rooms: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}  # as they were last taken
-        self._entering = Lock()
         self.calls: set[object] = set()
         self.borrowers: set[object] = set()
         self.generation = 0
@@ -114,7 +113,7 @@ class Memory:
 
     def renew(self, call: object) -> None:
         """Begin a call that writes the workspace anew: what earlier ones left is void."""
-        with self._entering:
+        with entering:
             if self.calls:
                 expected = "not be in use by another call"
                 raise WorkspaceError(message("forward", "workspace", expected, "one at work in its memory"))
@@ -123,7 +122,7 @@ class Memory:
 
     def read(self, function: str, call: object, generation: int) -> None:
         """Begin a call that reads what the workspace of this generation holds; no `renew` comes between."""
-        with self._entering:
+        with entering:
             self.calls.add(call)
             self.check(function, generation)
 
@@ -135,7 +134,7 @@ class Memory:
 
     def borrow(self, call: object) -> Memory:
         """Return a memory to work in: this one, or a new one while another call is at work in this."""
-        with self._entering:
+        with entering:
             if self.borrowers:
                 return type(self)()
             self.borrowers.add(call)

@@ -32,7 +32,7 @@ DIRECTION = {
     "checks": {"arrays", "weights", "descriptor", "errors"},
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
-    "workspace": {"arrays", "steps", "descriptor", "errors"},
+    "workspace": {"arrays", "forking", "steps", "descriptor", "errors"},
     "steps": {"lazy"},
     "descriptor": {"errors", "lazy"},
     "forking": set(),

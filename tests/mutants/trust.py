@@ -75,6 +75,10 @@ MUTANTS = (
         ("tests/test_fork_locks.py::test_a_child_forked_under_way_works[compiling]",)
     ),
     Mutant(
+        "a fork waits for nobody who takes", "rnnkit/forking.py", "    entering.acquire()\n", "    return\n",
+        ("tests/test_fork_locks.py::test_a_child_forked_under_way_works[taking]",)
+    ),
+    Mutant(
         "the initial weights know of the projection", "rnnkit/weights.py", "1.0 / sqrt(desc.hidden_size)",
         "1.0 / sqrt(desc.output_size)", ("tests/test_weights.py",)
     ),
