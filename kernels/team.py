@@ -58,7 +58,7 @@ class _Team:
             self.wake()
             kernel(*arguments, 0, 1 + len(self.helpers), self.sync)
         finally:
-            if self.sync[DOOR] < closed:  # it never opened; nothing is called here that a signal's handler may interrupt
+            if self.sync[DOOR] < closed:  # it never opened; without a call, behind which a signal's handler might run
                 self.sync[DOOR] = closed
 
     def is_awake(self):

@@ -12,7 +12,7 @@ from rnnkit._cpu_run import Grid, Run, calls, drop, input_grid, kept_runs
 from rnnkit._cpu_sharing import sharing_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import gemm, loop, loop_gradient, team, weight_gradient
+from rnnkit.kernels import gemm, loop_gradient, team, weight_gradient
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.tile import provide
 from rnnkit.steps import Part, Steps, row_numbers
@@ -147,8 +147,8 @@ class _Flow(NamedTuple):
         last = gates.stride - layer.sizes.hidden
         sources = run.source.at(part.rows), states.hidden, _moved(gates, second), _moved(gates, last)
         return loop_gradient.StrandBack(
-            layer.direction == 1, layer.sizes, part.starts, layer.products, sources, gates, states, gradients, self.room,
-            self.places
+            layer.direction == 1, layer.sizes, part.starts, layer.products, sources, gates, states, gradients,
+            self.room, self.places
         )
 
 

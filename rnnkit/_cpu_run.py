@@ -61,8 +61,8 @@ class Run(NamedTuple):
     def gate_rows(self, part: Part, steps: Steps, batch_size: int) -> Matrix:
         """The gates of a part: of all steps in a row, or from the first of the part on."""
         width = self.layer.columns
-        held = Grid(self.gates.ravel(), 0 if len(self.gates) == steps.seq_len else -part.first * batch_size * width, width)
-        return held.at(part.rows)
+        start = 0 if len(self.gates) == steps.seq_len else -part.first * batch_size * width
+        return Grid(self.gates.ravel(), start, width).at(part.rows)
 
     def states(self, part: Part) -> loop.States:
         """The states before and after each step of a part."""
@@ -72,7 +72,9 @@ class Run(NamedTuple):
         before, after = part.passing if direction == 0 else part.passing[::-1]
         if not self.passing:
             before, after = part.previous[direction], part.states
-        return loop.States(hidden.at(part.previous[direction]), hidden.at(part.states), cells.at(before), cells.at(after))
+        return loop.States(
+            hidden.at(part.previous[direction]), hidden.at(part.states), cells.at(before), cells.at(after)
+        )
 
 
 def kept_runs(desc: RNNDescriptor, workspace: Workspace, group: tuple[Layer, ...]) -> list[Run]:

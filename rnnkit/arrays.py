@@ -17,7 +17,7 @@ Array = Any
 def library_of(value: Any) -> ModuleType | None:
     """Return numpy or cupy, or None for what is an array of neither. cupy is never imported for it.
 
-    Of NumPy's subclasses a memmap alone is taken for an array: others, such as masked ones, mean more than their memory.
+    Of NumPy's subclasses a memmap alone is taken for an array: others, masked ones say, mean more than their memory.
     """
     if type(value) is np.ndarray or type(value) is np.memmap:
         return np

@@ -6,7 +6,8 @@ twice by one thread: a signal's handler, which runs between any two instructions
 
 from __future__ import annotations
 
-import logging  # noqa: F401: its lock, which Numba takes while it compiles, must be taken after ours; hooks run last first
+# Numba takes logging's lock while it compiles: its hook must come after ours, and the last registered runs first.
+import logging  # noqa: F401
 import os
 import sys
 import threading

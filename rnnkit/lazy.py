@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class lazy:  # noqa: N801: used as property is
+class lazy:
     """`functools.cached_property` without its lock: a fork could leave that taken in the child (Python 3.11).
 
     Two threads may compute the value twice, to the same result.

@@ -32,11 +32,11 @@ class Rows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The steps first..last of a batch, as kernels are told of them: positions (t, n), t by t, within a step the longest
-    sequences first.
+    """The steps first..last of a batch, as kernels are told of them: positions (t, n), t by t, within a step the
+    longest sequences first.
 
-    Row numbers are those of arrays (T, N, ...), named `rows`, of arrays (N, ...), `batch`, and of arrays with an initial
-    state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1.
+    Row numbers are those of arrays (T, N, ...), named `rows`, of arrays (N, ...), `batch`, and of arrays with an
+    initial state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1.
     """
 
     first: int
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     batch: Rows
     states: Rows  # of the state after the step, in both directions
     previous: tuple[Rows, Rows]  # of the state before the step, forward and reverse
-    passing: tuple[Rows, Rows]  # before and after the step, of states that stand in one of two places in turn, (2, N, ...)
+    passing: tuple[Rows, Rows]  # before and after the step, of states in one of two places in turn, (2, N, ...)
 
 @dataclass(frozen=True, eq=False)
 class Steps:
@@ -93,7 +93,7 @@ class Steps:
 
     @lazy
     def _listed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Rows, Rows]]:
-        """starts, rows, batch, following (the states that the reverse direction comes from) and passing, of all steps."""
+        """starts, rows, batch, following (of the states that the reverse direction comes from) and passing."""
         order = np.argsort(-self.lengths, kind="stable")
         t, position = np.nonzero(np.arange(self.seq_len)[:, None] < self.lengths[order])
         starts = np.searchsorted(t, np.arange(self.seq_len + 1))
@@ -158,7 +158,7 @@ def _full(seq_len: int, batch_size: int) -> Steps:
 
 
 def _regular(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """starts, rows, batch and passing (one step more than the others) of a part in which every sequence has all steps."""
+    """starts, rows, batch and passing (one step longer) of a part in which every sequence has all steps."""
     count = steps * batch_size
     if count <= LISTED_ROWS:
         return _kept_lists(batch_size, steps)

@@ -26,7 +26,7 @@ def test_forward_refuses_an_input_that_views_its_workspace(mode, name):
     if given[name] is None:
         return
     arguments = dict(zip(("w", "x", "hx", "cx"), problem.inputs, strict=True)) | {name: given[name]}
-    expected = rnnkit.infer(problem.desc, **{key: value if value is None else value.copy() for key, value in arguments.items()})
+    expected = rnnkit.infer(problem.desc, **arguments | {name: given[name].copy()})
     before = result.y.copy()
     with pytest.raises(ValueError, match=f"forward: {name} must not view the workspace"):
         rnnkit.forward(problem.desc, **arguments, workspace=result.workspace)

@@ -4,8 +4,6 @@ import ctypes
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -393,74 +391,3 @@ def test_an_edited_source_is_compiled_anew(tmp_path, monkeypatch):
     assert jit._digest() == jit.DIGEST == jit._FOLDER.names[-1]
     (sources / "activations.py").write_text("# edited\n")
     assert jit._digest() != jit.DIGEST
-
-
-SERVE = """
-import numpy as np
-from rnnkit.kernels.barrier import serve, sync_size
-print(serve(np.zeros(sync_size(1), np.int64), 3, 0), sum(serve.stats.cache_hits.values()))
-"""
-NO_ACCOUNT = """
-import pwd
-def nobody(uid):
-    raise KeyError(uid)
-pwd.getpwuid = nobody
-"""
-SMALL_FILES = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-
-
-def serve(program=SERVE, cwd=None, **environment):
-    """Run the program in a process of its own; what it prints, and the warnings."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": "", **environment}
-    environment = {name: value for name, value in environment.items() if value is not None}
-    run = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=cwd, capture_output=True, text=True, check=True
-    )
-    return run.stdout, run.stderr
-
-
-@pytest.mark.parametrize("place", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
-def test_the_environment_says_where(place, tmp_path):
-    assert serve(**{place: str(tmp_path)}) == ("3 0\n", "")
-    assert serve(**{place: str(tmp_path)}) == ("3 1\n", "")
-    assert [path.name for path in tmp_path.iterdir()] == ["rnnkit"]
-
-
-def test_without_an_account_and_a_home_it_works_all_the_same(tmp_path):
-    said, warned = serve(NO_ACCOUNT + SERVE, cwd=tmp_path, XDG_CACHE_HOME=None, HOME=None)
-    assert said == "3 0\n"
-    assert warned.count("kernel cache: the folder of caches must be an absolute path, got ''") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_room_for_a_file_it_works_all_the_same(tmp_path):
-    pytest.importorskip("resource")
-    said, warned = serve(SMALL_FILES + SERVE, NUMBA_CACHE_DIR=str(tmp_path), PYTHONDONTWRITEBYTECODE="1")
-    assert said == "3 0\n"
-    assert warned.count(f"kernel cache: {tmp_path}") == 1
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_the_code_for_two_cpus_is_kept_apart(tmp_path):
-    cpus = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}, {"NUMBA_CPU_NAME": "generic"}
-    for expected in ("3 0\n", "3 1\n"):
-        for cpu in cpus:
-            assert serve(NUMBA_CACHE_DIR=str(tmp_path), **cpu) == (expected, "")
-
-
-CROWD = """
-import os
-from rnnkit.kernels.cache import Folder
-folder = Folder(os.environ["NUMBA_CACHE_DIR"], "rnnkit", "digest")
-for turn in range(150):
-    folder.write("entry", bytes([turn % 256]) * (1 + 50_000 * (turn % 3)))
-    data = folder.read("entry")
-    assert data and len(set(data)) == 1
-"""
-
-
-def test_processes_that_write_at_once_leave_whole_entries(tmp_path):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    crowd = [subprocess.Popen([sys.executable, "-c", CROWD], env=environment) for _ in range(4)]
-    assert [process.wait() for process in crowd] == [0] * 4
-    assert [path.name for path in Path(tmp_path, "rnnkit", "digest").iterdir()] == ["entry"]

@@ -1,4 +1,4 @@
-"""Several threads on one workspace, and exceptions at any moment: right results or an error, and nothing stays taken."""
+"""Several threads on one workspace, exceptions at any moment: right results or an error, and nothing stays taken."""
 
 import gc
 import random

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu import has_gpu
 import standin_cupy
+from gpu import has_gpu
 
 import rnnkit
 from perf import baselines, cases, check, peaks, report, run, worker
