@@ -141,6 +141,39 @@ def test_an_exception_right_after_what_takes_leaves_nothing_taken(monkeypatch, o
     assert_same_results(found, gradients, GRADIENTS)
 
 
+@pytest.mark.parametrize("trouble", [RuntimeError("can't start new thread"), Interruption()])
+def test_a_thread_that_does_not_start(monkeypatch, trouble):
+    """Where the system gives no more threads, those that came do the work; an exception leaves none behind."""
+    monkeypatch.setattr(team, "wanted_size", lambda: 3)
+    monkeypatch.setattr(team, "_SMALL_WORK", 0)
+    monkeypatch.setattr(team, "_BRIEF_WORK", 0)
+    expected, started, start = PROBLEM.infer(), [], team._Helper.start
+    team._team.dismiss()
+
+    def once(helper):
+        if started:
+            raise trouble
+        started.append(helper)
+        start(helper)
+
+    team._team = None
+    with monkeypatch.context() as patch:
+        patch.setattr(team._Helper, "start", once)
+        if isinstance(trouble, RuntimeError):
+            assert_same_results(PROBLEM.infer(), expected, OUTPUTS)
+            assert team._team.helpers == started
+            team._team.dismiss()
+        else:
+            with pytest.raises(Interruption):
+                PROBLEM.infer()
+            started[0].join(60)
+            assert not started[0].is_alive()
+    assert not team._callers
+    team._team = None
+    assert_same_results(PROBLEM.infer(), expected, OUTPUTS)
+    assert len(team._team.helpers) == 2
+
+
 @pytest.mark.parametrize("call", ["forward", "backward", "infer"])
 def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(monkeypatch, call):
     """The workspace is void then, not wrong; the next call works."""
