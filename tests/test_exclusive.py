@@ -175,8 +175,10 @@ def test_a_thread_that_does_not_start(monkeypatch, trouble):
 
 
 @pytest.mark.parametrize("call", ["forward", "backward", "infer"])
-def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(monkeypatch, call):
+def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, monkeypatch, call):
     """The workspace is void then, not wrong; the next call works."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     monkeypatch.setattr(_cpu_sharing, "_CALL_WORK", 1)
     monkeypatch.setattr(_cpu_sharing, "_CHUNK_BYTES", 1)
     problem = Problem(mode="gru", seq_len=3000, batch_size=5, dtype="float32")
