@@ -11,6 +11,7 @@ import pytest
 from child import run_child
 from oracle import assert_same, random_problem, right
 from problems import CELLS, Problem
+from tolerances import assert_same_bits
 from warm import train_infer_and_step
 
 import rnnkit
@@ -171,27 +172,35 @@ def test_a_narrow_network_takes_little_beside_its_output(trial):
 
 
 def limited(trial):
-    """Calls that do not fit into the address space: MemoryError or a right result; small ones work afterwards."""
+    """Calls that do not fit into the address space: MemoryError or a right result; others work afterwards."""
     rng = trial.rng
     small = random_problem(rng, sizes=(3, 5, 17))
     expected = right(small)
     net = rnnkit.LSTM(8, 64, num_layers=2, seed=0)
-    plan, seen = net.prepare(), 0
-    net.backward(net.forward(np.ones((200, 16, 8), np.float32)).workspace)  # kernels and helpers are there
-    plan.infer(np.ones((20, 16, 8), np.float32))
+    plan, seen, ones = net.prepare(), 0, np.ones((4000, 16, 8), np.float32)
+    y = net.infer(ones).y  # that of a shorter input is the beginning of it
+    net.backward(net.forward(ones[:200]).workspace)  # kernels and helpers are there
     for _ in trial.rounds():
+        x, results = ones[: rng.integers(1, len(ones))], []
+        workspace = net.forward(ones[:20]).workspace  # whose memory is to grow
         room = int(rng.integers(8, 120)) * MB
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + room, resource.RLIM_INFINITY))
         try:
-            x = np.ones((int(rng.integers(1, 4000)), 16, 8), np.float32)
-            result = net.forward(x)
-            net.backward(result.workspace, dy=result.y)
-            plan.infer(x)
+            results.append(plan.infer(x))
+            results.append(net.forward(x, workspace=workspace))
+            results.append(net.backward(results[1].workspace, dy=results[1].y))
         except MemoryError:
             seen += 1
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        x = result = None
+        for found in results[:2]:
+            assert_same_bits("y", found.y, y[: len(x)])
+        found = net.forward(x, workspace=workspace)  # its memory has grown, or a part of it
+        for again in (found, plan.infer(x)):
+            assert_same_bits("y", again.y, y[: len(x)])
+        if len(results) == 3:
+            assert_same(net.backward(found.workspace, dy=found.y), results[2])
+        found = again = results = workspace = None
         for _ in range(2):
             outputs = small.forward()
             assert_same(rnnkit.Infer(*outputs[:3]), expected.forward)
