@@ -141,6 +141,33 @@ def test_a_network_on_a_damaged_cache(trial, tmp_path):
         trial.count(processes=1, inputs=len(victims))
 
 
+# Around each of the calls by which the cache touches the disk, something is done with the given probability.
+MEDDLE = """
+import os, random, shutil, signal, time
+dice = random.Random({seed})
+def around(call):
+    def meddle(*arguments, **options):
+        if dice.random() < {probability}:
+            {act}
+        return call(*arguments, **options)
+    return meddle
+from rnnkit.kernels import cache
+import test_kernels
+for name in {calls}:
+    setattr(os, name, around(getattr(os, name)))
+"""
+DELETE = "shutil.rmtree(os.environ['NUMBA_CACHE_DIR'], ignore_errors=True)"
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+PAUSE = "time.sleep(0.5 * dice.random())"
+CALLS, LAST = ("open", "mkdir", "replace"), ("replace",)  # the last one of a write comes when the file beside is there
+
+
+def meddled(trial, act, calls=CALLS, probability=None):
+    probability = probability or trial.rng.choice([0.02, 0.2])
+    seed = trial.rng.integers(1 << 30)
+    return MEDDLE.format(seed=seed, probability=probability, act=act, calls=calls) + KERNELS
+
+
 CPUS = (
     {},
     {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"},
@@ -150,12 +177,15 @@ CPUS = (
 
 @pytest.mark.share(3)
 def test_four_processes_at_once_on_an_empty_folder(trial, expected, tmp_path):
-    """Of two CPU names, which share the folder; each of them finds all of its own code there afterwards."""
+    """Of two CPU names, which share the folder; each of them finds all of its own code there afterwards.
+
+    They pause in the middle of each write, so that those of one name write the same file at once.
+    """
     for number in trial.rounds():
         folder = tmp_path / str(number)
         cpus = [CPUS[int(which)] for which in trial.rng.permutation(len(CPUS))[:2]]
-        for process in [start(folder, **cpu) for cpu in (*cpus, *cpus)]:
-            assert finish(process)[::2] == (expected, 0)
+        running = [start(folder, meddled(trial, PAUSE, LAST, 1), **cpu) for cpu in (*cpus, *cpus)]
+        assert [finish(process)[::2] for process in running] == 4 * [(expected, 0)]
         for cpu in cpus:
             assert_same(folder, expected, hits=ALL, **cpu)
         assert [path for path in files(folder) if path.suffix != ".nbc"] == []
@@ -234,28 +264,6 @@ def test_files_limited_in_size(trial, expected, tmp_path):
         trial.count(processes=3)
 
 
-# Around each of the calls by which the cache touches the disk, something is done with the given probability.
-MEDDLE = """
-import os, random, shutil, signal
-dice = random.Random({seed})
-def around(call):
-    def meddle(*arguments, **options):
-        if dice.random() < {probability}:
-            {act}
-        return call(*arguments, **options)
-    return meddle
-from rnnkit.kernels import cache
-import test_kernels
-os.open, os.mkdir, os.replace = map(around, (os.open, os.mkdir, os.replace))
-"""
-DELETE = "shutil.rmtree(os.environ['NUMBA_CACHE_DIR'], ignore_errors=True)"
-KILL = "os.kill(os.getpid(), signal.SIGKILL)"
-
-
-def meddled(trial, act):
-    return MEDDLE.format(seed=trial.rng.integers(1 << 30), probability=trial.rng.choice([0.02, 0.2]), act=act) + KERNELS
-
-
 def test_a_folder_deleted_under_way(trial, expected, warm, tmp_path):
     for _ in trial.rounds():
         folder = copy(warm, tmp_path / "cache").root
@@ -270,7 +278,7 @@ def test_processes_that_are_killed(trial, expected, warm, tmp_path):
         folder = copy(warm, tmp_path / "cache").root
         for path in files(folder)[:: int(trial.rng.integers(1, 3))]:
             path.unlink()
-        process = start(folder, meddled(trial, KILL))
+        process = start(folder, meddled(trial, KILL, (CALLS, LAST)[trial.rng.integers(2)]))
         process.communicate()
         assert_same(folder, expected)
         assert_same(folder, expected, hits=ALL)
