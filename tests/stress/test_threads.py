@@ -69,8 +69,10 @@ def test_sixteen_threads_on_every_size_of_the_team(trial):
 
 
 def test_the_number_of_threads_changes_under_way(trial):
-    for _ in trial.rounds():
-        run_child(trial, call_anything, change_threads=True, environment={"NUMBA_NUM_THREADS": "8"})
+    """With few numbers to choose from, teams are shared for longer; with many they come and go."""
+    for number in trial.rounds():
+        most, seconds = {"NUMBA_NUM_THREADS": "28"[number % 2]}, min(trial.seconds_left, 8)
+        run_child(trial, call_anything, change_threads=True, seconds=seconds, environment=most)
 
 
 def test_all_threads_on_one_core(trial):
@@ -129,12 +131,14 @@ def call_beside_numba(trial, layer):
     known = callers(trial.rng, 4)
 
     def call(rng):
+        wanted = int(rng.integers(1, numba.config.NUMBA_NUM_THREADS + 1))
+        numba.set_num_threads(wanted)
         if rng.random() < 0.3:
             with alone:
-                numba.set_num_threads(int(rng.integers(1, numba.config.NUMBA_NUM_THREADS + 1)))
                 assert np.isclose(squares(values), expected)
         else:
             known[rng.integers(len(known))].any(rng)
+        assert numba.get_num_threads() == wanted, "the number of threads is the user's"
 
     in_threads(trial, call)
 
