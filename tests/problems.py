@@ -1,12 +1,12 @@
 """One network with its arrays, all drawn from one seed: what every test runs on."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import reference
 
 import rnnkit
+from rnnkit.lazy import lazy
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Problem:
     states: bool = True  # initial states given, or None
     seed: int = 0
 
-    @cached_property
+    @lazy
     def desc(self):
         return rnnkit.RNNDescriptor(
             self.mode,
@@ -79,37 +79,37 @@ class Problem:
         values = np.random.default_rng([self.seed, stream]).standard_normal(shape, np.float32)
         return values.astype(self.dtype)
 
-    @cached_property
+    @lazy
     def w(self):
         """Scaled by 1/sqrt(H), so that states keep their size through steps and layers."""
         values = np.random.default_rng([self.seed, 0]).uniform(-1, 1, rnnkit.num_weights(self.desc))
         return (values / np.sqrt(self.hidden_size)).astype(np.float32).astype(self.dtype)
 
-    @cached_property
+    @lazy
     def x(self):
         return self.draw(1, (self.seq_len, self.batch_size, self.input_size))
 
-    @cached_property
+    @lazy
     def hx(self):
         return self.draw(2, self.hidden_shape) if self.states else None
 
-    @cached_property
+    @lazy
     def cx(self):
         return self.draw(3, self.cell_shape) if self.states and self.mode == "lstm" else None
 
-    @cached_property
+    @lazy
     def lengths_array(self):
         return None if self.lengths is None else np.array(self.lengths, np.int64)
 
-    @cached_property
+    @lazy
     def dy(self):
         return self.draw(4, (self.seq_len, self.batch_size, self.directions * self.output_size))
 
-    @cached_property
+    @lazy
     def dhy(self):
         return self.draw(5, self.hidden_shape)
 
-    @cached_property
+    @lazy
     def dcy(self):
         return self.draw(6, self.cell_shape) if self.mode == "lstm" else None
 
