@@ -119,6 +119,13 @@ class Worker:
         assert assert_works([fork(caller.all)]) == 0
         self.trial.count(forks=1)
 
+    def resident(self):
+        """Bytes in memory without what is kept: a workspace that is used again grows to the largest problem."""
+        self.kept, self.workspaces = [], {}
+        found = resident()
+        self.new()
+        return found
+
     def job(self):
         """Mostly calls, now and then something dear."""
         jobs = [self.call] * 8 + [self.whole, self.reuse, self.accumulate, self.guarded, self.refused] * 2
@@ -133,9 +140,9 @@ def soak(trial):
     for number in trial.rounds(2 * FIRST):
         worker.job()
         if number == FIRST:
-            begin = resident()
+            begin = worker.resident()
         trial.count(jobs=1)
-    grown = resident() - begin
+    grown = worker.resident() - begin
     assert grown <= 24 * MB, f"{grown / MB:.1f} MB more after {number - FIRST} jobs"
     trial.count(bytes=guard.bytes)
 
