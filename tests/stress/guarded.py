@@ -34,7 +34,7 @@ def _free(_, address, size):
     """In machine code: NumPy also frees while an exception is on its way, where no Python code may run."""
     if address:
         between = -(-max(size, 1) // PAGE) * PAGE
-        _munmap(address // PAGE * PAGE - PAGE, between + 2 * PAGE)
+        _munmap(address // PAGE * PAGE - 2 * PAGE, between + 3 * PAGE)
 
 
 class _Handler(ctypes.Structure):
@@ -45,10 +45,13 @@ class _Handler(ctypes.Structure):
 
 
 class _Guard:
-    """Allocates with a page without access before and behind; what it gives touches one of them."""
+    """Allocates with a page without access before and behind; what it gives touches one of them.
+
+    In front of these stands a page with the size: a table here would grow, since `_free` cannot take anything out.
+    """
 
     def __init__(self):
-        self.at_end, self.bytes, self.sizes = True, 0, {}
+        self.at_end, self.bytes = True, 0
 
     def malloc(self, _, size):
         return self.allocate(size, _FILL)
@@ -58,22 +61,23 @@ class _Guard:
 
     def allocate(self, size, fill):
         between = -(-max(size, 1) // PAGE) * PAGE
-        start = _libc.mmap(None, between + 2 * PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+        start = _libc.mmap(None, between + 3 * PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
         if start == _FAILED:
             return None
-        _libc.mprotect(start, PAGE, _NONE)
-        _libc.mprotect(start + PAGE + between, PAGE, _NONE)
+        ctypes.c_size_t.from_address(start).value = size
+        _libc.mprotect(start + PAGE, PAGE, _NONE)
+        _libc.mprotect(start + 2 * PAGE + between, PAGE, _NONE)
         if fill:
-            ctypes.memset(start + PAGE, fill, between)
-        address = start + PAGE + (between - size if self.at_end else 0)
-        self.bytes, self.sizes[address] = self.bytes + size, size
-        return address
+            ctypes.memset(start + 2 * PAGE, fill, between)
+        self.bytes += size
+        return start + 2 * PAGE + (between - size if self.at_end else 0)
 
     def realloc(self, _, address, size):
         new = self.allocate(size, _FILL)
         if address and new:
-            ctypes.memmove(new, address, min(size, self.sizes[address]))
-            _free.ctypes(None, address, self.sizes[address])
+            old = ctypes.c_size_t.from_address(address // PAGE * PAGE - 2 * PAGE).value
+            ctypes.memmove(new, address, min(size, old))
+            _free.ctypes(None, address, old)
         return new
 
 
