@@ -17,7 +17,7 @@ from work import callers
 import rnnkit
 
 INTERRUPTS = 400  # a round
-PATIENCE = 120.0  # seconds
+PATIENCE = 20.0  # seconds
 SLACK = 1 << 12  # bytes that Python and NumPy use by the way
 # Calls so brief that most of their instructions are Python's, and yet long enough for the team.
 BRIEF = (
