@@ -290,7 +290,7 @@ def _host_array(name: str, value: Any) -> np.ndarray:
         raise no_array("pack_weights", f'named["{name}"]', "a plain array", value)
     try:
         return np.asarray(value)
-    except (TypeError, ValueError) as error:  # an array on a GPU; ragged lists
+    except (TypeError, ValueError, RuntimeError) as error:  # an array on a GPU; ragged lists; a conjugated tensor
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(message("pack_weights", f'named["{name}"]', "be an array on the host", error)) from error
 

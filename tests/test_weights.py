@@ -250,11 +250,14 @@ def test_pack_takes_the_parameters_of_a_module():
 GRU = RNNDescriptor("gru", 3, 2)
 
 
-class OnAnotherDevice:
-    """Refuses to become an array as CuPy's and PyTorch's do."""
+class Unwilling:
+    """Refuses to become an array as CuPy's arrays and PyTorch's tensors do."""
+
+    def __init__(self, error):
+        self.error = error
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        raise self.error
 
 
 def blocks(**changed):
@@ -279,8 +282,10 @@ PACK_REFUSED = [
     (blocks(bias_ih_l0=[0.0] * 6), TypeError,
      'named["bias_ih_l0"] must be float32 as the descriptor says, got float64; '
      'convert it with named["bias_ih_l0"].astype("float32")'),
-    (blocks(bias_ih_l0=OnAnotherDevice()), TypeError,
+    (blocks(bias_ih_l0=Unwilling(TypeError("can't convert cuda:0 device type tensor to numpy"))), TypeError,
      'named["bias_ih_l0"] must be an array on the host, got can\'t convert cuda:0 device type tensor to numpy'),
+    (blocks(bias_ih_l0=Unwilling(RuntimeError("Can't call numpy() on Tensor that has conjugate bit set."))), ValueError,
+     'named["bias_ih_l0"] must be an array on the host, got Can\'t call numpy() on Tensor that has conjugate bit set.'),
 ]
 
 
