@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, lower_builtin, overload, type_callable
 
+from .cells import functions
+from .cells.functions import clip, sigmoid, tanh
 from .jit import OPTIONS
 from .simd import emit_fma, fma
 
@@ -135,12 +137,9 @@ def _reduced_of(v):
     return reduced
 
 
-def tanh(x):
-    """Hyperbolic tangent: e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
-
-
 @overload(tanh, jit_options=OPTIONS)
 def _tanh_of(x):
+    """e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
     form = _FORMATS[x]
     limit, near, one, two = form.real(form.tanh_limit), form.real(_NEAR), form.real(1), form.real(2)
 
@@ -154,12 +153,9 @@ def _tanh_of(x):
     return tanh
 
 
-def sigmoid(x):
-    """Logistic function, 1/(1 + exp(-x)). Within 3 units in the last place."""
-
-
 @overload(sigmoid, jit_options=OPTIONS)
 def _sigmoid_of(x):
+    """Within 3 units in the last place."""
     form = _FORMATS[x]
     low, high, one = form.real(-form.exp_limit), form.real(form.sigmoid_limit), form.real(2.0**-_LOWER)
 
@@ -170,3 +166,18 @@ def _sigmoid_of(x):
         return one / (one + fma(scale, p, scale))
 
     return sigmoid
+
+
+@overload(clip, jit_options=OPTIONS, inline="always")
+def _clip_of(x, low, high):
+    return clip
+
+
+@type_callable(functions.fma)
+def _type_of_fma(context):
+    return lambda a, b, c: a
+
+
+@lower_builtin(functions.fma, types.Float, types.Float, types.Float)
+def _lower_fma(context, builder, signature, arguments):
+    return emit_fma(builder, *arguments)

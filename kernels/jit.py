@@ -17,7 +17,7 @@ def _digest():
     A cache by the file of the compiled function alone would not notice an edit in the files of what it calls.
     """
     digest = hashlib.sha256()
-    for source in sorted(_SOURCES.glob("*.py")):
+    for source in sorted(_SOURCES.rglob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

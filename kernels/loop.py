@@ -14,21 +14,16 @@ of steps behind.
 from typing import NamedTuple
 
 import numpy as np
+from numba.extending import overload
 
 from .barrier import follow, gather, meet, publish, report
-from .cell import (
-    activate,
-    begin,
-    complete,
-    input_slots,
-    recurrent_slots,
-)
 from .gemm import columns_of, product, vectors_of
-from .jit import inner, kernel
+from .jit import OPTIONS, inner, kernel
 from .matrix import Matrix, offset, part
 from .products import BIAS, END, panels_of
 from .sharing import claim, divide, turns
 from .simd import plain
+from .stages import activate, apart_slots, complete, input_slots, multiplied_slot, recurrent_slots, second_slots
 
 # Rows that a member takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes
 # a few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
@@ -70,7 +65,7 @@ class Strand(NamedTuple):
 @inner
 def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, first_vector, last_vector):
     """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
-    slots = input_slots(cell)
+    slots = input_slots(cell, sizes.hidden)
     if sizes.input > 0:
         product(
             gates, x, first_row, last_row, sizes.input, panels.input, first_vector, last_vector, sizes.hidden, slots,
@@ -89,6 +84,42 @@ def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, fir
 
 
 @inner
+def _fill(gates, slot, bias, first_row, last_row, first, last):
+    """The slot's columns of the bias in each row."""
+    start = part(bias, slot + first, slot + last)
+    for row in range(first_row, last_row):
+        at = offset(gates, row) + slot
+        gate = part(gates.data, at + first, at + last)
+        for j in range(last - first):
+            gate[j] = start[j]
+
+
+def _finish(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
+    """The product of R with what a stage wrote, and the stages behind it."""
+
+
+@overload(_finish, jit_options=OPTIONS)
+def _finish_of(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
+    def finish(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
+        gates = operands[0]
+        multiplied = Matrix(gates.data, gates.rows, gates.start + multiplied_slot(cell, units)[0], gates.stride)
+        meet(sync, members)  # all of what R multiplies is there
+        for turn in range(turns(vectors_of(gates.data, units), piece, members)):
+            first_vector, last_vector = claim(turn, vectors_of(gates.data, units), piece, member, members, sync)
+            product(
+                gates, multiplied, first_row, last_row, units, panels, first_vector, last_vector, units,
+                second_slots(cell, units), bias, plain(False)
+            )
+            first, last = columns_of(gates.data, first_vector, last_vector, units)
+            complete(cell, operands, units, first_row, last_row, first, last)
+
+    def nothing(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
+        pass
+
+    return finish if cell.instance_class.declaration.multiplied else nothing
+
+
+@inner
 def step(
     cell, sizes, panels, bias, zeros, gates, states, first_row, last_row, piece, member, members, sync
 ):
@@ -97,22 +128,18 @@ def step(
     projected = panels.projection.size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
         target = Matrix(gates.data, gates.rows, gates.start + gates.stride - sizes.hidden, gates.stride)
+    operands = gates, hidden, target, states.cells, states.next_cells
     for turn in range(turns(vectors_of(bias, sizes.hidden), piece, members)):
         first_vector, last_vector = claim(turn, vectors_of(bias, sizes.hidden), piece, member, members, sync)
         first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
-        for row in range(first_row, last_row):
-            begin(cell, gates.data, offset(gates, row), bias, first, last)
+        for slot in apart_slots(cell, sizes.hidden):  # the product is all that they hold, and adds to them
+            _fill(gates, slot, bias, first_row, last_row, first, last)
         product(
             gates, hidden, first_row, last_row, sizes.output, panels.recurrent, first_vector, last_vector,
-            sizes.hidden, recurrent_slots(cell), bias, plain(False)
+            sizes.hidden, recurrent_slots(cell, sizes.hidden), bias, plain(False)
         )
-        for row in range(first_row, last_row):
-            activate(
-                cell, gates.data, offset(gates, row), first, last, states.cells.data, offset(states.cells, row),
-                states.next_cells.data, offset(states.next_cells, row), hidden.data, offset(hidden, row), target.data,
-                offset(target, row)
-            )
-    complete(cell, gates, hidden, target, first_row, last_row, panels.second, piece, member, members, sync)
+        activate(cell, operands, sizes.hidden, first_row, last_row, first, last)
+    _finish(cell, operands, sizes.hidden, bias, first_row, last_row, panels.second, piece, member, members, sync)
     if projected:
         meet(sync, members)
         for turn in range(turns(vectors_of(bias, sizes.output), piece, members)):

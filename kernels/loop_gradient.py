@@ -9,15 +9,24 @@ input's gradient and the columns of the weights' evenly.
 from typing import NamedTuple
 
 import numpy as np
+from numba.extending import overload
 
 from .barrier import follow, gather, meet, publish, report
-from .cell import carries_state, complete_gradient, differentiate, input_slots, recurrent_columns
 from .gemm import columns_of, depth_block_of, product, vectors_of
-from .jit import inner, kernel
+from .jit import OPTIONS, inner, kernel
 from .loop import ROWS, Sizes, States, rows_of_step, shares_rows
 from .matrix import Matrix, offset, part
 from .sharing import claim, divide, share, turns
 from .simd import plain
+from .stages import (
+    carries_hidden,
+    complete_gradient,
+    differentiate,
+    input_slots,
+    multiplied_slot,
+    recurrent_slots,
+    second_slots,
+)
 from .weight_gradient import END, ROOM, add_weight_gradients, pack_sources, pack_weights, terms_of
 
 
@@ -65,17 +74,31 @@ def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
                 total[j] = carried[j]
 
 
-@inner
-def _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last):
-    """`differentiate` for the rows of a step."""
-    output, dgates, carry, dcells = gradients.output, gradients.gates, gradients.hidden, gradients.cells
-    hidden, cells = states.hidden, states.cells
-    for row in range(first_row, last_row):
-        differentiate(
-            cell, gates.data, offset(gates, row), dgates.data, offset(dgates, row), first, last, output.data,
-            offset(output, row), cells.data, offset(cells, row), offset(states.next_cells, row), dcells.data,
-            offset(dcells, row), hidden.data, offset(hidden, row), carry.data, offset(carry, row)
-        )
+def _finish(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
+    """The gradient of what R multiplies within the step, and the stages behind it."""
+
+
+@overload(_finish, jit_options=OPTIONS)
+def _finish_of(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
+    def finish(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
+        dgates = operands[5]
+        slots = second_slots(cell, units)
+        source = Matrix(dgates.data, dgates.rows, dgates.start + slots[0], dgates.stride)
+        target = Matrix(dgates.data, dgates.rows, dgates.start + multiplied_slot(cell, units)[0], dgates.stride)
+        meet(sync, members)  # all of the gates' gradients are there
+        for turn in range(turns(vectors_of(zeros, units), piece, members)):
+            first_vector, last_vector = claim(turn, vectors_of(zeros, units), piece, member, members, sync)
+            product(
+                target, source, first_row, last_row, len(slots) * units, panels, first_vector, last_vector, units, (0,),
+                zeros, plain(True)
+            )
+            first, last = columns_of(zeros, first_vector, last_vector, units)
+            complete_gradient(cell, operands, units, first_row, last_row, first, last)
+
+    def nothing(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
+        pass
+
+    return finish if cell.instance_class.declaration.multiplied else nothing
 
 
 @inner
@@ -84,6 +107,9 @@ def _step_back(
 ):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     dgates, output, carry, dy = gradients.gates, gradients.output, gradients.hidden, gradients.dy
+    operands = (
+        gates, states.hidden, states.hidden, states.cells, states.next_cells, dgates, output, carry, gradients.cells
+    )
     units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
     projection = terms.projection.packed
     total = Matrix(dgates.data, dgates.rows, dgates.start + dgates.stride - sizes.output, dgates.stride)
@@ -102,19 +128,16 @@ def _step_back(
             )
         else:
             _add_output_gradient(output, carry, dy, first_row, last_row, first, last)
-        _differentiate_rows(cell, gates, states, gradients, first_row, last_row, first, last)
-    complete_gradient(
-        cell, gates, dgates, states.hidden, carry, first_row, last_row, terms.second.packed, zeros, piece, member,
-        members, sync
-    )
+        differentiate(cell, operands, sizes.hidden, first_row, last_row, first, last)
+    _finish(cell, operands, sizes.hidden, first_row, last_row, terms.second.packed, zeros, piece, member, members, sync)
     meet(sync, members)
-    start, columns = recurrent_columns(cell)
-    recurrent = Matrix(dgates.data, dgates.rows, dgates.start + start, dgates.stride)
+    slots = recurrent_slots(cell, sizes.hidden)
+    recurrent = Matrix(dgates.data, dgates.rows, dgates.start + slots[0], dgates.stride)
     for turn in range(turns(outputs, piece, members)):
         first_vector, last_vector = claim(turn, outputs, piece, member, members, sync)
         product(
-            carry, recurrent, first_row, last_row, columns, terms.recurrent.packed, first_vector, last_vector,
-            sizes.output, (0,), zeros, not carries_state(cell)
+            carry, recurrent, first_row, last_row, len(slots) * sizes.hidden, terms.recurrent.packed, first_vector,
+            last_vector, sizes.output, (0,), zeros, not carries_hidden(cell)
         )
     if piece > 0:
         meet(sync, members)
@@ -135,7 +158,7 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row):
         total = part(dx.data, to, to + sizes.hidden)
         for j in range(sizes.hidden):
             total[j] = 0
-        for slot in input_slots(cell):
+        for slot in input_slots(cell, sizes.hidden):
             gate = part(dgates.data, source + slot, source + slot + sizes.hidden)
             for j in range(sizes.hidden):
                 total[j] += gate[j]

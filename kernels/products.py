@@ -20,15 +20,13 @@ class Product(NamedTuple):
     """One product of the forward pass; it writes neighbouring columns of the gates.
 
     Column first + i is the product with row rows[i] of a matrix of `depth` columns that starts at `start` in the flat
-    weights; the bias, element rows[i] of a vector that starts at `bias`, is added to it. The rows are `gates` times
-    `units` neighbours from row `row` on. Without a matrix ("skip" input) `depth` is 0, without a bias `bias` is -1.
+    weights; the bias, element rows[i] of a vector that starts at `bias`, is added to it. They are the columns of
+    `gates` gates. Without a matrix ("skip" input) `depth` is 0, without a bias `bias` is -1.
     """
 
     first: int
     rows: np.ndarray
     start: int
-    row: int
-    units: int
     gates: int
     depth: int
     bias: int
@@ -49,7 +47,8 @@ class Panels(NamedTuple):
 def places_of(products, columns, itemsize, start):
     """Where the panels of a layer, the summed biases of its columns, and the next layer start in the packed buffer."""
     lanes = VECTOR_BYTES // itemsize
-    sizes = [panel_size(p.depth, p.units, p.gates, itemsize) for p in products] + [-(-columns // lanes) * lanes]
+    sizes = [panel_size(p.depth, p.rows.size // max(p.gates, 1), p.gates, itemsize) for p in products]
+    sizes += [-(-columns // lanes) * lanes]
     return np.array(list(accumulate(sizes, initial=start)), np.int64)
 
 
@@ -63,16 +62,16 @@ def panels_of(packed, places):
 
 
 @kernel
-def pack_layer(products, w, identity, packed, places, member, members, sync):
-    """Pack the weights of one layer and sum its biases; `identity` numbers at least gates*units rows."""
+def pack_layer(products, w, packed, places, member, members, sync):
+    """Pack the weights of one layer and sum its biases."""
     publish(sync, member, members)
     members = gather(sync, member, members)
     for number in range(len(products)):
         p = products[number]
         panels = part(packed, places[number], places[number + 1])
         if panels.size > 0:
-            weights = Matrix(w, identity, p.start + p.row * p.depth, p.depth)
-            pack_columns(panels, weights, p.units, p.gates, p.depth, member, members)
+            weights = Matrix(w, p.rows, p.start, p.depth)
+            pack_columns(panels, weights, p.rows.size // p.gates, p.gates, p.depth, member, members)
     bias = part(packed, places[BIAS], places[END])
     first, last = share(bias.size, member, members)
     for column in range(first, last):

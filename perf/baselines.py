@@ -183,17 +183,9 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     return subject._replace(finish=torch.cuda.synchronize, memory=memory, release=torch.cuda.empty_cache)
 
 
-_TORCH_MODULES = {
-    "lstm": ("LSTM", {}),
-    "gru": ("GRU", {}),
-    "rnn_relu": ("RNN", {"nonlinearity": "relu"}),
-    "rnn_tanh": ("RNN", {"nonlinearity": "tanh"}),
-}
-
-
 def _torch_module(torch: Any, given: Problem) -> Any:
     desc = given.desc
-    kind, options = of_mode(desc.mode, _TORCH_MODULES, "torch")
+    kind, options = of_mode(desc.mode, "network", "torch")
     options = options | dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))
     if desc.projected:
         options["proj_size"] = desc.proj_size

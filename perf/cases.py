@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -83,11 +82,12 @@ def _weights(desc: rnnkit.RNNDescriptor) -> np.ndarray:
     return rnnkit.init_weights(desc, seed=0)
 
 
-def of_mode(mode: str, known: Mapping[str, Any], engine: str) -> Any:
-    """Return what an engine has for a mode; none computes another one instead."""
+def of_mode(mode: str, fact: str, engine: str) -> Any:
+    """Return what the table of modes says of one for an engine; none computes another mode instead."""
+    known = [name for name, each in MODES.items() if getattr(each, fact) is not None]
     if mode not in known:
         raise ValueError(message(engine, "mode", f"be one of {', '.join(known)}", repr(mode)))
-    return known[mode]
+    return getattr(MODES[mode], fact)
 
 
 def flops(case: Case, pass_name: str) -> int:

@@ -32,7 +32,7 @@ def deviation(arrays: Mapping, expected: Mapping, desc: RNNDescriptor, coarse: b
             return f"wrong: {name} has shape {actual.shape}, not {right.shape}"
         error = np.linalg.norm(actual - right) / max(np.linalg.norm(right), np.finfo(np.float64).tiny)
         bound = TF32_BOUND if desc.allow_tf32 or (coarse and desc.dtype == "float32") else BOUND[desc.dtype]
-        if desc.mode == "rnn_relu" and name.startswith("d"):
+        if not desc.cell.declaration.smooth and name.startswith("d"):
             bound = max(bound, KINK_BOUND)
         if not error <= bound:  # NaN is wrong
             return f"wrong: {name} deviates by {error:.1e}, more than {bound:.0e}"

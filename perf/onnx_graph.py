@@ -9,13 +9,6 @@ from perf.cases import Problem, of_mode
 from rnnkit import weight_views
 
 _OPSET, _IR_VERSION = 17, 8  # old enough for every onnxruntime of the last years
-# Operator, order of the gates, attributes. ONNX orders them i o f c and z r h; biases are W's, then R's, each so.
-_OPERATORS = {
-    "lstm": ("LSTM", (0, 3, 1, 2), {}),
-    "gru": ("GRU", (1, 0, 2), {"linear_before_reset": 1}),
-    "rnn_relu": ("RNN", (0,), {"activations": ["Relu"]}),
-    "rnn_tanh": ("RNN", (0,), {"activations": ["Tanh"]}),
-}
 
 
 def model(given: Problem) -> bytes:
@@ -58,7 +51,7 @@ def _value(name: str, rank: int):
 
 def _layer_node(given: Problem, layer: int, source: str):
     desc = given.desc
-    operator, _, attributes = of_mode(desc.mode, _OPERATORS, "onnxruntime")
+    operator, _, attributes = of_mode(desc.mode, "onnx", "onnxruntime")
     options = {"hidden_size": desc.hidden_size, "direction": "bidirectional" if desc.bidirectional else "forward"}
     for name, value in attributes.items():
         options[name] = value * desc.num_directions if isinstance(value, list) else value  # a list: one a direction
@@ -72,7 +65,8 @@ def _layer_weights(given: Problem, layer: int) -> dict[str, np.ndarray]:
     desc = given.desc
     views = weight_views(desc, given.w)
     suffixes = [f"_l{layer}", f"_l{layer}_reverse"][: desc.num_directions]
-    _, order, _ = of_mode(desc.mode, _OPERATORS, "onnxruntime")
+    ours = [gate.name for gate in desc.cell.declaration.gates]
+    order = [ours.index(name) for name in of_mode(desc.mode, "onnx", "onnxruntime")[1].split()]
 
     def stacked(kind: str) -> np.ndarray:
         """Both directions, the gates in ONNX's order."""

@@ -1,7 +1,7 @@
 """The same networks step by step: NumPy's products for each cell, and one compiled elementwise kernel.
 
 It is the reference that every engine is compared with before it is timed (in float64), and the non-fused row of the
-tables. It shares nothing with the engine but tanh and sigmoid. Equations: `rnnkit.descriptor`.
+tables. It shares the cells' equations with the engine, and nothing of its products, its time loop and its layers.
 """
 
 from __future__ import annotations
@@ -12,111 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
-from perf.cases import of_mode
 from rnnkit.errors import message
-from rnnkit.kernels.activations import sigmoid, tanh
 from rnnkit.kernels.jit import kernel
-
-# Elementwise kernels, all of one signature. ax = W x + bW and ah = R h + bR, (N, G*H), become what backward needs.
-# `c` is the LSTM's cell before the step, for the others the hidden state; `through` is the gradient of h that does not
-# go through R. Each gate's columns are sliced and its values read before any is written: so LLVM vectorises the loops.
+from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels.stages import activate, differentiate
 
 
 @kernel
-def _vanilla(ax, ah, c, h, c_next, relu):
-    for n in range(len(h)):
-        a, b, y = ax[n], ah[n], h[n]
-        for j in range(y.size):
-            total = a[j] + b[j]
-            value = (total if total > 0 else total - total) if relu else tanh(total)
-            a[j] = y[j] = value
+def _activate(cell, operands, units):
+    activate(cell, operands, units, 0, operands[0].rows.size, 0, units)
 
 
 @kernel
-def _vanilla_backward(dh, dc, ax, ah, c, c_next, da, db, through, relu):
-    zero, one = dh.dtype.type(0), dh.dtype.type(1)
-    for n in range(len(dh)):
-        dy, y, d = dh[n], ax[n], da[n]
-        for j in range(dy.size):
-            d[j] = dy[j] * ((one if y[j] > zero else zero) if relu else one - y[j] * y[j])
+def _differentiate(cell, operands, units):
+    differentiate(cell, operands, units, 0, operands[0].rows.size, 0, units)
 
 
-@kernel
-def _lstm(ax, ah, c, h, c_next, relu):
-    size = h.shape[1]
-    for n in range(len(h)):
-        a, b, before, after, y = ax[n], ah[n], c[n], c_next[n], h[n]
-        for j in range(a.size):
-            a[j] += b[j]
-        i, f, g, o = a[:size], a[size : 2 * size], a[2 * size : 3 * size], a[3 * size :]
-        for j in range(y.size):
-            vi, vf, vg, vo = sigmoid(i[j]), sigmoid(f[j]), tanh(g[j]), sigmoid(o[j])
-            cell = vf * before[j] + vi * vg
-            i[j], f[j], g[j], o[j], after[j] = vi, vf, vg, vo, cell
-            y[j] = vo * tanh(cell)
-
-
-@kernel
-def _lstm_backward(dh, dc, ax, ah, c, c_next, da, db, through, relu):
-    one, size = dh.dtype.type(1), dh.shape[1]
-    for n in range(len(dh)):
-        a, d, before, after, dy, dcell = ax[n], da[n], c[n], c_next[n], dh[n], dc[n]
-        i, f, g, o = a[:size], a[size : 2 * size], a[2 * size : 3 * size], a[3 * size :]
-        di, df, dg, do = d[:size], d[size : 2 * size], d[2 * size : 3 * size], d[3 * size :]
-        for j in range(dy.size):
-            y = tanh(after[j])
-            do[j] = dy[j] * y * o[j] * (one - o[j])
-            total = dcell[j] + dy[j] * o[j] * (one - y * y)
-            di[j] = total * g[j] * i[j] * (one - i[j])
-            df[j] = total * before[j] * f[j] * (one - f[j])
-            dg[j] = total * i[j] * (one - g[j] * g[j])
-            dcell[j] = total * f[j]
-
-
-@kernel
-def _gru(ax, ah, c, h, c_next, relu):
-    one, size = h.dtype.type(1), h.shape[1]
-    for n in range(len(h)):
-        a, b, before, y = ax[n], ah[n], c[n], h[n]
-        for j in range(2 * size):
-            a[j] += b[j]
-        r, z, g, m = a[:size], a[size : 2 * size], a[2 * size :], b[2 * size :]
-        for j in range(y.size):
-            vr, vz = sigmoid(r[j]), sigmoid(z[j])
-            vg = tanh(g[j] + vr * m[j])
-            r[j], z[j], g[j] = vr, vz, vg
-            y[j] = (one - vz) * vg + vz * before[j]
-
-
-@kernel
-def _gru_backward(dh, dc, ax, ah, c, c_next, da, db, through, relu):
-    one, size = dh.dtype.type(1), dh.shape[1]
-    for n in range(len(dh)):
-        a, d, e, before, dy, rest = ax[n], da[n], db[n], c[n], dh[n], through[n]
-        r, z, g, m = a[:size], a[size : 2 * size], a[2 * size :], ah[n, 2 * size :]
-        dr, dz, dg, dm = d[:size], d[size : 2 * size], d[2 * size :], e[2 * size :]
-        for j in range(dy.size):
-            total = dy[j] * (one - z[j]) * (one - g[j] * g[j])
-            dr[j] = total * m[j] * r[j] * (one - r[j])
-            dz[j] = dy[j] * (before[j] - g[j]) * z[j] * (one - z[j])
-            dg[j], dm[j], rest[j] = total, total * r[j], dy[j] * z[j]
-        for j in range(2 * size):
-            e[j] = d[j]
-
-
-class _Cell(NamedTuple):
-    forward: Any
-    backward: Any
-    relu: bool = False
-    two_gradients: bool = False  # W x and R h have one each, and h one that does not go through R
-
-
-_CELLS = {
-    "rnn_relu": _Cell(_vanilla, _vanilla_backward, relu=True),
-    "rnn_tanh": _Cell(_vanilla, _vanilla_backward),
-    "lstm": _Cell(_lstm, _lstm_backward),
-    "gru": _Cell(_gru, _gru_backward, two_gradients=True),
-}
+def _rows(*arrays: np.ndarray) -> tuple[Matrix, ...]:
+    """The rows of arrays (N, ...), for a kernel."""
+    return tuple(Matrix(array.reshape(-1), np.arange(len(array)), 0, array[:1].size) for array in arrays)
 
 
 class _Step(NamedTuple):
@@ -126,8 +40,7 @@ class _Step(NamedTuple):
     h: np.ndarray
     c: np.ndarray
     c_next: np.ndarray
-    ax: np.ndarray
-    ah: np.ndarray
+    gates: np.ndarray  # (N, columns, H)
     m: np.ndarray  # the output before the projection
     active: np.ndarray | None  # (N, 1), which sequences have this step; None: all
 
@@ -150,7 +63,7 @@ class Unfused:
     """One network without options beyond the cases': no skip input, clip or dropout, both biases, reset after."""
 
     def __init__(self, desc: rnnkit.RNNDescriptor, w: np.ndarray) -> None:
-        self.cell = of_mode(desc.mode, _CELLS, "unfused")
+        self.cell = desc.cell
         plain = replace(desc, bias="both", input_mode="linear", dropout=0.0, cell_clip=None, reset_after=True)
         if desc != plain:
             expected = "have the default of bias, input_mode, dropout, cell_clip and reset_after"
@@ -193,13 +106,16 @@ class Unfused:
         return y, h, c
 
     def _step(self, x, h, c, active, block):
-        desc = self.desc
-        m, c_next = (np.empty((len(x), desc.hidden_size), x.dtype) for _ in range(2))
-        before = c if desc.has_cell else h
-        ax, ah = x @ block["weight_ih"].T + block["bias_ih"], h @ block["weight_hh"].T + block["bias_hh"]
-        self.cell.forward(ax, ah, before, m, c_next, self.cell.relu)
-        step = _Step(x, h, before, c_next, ax, ah, m, active)
-        return step, m @ block["weight_hr"].T if desc.projected else m, c_next
+        desc, declaration = self.desc, self.cell.declaration
+        shape = len(x), -1, desc.hidden_size
+        ax = (x @ block["weight_ih"].T + block["bias_ih"]).reshape(shape)
+        ah = (h @ block["weight_hh"].T + block["bias_hh"]).reshape(shape)
+        gates = np.zeros((len(x), len(declaration.columns), desc.hidden_size), x.dtype)
+        gates[:, declaration.input_columns] = ax[:, declaration.rows_of(declaration.input_columns)]
+        gates[:, declaration.recurrent_columns] += ah[:, declaration.rows_of(declaration.recurrent_columns)]
+        m, c_next = np.empty((len(x), desc.hidden_size), x.dtype), np.empty_like(c)
+        _activate(self.cell, _rows(gates, h, m, c, c_next), desc.hidden_size)
+        return _Step(x, h, c, c_next, gates, m, active), m @ block["weight_hr"].T if desc.projected else m, c_next
 
     def backward(self, tape: list, dy: np.ndarray):
         """Return dx and dw, given dy alone."""
@@ -230,13 +146,19 @@ class Unfused:
         if desc.projected:
             gradient["weight_hr"] += dh.T @ step.m
             dm = dh @ block["weight_hr"]
-        da = np.empty_like(step.ax)
-        db = np.empty_like(da) if self.cell.two_gradients else da
-        through = np.empty_like(dm)
-        self.cell.backward(dm, dc, step.ax, step.ah, step.c, step.c_next, da, db, through, self.cell.relu)
+        declaration = self.cell.declaration
+        dgates, through = np.zeros_like(step.gates), np.zeros_like(dm)
+        operands = _rows(step.gates, step.h, step.m, step.c, step.c_next, dgates, dm, through, dc)
+        _differentiate(self.cell, operands, desc.hidden_size)
+        da = self._gates_of(dgates, declaration.input_columns)
+        db = self._gates_of(dgates, declaration.recurrent_columns)
         gradient["weight_ih"] += da.T @ step.x
         gradient["weight_hh"] += db.T @ step.h
         gradient["bias_ih"] += da.sum(axis=0)
         gradient["bias_hh"] += db.sum(axis=0)
-        before = db @ block["weight_hh"]
-        return da @ block["weight_ih"], before + through if self.cell.two_gradients else before, dc
+        return da @ block["weight_ih"], db @ block["weight_hh"] + (through if declaration.carries_hidden else 0), dc
+
+    def _gates_of(self, dgates: np.ndarray, columns: range) -> np.ndarray:
+        """Those columns as (N, G*H), the gates in the order of the weights."""
+        order = np.argsort(self.cell.declaration.rows_of(columns))
+        return dgates[:, columns.start + order].reshape(len(dgates), -1)

@@ -11,7 +11,6 @@ from rnnkit._cpu_layer import DESCRIPTORS, Layer, filled, flat, groups_of, layer
 from rnnkit._cpu_run import Grid, Run, calls, drop, input_grid, kept_runs
 from rnnkit._cpu_sharing import sharing_of
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import gemm, loop_gradient, team, weight_gradient
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.tile import provide
@@ -143,8 +142,8 @@ class _Flow(NamedTuple):
             self.hidden.at(part.batch), self.cells.at(part.batch)
         )
         # What the products of the forward pass multiplied.
-        _, second = protocol.second_slots(layer.cell) or (0, 0)
-        last = gates.stride - layer.sizes.hidden
+        declaration, last = layer.cell.declaration, gates.stride - layer.sizes.hidden
+        second = declaration.columns.index(declaration.multiplied) * layer.sizes.hidden if declaration.multiplied else 0
         sources = run.source.at(part.rows), states.hidden, _moved(gates, second), _moved(gates, last)
         return loop_gradient.StrandBack(
             layer.direction == 1, layer.sizes, part.starts, layer.products, sources, gates, states, gradients,

@@ -9,13 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import cell as protocol
 from rnnkit.kernels import loop, team
-from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
-from rnnkit.kernels.lstm import LSTM
 from rnnkit.kernels.products import Product, pack_layer, places_of
 from rnnkit.kernels.tile import provide
-from rnnkit.kernels.vanilla import Vanilla
 from rnnkit.steps import row_numbers
 from rnnkit.weights import weight_layout
 from rnnkit.workspace import Memory, gate_slots
@@ -64,7 +60,7 @@ class Layer(NamedTuple):
 @lru_cache(DESCRIPTORS)
 def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
     """The pseudo-layers."""
-    cell, slots = _cell(desc), gate_slots(desc)
+    cell, slots = desc.cell, gate_slots(desc)
     starts = {name: start for name, _, start in weight_layout(desc)}
     kind = type(cell), desc.dtype, min(desc.num_pseudo_layers, 2)
     result, end = [], 0
@@ -100,35 +96,22 @@ def filled(strands: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
 
 def _products(cell: Any, sizes: loop.Sizes, slots: int, starts: dict[str, int], suffix: str):
     """The products of a layer, in the order of `products.Panels`; those that it does not have are of no gates."""
-    recurrent, second = protocol.recurrent_slots(cell), protocol.second_slots(cell)[:1]
+    declaration = cell.declaration
 
-    def product(name: str, slots: tuple[int, ...], gate: int, depth: int) -> Product:
-        """The product whose gates, from `gate` on in the weights, have these columns: neighbours, in any order."""
-        order = gate + np.argsort(slots).astype(np.int64)
-        rows = (order[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
+    def product(name: str, columns: range, depth: int) -> Product:
+        gates = np.array(declaration.rows_of(columns), np.int64)
+        rows = (gates[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
-        first, depth = min(slots, default=0), depth if slots else 0
-        return Product(first, rows, start, gate * sizes.hidden, sizes.hidden, len(slots), depth, bias)
+        return Product(columns.start * sizes.hidden, rows, start, len(columns), depth if columns else 0, bias)
 
-    yield product("ih", protocol.input_slots(cell), 0, sizes.input)
-    yield product("hh", recurrent, 0, sizes.output)
-    yield product("hh", second, len(recurrent), sizes.output)
+    yield product("ih", declaration.input_columns, sizes.input)
+    yield product("hh", declaration.recurrent_columns, sizes.output)
+    yield product("hh", declaration.second_columns, sizes.output)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind the gates, in place of what it multiplied.
     column = (slots - 1) * sizes.hidden
-    yield Product(column, row_numbers(rows), projection, 0, rows, min(rows, 1), depth, -1)
-
-
-def _cell(desc: RNNDescriptor) -> Any:
-    """The cell of a mode: the one table of modes and cell types."""
-    if desc.mode == "lstm":
-        low, high = desc.cell_clip or (-np.inf, np.inf)
-        real = desc.np_dtype.type
-        return LSTM(desc.hidden_size, desc.cell_clip is not None, real(low), real(high))
-    if desc.mode == "gru":
-        return (ResetAfterGRU if desc.reset_after else ResetBeforeGRU)(desc.hidden_size)
-    return Vanilla(desc.hidden_size, desc.mode == "rnn_relu")
+    yield Product(column, row_numbers(rows), projection, min(rows, 1), depth, -1)
 
 
 def flat(array: np.ndarray) -> np.ndarray:
@@ -165,6 +148,5 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
             if product.gates:
                 provide(w.dtype, product.gates)
         work = _MOVE * int(layer.places[-1] - layer.places[0])
-        most = max(product.rows.size for product in layer.products)
-        team.run(pack_layer, layer.kind, work, layer.products, w, row_numbers(most), packed, layer.places)
+        team.run(pack_layer, layer.kind, work, layer.products, w, packed, layer.places)
     return packed

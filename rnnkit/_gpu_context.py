@@ -16,14 +16,14 @@ import numpy as np
 from rnnkit import _cudnn as cudnn
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
+from rnnkit.kernels.cells.modes import MODES
 from rnnkit.weights import num_weights, weight_layout
 
 _SHAPES = 64  # shapes of batches whose descriptors a thread keeps
 # Largest hidden_size for the algorithm that keeps the weights of a small layer on the chip, and the most steps it
 # takes: PyTorch's measurements and bug reports (aten/src/ATen/native/cudnn/RNN.cpp, its issue 133751). A training step
 # takes one algorithm for both ways; the limit is that of backward.
-_SMALL_INFERENCE = {"rnn_relu": 384, "rnn_tanh": 384, "lstm": 192, "gru": 192}
-_SMALL_TRAINING = {"rnn_relu": 256, "rnn_tanh": 256, "lstm": 128, "gru": 128}
+_SMALL_INFERENCE, _SMALL_TRAINING = (192, 384), (128, 256)  # with several gates, with one
 _SMALL_STEPS = 65535
 
 
@@ -53,6 +53,11 @@ class Setup(NamedTuple):
     cell: cudnn.Descriptor | None
     work_nbytes: int
     reserve_nbytes: int
+
+
+def _name(desc: RNNDescriptor) -> str:
+    """cuDNN's name of the mode."""
+    return MODES[desc.mode].cudnn
 
 
 class Context:
@@ -106,7 +111,7 @@ class Context:
         plain = desc.bias == "both" and desc.input_mode == "linear" and not desc.projected and desc.cell_clip is None
         if not coarse or not plain or shape.layout == cudnn.SEQ_MAJOR_PACKED:
             return cudnn.STANDARD
-        limit = (_SMALL_TRAINING if mode == cudnn.TRAINING else _SMALL_INFERENCE)[desc.mode]
+        limit = (_SMALL_TRAINING if mode == cudnn.TRAINING else _SMALL_INFERENCE)[desc.num_gates == 1]
         if self._capability >= 60 and desc.hidden_size <= limit and shape.seq_len <= _SMALL_STEPS:
             return cudnn.PERSIST_STATIC_SMALL_H
         return cudnn.PERSIST_STATIC if self._persists(desc, shape) else cudnn.STANDARD
@@ -114,12 +119,12 @@ class Context:
     def _persists(self, desc: RNNDescriptor, shape: Shape) -> bool:
         """Whether the algorithm with the weights in registers pays: PyTorch's rule for Ampere and later."""
         multiples = desc.hidden_size % 128 == 0 and desc.input_size % 128 == 0 and desc.hidden_size <= 1024
-        if desc.dtype != "float16" or desc.num_pseudo_layers > 1 or not multiples or desc.mode == "gru":
+        if desc.dtype != "float16" or desc.num_pseudo_layers > 1 or not multiples or _name(desc) == "GRU":
             return False
         if self._capability < 80 or self._capability % 10 == 6 or self._processors < 98:
             return False
         batch = len(shape.lengths)
-        fits = desc.mode == "lstm" or batch < 96 or desc.hidden_size < 896
+        fits = _name(desc) == "LSTM" or batch < 96 or desc.hidden_size < 896
         return batch % 8 == 0 and batch <= 128 and fits
 
     def _find_setup(
@@ -153,7 +158,7 @@ class Context:
             dropout, states = self._dropout(desc.dropout, seed)
         rnn = cudnn.Descriptor(self.library, "RNN")
         self.library.call(
-            "cudnnSetRNNDescriptor_v8", rnn, algorithm, cudnn.MODES[desc.mode], cudnn.BIASES[desc.bias],
+            "cudnnSetRNNDescriptor_v8", rnn, algorithm, cudnn.MODES[_name(desc)], cudnn.BIASES[desc.bias],
             int(desc.bidirectional), cudnn.INPUT_MODES[desc.input_mode], cudnn.DTYPES[desc.dtype],
             cudnn.DTYPES["float64"] if desc.dtype == "float64" else cudnn.DTYPES["float32"], _math(desc),
             desc.input_size, desc.hidden_size, desc.output_size, desc.num_layers, dropout, cudnn.PADDED_IO_DISABLED

@@ -14,7 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from rnnkit.arrays import library_of, no_array, overlap, place_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.descriptor import RNNDescriptor, only_with
 from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.weights import check_weights, num_weights
@@ -105,8 +105,8 @@ def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescrip
     if value is None:
         return
     if not desc.has_cell:
-        cure = 'only mode="lstm" has a cell'
-        raise ValueError(message(function, name, f'be None with mode="{desc.mode}"', _describe(value), cure))
+        expected = f'be None with mode="{desc.mode}"'
+        raise ValueError(message(function, name, expected, _describe(value), only_with("cell_clip")))
     array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.hidden_size), CELL_DIMS, desc, like)
 
 

@@ -29,33 +29,22 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rnnkit.errors import message, wrong_type
+from rnnkit.kernels.cells.modes import MODES, modes_with
 from rnnkit.lazy import lazy
 
-
-class Mode(NamedTuple):
-    """What a mode says of itself."""
-
-    gates: tuple[str, ...]  # in the order of their rows in every weight block
-    has_cell: bool
-
-
-MODES = {
-    "rnn_relu": Mode(gates=("h",), has_cell=False),
-    "rnn_tanh": Mode(gates=("h",), has_cell=False),
-    "lstm": Mode(gates=("i", "f", "g", "o"), has_cell=True),
-    "gru": Mode(gates=("r", "z", "n"), has_cell=False),
-}
 BIASES = ("both", "input", "recurrent", "none")
 INPUT_MODES = ("linear", "skip")
 MAX_SIZE = 2**31 - 1  # cuDNN's sizes are of C's int
 MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
 HOST_DTYPES = ("float32", "float64")
 DTYPES = (*HOST_DTYPES, "float16", "bfloat16")  # half precision on a GPU alone
+# Options that not every mode has: what belongs to them.
+_OWN = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,9 +140,14 @@ class RNNDescriptor:
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @lazy
+    def cell(self) -> Any:
+        """The mode's cell with its parameters (`rnnkit.kernels.cells`)."""
+        return MODES[self.mode].cell(self)
+
+    @lazy
     def num_gates(self) -> int:
         """G, the number of gates of the mode."""
-        return len(MODES[self.mode].gates)
+        return len(self.cell.declaration.gates)
 
     @lazy
     def num_directions(self) -> int:
@@ -173,7 +167,7 @@ class RNNDescriptor:
     @lazy
     def has_cell(self) -> bool:
         """Whether there is a cell state beside the hidden one."""
-        return MODES[self.mode].has_cell
+        return bool(self.cell.declaration.states)
 
     @lazy
     def projected(self) -> bool:
@@ -329,19 +323,22 @@ _FIELDS = {
 }
 
 
+def only_with(option: str) -> str:
+    """Say which modes have an option, for a message about another one."""
+    return " and ".join(f'mode="{mode}"' for mode in modes_with(option)).join(("only ", f" has {_OWN[option]}"))
+
+
 def _check_combination(desc: RNNDescriptor) -> None:
     def refuse(name: str, expected: str, cure: str = "") -> None:
         raise ValueError(message("RNNDescriptor", name, expected, getattr(desc, name), cure))
 
     if desc.input_mode == "skip" and desc.input_size != desc.hidden_size:
         refuse("input_size", f'equal hidden_size={desc.hidden_size} with input_mode="skip"')
-    if desc.proj_size is not None and desc.mode != "lstm":
-        refuse("proj_size", f'be None with mode="{desc.mode}"', 'only mode="lstm" has a projection')
+    for option in _OWN:
+        default = RNNDescriptor.__dataclass_fields__[option].default
+        if getattr(desc, option) != default and option not in MODES[desc.mode].options:
+            refuse(option, f'be {default} with mode="{desc.mode}"', only_with(option))
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:
         refuse("proj_size", f"be below hidden_size={desc.hidden_size}")
-    if desc.cell_clip is not None and not desc.has_cell:
-        refuse("cell_clip", f'be None with mode="{desc.mode}"', 'only mode="lstm" has a cell')
     if desc.allow_tf32 and desc.dtype != "float32":
         refuse("allow_tf32", f'be False with dtype="{desc.dtype}"', 'only dtype="float32" has TensorFloat-32 products')
-    if not desc.reset_after and desc.mode != "gru":
-        refuse("reset_after", f'be True with mode="{desc.mode}"', 'only mode="gru" has two formulas')

@@ -15,6 +15,7 @@ from rnnkit import archive, engine
 from rnnkit.arrays import Array, on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message
+from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.plan import Plan, prepare
 from rnnkit.weights import check_weights, init_weights, num_weights, weight_views
 from rnnkit.workspace import Workspace
@@ -40,7 +41,7 @@ class Options(TypedDict, total=False):
 class _Network:
     """A descriptor and its flat weight buffer, with the engine's calls as methods."""
 
-    _mode: str
+    _name: str  # of the class in the table of modes
 
     def __init__(
         self,
@@ -52,7 +53,10 @@ class _Network:
         seed: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._desc = RNNDescriptor(self._mode, input_size, hidden_size, num_layers, bidirectional, **options)
+        self._make(seed, mode_of(self._name), input_size, hidden_size, num_layers, bidirectional, **options)
+
+    def _make(self, seed: int | None, *network: Any, **options: Unpack[Options]) -> None:
+        self._desc = RNNDescriptor(*network, **options)
         self._weights = init_weights(self._desc, seed)
 
     def __repr__(self) -> str:
@@ -243,7 +247,7 @@ class LSTM(_Network):
     (20, 5)
     """
 
-    _mode = "lstm"
+    _name = "LSTM"
 
 
 class GRU(_Network):
@@ -275,7 +279,7 @@ class GRU(_Network):
     <GRU: RNNDescriptor('gru', 3, 2, reset_after=False), 42 weights>
     """
 
-    _mode = "gru"
+    _name = "GRU"
 
 
 class RNN(_Network):
@@ -309,6 +313,8 @@ class RNN(_Network):
     <RNN: RNNDescriptor('rnn_relu', 3, 2), 14 weights>
     """
 
+    _name = "RNN"
+
     def __init__(
         self,
         input_size: int,
@@ -322,11 +328,11 @@ class RNN(_Network):
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(message("RNN", "nonlinearity", 'be "tanh" or "relu"', repr(nonlinearity)))
-        self._mode = f"rnn_{nonlinearity}"
-        super().__init__(input_size, hidden_size, num_layers, bidirectional, seed=seed, **options)
+        mode = mode_of(self._name, nonlinearity=nonlinearity)
+        self._make(seed, mode, input_size, hidden_size, num_layers, bidirectional, **options)
 
 
-KINDS = {"rnn_relu": RNN, "rnn_tanh": RNN, "lstm": LSTM, "gru": GRU}
+KINDS = {kind._name: kind for kind in (LSTM, GRU, RNN)}
 
 
 def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
@@ -361,7 +367,7 @@ def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
     """
     with archive.opened("load", path) as file:
         desc, w = read(file)
-    net = object.__new__(KINDS[desc.mode])  # without the constructor, which would draw weights
+    net = object.__new__(KINDS[MODES[desc.mode].network[0]])  # without the constructor, which would draw weights
     net._desc, net._weights = desc, w
     return net
 

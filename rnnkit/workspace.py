@@ -12,6 +12,7 @@ from rnnkit.arrays import overlap
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.forking import entering
+from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.steps import Steps
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
@@ -28,7 +29,7 @@ class Block(NamedTuple):
 @lru_cache(64)
 def gate_slots(desc: RNNDescriptor) -> int:
     """Return the numbers that a step keeps per unit: activated gates, and what else the gradient of the cell needs."""
-    return desc.num_gates + (desc.mode == "gru") + desc.projected
+    return len(desc.cell.declaration.columns) + desc.projected
 
 
 def workspace_layout(desc: RNNDescriptor, seq_len: int, batch_size: int) -> tuple[Block, ...]:
@@ -251,7 +252,8 @@ class Workspace:
         """
         self._check_place("cell", layer, direction)
         if not self.desc.has_cell:
-            raise ValueError(message("cell", "mode", 'be "lstm"', repr(self.desc.mode)))
+            known = " or ".join(f'"{mode}"' for mode in modes_with("cell_clip"))
+            raise ValueError(message("cell", "mode", f"be {known}", repr(self.desc.mode)))
         return self._states("cell", f"cell_{layer * self.desc.num_directions + direction}")
 
     def _states(self, function: str, name: str) -> Any:

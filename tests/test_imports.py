@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors", "lazy"}
+CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors", "lazy", "cells"}
 # Module -> the modules of the package that it may import. What is not listed here does not belong to the package.
 DIRECTION = {
     "__main__": {"__init__", "training", "textmodel", "corpus", "archive", "descriptor"},
@@ -27,20 +27,22 @@ DIRECTION = {
     "_cpu_sharing": {"_cpu_layer", "kernels", *CORE - {"checks"}},
     "_cpu_layer": {"kernels", *CORE - {"checks"}},
     "_gpu": {"_gpu_context", "_cudnn", *CORE - {"checks"}},
-    "_gpu_context": {"_cudnn", "weights", "descriptor", "errors"},
+    "_gpu_context": {"_cudnn", "weights", "descriptor", "errors", "cells"},
     "_cudnn": {"errors"},
     "checks": {"arrays", "weights", "descriptor", "errors"},
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
-    "workspace": {"arrays", "forking", "steps", "descriptor", "errors"},
+    "workspace": {"arrays", "forking", "steps", "descriptor", "errors", "cells"},
     "steps": {"lazy"},
-    "descriptor": {"errors", "lazy"},
+    "descriptor": {"errors", "lazy", "cells"},
+    "cells": set(),
     "forking": set(),
     "lazy": set(),
     "archive": {"errors"},
     "errors": set(),
 }
 FOR_KERNELS = {"numpy", "numba", "llvmlite"} | sys.stdlib_module_names
+FOR_CELLS = {"numpy"} | sys.stdlib_module_names  # the descriptor reads what a cell says before Numba is imported
 LAZY = {"_cpu", "_gpu"}  # imported on the first call: they bring numba and cupy
 
 
@@ -49,7 +51,7 @@ def modules():
 
 
 def kernels():
-    return sorted((ROOT / "kernels").glob("*.py"))
+    return sorted((ROOT / "kernels").rglob("*.py"))
 
 
 def imported(tree, package):
@@ -65,11 +67,15 @@ def imported(tree, package):
 
 
 def submodules(tree):
-    """Which modules of rnnkit are imported; a public name stands for `__init__`, all of rnnkit.kernels for one."""
+    """Which modules of rnnkit are imported; a public name stands for `__init__`, all of rnnkit.kernels for one, and
+    the cells in there for another."""
     for name in imported(tree, "rnnkit"):
         root, *inside = name.split(".")
         if root == "rnnkit":
-            yield inside[0] if inside and inside[0] in {*DIRECTION, "kernels"} else "__init__"
+            if inside[:2] == ["kernels", "cells"]:
+                yield "cells"
+            else:
+                yield inside[0] if inside and inside[0] in {*DIRECTION, "kernels"} else "__init__"
 
 
 def parsed(path):
@@ -81,15 +87,15 @@ def assert_direction(module, tree):
     assert not wrong, f"{module} must not import {sorted(wrong)}"
 
 
-def assert_kernel_imports(tree):
-    names = set(imported(tree, "rnnkit.kernels"))
-    wrong = {name for name in names if not name.startswith("rnnkit.kernels.") and name.split(".")[0] not in FOR_KERNELS}
-    assert not wrong, f"a kernel must not import {sorted(wrong)}"
+def assert_kernel_imports(tree, package="rnnkit.kernels"):
+    names, others = set(imported(tree, package)), FOR_CELLS if package.endswith(".cells") else FOR_KERNELS
+    wrong = {name for name in names if not name.startswith(f"{package}.") and name.split(".")[0] not in others}
+    assert not wrong, f"{'a cell' if others is FOR_CELLS else 'a kernel'} must not import {sorted(wrong)}"
 
 
 def test_there_is_something_to_read():
     assert {"__init__", "engine", "network", "weights", "descriptor", "errors"} <= set(modules())
-    assert {"jit.py", "simd.py", "lstm.py"} <= {path.name for path in kernels()}
+    assert {"jit.py", "simd.py", "cells/lstm.py"} <= {str(path.relative_to(ROOT / "kernels")) for path in kernels()}
 
 
 @pytest.mark.parametrize("module", modules())
@@ -99,7 +105,15 @@ def test_imports_point_one_way(module):
 
 @pytest.mark.parametrize("path", kernels(), ids=lambda path: path.stem)
 def test_kernels_never_import_the_package(path):
-    assert_kernel_imports(parsed(path))
+    room = path.parent.relative_to(ROOT).parts
+    assert_kernel_imports(parsed(path), ".".join(["rnnkit", *room]))
+
+
+def test_cells_import_no_compiler():
+    with pytest.raises(AssertionError, match="a cell must not import"):
+        assert_kernel_imports(ast.parse("from numba import njit"), "rnnkit.kernels.cells")
+    with pytest.raises(AssertionError, match="a cell must not import"):
+        assert_kernel_imports(ast.parse("from ..simd import fma"), "rnnkit.kernels.cells")
 
 
 @pytest.mark.parametrize("module", modules())

@@ -11,35 +11,33 @@ import numba
 import numpy as np
 import pytest
 
-from rnnkit.kernels import cell as protocol
-from rnnkit.kernels import jit, tile
-from rnnkit.kernels.gru import ResetAfterGRU, ResetBeforeGRU
-from rnnkit.kernels.lstm import LSTM
+from rnnkit import RNNDescriptor
+from rnnkit.kernels import jit, stages, tile
+from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
+from rnnkit.kernels.cells.lstm import LSTM
+from rnnkit.kernels.cells.modes import MODES, modes_with
+from rnnkit.kernels.cells.vanilla import ReLU, Tanh
 from rnnkit.kernels.matrix import Matrix
 from rnnkit.kernels.simd import HAS_FMA, VECTOR_BYTES
-from rnnkit.kernels.vanilla import Vanilla
 
 DTYPES = "float32", "float64"
-CELLS = {
-    "vanilla": lambda real: Vanilla(8, False),
-    "lstm": lambda real: LSTM(8, True, real(-1), real(1)),
-    "gru": lambda real: ResetAfterGRU(8),
-    "gru-reset-before": lambda real: ResetBeforeGRU(8),
-}
 # What the equations of a cell have of an operation, each loop's own. A sigmoid or tanh is a division. Only where there
-# is none are the products counted, of LSTM's gradient those behind its tanh; ReLU is a comparison beside tanh's two.
+# is none are the products counted, of LSTM's gradient those behind its tanh; ReLU is a comparison.
 WANTED = {
-    ("vanilla", protocol.activate): {"divide": 1, "compare": 3},
-    ("vanilla", protocol.differentiate): {"multiply": 2, "compare": 1},
-    ("lstm", protocol.activate): {"divide": 5},
-    ("lstm", protocol.differentiate): {"divide": 1, "multiply": 15},
-    ("gru", protocol.activate): {"divide": 3},
-    ("gru", protocol.differentiate): {"multiply": 11},
-    ("gru-reset-before", protocol.activate): {"divide": 2},
-    ("gru-reset-before", protocol.differentiate): {"multiply": 7},
-    ("gru-reset-before", protocol.complete): {"divide": 1},
-    ("gru-reset-before", protocol.complete_gradient): {"multiply": 3},
+    (Tanh, "activate"): {"divide": 1},
+    (Tanh, "differentiate"): {"multiply": 2},
+    (ReLU, "activate"): {"compare": 1},
+    (ReLU, "differentiate"): {"compare": 1},
+    (LSTM, "activate"): {"divide": 5},
+    (LSTM, "differentiate"): {"divide": 1, "multiply": 15},
+    (ResetAfterGRU, "activate"): {"divide": 3},
+    (ResetAfterGRU, "differentiate"): {"multiply": 11},
+    (ResetBeforeGRU, "activate"): {"divide": 2},
+    (ResetBeforeGRU, "differentiate"): {"multiply": 7},
+    (ResetBeforeGRU, "complete"): {"divide": 1},
+    (ResetBeforeGRU, "complete_gradient"): {"multiply": 3},
 }
+RUNNERS = {"forward": ("activate", "complete"), "gradient": ("differentiate", "complete_gradient")}
 OPERATIONS = {
     "divide": r"v?div|fdiv",
     "multiply": r"v?mul|fmul",
@@ -82,24 +80,47 @@ def assert_vectorized(text, wanted):
     assert not scattered, f"{len(scattered)} instructions collect or scatter numbers that could stand side by side"
 
 
-def arguments_of(method, cell, dtype):
-    """Arguments of a cell's method, of the types that kernels call it with."""
-    row, sync = np.zeros(64, dtype), np.zeros(8, np.int64)
-    rows = Matrix(row, np.arange(1), 0, 8)
-    return {
-        protocol.activate: (cell, row, 0, 0, 8, row, 0, row, 0, row, 0, row, 0),
-        protocol.differentiate: (cell, row, 0, row, 0, 0, 8, row, 0, row, 0, 0, row, 0, row, 0, row, 0),
-        protocol.complete: (cell, rows, rows, rows, 0, 1, row, 0, 0, 1, sync),
-        protocol.complete_gradient: (cell, rows, rows, rows, rows, 0, 1, row, row, 0, 0, 1, sync),
-    }[method]
+def machine_code(run, cell, dtype):
+    """That of the loops over units of some stages of a cell."""
+    operands = (Matrix(np.zeros(64, dtype), np.arange(1), 0, 8),) * 9
+
+    def rows(cell, operands, units, count):
+        run(cell, operands, units, 0, count, 0, units)
+
+    return compiled(rows, cell, operands, 8, 1)
+
+
+def instance(kind, dtype):
+    real = np.dtype(dtype).type
+    return kind(True, real(-1), real(1)) if kind is LSTM else kind()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("name", "method"), WANTED, ids=lambda part: getattr(part, "__name__", part))
-def test_gate_mathematics_is_vectorized(name, method, dtype):
-    cell = CELLS[name](np.dtype(dtype).type)
-    implementation = protocol._IMPLEMENTATIONS[method, type(cell)]
-    assert_vectorized(compiled(implementation, *arguments_of(method, cell, dtype)), WANTED[name, method])
+@pytest.mark.parametrize(("kind", "name"), WANTED, ids=lambda part: getattr(part, "__name__", part))
+def test_gate_mathematics_is_vectorized(kind, name, dtype):
+    assert_vectorized(machine_code(getattr(stages, name), instance(kind, dtype), dtype), WANTED[kind, name])
+
+
+def test_every_cell_is_looked_at():
+    descs = [RNNDescriptor(mode, 3, 5) for mode in MODES]
+    descs += [RNNDescriptor(mode, 3, 5, reset_after=False) for mode in modes_with("reset_after")]
+    runs = {
+        (type(desc.cell), name)
+        for desc in descs
+        for part, names in RUNNERS.items()
+        for name, own in zip(names, getattr(desc.cell.declaration, part), strict=True)
+        if own
+    }
+    assert runs == set(WANTED)
+
+
+def test_a_stage_that_is_called_is_noticed(monkeypatch):
+    """As a call, unit by unit, it takes three to four times as long. Shorter ones LLVM copies into the loop unasked."""
+    monkeypatch.setattr(stages, "_COMPILED", {})
+    monkeypatch.setattr(stages, "_INLINED", {"forceinline": False})
+    activate = stages._runner(lambda declaration: declaration.forward[0])  # Numba knows the other one by heart
+    with pytest.raises(AssertionError, match=r"divide: \d in the equations"):
+        assert_vectorized(machine_code(activate, instance(LSTM, "float32"), "float32"), WANTED[LSTM, "activate"])
 
 
 @pytest.mark.skipif(not HAS_FMA, reason="a CPU without fused multiply-add")

@@ -347,8 +347,8 @@ _ENGINES = (
     Mutant(
         "PyTorch takes a mode that is not known for its RNN",
         "perf/baselines.py",
-        'of_mode(desc.mode, _TORCH_MODULES, "torch")',
-        '_TORCH_MODULES.get(desc.mode, ("RNN", {}))',
+        'of_mode(desc.mode, "network", "torch")',
+        '("RNN", {})',
         (f"{ENGINES}a_mode_that_an_engine_does_not_know_is_an_error[torch]",),
     ),
     Mutant(
@@ -360,14 +360,14 @@ _ENGINES = (
     ),
     Mutant(
         "two gates of ONNX's GRU are swapped",
-        "perf/onnx_graph.py",
-        '("GRU", (1, 0, 2)',
-        '("GRU", (0, 1, 2)',
+        "kernels/cells/modes.py",
+        '("GRU", "z r n"',
+        '("GRU", "r z n"',
         (f"{ENGINES}every_engine_has_the_twins_results[onnxruntime-gru-deep-infer]",),
     ),
     Mutant(
         "ONNX's GRU has the other formula",
-        "perf/onnx_graph.py",
+        "kernels/cells/modes.py",
         '"linear_before_reset": 1',
         '"linear_before_reset": 0',
         (f"{ENGINES}every_engine_has_the_twins_results[onnxruntime-gru-plain-infer]",),
@@ -381,9 +381,9 @@ _ENGINES = (
     ),
     Mutant(
         "the reference's reset gate has half of its gradient",
-        "perf/unfused.py",
-        "dr[j] = total * m[j] * r[j] * (one - r[j])",
-        "dr[j] = total * m[j] * r[j]",
+        "kernels/cells/gru.py",
+        "dr * (r * (1 - r)), dz * (z",
+        "dr * r, dz * (z",
         (f"{ENGINES}the_non_fused_network_has_the_twins_gradients[gru-full]",),
     ),
     Mutant(

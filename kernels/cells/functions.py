@@ -1,0 +1,27 @@
+"""The functions of a number that cells are written in.
+
+Compiled they are what `rnnkit.kernels.activations` says, vectorised and with the same bits everywhere; called from
+Python they take and return floats.
+"""
+
+import math
+
+
+def sigmoid(x):
+    """Return the logistic function, 1/(1 + exp(-x))."""
+    return 0.5 + 0.5 * math.tanh(0.5 * x)
+
+
+def tanh(x):
+    """Return the hyperbolic tangent."""
+    return math.tanh(x)
+
+
+def fma(a, b, c):
+    """Return a*b + c; compiled, rounded once where the machine can."""
+    return a * b + c
+
+
+def clip(x, low, high):
+    """Return x, or the bound that it lies beyond; a NaN stays one."""
+    return low if x < low else high if x > high else x

@@ -1,0 +1,167 @@
+"""The stages of a cell over the rows of a step: all addresses are computed here, and the cell sees numbers."""
+
+import operator
+
+import numba
+from llvmlite import ir as llvm
+from numba import types
+from numba.core import cgutils, ir
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.untyped_passes import IRProcessing
+from numba.extending import intrinsic
+from numba.np.numpy_support import as_dtype
+
+from . import activations as activations  # what the functions that cells are written in compile to
+from .jit import OPTIONS, _Inner
+from .simd import _I64, data_pointer
+
+# What a stage reads and writes, and where in `operands` its rows are.
+_GATES, _HIDDEN_PREV, _HIDDEN, _STATES_PREV, _STATES, _DGATES, _DHIDDEN, _DHIDDEN_PREV, _DSTATES = range(9)
+
+
+def _places(declaration):
+    """Name -> (operand, column of hidden_size numbers in its rows)."""
+    places = {"h_prev": (_HIDDEN_PREV, 0), "h": (_HIDDEN, 0), "dh": (_DHIDDEN, 0), "dh_prev": (_DHIDDEN_PREV, 0)}
+    for column, name in enumerate(declaration.columns):
+        places |= {name: (_GATES, column), f"d{name}": (_DGATES, column)}
+    for column, name in enumerate(declaration.states):
+        places |= {name: (_STATES, column), f"{name}_prev": (_STATES_PREV, column)}
+        places |= {f"d{name}": (_DSTATES, column), f"d{name}_prev": (_DSTATES, column)}
+    return places
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _RealLiterals(FunctionPass):
+    """Give the numbers written in a stage the type of its arguments: 1 - z of a float32 z is no float64."""
+
+    _name = "rnnkit_real_literals"
+
+    def __init__(self):
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state):
+        real = as_dtype(state.args[1]).type
+        assigned = [one for block in state.func_ir.blocks.values() for one in block.find_insts(ir.Assign)]
+        powers = (one.value for one in assigned if isinstance(one.value, ir.Expr) and one.value.op == "binop")
+        exponents = {power.rhs.name for power in powers if power.fn is operator.pow}
+        for one in assigned:
+            if isinstance(one.value, ir.Const) and type(one.value.value) in (int, float):
+                if one.target.name not in exponents:
+                    one.value = ir.Const(real(one.value.value), one.value.loc)
+        return True
+
+
+class _StageCompiler(CompilerBase):
+    def define_pipelines(self):
+        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        pipeline.add_pass_after(_RealLiterals, IRProcessing)
+        pipeline.finalize()
+        return [pipeline]
+
+
+_INLINED = {"forceinline": True}  # as a call a unit, a loop is not vectorised and takes 3 to 4 times as long
+_COMPILED = {}
+
+
+def _compiled(stage):
+    """The stage's function for Numba."""
+    if stage.function not in _COMPILED:
+        dispatcher = numba.njit(**OPTIONS, **_INLINED, pipeline_class=_StageCompiler)(stage.function)
+        dispatcher.__class__ = _Inner
+        _COMPILED[stage.function] = dispatcher
+    return types.Dispatcher(_COMPILED[stage.function])
+
+
+def _runner(stages_of):
+    """Make the function that runs those stages of a cell, one after the other, for each row."""
+
+    @intrinsic
+    def run(typingctx, cell, operands, hidden_size, first_row, last_row, first, last):
+        declaration = cell.instance_class.declaration
+        real = operands.dtype.types[0].dtype
+        calls = []
+        for stage in stages_of(declaration):
+            function = _compiled(stage)
+            calls.append((stage, function, function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})))
+        i64 = types.int64
+        signature = types.void(cell, operands, i64, i64, i64, i64, i64)
+
+        def generate(context, builder, signature, arguments):
+            cell, operands, hidden_size, first_row, last_row, first, last = arguments
+            matrices, places = signature.args[1], _places(declaration)
+            count = builder.sub(last, first)
+            with cgutils.for_range_slice(builder, first_row, last_row, _I64(1), intp=_I64) as (row, _):
+                starts = {}
+
+                def pointer(name):
+                    """Where a name's units begin in this row; one pointer a place, or loops would not vectorise."""
+                    operand, column = places[name]
+                    if operand not in starts:
+                        matrix = builder.extract_value(operands, operand)
+                        starts[operand] = _row(context, builder, matrices.dtype, matrix, row, first)
+                    if (operand, column) not in starts:
+                        distance = builder.mul(hidden_size, _I64(column))
+                        starts[operand, column] = builder.gep(starts[operand], [distance])
+                    return starts[operand, column]
+
+                for stage, function, own in calls:
+                    call = context.get_function(function, own)
+                    read, written = map(pointer, stage.reads), list(map(pointer, stage.writes))
+                    read = list(read)
+                    with cgutils.for_range(builder, count, intp=_I64) as loop:
+                        values = [builder.load(builder.gep(start, [loop.index])) for start in read]
+                        result = call(builder, [cell, *values])
+                        results = [result] if len(written) == 1 else cgutils.unpack_tuple(builder, result)
+                        for start, value in zip(written, results, strict=True):
+                            builder.store(value, builder.gep(start, [loop.index]))
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return run
+
+
+def _row(context, builder, kind, matrix, row, first):
+    """Pointer to element `first` of the row at position `row` of a Matrix."""
+    data, rows, start, stride = (builder.extract_value(matrix, i) for i in range(4))
+    number = builder.load(data_pointer(context, builder, kind.types[1], rows, row))
+    at = builder.add(builder.add(start, builder.mul(number, stride)), first)
+    return data_pointer(context, builder, kind.types[0], data, at)
+
+
+activate = _runner(lambda declaration: declaration.forward[0])
+complete = _runner(lambda declaration: declaration.forward[1])
+differentiate = _runner(lambda declaration: declaration.gradient[0])
+complete_gradient = _runner(lambda declaration: declaration.gradient[1])
+
+
+def _slots(columns_of):
+    """Make the function that gives the columns, each times hidden_size, where a product of a cell writes its gates."""
+
+    @intrinsic
+    def slots(typingctx, cell, hidden_size):
+        columns = columns_of(cell.instance_class.declaration)
+        result = types.UniTuple(types.int64, len(columns))
+
+        def generate(context, builder, signature, arguments):
+            places = [builder.mul(arguments[1], _I64(column)) for column in columns]
+            return context.make_tuple(builder, result, places)
+
+        return result(cell, types.int64), generate
+
+    return slots
+
+
+input_slots = _slots(lambda declaration: declaration.input_columns)
+recurrent_slots = _slots(lambda declaration: declaration.recurrent_columns)
+apart_slots = _slots(lambda declaration: declaration.apart_columns)
+second_slots = _slots(lambda declaration: declaration.second_columns)
+multiplied_slot = _slots(lambda declaration: [declaration.columns.index(declaration.multiplied)])
+
+
+@intrinsic
+def carries_hidden(typingctx, cell):
+    """Whether the gradient has a direct part from h to the h before, which that through R is added to."""
+    value = llvm.IntType(1)(cell.instance_class.declaration.carries_hidden)
+    return types.boolean(cell), lambda context, builder, signature, arguments: value
