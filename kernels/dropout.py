@@ -1,9 +1,9 @@
 """Dropout between layers (Srivastava et al. 2014, inverted: what is kept is scaled); its own gradient."""
 
-from .barrier import gather, meet, publish
-from .jit import kernel
-from .matrix import offset, part
-from .sharing import share
+from .machine.barrier import gather, meet, publish
+from .machine.jit import kernel
+from .machine.matrix import offset, part
+from .machine.partition import share
 
 
 @kernel

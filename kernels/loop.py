@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .barrier import follow, gather, meet, publish, report
-from .gemm import columns_of, product, vectors_of
-from .jit import OPTIONS, inner, kernel
-from .matrix import Matrix, offset, part
+from .machine.barrier import follow, gather, meet, publish, report
+from .machine.gemm import columns_of, product, vectors_of
+from .machine.jit import OPTIONS, inner, kernel
+from .machine.matrix import Matrix, offset, part
+from .machine.partition import claim, divide, turns
+from .machine.registers import plain
 from .products import BIAS, END, panels_of
-from .sharing import claim, divide, turns
-from .simd import plain
 from .stages import activate, apart_slots, complete, input_slots, multiplied_slot, recurrent_slots, second_slots
 
 # Rows that a member takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .barrier import follow, gather, meet, publish, report
-from .gemm import columns_of, depth_block_of, product, vectors_of
-from .jit import OPTIONS, inner, kernel
 from .loop import ROWS, Sizes, States, rows_of_step, shares_rows
-from .matrix import Matrix, offset, part
-from .sharing import claim, divide, share, turns
-from .simd import plain
+from .machine.barrier import follow, gather, meet, publish, report
+from .machine.gemm import columns_of, depth_block_of, product, vectors_of
+from .machine.jit import OPTIONS, inner, kernel
+from .machine.matrix import Matrix, offset, part
+from .machine.partition import claim, divide, share, turns
+from .machine.registers import plain
 from .stages import (
     carries_hidden,
     complete_gradient,

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .barrier import gather, meet, publish
-from .gemm import pack_columns, panel_size
-from .jit import inner, kernel
-from .matrix import Matrix, part
-from .sharing import share
-from .simd import VECTOR_BYTES
+from .machine.barrier import gather, meet, publish
+from .machine.gemm import pack_columns, panel_size
+from .machine.jit import inner, kernel
+from .machine.matrix import Matrix, part
+from .machine.partition import share
+from .machine.registers import VECTOR_BYTES
 
 BIAS, END = 4, 5
 """Where, in a layer's places, those of its summed biases and of its end stand; in front are those of the panels."""

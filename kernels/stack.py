@@ -1,12 +1,12 @@
 """One time step of a whole stack of layers of one direction in one call: what streaming asks for."""
 
-from .barrier import gather, meet, publish
-from .gemm import vectors_of
-from .jit import kernel
 from .loop import Sizes, States, project_inputs, step
-from .matrix import Matrix, flat, part
+from .machine.barrier import gather, meet, publish
+from .machine.gemm import vectors_of
+from .machine.jit import kernel
+from .machine.matrix import Matrix, flat, part
+from .machine.partition import claim, turns
 from .products import BIAS, END, panels_of
-from .sharing import claim, turns
 
 
 @kernel

@@ -12,9 +12,9 @@ from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic
 from numba.np.numpy_support import as_dtype
 
-from . import activations as activations  # what the functions that cells are written in compile to
-from .jit import OPTIONS, _Inner
-from .simd import _I64, data_pointer
+from .machine import activations as activations  # what the functions that cells are written in compile to
+from .machine.jit import OPTIONS, _Inner
+from .machine.registers import _I64, data_pointer
 
 # What a stage reads and writes, and where in `operands` its rows are.
 _GATES, _HIDDEN_PREV, _HIDDEN, _STATES_PREV, _STATES, _DGATES, _DHIDDEN, _DHIDDEN_PREV, _DSTATES = range(9)

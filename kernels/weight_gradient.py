@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .gemm import depth_block, depth_block_of, pack_rows, panel_size, product, vectors_of
-from .jit import inner
-from .matrix import Matrix, offset, part
-from .sharing import claim, turns
-from .simd import plain
-from .transpose import transpose
+from .machine.gemm import depth_block, depth_block_of, pack_rows, panel_size, product, vectors_of
+from .machine.jit import inner
+from .machine.matrix import Matrix, offset, part
+from .machine.partition import claim, turns
+from .machine.registers import plain
+from .machine.transpose import transpose
 
 # Columns that a member transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
 PIECE = 96

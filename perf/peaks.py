@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rnnkit.kernels.simd import REGISTERS, VECTOR_BYTES, emit_fma
+from rnnkit.kernels.machine.registers import REGISTERS, VECTOR_BYTES, emit_fma
 
 _CHAINS = REGISTERS - 8  # independent sums: with the two factors all stay in registers, and they hide the FMA's latency
 _REPETITIONS = 15

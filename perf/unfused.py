@@ -13,8 +13,8 @@ import numpy as np
 
 import rnnkit
 from rnnkit.errors import message
-from rnnkit.kernels.jit import kernel
-from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels.machine.jit import kernel
+from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.kernels.stages import activate, differentiate
 
 

@@ -52,16 +52,16 @@ def backend(function: str, desc: RNNDescriptor, array: Any) -> ModuleType:
             raise TypeError(message(function, "desc.dtype", expected, desc.dtype, cure))
         return _cpu_engine()
     with forking.importing:
-        from rnnkit import _gpu
-    _gpu.check(function, desc)
-    return _gpu
+        from rnnkit.cuda import engine
+    engine.check(function, desc)
+    return engine
 
 
 @cache
 def _cpu_engine() -> ModuleType:
     with forking.importing:
-        from rnnkit import _cpu
-    return _cpu
+        from rnnkit.cpu import engine
+    return engine
 
 
 def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any, like: Any = None) -> Steps:

@@ -2,7 +2,7 @@
 
 import numba
 
-from rnnkit.kernels import jit
+from rnnkit.kernels.machine import jit
 
 
 def for_python(inner):

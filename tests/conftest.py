@@ -48,7 +48,7 @@ def gpu(request):
 @pytest.fixture(autouse=True, scope="session")
 def _one_kind_one_signature():
     """Every call of a kernel has the types that its machine code was compiled for."""
-    from rnnkit.kernels import team
+    from rnnkit.kernels.machine import team
 
     assert not team._code, "a kernel ran before its calls were watched"
     run, compiled, right = team.run, {}, set()

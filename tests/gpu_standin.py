@@ -7,10 +7,10 @@ import pytest
 import standin_cupy
 from standin_cudnn import CudnnStandIn
 
-import rnnkit
-from rnnkit import _cudnn
+from rnnkit import cuda
+from rnnkit.cuda import cudnn
 
-ENGINE = ("_gpu", "_gpu_context")
+ENGINE = ("engine", "context")
 
 
 @contextmanager
@@ -19,17 +19,17 @@ def standin_gpu():
     standin = CudnnStandIn()
     standin.current_stream = lambda: standin_cupy.here.stream.ptr
     standin.current_device = lambda: standin_cupy.here.device
-    library = _cudnn.Library(standin.dll())
+    library = cudnn.Library(standin.dll())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cudnn, "load", lambda: library)
+        patch.setattr(cudnn, "load", lambda: library)
         patch.setitem(sys.modules, "cupy", standin_cupy)
-        kept = {name: (sys.modules.pop(f"rnnkit.{name}", None), rnnkit.__dict__.pop(name, None)) for name in ENGINE}
+        kept = {name: (sys.modules.pop(f"rnnkit.cuda.{name}", None), cuda.__dict__.pop(name, None)) for name in ENGINE}
         try:
             yield standin
         finally:
             for name, (module, _) in kept.items():
-                sys.modules.pop(f"rnnkit.{name}", None)
-                rnnkit.__dict__.pop(name, None)
+                sys.modules.pop(f"rnnkit.cuda.{name}", None)
+                cuda.__dict__.pop(name, None)
                 if module is not None:
-                    sys.modules[f"rnnkit.{name}"] = rnnkit.__dict__[name] = module
+                    sys.modules[f"rnnkit.cuda.{name}"] = cuda.__dict__[name] = module
     assert not standin.errors, standin.errors

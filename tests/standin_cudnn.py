@@ -32,7 +32,7 @@ from standin_rules import (
     require,
 )
 
-from rnnkit._cudnn import SIGNATURES
+from rnnkit.cuda.cudnn import SIGNATURES
 
 
 class CudnnStandIn(Computing):

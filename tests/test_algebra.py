@@ -14,7 +14,7 @@ from tolerances import (
 )
 
 import rnnkit
-from rnnkit.kernels import team
+from rnnkit.kernels.machine import team
 
 pytestmark = [pytest.mark.parametrize("dtype", ["float32", "float64"]), pytest.mark.parametrize("cell", CELLS)]
 

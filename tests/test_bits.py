@@ -13,8 +13,8 @@ from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit import _cpu_sharing
-from rnnkit.kernels import barrier, team
+from rnnkit.cpu import planner
+from rnnkit.kernels.machine import barrier, team
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -170,7 +170,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, calls, cell, batch_si
 def test_whoever_does_a_piece_changes_no_bit(monkeypatch, calls, cell, lengths, size):
     """Threads that are done with their share of the units take over what others have not begun."""
     for constant, value in (("_PIECE", 16), ("_PIECE_WORK", 0), ("_CACHED_BYTES", -1)):
-        monkeypatch.setattr(_cpu_sharing, constant, value)
+        monkeypatch.setattr(planner, constant, value)
     sizes = dict(input_size=33, hidden_size=65, seq_len=24, batch_size=5, dtype="float32")
     cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})
     problem = Problem(**cell, **sizes, lengths=lengths, num_layers=2, bidirectional=True)
@@ -186,8 +186,8 @@ def test_whoever_does_a_piece_changes_no_bit(monkeypatch, calls, cell, lengths, 
 @pytest.mark.parametrize("cell", CELLS)
 def test_layers_abreast_change_no_bit(monkeypatch, calls, cell, batch_size, lengths, layers, size):
     """Of two layers the upper one may begin while the lower one is still at work."""
-    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_UNITS", (6, 8, 1.0))
-    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_ROWS", (6, 16, 1.0))
+    monkeypatch.setattr(planner, "_ABREAST_BY_UNITS", (6, 8, 1.0))
+    monkeypatch.setattr(planner, "_ABREAST_BY_ROWS", (6, 16, 1.0))
     sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
     passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)
@@ -206,8 +206,8 @@ def test_layers_abreast_change_no_bit(monkeypatch, calls, cell, batch_size, leng
 @pytest.mark.parametrize("cell", ["tanh", "lstm-projected", "gru-reset-before"])
 def test_a_layer_waits_for_every_step_that_it_needs(monkeypatch, calls, cell, batch_size, size, input_size):
     """Whichever of two layers abreast is the slower one, with one step between them."""
-    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_UNITS", (1, 1, 1.0))
-    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_ROWS", (1, 1, 1.0))
+    monkeypatch.setattr(planner, "_ABREAST_BY_UNITS", (1, 1, 1.0))
+    monkeypatch.setattr(planner, "_ABREAST_BY_ROWS", (1, 1, 1.0))
     sizes = dict(input_size=input_size, hidden_size=65, seq_len=40, batch_size=batch_size, num_layers=2)
     problem = Problem(**CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {}), **sizes)
     passes = assert_threads_change_no_bit(monkeypatch, problem.twin(dtype="float32"), size, calls)
@@ -228,7 +228,7 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
     One runs; the test plays the other, which comes to the meetings before the end of the first step, and then is late.
     """
     monkeypatch.setattr(team, "wanted_size", lambda: 4)
-    monkeypatch.setattr(_cpu_sharing, "_ABREAST_BY_ROWS", (1, 1, 1.0))
+    monkeypatch.setattr(planner, "_ABREAST_BY_ROWS", (1, 1, 1.0))
     run, received = team.run, {}
 
     def watched(kernel, kind, work, *arguments):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numba
 import pytest
 
-from rnnkit.kernels import cache, jit
-from rnnkit.kernels.cache import Folder
-from rnnkit.kernels.jit import kernel
+from rnnkit.kernels.machine import cache, jit
+from rnnkit.kernels.machine.cache import Folder
+from rnnkit.kernels.machine.jit import kernel
 
 needs_root = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file to another user"

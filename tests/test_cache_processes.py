@@ -9,7 +9,7 @@ import pytest
 
 SERVE = """
 import numpy as np
-from rnnkit.kernels.barrier import serve, sync_size
+from rnnkit.kernels.machine.barrier import serve, sync_size
 print(serve(np.zeros(sync_size(1), np.int64), 3, 0), sum(serve.stats.cache_hits.values()))
 """
 NO_ACCOUNT = """
@@ -62,7 +62,7 @@ def test_the_code_for_two_cpus_is_kept_apart(tmp_path):
 
 CROWD = """
 import os
-from rnnkit.kernels.cache import Folder
+from rnnkit.kernels.machine.cache import Folder
 folder = Folder(os.environ["NUMBA_CACHE_DIR"], "rnnkit", "digest")
 for turn in range(150):
     folder.write("entry", bytes([turn % 256]) * (1 + 50_000 * (turn % 3)))

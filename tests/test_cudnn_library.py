@@ -10,7 +10,8 @@ import cudnn_header
 import pytest
 from gpu_standin import standin_gpu
 
-from rnnkit import BackendError, _cudnn
+from rnnkit import BackendError
+from rnnkit.cuda import cudnn
 
 P, I = ctypes.c_void_p, ctypes.c_int  # noqa: E741
 READ_BACK = {  # prototypes that only this test needs
@@ -47,7 +48,7 @@ def readable(library, dll):
 @pytest.fixture(scope="module")
 def library():
     assert FOLDER is not None, "cuDNN is not installed"
-    loaded = _cudnn.load()
+    loaded = cudnn.load()
     return readable(loaded, ctypes.CDLL("libcudnn.so.9", mode=os.RTLD_NOLOAD | os.RTLD_NOW))
 
 
@@ -63,55 +64,55 @@ def either(request, library):
         yield library
         return
     with standin_gpu() as standin:
-        yield readable(_cudnn.load(), standin.dll(READ_BACK))
+        yield readable(cudnn.load(), standin.dll(READ_BACK))
 
 
 def test_it_is_loaded_once(library, monkeypatch):
     assert library.version // 10000 == 9
     assert library.ask("cudnnGetCudartVersion") >= 12000
-    assert _cudnn.load() is library
-    monkeypatch.setattr(_cudnn, "_candidates", lambda: iter(()))  # the loaded one is found first
-    assert _cudnn.load.__wrapped__().version == library.version
+    assert cudnn.load() is library
+    monkeypatch.setattr(cudnn, "_candidates", lambda: iter(()))  # the loaded one is found first
+    assert cudnn.load.__wrapped__().version == library.version
 
 
 def test_prototypes_are_those_of_the_header(header):
     found = cudnn_header.prototypes(header)
-    expected = {**_cudnn.SIGNATURES, **READ_BACK}
+    expected = {**cudnn.SIGNATURES, **READ_BACK}
     assert {name: found.get(name) for name in expected} == expected
 
 
 def test_numbers_are_those_of_the_header(header):
     found = cudnn_header.enumerators(header)
     numbers = {
-        "CUDNN_RNN_ALGO_STANDARD": _cudnn.STANDARD,
-        "CUDNN_RNN_ALGO_PERSIST_STATIC": _cudnn.PERSIST_STATIC,
-        "CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H": _cudnn.PERSIST_STATIC_SMALL_H,
-        "CUDNN_FWD_MODE_INFERENCE": _cudnn.INFERENCE,
-        "CUDNN_FWD_MODE_TRAINING": _cudnn.TRAINING,
-        "CUDNN_RNN_RELU": _cudnn.MODES["RNN_RELU"],
-        "CUDNN_RNN_TANH": _cudnn.MODES["RNN_TANH"],
-        "CUDNN_LSTM": _cudnn.MODES["LSTM"],
-        "CUDNN_GRU": _cudnn.MODES["GRU"],
-        "CUDNN_RNN_NO_BIAS": _cudnn.BIASES["none"],
-        "CUDNN_RNN_SINGLE_INP_BIAS": _cudnn.BIASES["input"],
-        "CUDNN_RNN_SINGLE_REC_BIAS": _cudnn.BIASES["recurrent"],
-        "CUDNN_RNN_DOUBLE_BIAS": _cudnn.BIASES["both"],
+        "CUDNN_RNN_ALGO_STANDARD": cudnn.STANDARD,
+        "CUDNN_RNN_ALGO_PERSIST_STATIC": cudnn.PERSIST_STATIC,
+        "CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H": cudnn.PERSIST_STATIC_SMALL_H,
+        "CUDNN_FWD_MODE_INFERENCE": cudnn.INFERENCE,
+        "CUDNN_FWD_MODE_TRAINING": cudnn.TRAINING,
+        "CUDNN_RNN_RELU": cudnn.MODES["RNN_RELU"],
+        "CUDNN_RNN_TANH": cudnn.MODES["RNN_TANH"],
+        "CUDNN_LSTM": cudnn.MODES["LSTM"],
+        "CUDNN_GRU": cudnn.MODES["GRU"],
+        "CUDNN_RNN_NO_BIAS": cudnn.BIASES["none"],
+        "CUDNN_RNN_SINGLE_INP_BIAS": cudnn.BIASES["input"],
+        "CUDNN_RNN_SINGLE_REC_BIAS": cudnn.BIASES["recurrent"],
+        "CUDNN_RNN_DOUBLE_BIAS": cudnn.BIASES["both"],
         "CUDNN_UNIDIRECTIONAL": int(False),
         "CUDNN_BIDIRECTIONAL": int(True),
-        "CUDNN_LINEAR_INPUT": _cudnn.INPUT_MODES["linear"],
-        "CUDNN_SKIP_INPUT": _cudnn.INPUT_MODES["skip"],
-        "CUDNN_RNN_CLIP_MINMAX": _cudnn.CLIP_MINMAX,
-        "CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED": _cudnn.SEQ_MAJOR_UNPACKED,
-        "CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED": _cudnn.SEQ_MAJOR_PACKED,
-        "CUDNN_WGRAD_MODE_ADD": _cudnn.WGRAD_ADD,
-        "CUDNN_DEFAULT_MATH": _cudnn.DEFAULT_MATH,
-        "CUDNN_TENSOR_OP_MATH": _cudnn.TENSOR_OP_MATH,
-        "CUDNN_FMA_MATH": _cudnn.FMA_MATH,
-        "CUDNN_DATA_FLOAT": _cudnn.DTYPES["float32"],
-        "CUDNN_DATA_DOUBLE": _cudnn.DTYPES["float64"],
-        "CUDNN_DATA_HALF": _cudnn.DTYPES["float16"],
-        "CUDNN_DATA_BFLOAT16": _cudnn.DTYPES["bfloat16"],
-        "CUDNN_STATUS_NOT_SUPPORTED": 1000 * _cudnn.NOT_SUPPORTED,
+        "CUDNN_LINEAR_INPUT": cudnn.INPUT_MODES["linear"],
+        "CUDNN_SKIP_INPUT": cudnn.INPUT_MODES["skip"],
+        "CUDNN_RNN_CLIP_MINMAX": cudnn.CLIP_MINMAX,
+        "CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED": cudnn.SEQ_MAJOR_UNPACKED,
+        "CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED": cudnn.SEQ_MAJOR_PACKED,
+        "CUDNN_WGRAD_MODE_ADD": cudnn.WGRAD_ADD,
+        "CUDNN_DEFAULT_MATH": cudnn.DEFAULT_MATH,
+        "CUDNN_TENSOR_OP_MATH": cudnn.TENSOR_OP_MATH,
+        "CUDNN_FMA_MATH": cudnn.FMA_MATH,
+        "CUDNN_DATA_FLOAT": cudnn.DTYPES["float32"],
+        "CUDNN_DATA_DOUBLE": cudnn.DTYPES["float64"],
+        "CUDNN_DATA_HALF": cudnn.DTYPES["float16"],
+        "CUDNN_DATA_BFLOAT16": cudnn.DTYPES["bfloat16"],
+        "CUDNN_STATUS_NOT_SUPPORTED": 1000 * cudnn.NOT_SUPPORTED,
     }
     assert {name: found.get(name) for name in numbers} == numbers
 
@@ -138,7 +139,7 @@ ACCEPTED_RNN = [
 
 
 def set_rnn(library, **changes):
-    descriptor = _cudnn.Descriptor(library, "RNN")
+    descriptor = cudnn.Descriptor(library, "RNN")
     library.call("cudnnSetRNNDescriptor_v8", descriptor, *{**RNN, **changes}.values())
     return descriptor
 
@@ -156,30 +157,30 @@ def test_an_rnn_descriptor(either, changes):
 @pytest.mark.parametrize("bounds", [(-0.25, 0.5), (float("-inf"), 1.0), (0.0, float("inf"))])
 def test_a_clip(either, bounds):
     descriptor, mode, low, high = set_rnn(either), c_int(), c_double(), c_double()
-    either.call("cudnnRNNSetClip_v9", descriptor, _cudnn.CLIP_MINMAX, *bounds)
+    either.call("cudnnRNNSetClip_v9", descriptor, cudnn.CLIP_MINMAX, *bounds)
     either.call("cudnnRNNGetClip_v9", descriptor, byref(mode), byref(low), byref(high))
-    assert (mode.value, low.value, high.value) == (_cudnn.CLIP_MINMAX, *bounds)
+    assert (mode.value, low.value, high.value) == (cudnn.CLIP_MINMAX, *bounds)
 
 
-UNPACKED, PACKED = _cudnn.SEQ_MAJOR_UNPACKED, _cudnn.SEQ_MAJOR_PACKED
+UNPACKED, PACKED = cudnn.SEQ_MAJOR_UNPACKED, cudnn.SEQ_MAJOR_PACKED
 
 
-@pytest.mark.parametrize("dtype", _cudnn.DTYPES)
+@pytest.mark.parametrize("dtype", cudnn.DTYPES)
 @pytest.mark.parametrize(
     ("layout", "lengths"), [(UNPACKED, (5, 5)), (UNPACKED, (0, 3)), (PACKED, (5, 5)), (PACKED, (5, 3, 1))]
 )
 def test_sequences(either, layout, lengths, dtype):
-    descriptor, count = _cudnn.sequences_descriptor(either, dtype, layout, 5, lengths, 4), len(lengths)
+    descriptor, count = cudnn.sequences_descriptor(either, dtype, layout, 5, lengths, 4), len(lengths)
     found, padding = [c_int() for _ in range(5)], c_double(1)
     kept = (c_int * count)(*[-1] * count)
     either.call("cudnnGetRNNDataDescriptor", descriptor, *map(byref, found), count, kept, byref(padding))
-    assert [number.value for number in found] == [_cudnn.DTYPES[dtype], layout, 5, count, 4]
+    assert [number.value for number in found] == [cudnn.DTYPES[dtype], layout, 5, count, 4]
     itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
     assert tuple(kept) == lengths and bytes(padding)[:itemsize] == bytes(itemsize)
 
 
 def test_a_tensor(either):
-    descriptor = _cudnn.tensor_descriptor(either, "float64", (4, 3, 5))
+    descriptor = cudnn.tensor_descriptor(either, "float64", (4, 3, 5))
     dtype, count, dims, strides = c_int(), c_int(), (c_int * 3)(), (c_int * 3)()
     either.call("cudnnGetTensorNdDescriptor", descriptor, 3, byref(dtype), byref(count), dims, strides)
     assert (dtype.value, count.value) == (1, 3)
@@ -209,7 +210,7 @@ REFUSED_RNN = [
 
 @pytest.mark.parametrize(("changes", "status", "reason"), REFUSED_RNN, ids=str)
 def test_a_refused_rnn_descriptor(either, changes, status, reason):
-    kind = _cudnn.NotSupportedError if status == _cudnn.NOT_SUPPORTED else _cudnn.CudnnError
+    kind = cudnn.NotSupportedError if status == cudnn.NOT_SUPPORTED else cudnn.CudnnError
     with pytest.raises(kind) as caught:
         set_rnn(either, **changes)
     assert type(caught.value) is kind and isinstance(caught.value, BackendError)
@@ -219,8 +220,8 @@ def test_a_refused_rnn_descriptor(either, changes, status, reason):
 
 @pytest.mark.parametrize("bounds", [(1.0, -1.0), (float("nan"), 1.0), (0.0, float("nan"))])
 def test_a_refused_clip(either, bounds):
-    with pytest.raises(_cudnn.CudnnError, match="BAD_PARAM"):
-        either.call("cudnnRNNSetClip_v9", set_rnn(either), _cudnn.CLIP_MINMAX, *bounds)
+    with pytest.raises(cudnn.CudnnError, match="BAD_PARAM"):
+        either.call("cudnnRNNSetClip_v9", set_rnn(either), cudnn.CLIP_MINMAX, *bounds)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +238,8 @@ def test_a_refused_clip(either, bounds):
     ],
 )
 def test_refused_sequences(either, layout, seq_len, lengths, size):
-    with pytest.raises(_cudnn.CudnnError, match="BAD_PARAM"):
-        _cudnn.sequences_descriptor(either, "float32", layout, seq_len, lengths, size)
+    with pytest.raises(cudnn.CudnnError, match="BAD_PARAM"):
+        cudnn.sequences_descriptor(either, "float32", layout, seq_len, lengths, size)
 
 
 # Errors and loading
@@ -259,7 +260,7 @@ def test_asking_for_a_reason_leaves_the_callback_of_the_process(library):
     try:
         before = registered()
         assert before[1:] == (5, mine.value)
-        with pytest.raises(_cudnn.NotSupportedError):
+        with pytest.raises(cudnn.NotSupportedError):
             set_rnn(library, bias=0, algo=1)
         assert registered() == before
     finally:
@@ -270,6 +271,6 @@ def test_where_the_library_is_looked_for(monkeypatch):
     """The wheels first, then conda, the system, CUDNN_PATH."""
     monkeypatch.setenv("CONDA_PREFIX", "/conda")
     monkeypatch.setenv("CUDNN_PATH", "/cudnn")
-    *wheels, conda, system, variable = _cudnn._candidates()
+    *wheels, conda, system, variable = cudnn._candidates()
     assert str(FOLDER / "lib" / "libcudnn.so.9") in wheels
     assert (conda, system, variable) == ("/conda/lib/libcudnn.so.9", "libcudnn.so.9", "/cudnn/lib/libcudnn.so.9")

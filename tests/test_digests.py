@@ -17,7 +17,7 @@ import pytest
 from problems import Problem
 
 import rnnkit
-from rnnkit.kernels.simd import HAS_FMA
+from rnnkit.kernels.machine.registers import HAS_FMA
 
 TABLE = Path(__file__).with_name("digests.json")
 

@@ -13,8 +13,8 @@ from problems import Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
-from rnnkit import _cpu_sharing
-from rnnkit.kernels import team
+from rnnkit.cpu import planner
+from rnnkit.kernels.machine import team
 from rnnkit.workspace import Memory
 
 PROBLEM = Problem(mode="lstm", input_size=33, hidden_size=65, num_layers=2, seq_len=30, batch_size=9, dtype="float32")
@@ -179,8 +179,8 @@ def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, mon
     """The workspace is void then, not wrong; the next call works."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    monkeypatch.setattr(_cpu_sharing, "_CALL_WORK", 1)
-    monkeypatch.setattr(_cpu_sharing, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(planner, "_CALL_WORK", 1)
+    monkeypatch.setattr(planner, "_CHUNK_BYTES", 1)
     problem = Problem(mode="gru", seq_len=3000, batch_size=5, dtype="float32")
     result, gradients = train(problem)
     expected = problem.infer()

@@ -66,7 +66,7 @@ class Listener(event.Listener):
         pass
 
 
-import rnnkit._cpu
+import rnnkit.cpu.engine
 event.register("numba:compile", Listener())
 """
 
@@ -92,7 +92,7 @@ plan._network._memory.borrowers = Slow()
 WITHIN = """
 import numpy as np
 import rnnkit
-from rnnkit.kernels import team
+from rnnkit.kernels.machine import team
 
 net, x = rnnkit.RNN(3, 5, seed=0), np.ones((2, 2, 3), np.float32)
 plan, found = net.prepare(), []

@@ -5,7 +5,8 @@ import _ctypes
 import pytest
 from gpu_standin import standin_gpu
 
-from rnnkit import BackendError, _cudnn
+from rnnkit import BackendError
+from rnnkit.cuda import cudnn
 
 SONAME = "libcudnn-of-nobody.so.9"  # which no system has
 
@@ -13,7 +14,7 @@ SONAME = "libcudnn-of-nobody.so.9"  # which no system has
 @pytest.fixture
 def nowhere(monkeypatch, tmp_path):
     """No library is loaded or found: a test may put one into the folder."""
-    monkeypatch.setattr(_cudnn, "_SONAME", SONAME)
+    monkeypatch.setattr(cudnn, "_SONAME", SONAME)
     for variable in ("RNNKIT_CUDNN", "CONDA_PREFIX", "CUDNN_PATH"):
         monkeypatch.delenv(variable, raising=False)
     (tmp_path / "lib").mkdir()
@@ -26,7 +27,7 @@ def test_a_library_that_is_not_there(monkeypatch, tmp_path):
     for path in (other, tmp_path / "nothing"):
         monkeypatch.setenv("RNNKIT_CUDNN", str(path))
         with pytest.raises(BackendError, match=rf"load: cuDNN must be a library that can be loaded, got {path}"):
-            _cudnn.load.__wrapped__()
+            cudnn.load.__wrapped__()
 
 
 @pytest.mark.parametrize("variable", ["CONDA_PREFIX", "CUDNN_PATH"])
@@ -36,7 +37,7 @@ def test_a_broken_library_is_not_passed_over(monkeypatch, nowhere, variable):
     path = nowhere / "lib" / SONAME
     path.write_text("not a library")
     with pytest.raises(BackendError, match=f"load: cuDNN must be a library that can be loaded, got {path}; .*{SONAME}"):
-        _cudnn.load.__wrapped__()
+        cudnn.load.__wrapped__()
 
 
 @pytest.mark.parametrize("variable", ["CONDA_PREFIX", "CUDNN_PATH"])
@@ -44,30 +45,30 @@ def test_what_is_found_is_loaded(monkeypatch, nowhere, variable):
     monkeypatch.setenv(variable, str(nowhere))
     (nowhere / "lib" / SONAME).symlink_to(_ctypes.__file__)  # a library, but not of NVIDIA
     with pytest.raises(BackendError, match="load: cuDNN must have cudnnGetVersion"):
-        _cudnn.load.__wrapped__()
+        cudnn.load.__wrapped__()
 
 
 def test_no_library_at_all(monkeypatch, nowhere):
     monkeypatch.setenv("CUDNN_PATH", str(nowhere))
     with pytest.raises(BackendError, match=r"load: .* must be installed, got none; pip install 'rnnkit\[cuda13\]'"):
-        _cudnn.load.__wrapped__()
+        cudnn.load.__wrapped__()
 
 
 def test_a_library_of_another_kind(monkeypatch):
     monkeypatch.setenv("RNNKIT_CUDNN", "libm.so.6")
     with pytest.raises(BackendError, match="load: cuDNN must have cudnnGetVersion"):
-        _cudnn.load.__wrapped__()
+        cudnn.load.__wrapped__()
 
 
 def test_a_library_of_another_version():
     with standin_gpu() as standin:
         standin.version = 8907
         with pytest.raises(BackendError, match="load: cuDNN must be of version 9, got 8907"):
-            _cudnn.Library(standin.dll())
+            cudnn.Library(standin.dll())
 
 
 def test_a_library_without_the_functions_of_networks():
     with standin_gpu() as standin:
         standin.cudnnAdvVersionCheck = lambda: 3009  # as the copy answers that comes without libcudnn_adv
-        with pytest.raises(_cudnn.NotSupportedError, match="cudnnAdvVersionCheck: cuDNN 91900 answered"):
-            _cudnn.Library(standin.dll())
+        with pytest.raises(cudnn.NotSupportedError, match="cudnnAdvVersionCheck: cuDNN 91900 answered"):
+            cudnn.Library(standin.dll())

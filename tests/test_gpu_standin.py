@@ -14,7 +14,7 @@ from standin_rules import SMALL_H, STANDARD
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
-from rnnkit._cudnn import DEFAULT_MATH, FMA_MATH, TENSOR_OP_MATH
+from rnnkit.cuda.cudnn import DEFAULT_MATH, FMA_MATH, TENSOR_OP_MATH
 
 TWO_LAYERS = Problem(mode="lstm", num_layers=2, bidirectional=True, lengths=(2, 0, 4))
 SMALL = Problem(mode="lstm", hidden_size=128, dtype="float32", allow_tf32=True)
@@ -45,9 +45,9 @@ def test_descriptors_are_kept_and_freed(standin):
     for _ in range(3):
         on_gpu.step(problem)
     assert len(standin.objects) == kept
-    from rnnkit import _gpu_context
+    from rnnkit.cuda import context
 
-    _gpu_context._of_this_thread.__dict__.clear()
+    context._of_this_thread.__dict__.clear()
     gc.collect()
     assert {found.kind for found in standin.objects.values()} == {"handle"}
 
@@ -208,13 +208,13 @@ def test_dropout_by_the_seed(standin, seed):
 
 def test_two_backward_calls_at_once(standin):
     """One takes the reserve space of forward, the other runs forward once more, however close they come."""
-    from rnnkit import _gpu
+    from rnnkit.cuda import engine
 
     problem = TWO_LAYERS.twin(dropout=0.5, lengths=None)
     _, expected, _ = on_gpu.step(problem)
     workspace, readers, both = on_gpu.forward(problem).workspace, [], threading.Event()
 
-    class Record(_gpu._Record):
+    class Record(engine._Record):
         """Who reads whether the reserve space is spent waits for another who does, if there can be one."""
 
         @property

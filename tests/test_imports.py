@@ -10,25 +10,33 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors", "lazy", "cells"}
-# Module -> the modules of the package that it may import. What is not listed here does not belong to the package.
+ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
+# Module -> the modules of the package that it may import; `cells` are those of the kernels. What is not listed here
+# does not belong to the package.
 DIRECTION = {
-    "__main__": {"__init__", "training", "textmodel", "corpus", "archive", "descriptor"},
-    "training": {"__init__", "textmodel", "corpus"},
-    "textmodel": {"__init__", "network", "archive", "weights", "descriptor", "errors"},
-    "corpus": {"errors"},
+    "__main__": {"language_model.command_line"},
+    "language_model.command_line": {
+        "__init__", "language_model.training", "language_model.model", "language_model.corpus", "archive", "descriptor",
+    },
+    "language_model.training": {"__init__", "language_model.model", "language_model.corpus"},
+    "language_model.model": {"__init__", "network", "archive", "weights", "descriptor", "errors"},
+    "language_model.corpus": {"errors"},
+    "language_model": set(),
     "__init__": {"network", "plan", "engine", *CORE},
     "network": {"plan", "engine", "archive", *CORE},
-    "plan": {"engine", "_cpu", "_gpu", *CORE},
-    "engine": {"_cpu", "_gpu", "forking", *CORE},
-    "_cpu": {"_cpu_layer", "_cpu_sharing", "_cpu_run", "_cpu_backward", "_cpu_infer", "kernels", *CORE - {"checks"}},
-    "_cpu_infer": {"_cpu_layer", "_cpu_sharing", "_cpu_run", "kernels", *CORE - {"checks"}},
-    "_cpu_backward": {"_cpu_layer", "_cpu_sharing", "_cpu_run", "kernels", *CORE - {"checks"}},
-    "_cpu_run": {"_cpu_layer", "_cpu_sharing", "kernels", *CORE - {"checks"}},
-    "_cpu_sharing": {"_cpu_layer", "kernels", *CORE - {"checks"}},
-    "_cpu_layer": {"kernels", *CORE - {"checks"}},
-    "_gpu": {"_gpu_context", "_cudnn", *CORE - {"checks"}},
-    "_gpu_context": {"_cudnn", "weights", "descriptor", "errors", "cells"},
-    "_cudnn": {"errors"},
+    "plan": {"engine", *CORE},
+    "engine": {"cpu.engine", "cuda.engine", "forking", *CORE},
+    "cpu.engine": {"cpu.layer", "cpu.planner", "cpu.run", "cpu.backward", "cpu.infer", "kernels", *ENGINE},
+    "cpu.infer": {"cpu.layer", "cpu.planner", "cpu.run", "kernels", *ENGINE},
+    "cpu.backward": {"cpu.layer", "cpu.planner", "cpu.run", "kernels", *ENGINE},
+    "cpu.run": {"cpu.layer", "cpu.planner", "kernels", *ENGINE},
+    "cpu.planner": {"cpu.layer", "kernels", *ENGINE},
+    "cpu.layer": {"kernels", *ENGINE},
+    "cpu": set(),
+    "cuda.engine": {"cuda.context", "cuda.cudnn", *ENGINE},
+    "cuda.context": {"cuda.cudnn", "cells", "weights", "descriptor", "errors"},
+    "cuda.cudnn": {"errors"},
+    "cuda": set(),
     "checks": {"arrays", "weights", "descriptor", "errors"},
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
@@ -43,11 +51,16 @@ DIRECTION = {
 }
 FOR_KERNELS = {"numpy", "numba", "llvmlite"} | sys.stdlib_module_names
 FOR_CELLS = {"numpy"} | sys.stdlib_module_names  # the descriptor reads what a cell says before Numba is imported
-LAZY = {"_cpu", "_gpu"}  # imported on the first call: they bring numba and cupy
+LAZY = {"cpu.engine", "cuda.engine"}  # imported on the first call: they bring numba and cupy
 
 
 def modules():
-    return sorted(path.stem for path in (ROOT / "rnnkit").glob("*.py"))
+    """Module -> its file, for all of the package but its kernels; a room goes by the name of its folder."""
+    found = {}
+    for path in sorted((ROOT / "rnnkit").rglob("*.py")):
+        *room, name = path.relative_to(ROOT / "rnnkit").with_suffix("").parts
+        found[".".join(room if room and name == "__init__" else [*room, name])] = path
+    return found
 
 
 def kernels():
@@ -66,16 +79,17 @@ def imported(tree, package):
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
-def submodules(tree):
+def submodules(tree, module="__init__"):
     """Which modules of rnnkit are imported; a public name stands for `__init__`, all of rnnkit.kernels for one, and
     the cells in there for another."""
-    for name in imported(tree, "rnnkit"):
+    room = ".".join(["rnnkit", *module.split(".")[:-1]])
+    for name in imported(tree, room):
         root, *inside = name.split(".")
-        if root == "rnnkit":
-            if inside[:2] == ["kernels", "cells"]:
-                yield "cells"
-            else:
-                yield inside[0] if inside and inside[0] in {*DIRECTION, "kernels"} else "__init__"
+        if root == "rnnkit" and inside[:1] == ["kernels"]:
+            yield "cells" if inside[1:2] == ["cells"] else "kernels"
+        elif root == "rnnkit":
+            outer = [".".join(inside[:length]) for length in range(len(inside), 0, -1)]
+            yield next((one for one in outer if one in DIRECTION), "__init__")
 
 
 def parsed(path):
@@ -83,24 +97,29 @@ def parsed(path):
 
 
 def assert_direction(module, tree):
-    wrong = set(submodules(tree)) - DIRECTION[module]
+    wrong = set(submodules(tree, module)) - DIRECTION[module]
     assert not wrong, f"{module} must not import {sorted(wrong)}"
 
 
-def assert_kernel_imports(tree, package="rnnkit.kernels"):
-    names, others = set(imported(tree, package)), FOR_CELLS if package.endswith(".cells") else FOR_KERNELS
-    wrong = {name for name in names if not name.startswith(f"{package}.") and name.split(".")[0] not in others}
-    assert not wrong, f"{'a cell' if others is FOR_CELLS else 'a kernel'} must not import {sorted(wrong)}"
+def assert_kernel_imports(tree, room="rnnkit.kernels"):
+    """A kernel imports kernels, and a cell only cells."""
+    own, others, who = "rnnkit.kernels.", FOR_KERNELS, "a kernel"
+    if room == "rnnkit.kernels.cells":
+        own, others, who = f"{room}.", FOR_CELLS, "a cell"
+    names = set(imported(tree, room))
+    wrong = {name for name in names if not name.startswith(own) and name.split(".")[0] not in others}
+    assert not wrong, f"{who} must not import {sorted(wrong)}"
 
 
 def test_there_is_something_to_read():
-    assert {"__init__", "engine", "network", "weights", "descriptor", "errors"} <= set(modules())
-    assert {"jit.py", "simd.py", "cells/lstm.py"} <= {str(path.relative_to(ROOT / "kernels")) for path in kernels()}
+    assert {"__init__", "engine", "network", "cpu.engine", "cuda.cudnn", "errors"} <= set(modules())
+    found = {path.relative_to(ROOT / "kernels").as_posix() for path in kernels()}
+    assert {"loop.py", "machine/jit.py", "cells/lstm.py"} <= found
 
 
 @pytest.mark.parametrize("module", modules())
 def test_imports_point_one_way(module):
-    assert_direction(module, parsed(ROOT / "rnnkit" / f"{module}.py"))
+    assert_direction(module, parsed(modules()[module]))
 
 
 @pytest.mark.parametrize("path", kernels(), ids=lambda path: path.stem)
@@ -113,13 +132,13 @@ def test_cells_import_no_compiler():
     with pytest.raises(AssertionError, match="a cell must not import"):
         assert_kernel_imports(ast.parse("from numba import njit"), "rnnkit.kernels.cells")
     with pytest.raises(AssertionError, match="a cell must not import"):
-        assert_kernel_imports(ast.parse("from ..simd import fma"), "rnnkit.kernels.cells")
+        assert_kernel_imports(ast.parse("from ..machine.jit import kernel"), "rnnkit.kernels.cells")
 
 
 @pytest.mark.parametrize("module", modules())
 def test_backends_are_imported_lazily(module):
-    top_level = ast.Module([n for n in parsed(ROOT / "rnnkit" / f"{module}.py").body if not is_definition(n)], [])
-    assert not LAZY & set(submodules(top_level))
+    top_level = ast.Module([n for n in parsed(modules()[module]).body if not is_definition(n)], [])
+    assert not LAZY & set(submodules(top_level, module))
 
 
 def is_definition(node):
@@ -153,7 +172,7 @@ def test_the_check_sees_a_wrong_import_in_every_form(source):
 
 
 @pytest.mark.parametrize("source", [
-    "from .simd import fma", "from . import simd", "import rnnkit.kernels.simd", "import os",
+    "from .simd import fma", "from . import simd", "import rnnkit.kernels.machine.registers", "import os",
 ])
 def test_kernels_may_import_each_other(source):
     assert_kernel_imports(ast.parse(source))

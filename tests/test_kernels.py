@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from compiled import for_python
 
-from rnnkit.kernels import barrier, gemm, tile, weight_gradient
-from rnnkit.kernels.activations import sigmoid, tanh
-from rnnkit.kernels.jit import kernel
-from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels import weight_gradient
+from rnnkit.kernels.machine import barrier, gemm, tile
+from rnnkit.kernels.machine.activations import sigmoid, tanh
+from rnnkit.kernels.machine.jit import kernel
+from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.kernels.weight_gradient import Term, Terms, room
 
 DTYPES = ("float32", "float64")

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import rnnkit
-from rnnkit import __main__, textmodel
+from rnnkit.language_model import command_line
+from rnnkit.language_model import model as textmodel
 
 NETWORK = ["--mode", "gru", "--hidden", "24", "--embedding", "8"]
 TRAINING = ["--steps", "60", "--batch", "4", "--seq-len", "16", "--lr", "0.03"]
@@ -57,7 +58,7 @@ def start():
 
 def main(capsys, *arguments):
     """Run a command in this process; return its exit status and what it printed."""
-    status = __main__.main([str(argument) for argument in arguments])
+    status = command_line.main([str(argument) for argument in arguments])
     return status, *capsys.readouterr()
 
 
@@ -145,7 +146,7 @@ def test_sample_writes_the_prompt_and_its_continuation(folder):
 def test_sample_options_change_the_text(folder, capfdbinary):
     texts = set()
     for options in ([], ["--temperature", "0"], ["--temperature", "2"], ["--seed", "2"], ["--bytes", "99"]):
-        assert __main__.main(["sample", str(folder / "model.npz"), "--seed", "1", "--bytes", "100", *options]) == 0
+        assert command_line.main(["sample", str(folder / "model.npz"), "--seed", "1", "--bytes", "100", *options]) == 0
         texts.add(capfdbinary.readouterr().out)
     assert sorted(map(len, texts)) == [99, 100, 100, 100, 100]
 
@@ -166,7 +167,7 @@ def test_version_and_help(capsys):
         (["sample", "--help"], "(?s)usage: rnnkit sample .*--temperature .*"),
     ):
         with pytest.raises(SystemExit) as exit:
-            __main__.main(arguments)
+            command_line.main(arguments)
         assert exit.value.code == 0
         assert re.fullmatch(expected, capsys.readouterr().out)
 
@@ -191,7 +192,7 @@ def test_version_and_help(capsys):
 )
 def test_bad_arguments_are_one_line(capsys, arguments, expected):
     with pytest.raises(SystemExit) as exit:
-        __main__.main(arguments)
+        command_line.main(arguments)
     assert exit.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""

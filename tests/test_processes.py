@@ -41,7 +41,7 @@ def test_bits_do_not_depend_on_threads_and_processes(how, threads, expected):
 PASSES = """
 import numpy as np
 import rnnkit
-from rnnkit.kernels import tile
+from rnnkit.kernels.machine import tile
 
 def forget():
     tile._addresses[:] = 0

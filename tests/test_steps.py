@@ -9,10 +9,11 @@ from problems import CELLS, Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
-from rnnkit import _cpu_sharing, steps
-from rnnkit._cpu_layer import groups_of
-from rnnkit._cpu_sharing import steps_of_call
-from rnnkit.kernels import team
+from rnnkit import steps
+from rnnkit.cpu import planner
+from rnnkit.cpu.layer import groups_of
+from rnnkit.cpu.planner import steps_of_call
+from rnnkit.kernels.machine import team
 from rnnkit.steps import Rows, Steps, steps_of
 
 
@@ -50,9 +51,9 @@ def test_listed_rows_by_hand():
 @pytest.fixture
 def many_calls(monkeypatch):
     """Few rows and little work in a call of a kernel."""
-    monkeypatch.setattr(_cpu_sharing, "_CALL_WORK", 1)
-    monkeypatch.setattr(_cpu_sharing, "_CHUNK_BYTES", 1 << 10)
-    for module in (steps, _cpu_sharing):
+    monkeypatch.setattr(planner, "_CALL_WORK", 1)
+    monkeypatch.setattr(planner, "_CHUNK_BYTES", 1 << 10)
+    for module in (steps, planner):
         monkeypatch.setattr(module, "LISTED_ROWS", 1050)
 
 
@@ -91,7 +92,7 @@ def test_so_do_layers_whose_units_are_dealt_out(request, monkeypatch, cell, dire
     """Both layers, or directions, then run one after the other in each call, with all threads."""
     monkeypatch.setattr(team, "wanted_size", lambda: 2)
     for constant, value in (("_PIECE", 16), ("_PIECE_WORK", 0), ("_CACHED_BYTES", -1)):
-        monkeypatch.setattr(_cpu_sharing, constant, value)
+        monkeypatch.setattr(planner, constant, value)
     sizes = dict(input_size=9, hidden_size=33, batch_size=5, seq_len=450, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, num_layers=2, bidirectional=directions == 2)
     expected = run_everything(problem)
@@ -108,7 +109,7 @@ def test_a_call_has_little_work_or_one_chunk(mode, size, batch_size, chunk):
     count = steps_of_call(group, batch_size, chunk)
     work = count * batch_size * sum(layer.work for layer in group)
     assert count >= 1
-    assert count <= chunk or (count % chunk == 0 and work <= _cpu_sharing._CALL_WORK)
+    assert count <= chunk or (count % chunk == 0 and work <= planner._CALL_WORK)
     assert count == 1 or count * batch_size <= steps.LISTED_ROWS
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from compiled import for_python
 
-from rnnkit.kernels import barrier, sharing, team
-from rnnkit.kernels.barrier import _add, _pause, _wait, follow, gather, load, meet, publish, report
-from rnnkit.kernels.jit import kernel
-from rnnkit.kernels.sharing import claim, divide, turns
+from rnnkit.kernels.machine import barrier, partition, team
+from rnnkit.kernels.machine.barrier import _add, _pause, _wait, follow, gather, load, meet, publish, report
+from rnnkit.kernels.machine.jit import kernel
+from rnnkit.kernels.machine.partition import claim, divide, turns
 
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
 KIND = "test"
@@ -262,4 +262,4 @@ def test_the_number_of_threads_is_numbas():
 
 def test_what_only_kernels_call_says_so():
     with pytest.raises(TypeError, match="share is for kernels"):
-        sharing.share(10, 1, 3)
+        partition.share(10, 1, 3)

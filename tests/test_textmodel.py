@@ -10,8 +10,9 @@ from gradcheck import assert_gradients
 from tolerances import assert_close
 
 import rnnkit
-from rnnkit import corpus, textmodel, training
-from rnnkit.textmodel import Parameters, State, TextModel
+from rnnkit.language_model import corpus, training
+from rnnkit.language_model import model as textmodel
+from rnnkit.language_model.model import Parameters, State, TextModel
 
 BLOCKS = ("embedding", "network", "output_weight", "output_bias")
 

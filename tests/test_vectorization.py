@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from rnnkit import RNNDescriptor
-from rnnkit.kernels import jit, stages, tile
+from rnnkit.kernels import stages
 from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
 from rnnkit.kernels.cells.modes import MODES, modes_with
 from rnnkit.kernels.cells.vanilla import ReLU, Tanh
-from rnnkit.kernels.matrix import Matrix
-from rnnkit.kernels.simd import HAS_FMA, VECTOR_BYTES
+from rnnkit.kernels.machine import jit, tile
+from rnnkit.kernels.machine.matrix import Matrix
+from rnnkit.kernels.machine.registers import HAS_FMA, VECTOR_BYTES
 
 DTYPES = "float32", "float64"
 # What the equations of a cell have of an operation, each loop's own. A sigmoid or tanh is a division. Only where there

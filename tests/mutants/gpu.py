@@ -2,7 +2,7 @@
 
 from mutants.mutant import Mutant
 
-BINDING, CONTEXT, ENGINE = "rnnkit/_cudnn.py", "rnnkit/_gpu_context.py", "rnnkit/_gpu.py"
+BINDING, CONTEXT, ENGINE = "rnnkit/cuda/cudnn.py", "rnnkit/cuda/context.py", "rnnkit/cuda/engine.py"
 SMALL = ("tests/test_gpu_algorithm.py::test_of_a_small_network",)
 HOW_SMALL = ("tests/test_gpu_algorithm.py::test_how_large_a_small_network_may_be",)
 REGISTERS = ("tests/test_gpu_algorithm.py::test_of_a_network_with_its_weights_in_registers",)

@@ -6,7 +6,8 @@ ALIASING, EXCLUSIVE, STEPS = "tests/test_aliasing.py", "tests/test_exclusive.py"
 TAKEN = (f"{EXCLUSIVE}::test_an_exception_right_after_what_takes_leaves_nothing_taken",)
 CALLS = (f"{STEPS}::test_several_calls_of_a_kernel_give_the_bits_of_one",)
 ROWS = (f"{STEPS}::test_arithmetic_rows_are_those_of_the_list",)
-ENGINE, WORKSPACE, TEAM, NUMBERS = "rnnkit/engine.py", "rnnkit/workspace.py", "kernels/team.py", "rnnkit/steps.py"
+ENGINE, WORKSPACE, NUMBERS = "rnnkit/engine.py", "rnnkit/workspace.py", "rnnkit/steps.py"
+TEAM, CACHE = "kernels/machine/team.py", "kernels/machine/cache.py"
 
 MUTANTS = (
     Mutant(
@@ -43,7 +44,7 @@ MUTANTS = (
         "    team = _enter(call)\n    try:\n", TAKEN
     ),
     Mutant(
-        "a long call is one call of a kernel", "rnnkit/_cpu_run.py", "    if total <= count:\n", "    if True:\n",
+        "a long call is one call of a kernel", "rnnkit/cpu/run.py", "    if total <= count:\n", "    if True:\n",
         (f"{EXCLUSIVE}::test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call",)
     ),
     Mutant(
@@ -55,15 +56,15 @@ MUTANTS = (
         (f"{STEPS}::test_row_numbers_do_not_outlive_the_results",)
     ),
     Mutant(
-        "the gates of a part begin at its first step", "rnnkit/_cpu_run.py",
+        "the gates of a part begin at its first step", "rnnkit/cpu/run.py",
         "0 if len(self.gates) == steps.seq_len else", "0 if True else", CALLS
     ),
     Mutant(
-        "layers one after another share packed weights", "rnnkit/_cpu_backward.py",
+        "layers one after another share packed weights", "rnnkit/cpu/backward.py",
         "number if sharing.apart or len(spans) > 1 else 0", "number if sharing.apart else 0", CALLS
     ),
     Mutant(
-        "weights are packed in no call but all", "rnnkit/_cpu_backward.py", "first == 0, w, dw", "first > 0, w, dw",
+        "weights are packed in no call but all", "rnnkit/cpu/backward.py", "first == 0, w, dw", "first > 0, w, dw",
         ("tests/test_golden.py",)
     ),
     Mutant(
@@ -88,11 +89,11 @@ MUTANTS = (
         ("tests/test_descriptor.py",)
     ),
     Mutant(
-        "each training step drops the same", "rnnkit/training.py", "seed=int(seeds.integers(1 << 32))", "seed=1",
-        ("tests/test_textmodel.py",)
+        "each training step drops the same", "rnnkit/language_model/training.py",
+        "seed=int(seeds.integers(1 << 32))", "seed=1", ("tests/test_textmodel.py",)
     ),
     Mutant(
-        "two steps of training have one rate", "rnnkit/training.py", "learning_rate(step, settings)",
+        "two steps of training have one rate", "rnnkit/language_model/training.py", "learning_rate(step, settings)",
         "learning_rate(step // 2, settings)", ("tests/test_textmodel.py",)
     ),
     Mutant(
@@ -104,11 +105,11 @@ MUTANTS = (
         ("tests/test_archive.py",)
     ),
     Mutant(
-        "another user's kernels run", "kernels/cache.py", "if found.st_uid != os.geteuid():", "if False:",
+        "another user's kernels run", CACHE, "if found.st_uid != os.geteuid():", "if False:",
         ("tests/test_cache.py",)
     ),
     Mutant(
-        "a damaged kernel is loaded", "kernels/cache.py", "return data if digest == _digest(name, data) else None",
-        "return data", ("tests/test_cache.py",)
+        "a damaged kernel is loaded", CACHE, "return data if digest == _digest(name, data) else None", "return data",
+        ("tests/test_cache.py",)
     ),
 )

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 import rnnkit
-from rnnkit.textmodel import TextModel
+from rnnkit.language_model.model import TextModel
 
 READER = """
 import resource, sys
 from hashlib import sha256
 import rnnkit
-from rnnkit import textmodel
+from rnnkit.language_model import model as textmodel
 
 with open("/proc/self/statm") as file:
     taken = int(file.read().split()[0]) * resource.getpagesize()
@@ -278,7 +278,8 @@ FUZZER = """
 import io, sys, zipfile
 import atheris
 with atheris.instrument_imports(include=["zipfile", "json", "rnnkit"]):
-    from rnnkit import network, textmodel
+    from rnnkit import network
+    from rnnkit.language_model import model as textmodel
     from rnnkit.archive import Reader
 
 zipfile.ZipExtFile._update_crc = lambda self, data: None  # else nothing behind a checksum is ever reached

@@ -1,4 +1,4 @@
-"""One network on CuPy arrays: the functions of `_cpu`, run by cuDNN. Arguments are checked by `engine`.
+"""One network on CuPy arrays: the functions of `rnnkit.cpu.engine`, run by cuDNN. Arguments are checked by `engine`.
 
 cuDNN gets dense batches only: sequences without steps are left out, and where lengths differ the valid rows are
 gathered, the longest sequence first, and what comes back is scattered. So padding is never read, whatever stands there.
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from rnnkit import _cudnn as cudnn
 from rnnkit import workspace as host
-from rnnkit._gpu_context import Setup, Shape, context
+from rnnkit.cuda import cudnn
+from rnnkit.cuda.context import Setup, Shape, context
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
 from rnnkit.steps import Steps, steps_of

@@ -8,7 +8,7 @@ from numba.core.registry import CPUDispatcher
 
 from .cache import Cache, Folder, root
 
-_SOURCES = Path(__file__).parent
+_SOURCES = Path(__file__).parents[1]
 
 
 def _digest():
@@ -18,7 +18,7 @@ def _digest():
     """
     digest = hashlib.sha256()
     for source in sorted(_SOURCES.rglob("*.py")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+        digest.update(str(source.relative_to(_SOURCES)).encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -6,7 +6,7 @@ from numba.extending import intrinsic
 
 from .jit import inner
 from .matrix import offset
-from .simd import VECTOR_BYTES, data_pointer, panel_lanes
+from .registers import VECTOR_BYTES, data_pointer, panel_lanes
 
 _I64 = ir.IntType(64)
 

@@ -7,7 +7,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from .jit import inner
-from .simd import data_pointer
+from .registers import data_pointer
 
 
 class Matrix(NamedTuple):

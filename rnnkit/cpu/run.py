@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit._cpu_layer import Layer, filled, flat, stacked
-from rnnkit._cpu_sharing import Sharing, chunk_of, steps_of_call
+from rnnkit.cpu.layer import Layer, filled, flat, stacked
+from rnnkit.cpu.planner import Sharing, chunk_of, steps_of_call
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import dropout, loop, team
-from rnnkit.kernels.matrix import Matrix
+from rnnkit.kernels import dropout, loop
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.steps import Index, Part, Rows, Steps
 from rnnkit.workspace import Workspace
 

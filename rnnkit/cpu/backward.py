@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit._cpu_layer import DESCRIPTORS, Layer, filled, flat, groups_of, layers_of, stacked
-from rnnkit._cpu_run import Grid, Run, calls, drop, input_grid, kept_runs
-from rnnkit._cpu_sharing import sharing_of
+from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, layers_of, stacked
+from rnnkit.cpu.planner import sharing_of
+from rnnkit.cpu.run import Grid, Run, calls, drop, input_grid, kept_runs
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import gemm, loop_gradient, team, weight_gradient
-from rnnkit.kernels.matrix import Matrix
-from rnnkit.kernels.tile import provide
+from rnnkit.kernels import loop_gradient, weight_gradient
+from rnnkit.kernels.machine import gemm, team
+from rnnkit.kernels.machine.matrix import Matrix
+from rnnkit.kernels.machine.tile import provide
 from rnnkit.steps import Part, Steps, row_numbers
 from rnnkit.workspace import Memory, Workspace
 

@@ -16,7 +16,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from .jit import DIGEST, kernel
-from .simd import REGISTERS, VECTOR_BYTES, data_pointer, emit_fma
+from .registers import REGISTERS, VECTOR_BYTES, data_pointer, emit_fma
 
 _I64 = ir.IntType(64)
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit._cpu_layer import DESCRIPTORS, dense, groups_of, layers_of, pack
-from rnnkit._cpu_run import Grid, Run, clear_padding, input_grid, outer, outputs_of, run_group
-from rnnkit._cpu_sharing import chunk_of, piece_of, rows_for_pieces, sharing_of
+from rnnkit.cpu.layer import DESCRIPTORS, dense, groups_of, layers_of, pack
+from rnnkit.cpu.planner import chunk_of, piece_of, rows_for_pieces, sharing_of
+from rnnkit.cpu.run import Grid, Run, clear_padding, input_grid, outer, outputs_of, run_group
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import stack, team
+from rnnkit.kernels import stack
+from rnnkit.kernels.machine import team
 from rnnkit.steps import Steps, row_numbers, steps_of
 from rnnkit.workspace import Memory
 

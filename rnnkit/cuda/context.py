@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from rnnkit import _cudnn as cudnn
+from rnnkit.cuda import cudnn
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
 from rnnkit.kernels.cells.modes import MODES

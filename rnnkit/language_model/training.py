@@ -12,8 +12,8 @@ from itertools import islice
 import numpy as np
 
 import rnnkit
-from rnnkit import corpus
-from rnnkit.textmodel import State, TextModel, softmax_loss
+from rnnkit.language_model import corpus
+from rnnkit.language_model.model import State, TextModel, softmax_loss
 
 
 @dataclass(frozen=True)

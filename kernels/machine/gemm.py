@@ -7,8 +7,8 @@ gates at once (`tile.group_size`), each group of gates has such a block of its o
 
 from .jit import inner
 from .matrix import offset
-from .sharing import share
-from .simd import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
+from .partition import share
+from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
 from .tile import LINE, NARROW, WIDE, group_size, rows_of_tile, tile, units_of_tile
 from .transpose import transpose
 

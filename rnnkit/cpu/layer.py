@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import loop, team
+from rnnkit.kernels import loop
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.tile import provide
 from rnnkit.kernels.products import Product, pack_layer, places_of
-from rnnkit.kernels.tile import provide
 from rnnkit.steps import row_numbers
 from rnnkit.weights import weight_layout
 from rnnkit.workspace import Memory, gate_slots

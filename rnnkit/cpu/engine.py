@@ -1,6 +1,6 @@
 """One network on NumPy arrays: forward, a loop over groups of layers that calls a kernel for each.
 
-Arguments are checked by `engine`; `backward` is in `_cpu_backward`, inference in `_cpu_infer`.
+Arguments are checked by `engine`; the gradients are in `backward`, inference in `infer`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
-from rnnkit._cpu_backward import backward
-from rnnkit._cpu_infer import Inference
-from rnnkit._cpu_layer import groups_of, pack
-from rnnkit._cpu_run import clear_padding, drop, input_grid, kept_runs, outer, outputs_of, run_group
-from rnnkit._cpu_sharing import sharing_of
+from rnnkit.cpu.backward import backward
+from rnnkit.cpu.infer import Inference
+from rnnkit.cpu.layer import groups_of, pack
+from rnnkit.cpu.planner import sharing_of
+from rnnkit.cpu.run import clear_padding, drop, input_grid, kept_runs, outer, outputs_of, run_group
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.workspace import Memory, Workspace, workspace_layout
 

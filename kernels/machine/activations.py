@@ -14,10 +14,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, lower_builtin, overload, type_callable
 
-from .cells import functions
-from .cells.functions import clip, sigmoid, tanh
+from ..cells import functions
+from ..cells.functions import clip, sigmoid, tanh
 from .jit import OPTIONS
-from .simd import emit_fma, fma
+from .registers import emit_fma, fma
 
 _LOG2 = Fraction("0.6931471805599453094172321214581765680755")
 _NEAR = 0.26  # tanh(0.26) is just above 1/4; below, the roundings of e + 2 and of the quotient would cost 2.3 units

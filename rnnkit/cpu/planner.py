@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rnnkit._cpu_layer import Layer, stacked
-from rnnkit.kernels import team
-from rnnkit.kernels.simd import VECTOR_BYTES
+from rnnkit.cpu.layer import Layer, stacked
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache

@@ -1,0 +1,1 @@
+"""One network on CuPy arrays, run by cuDNN."""
