@@ -1,22 +1,23 @@
 """The compiled kernels of the CPU engine.
 
+The letters: T seq_len, N batch_size, I input_size, H hidden_size, P proj_size (H without a projection), G gates; x the
+input, h the hidden state, c the cell, W and R the input's and the recurrent weights; `d...` is the gradient of the loss
+by what follows. `start, stop` is a range as Python has it.
+
 The contract, which holds for every kernel:
 
-- Arrays are one-dimensional, C-contiguous and of one floating dtype; where a row starts in them is an integer
-  argument, so that one compiled kernel serves every layout. Row numbers are int64.
+- Arrays are one-dimensional, C-contiguous and of one floating dtype; where a row starts in them is arithmetic on row
+  numbers (`machine.matrix.Matrix`), so that one compiled kernel serves every layout. Row numbers are int64.
 - A kernel trusts its caller: it never allocates, checks, raises or prints, and takes all memory from outside. Before
-  one that multiplies runs, `tile.provide` must have brought the micro-kernel for its numbers of gates.
-- A kernel that ends in the arguments `(member, members, sync)` is run by every member of a team at once
-  (`team.run`). It begins by `barrier.publish` and `barrier.gather`, which say what is to be run and who takes part;
-  these share out rows or units among themselves or divide into crews (`sharing`), meet at `barrier.meet`, and meet all
-  together at the end. `team.run` takes its machine code by a key, the `kind`: arguments of one kind always have the
-  same types.
+  one that multiplies runs, `tiles.ensure_compiled` must have brought the micro-kernel for its numbers of gates.
+- A kernel that ends in the arguments `(rank, size, sync)` is run by every thread of a team at once (`team.run`). It
+  begins by `sync.post_call` and `sync.join`, which say what is to be run and who takes part; the ranks share out rows
+  or units among themselves or split into two teams (`partition`), meet at `sync.barrier`, and meet all together at the
+  end. `team.run` takes its machine code by a key, the `kind`: arguments of one kind always have the same types.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
-  multiply-adds, k ascending, in every shape of tile (`tile`), and no loop is compiled with fastmath.
+  multiply-adds, k ascending, in every shape of tile (`machine.tile`), and no loop is compiled with fastmath.
 
-Where to find what: `simd` vector registers, `tile` the micro-kernel, `matrix` and `transpose`, `gemm` packing and
-products, `products` which of them a cell asks for, `activations` logistic and tanh, `loop` the time loop, `stack` one
-step of all layers, `loop_gradient` and `weight_gradient` the way back, `cell` what the loops ask of a cell, `vanilla`,
-`lstm`, `gru` the cells, `dropout` between layers, `team`, `barrier` and `sharing` the threads, `jit` the decorators,
-`cache` where machine code is kept between processes.
+Where to find what: `cells` the mathematics, `machine` what it runs on; between them `stages` runs a cell's equations
+over rows of numbers, `products` says which products a cell asks for, `loop` is the time loop, `stack` one step of all
+layers, `loop_gradient` and `weight_gradient` the way back, `dropout` what stands between layers.
 """

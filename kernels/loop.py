@@ -1,14 +1,14 @@
 """The time loop of a layer, written once for every cell; its gradient is in `loop_gradient`.
 
 The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
-padding is never read. The work is shared out in one of two ways. By units: a member computes the products and the gates
-of its panels, and the members meet once a step, where the new hidden state (backward: the gates' gradients) is
-complete; where that is much work, they take `piece` panels at a time, of anybody's. By rows (`bounds`): a member runs
-its own rows of the batch, which nobody else needs, without meeting.
+padding is never read. The work is shared out in one of two ways. By units: a rank computes the products and the gates
+of its panels, and the team meets once a step, where the new hidden state (backward: the gates' gradients) is complete;
+where that is much work, ranks take `grain` panels at a time, of anybody's. By rows (`bounds`): a rank runs its own rows
+of the batch, which nobody else needs, without a barrier.
 
-A call runs one strand or two: a direction of a layer each. Two may each have half of the members, where their number is
-even: the directions of one layer are independent; of two layers of one direction, the upper follows the lower a `span`
-of steps behind.
+A call runs one layer pass or two: a direction of a layer each. Two may each have half of the team, where its size is
+even: the directions of one layer are independent; two layers of one direction are pipelined, the upper `lag` steps
+behind the lower.
 """
 
 from typing import NamedTuple
@@ -16,39 +16,47 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .machine.barrier import follow, gather, meet, publish, report
 from .machine.gemm import columns_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, offset, part
-from .machine.partition import claim, divide, turns
-from .machine.registers import plain
-from .products import BIAS, END, panels_of
-from .stages import activate, apart_slots, complete, input_slots, multiplied_slot, recurrent_slots, second_slots
+from .machine.matrix import Matrix, Range, part, row_part, shifted
+from .machine.partition import next_block, num_claims, split_team
+from .machine.registers import unliteral
+from .machine.sync import Team, barrier, join, post_call, post_progress, wait_for_progress
+from .products import Sizes, weights_of
+from .stages import activate, apart_slots, complete, input_slots, multiplied_slot
 
-# Rows that a member takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes
-# a few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
+# Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
+# few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
 ROWS = 192
+ALONE, LEADS, FOLLOWS = range(3)
+"""What a layer pass is to the other one of the call."""
 
 
-class Sizes(NamedTuple):
-    """Sizes of one layer: hidden_size H, output_size P (H without a projection), input_size of its input product."""
+class Schedule(NamedTuple):
+    """How a call is worked on: decided before it by the planner, from the sizes alone."""
 
-    hidden: int
-    output: int
-    input: int
+    bounds: np.ndarray  # where to cut the rows of every step, if they are shared out; else empty
+    grain: int  # panels that a rank takes at a time, 0 for its share
+    num_passes: int  # layer passes of the call
+    split: bool  # whether each of two has a buffer of its own, and half of the team, if its size is even
+    pipelined: bool  # whether the second reads what the first writes (backward: the gradient that it writes)
+    lag: int  # steps after which the first lets the second go on, where they run at once
+    chunk: int  # steps whose input products (backward: gates' gradients) are there at a time
+    buffered_steps: int  # of the gates: all of the call, or one chunk, and each overwrites the last
+    batch_size: int
 
 
 class States(NamedTuple):
     """Hidden states and cells before and after a step."""
 
+    hidden_prev: Matrix
     hidden: Matrix
-    next_hidden: Matrix
+    cells_prev: Matrix
     cells: Matrix
-    next_cells: Matrix
 
 
-class Strand(NamedTuple):
-    """One direction of one layer: its sizes, input, places of its packed weights, gates and states.
+class LayerPass(NamedTuple):
+    """One direction of one layer, forward.
 
     Step t of a call has the positions starts[t]:starts[t + 1] of the row lists.
     """
@@ -57,181 +65,160 @@ class Strand(NamedTuple):
     sizes: Sizes
     starts: np.ndarray
     x: Matrix
-    places: np.ndarray
-    gates: Matrix
+    offsets: np.ndarray  # of its weights in the packed buffer
+    gates: Matrix  # rows t*batch_size + n, counted from the first buffered step
     states: States
 
 
 @inner
-def project_inputs(cell, sizes, x, panels, bias, gates, first_row, last_row, first_vector, last_vector):
+def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
     """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
-    slots = input_slots(cell, sizes.hidden)
     if sizes.input > 0:
-        product(
-            gates, x, first_row, last_row, sizes.input, panels.input, first_vector, last_vector, sizes.hidden, slots,
-            bias, plain(True)
-        )
+        product(gates, x, rows, weights.input, vectors, weights.bias, unliteral(True))
         return
-    first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
-    for row in range(first_row, last_row):
-        source, target = offset(x, row), offset(gates, row)
-        values = part(x.data, source + first, source + last)
-        for slot in slots:
-            gate = part(gates.data, target + slot + first, target + slot + last)
-            start = part(bias, slot + first, slot + last)
-            for j in range(last - first):
-                gate[j] = start[j] + values[j]
+    units = columns_of(weights.bias, vectors, sizes.hidden)
+    for row in range(rows.start, rows.stop):
+        values = row_part(x, row, units)
+        for slot in input_slots(cell, sizes.hidden):
+            columns = Range(slot + units.start, slot + units.stop)
+            gate, bias = row_part(gates, row, columns), part(weights.bias, columns.start, columns.stop)
+            for j in range(units.stop - units.start):
+                gate[j] = bias[j] + values[j]
 
 
 @inner
-def _fill(gates, slot, bias, first_row, last_row, first, last):
-    """The slot's columns of the bias in each row."""
-    start = part(bias, slot + first, slot + last)
-    for row in range(first_row, last_row):
-        at = offset(gates, row) + slot
-        gate = part(gates.data, at + first, at + last)
-        for j in range(last - first):
-            gate[j] = start[j]
+def step(cell, sizes, weights, gates, states, rows, grain, team):
+    """One time step of the rows, whose gates hold their input products."""
+    target, vectors_of_units = states.hidden, vectors_of(weights.bias, sizes.hidden)
+    projected = weights.projection.data.size > 0
+    if projected:  # the last column of the gates takes what the projection multiplies
+        target = shifted(gates, gates.stride - sizes.hidden)
+    operands = gates, states.hidden_prev, target, states.cells_prev, states.cells
+    for claim in range(num_claims(vectors_of_units, grain, team)):
+        vectors = next_block(claim, vectors_of_units, grain, team)
+        units = columns_of(weights.bias, vectors, sizes.hidden)
+        for slot in apart_slots(cell, sizes.hidden):  # the product is all that they hold, and is added to them
+            _fill(gates, weights.bias, rows, Range(slot + units.start, slot + units.stop))
+        product(gates, states.hidden_prev, rows, weights.recurrent, vectors, weights.bias, unliteral(False))
+        activate(cell, operands, sizes.hidden, rows, units)
+    _second_product(cell, operands, weights.second, weights.bias, rows, grain, team)
+    if projected:
+        barrier(team)
+        count = vectors_of(weights.bias, sizes.output)
+        for claim in range(num_claims(count, grain, team)):
+            vectors = next_block(claim, count, grain, team)
+            product(states.hidden, target, rows, weights.projection, vectors, weights.zeros, unliteral(True))
 
 
-def _finish(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
-    """The product of R with what a stage wrote, and the stages behind it."""
+@inner
+def _fill(gates, bias, rows, columns):
+    """The columns of the bias, in each row."""
+    values = part(bias, columns.start, columns.stop)
+    for row in range(rows.start, rows.stop):
+        gate = row_part(gates, row, columns)
+        for j in range(columns.stop - columns.start):
+            gate[j] = values[j]
 
 
-@overload(_finish, jit_options=OPTIONS)
-def _finish_of(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
-    def finish(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
-        gates = operands[0]
-        multiplied = Matrix(gates.data, gates.rows, gates.start + multiplied_slot(cell, units)[0], gates.stride)
-        meet(sync, members)  # all of what R multiplies is there
-        for turn in range(turns(vectors_of(gates.data, units), piece, members)):
-            first_vector, last_vector = claim(turn, vectors_of(gates.data, units), piece, member, members, sync)
-            product(
-                gates, multiplied, first_row, last_row, units, panels, first_vector, last_vector, units,
-                second_slots(cell, units), bias, plain(False)
-            )
-            first, last = columns_of(gates.data, first_vector, last_vector, units)
-            complete(cell, operands, units, first_row, last_row, first, last)
+def _second_product(cell, operands, weights, bias, rows, grain, team):
+    """R times what a stage wrote, and the stages behind it."""
 
-    def nothing(cell, operands, units, bias, first_row, last_row, panels, piece, member, members, sync):
+
+@overload(_second_product, jit_options=OPTIONS)
+def _second_product_of(cell, operands, weights, bias, rows, grain, team):
+    def second_product(cell, operands, weights, bias, rows, grain, team):
+        gates, count = operands[0], vectors_of(bias, weights.units)
+        multiplied = shifted(gates, multiplied_slot(cell, weights.units))
+        barrier(team)  # all of what R multiplies is there
+        for claim in range(num_claims(count, grain, team)):
+            vectors = next_block(claim, count, grain, team)
+            product(gates, multiplied, rows, weights, vectors, bias, unliteral(False))
+            complete(cell, operands, weights.units, rows, columns_of(bias, vectors, weights.units))
+
+    def nothing(cell, operands, weights, bias, rows, grain, team):
         pass
 
-    return finish if cell.instance_class.declaration.multiplied else nothing
+    return second_product if cell.instance_class.declaration.multiplied else nothing
 
 
 @inner
-def step(
-    cell, sizes, panels, bias, zeros, gates, states, first_row, last_row, piece, member, members, sync
-):
-    """One time step of the rows, whose gates hold their input products; `piece` panels at a time (see `claim`)."""
-    hidden, target = states.hidden, states.next_hidden
-    projected = panels.projection.size > 0
-    if projected:  # the last column of the gates takes what the projection multiplies
-        target = Matrix(gates.data, gates.rows, gates.start + gates.stride - sizes.hidden, gates.stride)
-    operands = gates, hidden, target, states.cells, states.next_cells
-    for turn in range(turns(vectors_of(bias, sizes.hidden), piece, members)):
-        first_vector, last_vector = claim(turn, vectors_of(bias, sizes.hidden), piece, member, members, sync)
-        first, last = columns_of(bias, first_vector, last_vector, sizes.hidden)
-        for slot in apart_slots(cell, sizes.hidden):  # the product is all that they hold, and adds to them
-            _fill(gates, slot, bias, first_row, last_row, first, last)
-        product(
-            gates, hidden, first_row, last_row, sizes.output, panels.recurrent, first_vector, last_vector,
-            sizes.hidden, recurrent_slots(cell, sizes.hidden), bias, plain(False)
-        )
-        activate(cell, operands, sizes.hidden, first_row, last_row, first, last)
-    _finish(cell, operands, sizes.hidden, bias, first_row, last_row, panels.second, piece, member, members, sync)
-    if projected:
-        meet(sync, members)
-        for turn in range(turns(vectors_of(bias, sizes.output), piece, members)):
-            first_vector, last_vector = claim(turn, vectors_of(bias, sizes.output), piece, member, members, sync)
-            product(
-                states.next_hidden, target, first_row, last_row, sizes.hidden, panels.projection, first_vector,
-                last_vector, sizes.output, (0,), zeros, plain(True)
-            )
+def shares_rows(bounds, team):
+    """Whether each rank has its own rows of the batch, from bounds[rank] to bounds[rank + 1] of every step."""
+    return team.size > 1 and bounds.size == team.size + 1
 
 
 @inner
-def shares_rows(bounds, members):
-    """Whether each member has its own rows of the batch, from bounds[member] to bounds[member + 1] of every step."""
-    return members > 1 and bounds.size == members + 1
-
-
-@inner
-def rows_of_step(starts, t, bounds, member, members):
-    """[first, last) of the positions at step t that the member works on."""
-    if not shares_rows(bounds, members):
-        return starts[t], starts[t + 1]
+def rows_of_step(starts, t, bounds, team):
+    """The positions at step t that the rank works on."""
+    if not shares_rows(bounds, team):
+        return Range(starts[t], starts[t + 1])
     active = starts[t + 1] - starts[t]
-    return starts[t] + min(bounds[member], active), starts[t] + min(bounds[member + 1], active)
+    return Range(starts[t] + min(bounds[team.rank], active), starts[t] + min(bounds[team.rank + 1], active))
 
 
 @inner
-def _run(
-    cell, strand, bounds, piece, packed, zeros, chunk, held, batch_size, leads, follows, member, members, sync,
-    whole_sync
-):
-    """The steps of one strand, `chunk` steps of input products at a time, which another may lead or follow."""
-    sizes, x, places, gates, reverse = strand.sizes, strand.x, strand.places, strand.gates, strand.reverse
-    starts = strand.starts
-    panels, bias = panels_of(packed, places), part(packed, places[BIAS], places[END])
-    steps = starts.size - 1
-    by_rows = shares_rows(bounds, members)
-    crew_member, crew = (0, 1) if by_rows else (member, members)
-    for first in range(0, steps, chunk):
-        last = min(first + chunk, steps)
-        low, high = (steps - last, steps - first) if reverse else (first, last)
-        skipped = low if held < steps else 0
-        buffer = Matrix(gates.data, gates.rows, gates.start - skipped * batch_size * gates.stride, gates.stride)
-        vectors, rows = vectors_of(bias, sizes.hidden), starts[high] - starts[low]
-        if follows:
-            follow(whole_sync, last)
-        if by_rows:  # the input products of a chunk are one block all the same
-            for turn in range(turns(rows, ROWS, members)):
-                first_row, last_row = claim(turn, rows, ROWS, member, members, sync)
-                project_inputs(
-                    cell, sizes, x, panels, bias, buffer, starts[low] + first_row, starts[low] + last_row, plain(0),
-                    vectors
-                )
-        else:
-            for turn in range(turns(vectors, piece, members)):
-                first_vector, last_vector = claim(turn, vectors, piece, member, members, sync)
-                project_inputs(
-                    cell, sizes, x, panels, bias, buffer, starts[low], starts[high], first_vector, last_vector
-                )
-        if by_rows or piece > 0:
-            meet(sync, members)
-        for index in range(low, high):
-            t = low + high - 1 - index if reverse else index
-            first_row, last_row = rows_of_step(starts, t, bounds, member, members)
-            step(
-                cell, sizes, panels, bias, zeros, buffer, strand.states, first_row, last_row, piece, crew_member,
-                crew, sync
-            )
-            meet(sync, crew)
+def team_of_step(bounds, team):
+    """Who works on a step: one rank by itself, on its rows, or the team."""
+    return Team(unliteral(0), unliteral(1), team.sync) if shares_rows(bounds, team) else team
+
+
+@inner
+def _project_chunk(cell, layer, weights, gates, steps, schedule, team):
+    """The input products of a chunk of steps, by rows of all of it or by units."""
+    starts, units = layer.starts, vectors_of(weights.bias, layer.sizes.hidden)
+    rows = Range(starts[steps.start], starts[steps.stop])
+    by_rows = shares_rows(schedule.bounds, team)
+    count, grain = rows.stop - rows.start if by_rows else units, ROWS if by_rows else schedule.grain
+    for claim in range(num_claims(count, grain, team)):
+        block = next_block(claim, count, grain, team)
         if by_rows:
-            meet(sync, members)
-        if leads and member == 0:
-            report(whole_sync, last)
+            block = Range(rows.start + block.start, rows.start + block.stop)
+            project_inputs(cell, layer.sizes, weights, layer.x, gates, block, Range(0, units))
+        else:
+            project_inputs(cell, layer.sizes, weights, layer.x, gates, rows, block)
+    if grain > 0:
+        barrier(team)
+
+
+@inner
+def _run_pass(cell, layer, schedule, packed, zeros, role, team, whole_team):
+    """The steps of one layer pass, a chunk of input products at a time."""
+    weights = weights_of(cell, layer.sizes, packed, layer.offsets, zeros)
+    num_steps, team_of_steps = layer.starts.size - 1, team_of_step(schedule.bounds, team)
+    chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
+    for done in range(0, num_steps, chunk):
+        to_do = min(done + chunk, num_steps)
+        steps = Range(num_steps - to_do, num_steps - done) if layer.reverse else Range(done, to_do)
+        skipped = steps.start if schedule.buffered_steps < num_steps else 0
+        gates = shifted(layer.gates, -skipped * schedule.batch_size * layer.gates.stride)
+        if role == FOLLOWS:
+            wait_for_progress(whole_team, to_do)
+        _project_chunk(cell, layer, weights, gates, steps, schedule, team)
+        for index in range(steps.start, steps.stop):
+            t = steps.start + steps.stop - 1 - index if layer.reverse else index
+            rows = rows_of_step(layer.starts, t, schedule.bounds, team)
+            step(cell, layer.sizes, weights, gates, layer.states, rows, schedule.grain, team_of_steps)
+            barrier(team_of_steps)
+        if shares_rows(schedule.bounds, team):
+            barrier(team)
+        if role == LEADS and team.rank == 0:
+            post_progress(whole_team, to_do)
+
+
+@inner
+def role_of(index, tasks, schedule):
+    """What a layer pass is to the other one, if this rank runs only some of them."""
+    if not schedule.pipelined or tasks.stop - tasks.start == schedule.num_passes:
+        return ALONE
+    return LEADS if index == 0 else FOLLOWS
 
 
 @kernel
-def forward(
-    cell, strands, count, stacked, bounds, piece, apart, span, chunk, packed, zeros, held, batch_size, member, members,
-    sync
-):
-    """The next steps of the first `count` strands; if they are `stacked`, the second reads what the first writes.
-
-    The rows of a strand's gates are numbered t*batch_size + n. They hold the `held` steps that they are counted from:
-    all of the call, or one chunk, and each overwrites the last.
-    """
-    publish(sync, member, members)
-    members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(count, apart and piece == 0, member, members, sync)
-    abreast = stacked and last - first < count
-    chunk = min(span, chunk) if abreast else chunk
-    for index in range(first, last):
-        _run(
-            cell, strands[index], bounds, piece, packed, zeros, chunk, held, batch_size, abreast and index == 0,
-            abreast and index > 0, crew_member, crew, crew_sync, sync
-        )
-    meet(sync, members)
+def forward(cell, passes, schedule, packed, zeros, rank, size, sync):
+    """The next steps of the layer passes. `post_call` finds rank, size and sync by their names: they stay flat."""
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
+    for index in range(tasks.start, tasks.stop):
+        _run_pass(cell, passes[index], schedule, packed, zeros, role_of(index, tasks, schedule), own_team, team)
+    barrier(team)

@@ -2,7 +2,7 @@
 
 It goes through the sequence a chunk of steps at a time. After the steps of a chunk, whose gates' gradients are still in
 the cache, follow the products with all of its rows, for the input and for the weights; those for the input come after
-fewer steps, a `span`, where the layer below waits for them. The steps are shared out as in `loop`, the rows of the
+fewer steps, the `lag`, where the layer below waits for them. The steps are shared out as in `loop`, the rows of the
 input's gradient and the columns of the weights' evenly.
 """
 
@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .loop import ROWS, Sizes, States, rows_of_step, shares_rows
-from .machine.barrier import follow, gather, meet, publish, report
+from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, role_of, rows_of_step, team_of_step
 from .machine.gemm import columns_of, depth_block_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, offset, part
-from .machine.partition import claim, divide, share, turns
-from .machine.registers import plain
+from .machine.matrix import Matrix, Range, part, row_part, shifted
+from .machine.partition import next_block, num_claims, partition, split_team
+from .machine.registers import unliteral
+from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .stages import (
     carries_hidden,
     complete_gradient,
@@ -27,240 +27,224 @@ from .stages import (
     recurrent_slots,
     second_slots,
 )
-from .weight_gradient import END, ROOM, add_weight_gradients, pack_sources, pack_weights, terms_of
+from .weight_gradient import SCRATCH, add_weight_gradients, pack_sources, pack_terms, terms_of
 
 
 class Gradients(NamedTuple):
-    """What flows back: dy (empty without one), dx, a chunk's gradients of the gates with those of the projection's sum
-    behind them in a row, and per batch row those of the step's output units, of the hidden state and of the cell."""
+    """What flows back through a layer pass, by what it is the gradient of."""
 
-    dy: Matrix
-    dx: Matrix
-    gates: Matrix
-    output: Matrix
+    y: Matrix  # empty for zeros
+    x: Matrix
+    gates: Matrix  # of a chunk, rows t*batch_size + n; behind the gates in a row that of the projection's sum
+    output: Matrix  # the units before the projection, of a step
     hidden: Matrix
     cells: Matrix
 
 
-class StrandBack(NamedTuple):
-    """One direction of one layer; `sources` are what the products of the forward pass multiplied, `places` those of
-    what `work` has room for. Step t of a call has the positions starts[t]:starts[t + 1] of the row lists."""
+class LayerPassBack(NamedTuple):
+    """One direction of one layer, backward: what it was forward, and what is computed of it."""
 
-    reverse: bool
-    sizes: Sizes
-    starts: np.ndarray
+    forward: LayerPass
     products: tuple
-    sources: tuple
-    gates: Matrix
-    states: States
     gradients: Gradients
-    work: np.ndarray
-    places: np.ndarray
+    buffer: np.ndarray
+    offsets: np.ndarray  # of what the buffer has room for
+
+
+class WeightBuffers(NamedTuple):
+    """The flat weights and their gradient."""
+
+    w: np.ndarray
+    dw: np.ndarray
 
 
 @inner
-def _add_output_gradient(target, carry, dy, first_row, last_row, first, last):
-    """target = carry + dy for a range of columns."""
-    for row in range(first_row, last_row):
-        to, source = offset(target, row), offset(carry, row)
-        total, carried = part(target.data, to + first, to + last), part(carry.data, source + first, source + last)
+def _add_output_gradient(target, dh, dy, rows, columns):
+    """target = dh + dy for a range of columns."""
+    count = columns.stop - columns.start
+    for row in range(rows.start, rows.stop):
+        total, carried = row_part(target, row, columns), row_part(dh, row, columns)
         if dy.data.size > 0:
-            at = offset(dy, row)
-            own = part(dy.data, at + first, at + last)
-            for j in range(last - first):
+            own = row_part(dy, row, columns)
+            for j in range(count):
                 total[j] = carried[j] + own[j]
         else:
-            for j in range(last - first):
+            for j in range(count):
                 total[j] = carried[j]
 
 
-def _finish(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
-    """The gradient of what R multiplies within the step, and the stages behind it."""
+def _second_gradient(cell, operands, packed, zeros, rows, grain, team):
+    """The gradient of what R multiplied within the step, and the stages behind it."""
 
 
-@overload(_finish, jit_options=OPTIONS)
-def _finish_of(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
-    def finish(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
-        dgates = operands[5]
-        slots = second_slots(cell, units)
-        source = Matrix(dgates.data, dgates.rows, dgates.start + slots[0], dgates.stride)
-        target = Matrix(dgates.data, dgates.rows, dgates.start + multiplied_slot(cell, units)[0], dgates.stride)
-        meet(sync, members)  # all of the gates' gradients are there
-        for turn in range(turns(vectors_of(zeros, units), piece, members)):
-            first_vector, last_vector = claim(turn, vectors_of(zeros, units), piece, member, members, sync)
-            product(
-                target, source, first_row, last_row, len(slots) * units, panels, first_vector, last_vector, units, (0,),
-                zeros, plain(True)
-            )
-            first, last = columns_of(zeros, first_vector, last_vector, units)
-            complete_gradient(cell, operands, units, first_row, last_row, first, last)
+@overload(_second_gradient, jit_options=OPTIONS)
+def _second_gradient_of(cell, operands, packed, zeros, rows, grain, team):
+    def second_gradient(cell, operands, packed, zeros, rows, grain, team):
+        dgates, units = operands[5], packed.units
+        source = shifted(dgates, second_slots(cell, units)[0])
+        target, count = shifted(dgates, multiplied_slot(cell, units)), vectors_of(zeros, units)
+        barrier(team)  # all of the gates' gradients are there
+        for claim in range(num_claims(count, grain, team)):
+            vectors = next_block(claim, count, grain, team)
+            product(target, source, rows, packed, vectors, zeros, unliteral(True))
+            complete_gradient(cell, operands, units, rows, columns_of(zeros, vectors, units))
 
-    def nothing(cell, operands, units, first_row, last_row, panels, zeros, piece, member, members, sync):
+    def nothing(cell, operands, packed, zeros, rows, grain, team):
         pass
 
-    return finish if cell.instance_class.declaration.multiplied else nothing
+    return second_gradient if cell.instance_class.declaration.multiplied else nothing
 
 
 @inner
-def _step_back(
-    cell, sizes, terms, zeros, gates, states, gradients, first_row, last_row, piece, member, members, sync
-):
+def _step_back(cell, layer, gradients, terms, zeros, rows, grain, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
-    dgates, output, carry, dy = gradients.gates, gradients.output, gradients.hidden, gradients.dy
+    sizes, states, dgates, dh, dy = layer.sizes, layer.states, gradients.gates, gradients.hidden, gradients.y
+    output, units, outputs = gradients.output, vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
     operands = (
-        gates, states.hidden, states.hidden, states.cells, states.next_cells, dgates, output, carry, gradients.cells
+        layer.gates, states.hidden_prev, states.hidden, states.cells_prev, states.cells, dgates, output, dh,
+        gradients.cells
     )
-    units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
     projection = terms.projection.packed
-    total = Matrix(dgates.data, dgates.rows, dgates.start + dgates.stride - sizes.output, dgates.stride)
-    if projection.size > 0:  # the gradient of its sum comes first, all of it
-        first_vector, last_vector = share(outputs, member, members)
-        first, last = columns_of(zeros, first_vector, last_vector, sizes.output)
-        _add_output_gradient(total, carry, dy, first_row, last_row, first, last)
-        meet(sync, members)
-    for turn in range(turns(units, piece, members)):
-        first_vector, last_vector = claim(turn, units, piece, member, members, sync)
-        first, last = columns_of(zeros, first_vector, last_vector, sizes.hidden)
-        if projection.size > 0:
-            product(
-                output, total, first_row, last_row, sizes.output, projection, first_vector, last_vector, sizes.hidden,
-                (0,), zeros, plain(True)
-            )
+    total = shifted(dgates, dgates.stride - sizes.output)
+    if projection.data.size > 0:  # the gradient of its sum comes first, all of it
+        columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
+        _add_output_gradient(total, dh, dy, rows, columns)
+        barrier(team)
+    for claim in range(num_claims(units, grain, team)):
+        vectors = next_block(claim, units, grain, team)
+        columns = columns_of(zeros, vectors, sizes.hidden)
+        if projection.data.size > 0:
+            product(output, total, rows, projection, vectors, zeros, unliteral(True))
         else:
-            _add_output_gradient(output, carry, dy, first_row, last_row, first, last)
-        differentiate(cell, operands, sizes.hidden, first_row, last_row, first, last)
-    _finish(cell, operands, sizes.hidden, first_row, last_row, terms.second.packed, zeros, piece, member, members, sync)
-    meet(sync, members)
-    slots = recurrent_slots(cell, sizes.hidden)
-    recurrent = Matrix(dgates.data, dgates.rows, dgates.start + slots[0], dgates.stride)
-    for turn in range(turns(outputs, piece, members)):
-        first_vector, last_vector = claim(turn, outputs, piece, member, members, sync)
-        product(
-            carry, recurrent, first_row, last_row, len(slots) * sizes.hidden, terms.recurrent.packed, first_vector,
-            last_vector, sizes.output, (0,), zeros, not carries_hidden(cell)
-        )
-    if piece > 0:
-        meet(sync, members)
+            _add_output_gradient(output, dh, dy, rows, columns)
+        differentiate(cell, operands, sizes.hidden, rows, columns)
+    _second_gradient(cell, operands, terms.second.packed, zeros, rows, grain, team)
+    barrier(team)
+    recurrent = shifted(dgates, recurrent_slots(cell, sizes.hidden)[0])
+    for claim in range(num_claims(outputs, grain, team)):
+        vectors = next_block(claim, outputs, grain, team)
+        product(dh, recurrent, rows, terms.recurrent.packed, vectors, zeros, not carries_hidden(cell))
+    if grain > 0:
+        barrier(team)
 
 
 @inner
-def _input_gradient(cell, sizes, term, zeros, dx, dgates, first_row, last_row):
+def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
     """dx of the rows = the gates' gradients . W; without W ("skip" input) their sum."""
     if sizes.input > 0:
-        source = Matrix(dgates.data, dgates.rows, dgates.start + term.first, dgates.stride)
-        product(
-            dx, source, first_row, last_row, term.weight.rows.size, term.packed, plain(0),
-            vectors_of(zeros, sizes.input), sizes.input, (0,), zeros, plain(True)
-        )
+        vectors = Range(0, vectors_of(zeros, sizes.input))
+        product(dx, shifted(dgates, term.first), rows, term.packed, vectors, zeros, unliteral(True))
         return
-    for row in range(first_row, last_row):
-        to, source = offset(dx, row), offset(dgates, row)
-        total = part(dx.data, to, to + sizes.hidden)
+    for row in range(rows.start, rows.stop):
+        total = row_part(dx, row, Range(0, sizes.hidden))
         for j in range(sizes.hidden):
             total[j] = 0
         for slot in input_slots(cell, sizes.hidden):
-            gate = part(dgates.data, source + slot, source + slot + sizes.hidden)
+            gate = row_part(dgates, row, Range(slot, slot + sizes.hidden))
             for j in range(sizes.hidden):
                 total[j] += gate[j]
 
 
 @inner
-def _steps_back(
-    cell, strand, flow, terms, starts, low, high, bounds, piece, zeros, member, members, sync
-):
-    """The steps low..high of a strand, last step first, and the gradient of their input."""
-    sizes, reverse = strand.sizes, strand.reverse
-    crew_member, crew = (0, 1) if shares_rows(bounds, members) else (member, members)
-    for index in range(low, high):
-        t = index if reverse else low + high - 1 - index
-        first_row, last_row = rows_of_step(starts, t, bounds, member, members)
-        _step_back(
-            cell, sizes, terms, zeros, strand.gates, strand.states, flow, first_row, last_row, piece, crew_member, crew,
-            sync
-        )
-    meet(sync, members)
-    rows = starts[high] - starts[low]
-    for turn in range(turns(rows, ROWS, members)):
-        first_row, last_row = claim(turn, rows, ROWS, member, members, sync)
-        _input_gradient(
-            cell, sizes, terms.input, zeros, flow.dx, flow.gates, starts[low] + first_row, starts[low] + last_row
-        )
+def _steps_back(cell, layer, gradients, terms, steps, schedule, zeros, team):
+    """The steps of a layer pass, last step first, and the gradient of their input."""
+    starts, team_of_steps = layer.starts, team_of_step(schedule.bounds, team)
+    for index in range(steps.start, steps.stop):
+        t = index if layer.reverse else steps.start + steps.stop - 1 - index
+        rows = rows_of_step(starts, t, schedule.bounds, team)
+        _step_back(cell, layer, gradients, terms, zeros, rows, schedule.grain, team_of_steps)
+    barrier(team)
+    first, count = starts[steps.start], starts[steps.stop] - starts[steps.start]
+    for claim in range(num_claims(count, ROWS, team)):
+        block = next_block(claim, count, ROWS, team)
+        rows = Range(first + block.start, first + block.stop)
+        _input_gradient(cell, layer.sizes, terms.input, zeros, gradients.x, gradients.gates, rows)
 
 
 @inner
-def _run_back(
-    cell, strand, bounds, piece, chunk, span, batch_size, begins, w, dw, zeros, columns, leads, follows, member,
-    members, sync, whole_sync
-):
-    """The steps of one strand, last step first, `chunk` steps at a time, which another may lead or follow."""
-    gradients, work, places, starts = strand.gradients, strand.work, strand.places, strand.starts
-    steps = starts.size - 1
-    terms = terms_of(strand.products, strand.sources, w, work, places)
-    own = part(work, places[ROOM], places[END])
-    if begins:
-        pack_weights(terms, member, members)
-        meet(sync, members)
-    for done in range(0, steps, chunk):
-        count = min(chunk, steps - done)
-        low = done if strand.reverse else steps - done - count
-        high = low + count
-        held = gradients.gates
-        dgates = Matrix(held.data, held.rows, held.start - low * batch_size * held.stride, held.stride)
-        flow = Gradients(gradients.dy, gradients.dx, dgates, gradients.output, gradients.hidden, gradients.cells)
-        for earlier in range(0, count, span):
-            now = min(earlier + span, count)
-            if follows:
-                follow(whole_sync, done + now)
-            first, last = (low + earlier, low + now) if strand.reverse else (high - now, high - earlier)
-            _steps_back(
-                cell, strand, flow, terms, starts, first, last, bounds, piece, zeros, member, members, sync
-            )
-            if leads:
-                meet(sync, members)
-                if member == 0:
-                    report(whole_sync, done + now)
-        for begin in range(starts[low], starts[high], depth_block_of(work)):
-            end = min(begin + depth_block_of(work), starts[high])
-            pack_sources(terms, begin, end, member, members)
-            meet(sync, members)
-            add_weight_gradients(terms, dw, dgates, begin, end, own, columns, member, members, sync)
-            meet(sync, members)
+def _sources(cell, layer):
+    """What the products of the forward pass multiplied, in their order; of a product that is not there, anything."""
+    gates, units = layer.gates, layer.sizes.hidden
+    return layer.x, layer.states.hidden_prev, _multiplied(cell, gates, units), shifted(gates, gates.stride - units)
+
+
+def _multiplied(cell, gates, units):
+    """What R multiplied within the step."""
+
+
+@overload(_multiplied, jit_options=OPTIONS)
+def _multiplied_of(cell, gates, units):
+    if cell.instance_class.declaration.multiplied:
+        return lambda cell, gates, units: shifted(gates, multiplied_slot(cell, units))
+    return lambda cell, gates, units: gates
+
+
+@inner
+def _chunk(gradients, first_step, batch_size):
+    """The gradients, those of the gates counted from the first step of a chunk."""
+    gates = shifted(gradients.gates, -first_step * batch_size * gradients.gates.stride)
+    return Gradients(gradients.y, gradients.x, gates, gradients.output, gradients.hidden, gradients.cells)
+
+
+@inner
+def _run_pass_back(cell, layer, schedule, is_first, weights, zeros, numbers, role, team, whole_team):
+    """The steps of one layer pass, last step first, a chunk at a time."""
+    forward, buffer, offsets, num_steps = layer.forward, layer.buffer, layer.offsets, layer.forward.starts.size - 1
+    terms = terms_of(layer.products, _sources(cell, forward), weights.w, buffer, offsets)
+    scratch = part(buffer, offsets[SCRATCH], offsets[SCRATCH + 1])
+    if is_first:
+        pack_terms(terms, team)
+        barrier(team)
+    chunk, lag = schedule.chunk, schedule.chunk if role == ALONE else schedule.lag
+    for done in range(0, num_steps, chunk):
+        count = min(chunk, num_steps - done)
+        start = done if forward.reverse else num_steps - done - count
+        gradients = _chunk(layer.gradients, start, schedule.batch_size)
+        for earlier in range(0, count, lag):
+            now = min(earlier + lag, count)
+            if role == FOLLOWS:
+                wait_for_progress(whole_team, done + now)
+            own = Range(earlier, now) if forward.reverse else Range(count - now, count - earlier)
+            steps = Range(start + own.start, start + own.stop)
+            _steps_back(cell, forward, gradients, terms, steps, schedule, zeros, team)
+            if role == LEADS:
+                barrier(team)
+                if team.rank == 0:
+                    post_progress(whole_team, done + now)
+        stop_row = forward.starts[start + count]
+        for row in range(forward.starts[start], stop_row, depth_block_of(buffer)):
+            rows = Range(row, min(row + depth_block_of(buffer), stop_row))
+            pack_sources(terms, rows, team)
+            barrier(team)
+            add_weight_gradients(terms, weights.dw, gradients.gates, rows, scratch, numbers, team)
+            barrier(team)
 
 
 @kernel
-def backward(
-    cell, strands, count, stacked, bounds, piece, apart, span, chunk, batch_size, begins, w, dw, zeros, columns, member,
-    members, sync
-):
-    """The steps before of the first `count` strands: dw (added to), dx, and in place of the following states' gradients
-    those of the states before. If they are `stacked`, the dx of the first is the dy of the second.
+def backward(cell, passes, schedule, is_first, weights, zeros, numbers, rank, size, sync):
+    """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
+    the states before.
 
-    Calls go from the last steps to the first, whole chunks at a time; the one that `begins` packs the weights for all.
-    The rows of a strand's gradients.gates are numbered t*batch_size + n; it holds one chunk, and each overwrites the
-    last.
+    Calls go from the last steps to the first, whole chunks at a time; the first one packs the weights for all.
+    `post_call` finds rank, size and sync by their names: they stay flat.
     """
-    publish(sync, member, members)
-    members = gather(sync, member, members)
-    first, last, crew_member, crew, crew_sync = divide(count, apart and piece == 0, member, members, sync)
-    abreast = stacked and last - first < count
-    for index in range(first, last):
-        _run_back(
-            cell, strands[index], bounds, piece, chunk, span if abreast else chunk, batch_size, begins, w, dw, zeros,
-            columns, abreast and index == 0, abreast and index > 0, crew_member, crew, crew_sync, sync
-        )
-    meet(sync, members)
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
+    for index in range(tasks.start, tasks.stop):
+        role = role_of(index, tasks, schedule)
+        _run_pass_back(cell, passes[index], schedule, is_first, weights, zeros, numbers, role, own_team, team)
+    barrier(team)
 
 
 @kernel
-def add_rows(target, addend, count, member, members, sync):
+def add_rows(target, addend, count, rank, size, sync):
     """target += addend, for `count` rows of two row lists."""
-    publish(sync, member, members)
-    members = gather(sync, member, members)
-    first_row, last_row = share(count, member, members)
-    for row in range(first_row, last_row):
-        to, source = offset(target, row), offset(addend, row)
-        total = part(target.data, to, to + target.stride)
-        own = part(addend.data, source, source + target.stride)
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    rows, columns = partition(count, team.rank, team.size), Range(0, target.stride)
+    for row in range(rows.start, rows.stop):
+        total, own = row_part(target, row, columns), row_part(addend, row, columns)
         for j in range(target.stride):
             total[j] += own[j]
-    meet(sync, members)
+    barrier(team)

@@ -5,15 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .machine.barrier import gather, meet, publish
-from .machine.gemm import pack_columns, panel_size
+from .machine.gemm import Packed, pack_columns, panel_size
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, part
-from .machine.partition import share
-from .machine.registers import VECTOR_BYTES
+from .machine.partition import partition
+from .machine.registers import VECTOR_BYTES, unliteral
+from .machine.sync import barrier, join, post_call
+from .stages import input_slots, recurrent_slots, second_slots
 
-BIAS, END = 4, 5
-"""Where, in a layer's places, those of its summed biases and of its end stand; in front are those of the panels."""
+BIAS = 4
+"""Which of a layer's offsets is that of its summed biases; in front of it are those of the panels, behind its end."""
 
 
 class Product(NamedTuple):
@@ -32,19 +33,29 @@ class Product(NamedTuple):
     bias: int
 
 
-class Panels(NamedTuple):
-    """Packed weights of the four products; an empty array where there is no such product.
+class Sizes(NamedTuple):
+    """Sizes of one layer: hidden_size H, output_size P (H without a projection), input_size of its input product."""
 
-    They are W, R, R's part in the second product of a step, and the projection.
+    hidden: int
+    output: int
+    input: int
+
+
+class Weights(NamedTuple):
+    """A layer's packed weights, by the product that they are for, and what the products start from.
+
+    `second` is for the product of a cell's R with what one of its stages wrote. An empty array is no product.
     """
 
-    input: np.ndarray
-    recurrent: np.ndarray
-    second: np.ndarray
-    projection: np.ndarray
+    input: Packed
+    recurrent: Packed
+    second: Packed
+    projection: Packed
+    bias: np.ndarray  # of each column of the gates
+    zeros: np.ndarray
 
 
-def places_of(products, columns, itemsize, start):
+def offsets_of(products, columns, itemsize, start):
     """Where the panels of a layer, the summed biases of its columns, and the next layer start in the packed buffer."""
     lanes = VECTOR_BYTES // itemsize
     sizes = [panel_size(p.depth, p.rows.size // max(p.gates, 1), p.gates, itemsize) for p in products]
@@ -53,31 +64,34 @@ def places_of(products, columns, itemsize, start):
 
 
 @inner
-def panels_of(packed, places):
-    """The panels of the layer with these places."""
-    return Panels(
-        part(packed, places[0], places[1]), part(packed, places[1], places[2]), part(packed, places[2], places[3]),
-        part(packed, places[3], places[4])
+def weights_of(cell, sizes, packed, offsets, zeros):
+    """The weights of the layer with these offsets in the packed buffer."""
+    units, one = sizes.hidden, (unliteral(0),)
+    return Weights(
+        Packed(part(packed, offsets[0], offsets[1]), sizes.input, units, input_slots(cell, units)),
+        Packed(part(packed, offsets[1], offsets[2]), sizes.output, units, recurrent_slots(cell, units)),
+        Packed(part(packed, offsets[2], offsets[3]), sizes.output, units, second_slots(cell, units)),
+        Packed(part(packed, offsets[3], offsets[4]), units, sizes.output, one),
+        part(packed, offsets[BIAS], offsets[BIAS + 1]), zeros
     )
 
 
 @kernel
-def pack_layer(products, w, packed, places, member, members, sync):
+def pack_layer(products, w, packed, offsets, rank, size, sync):
     """Pack the weights of one layer and sum its biases."""
-    publish(sync, member, members)
-    members = gather(sync, member, members)
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
     for number in range(len(products)):
         p = products[number]
-        panels = part(packed, places[number], places[number + 1])
+        panels = part(packed, offsets[number], offsets[number + 1])
         if panels.size > 0:
-            weights = Matrix(w, p.rows, p.start, p.depth)
-            pack_columns(panels, weights, p.rows.size // p.gates, p.gates, p.depth, member, members)
-    bias = part(packed, places[BIAS], places[END])
-    first, last = share(bias.size, member, members)
-    for column in range(first, last):
+            pack_columns(panels, Matrix(w, p.rows, p.start, p.depth), p.rows.size // p.gates, p.gates, team)
+    bias = part(packed, offsets[BIAS], offsets[BIAS + 1])
+    own = partition(bias.size, team.rank, team.size)
+    for column in range(own.start, own.stop):
         bias[column] = 0
     for p in products:
         if p.bias >= 0:
-            for i in range(max(first - p.first, 0), min(last - p.first, p.rows.size)):
+            for i in range(max(own.start - p.first, 0), min(own.stop - p.first, p.rows.size)):
                 bias[p.first + i] += w[p.bias + p.rows[i]]
-    meet(sync, members)
+    barrier(team)

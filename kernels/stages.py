@@ -14,7 +14,8 @@ from numba.np.numpy_support import as_dtype
 
 from .machine import activations as activations  # what the functions that cells are written in compile to
 from .machine.jit import OPTIONS, _Inner
-from .machine.registers import _I64, data_pointer
+from .machine.matrix import matrix_pointers
+from .machine.registers import _I64
 
 # What a stage reads and writes, and where in `operands` its rows are.
 _GATES, _HIDDEN_PREV, _HIDDEN, _STATES_PREV, _STATES, _DGATES, _DHIDDEN, _DHIDDEN_PREV, _DSTATES = range(9)
@@ -77,21 +78,22 @@ def _runner(stages_of):
     """Make the function that runs those stages of a cell, one after the other, for each row."""
 
     @intrinsic
-    def run(typingctx, cell, operands, hidden_size, first_row, last_row, first, last):
+    def run(typingctx, cell, operands, hidden_size, rows, units):
         declaration = cell.instance_class.declaration
         real = operands.dtype.types[0].dtype
         calls = []
         for stage in stages_of(declaration):
             function = _compiled(stage)
             calls.append((stage, function, function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})))
-        i64 = types.int64
-        signature = types.void(cell, operands, i64, i64, i64, i64, i64)
+        signature = types.void(cell, operands, types.int64, rows, units)
 
         def generate(context, builder, signature, arguments):
-            cell, operands, hidden_size, first_row, last_row, first, last = arguments
+            cell, operands, hidden_size, rows, units = arguments
             matrices, places = signature.args[1], _places(declaration)
+            first, last = (builder.extract_value(units, field) for field in range(2))
+            ends = (builder.extract_value(rows, field) for field in range(2))
             count = builder.sub(last, first)
-            with cgutils.for_range_slice(builder, first_row, last_row, _I64(1), intp=_I64) as (row, _):
+            with cgutils.for_range_slice(builder, *ends, _I64(1), intp=_I64) as (row, _):
                 starts = {}
 
                 def pointer(name):
@@ -122,12 +124,10 @@ def _runner(stages_of):
     return run
 
 
-def _row(context, builder, kind, matrix, row, first):
-    """Pointer to element `first` of the row at position `row` of a Matrix."""
-    data, rows, start, stride = (builder.extract_value(matrix, i) for i in range(4))
-    number = builder.load(data_pointer(context, builder, kind.types[1], rows, row))
-    at = builder.add(builder.add(start, builder.mul(number, stride)), first)
-    return data_pointer(context, builder, kind.types[0], data, at)
+def _row(context, builder, kind, matrix, row, column):
+    """Pointer to a column of the row at position `row` of a Matrix."""
+    first, rows, stride = matrix_pointers(context, builder, kind, matrix, row, column)
+    return builder.gep(first, [builder.mul(builder.load(rows), stride)])
 
 
 activate = _runner(lambda declaration: declaration.forward[0])
@@ -157,7 +157,18 @@ input_slots = _slots(lambda declaration: declaration.input_columns)
 recurrent_slots = _slots(lambda declaration: declaration.recurrent_columns)
 apart_slots = _slots(lambda declaration: declaration.apart_columns)
 second_slots = _slots(lambda declaration: declaration.second_columns)
-multiplied_slot = _slots(lambda declaration: [declaration.columns.index(declaration.multiplied)])
+
+
+@intrinsic
+def multiplied_slot(typingctx, cell, hidden_size):
+    """The column, times hidden_size, of what R multiplies within the step."""
+    declaration = cell.instance_class.declaration
+    column = declaration.columns.index(declaration.multiplied)
+
+    def generate(context, builder, signature, arguments):
+        return builder.mul(arguments[1], _I64(column))
+
+    return types.int64(cell, types.int64), generate
 
 
 @intrinsic

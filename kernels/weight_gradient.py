@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .machine.gemm import depth_block, depth_block_of, pack_rows, panel_size, product, vectors_of
+from .machine.gemm import Packed, depth_block, depth_block_of, pack_rows, panel_size, product, vectors_of
 from .machine.jit import inner
-from .machine.matrix import Matrix, offset, part
-from .machine.partition import claim, turns
-from .machine.registers import plain
+from .machine.matrix import Matrix, Range, part, row_part
+from .machine.partition import next_block, num_claims
+from .machine.registers import unliteral
 from .machine.transpose import transpose
 
-# Columns that a member transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
-PIECE = 96
+# Columns that a rank transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
+GRAIN = 96
 PADDING = 16  # elements, a cache line of float32: a power of two would put a square's lines into one cache set
 
 
@@ -28,12 +28,12 @@ class Term(NamedTuple):
     weight: Matrix
     bias: int  # where the bias starts, -1 without one
     source: Matrix  # what the weights multiplied
-    packed: np.ndarray  # the rows of `weight` as panels
+    packed: Packed  # the rows of `weight`
     block: np.ndarray  # room for a block of rows of `source` as panels
 
 
 class Terms(NamedTuple):
-    """The terms of a layer, in the order of `products.Panels`."""
+    """The terms of a layer, by the product that they are of (`products.Weights`)."""
 
     input: Term
     recurrent: Term
@@ -41,91 +41,91 @@ class Terms(NamedTuple):
     projection: Term
 
 
-ROOM, END = 8, 9
-"""Where, in the places of a layer, those of the room stand; in front are those of the panels."""
+SCRATCH = 8
+"""Which of a layer's offsets is that of its scratch; in front of it are those of the panels, behind its end."""
 
 
-def room(columns, members, itemsize):
+def scratch_size(columns, threads, itemsize):
     """Elements that `add_weight_gradients` works in."""
-    return columns + members * PIECE * (depth_block(itemsize) + PADDING)
+    return columns + threads * GRAIN * (depth_block(itemsize) + PADDING)
 
 
-def places_of(products, columns, members, itemsize):
-    """Where the panels of a layer's weights, of its sources, and the room of `add_weight_gradients` start and end."""
+def offsets_of(products, columns, threads, itemsize):
+    """Where the panels of a layer's weights, those of its sources, and the scratch start, and where that ends."""
     block = depth_block(itemsize)
     sizes = [panel_size(p.rows.size, p.depth, 1, itemsize) for p in products]
     sizes += [panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
-    sizes += [room(columns, members, itemsize)]
+    sizes += [scratch_size(columns, threads, itemsize)]
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
 
 
 @inner
-def _term(product, source, w, work, places):
-    weight = Matrix(w, product.rows, product.start, product.depth)
-    packed, block = part(work, places[0], places[1]), part(work, places[4], places[5])
-    return Term(product.first, weight, product.bias, source, packed, block)
+def _term(product, source, w, buffer, offsets):
+    weight, one = Matrix(w, product.rows, product.start, product.depth), (unliteral(0),)
+    packed = Packed(part(buffer, offsets[0], offsets[1]), product.rows.size, product.depth, one)
+    return Term(product.first, weight, product.bias, source, packed, part(buffer, offsets[4], offsets[5]))
 
 
 @inner
-def terms_of(products, sources, w, work, places):
+def terms_of(products, sources, w, buffer, offsets):
     """What the products of the forward pass, which multiplied `sources`, are backward."""
     return Terms(
-        _term(products[0], sources[0], w, work, places), _term(products[1], sources[1], w, work, places[1:]),
-        _term(products[2], sources[2], w, work, places[2:]), _term(products[3], sources[3], w, work, places[3:])
+        _term(products[0], sources[0], w, buffer, offsets), _term(products[1], sources[1], w, buffer, offsets[1:]),
+        _term(products[2], sources[2], w, buffer, offsets[2:]), _term(products[3], sources[3], w, buffer, offsets[3:])
     )
 
 
 @inner
-def pack_weights(terms, member, members):
+def pack_terms(terms, team):
     """Pack all weights for the products that take the gradient back through them."""
     for term in terms:
-        if term.packed.size > 0:
-            pack_rows(term.packed, term.weight, plain(0), term.weight.rows.size, term.weight.stride, member, members)
+        if term.packed.data.size > 0:
+            rows = Range(0, term.weight.rows.size)
+            pack_rows(term.packed.data, term.weight, rows, term.weight.stride, team)
 
 
 @inner
-def pack_sources(terms, first_row, last_row, member, members):
+def pack_sources(terms, rows, team):
     """Pack a block of rows of what each term multiplied."""
     for term in terms:
         if term.block.size > 0:
-            pack_rows(term.block, term.source, first_row, last_row, term.weight.stride, member, members)
+            pack_rows(term.block, term.source, rows, term.weight.stride, team)
 
 
 @inner
-def _sum_rows(sums, dgates, first_row, last_row, first, last):
+def _sum_rows(sums, dgates, rows, columns):
     """sums[columns] = the sum over the rows, in their order."""
-    total = part(sums, first, last)
-    for j in range(last - first):
+    total, count = part(sums, columns.start, columns.stop), columns.stop - columns.start
+    for j in range(count):
         total[j] = 0
-    for row in range(first_row, last_row):
-        at = offset(dgates, row)
-        values = part(dgates.data, at + first, at + last)
-        for j in range(last - first):
+    for row in range(rows.start, rows.stop):
+        values = row_part(dgates, row, columns)
+        for j in range(count):
             total[j] += values[j]
 
 
 @inner
-def add_weight_gradients(terms, dw, dgates, first_row, last_row, work, columns, member, members, sync):
-    """Add to dw what the rows, whose sources are packed, contribute; every column of `dgates` is one member's.
+def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
+    """Add to dw what the rows, whose sources are packed, contribute; every column of `dgates` is one rank's.
 
-    `columns` are the numbers of all columns; `work` has room for their sums, and for a piece of every member.
+    `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
     """
-    stride = depth_block_of(work) + PADDING
-    mine = columns.size + member * PIECE * stride
-    for turn in range(turns(columns.size, PIECE, members)):
-        begin, end = claim(turn, columns.size, PIECE, member, members, sync)
-        transpose(work, mine, stride, dgates, first_row, last_row, begin, end)
-        _sum_rows(work, dgates, first_row, last_row, begin, end)
+    stride, one = depth_block_of(scratch) + PADDING, (unliteral(0),)
+    own = numbers.size + team.rank * GRAIN * stride
+    for claim in range(num_claims(numbers.size, GRAIN, team)):
+        columns = next_block(claim, numbers.size, GRAIN, team)
+        transpose(scratch, own, stride, dgates, rows, columns)
+        _sum_rows(scratch, dgates, rows, columns)
         for term in terms:
-            low = max(begin - term.first, 0)
-            high = min(end - term.first, term.weight.rows.size)
-            if low < high and term.block.size > 0:
+            weight = term.weight
+            start, stop = max(columns.start - term.first, 0), min(columns.stop - term.first, weight.rows.size)
+            if start < stop and term.block.size > 0:
+                dgates_t = Matrix(scratch, numbers, own + (term.first - columns.start) * stride, stride)
+                source = Packed(term.block, rows.stop - rows.start, weight.stride, one)
                 product(
-                    Matrix(dw, term.weight.rows, term.weight.start, term.weight.stride),
-                    Matrix(work, columns, mine + (term.first - begin) * stride, stride), low, high,
-                    last_row - first_row, term.block, plain(0), vectors_of(work, term.weight.stride),
-                    term.weight.stride, (0,), work, plain(False)
+                    Matrix(dw, weight.rows, weight.start, weight.stride), dgates_t, Range(start, stop), source,
+                    Range(0, vectors_of(scratch, weight.stride)), scratch, unliteral(False)
                 )
             if term.bias >= 0:
-                for i in range(low, high):
-                    dw[term.bias + term.weight.rows[i]] += work[term.first + i]
+                for i in range(start, stop):
+                    dw[term.bias + weight.rows[i]] += scratch[term.first + i]

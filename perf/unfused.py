@@ -14,18 +14,18 @@ import numpy as np
 import rnnkit
 from rnnkit.errors import message
 from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.matrix import Matrix
+from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.stages import activate, differentiate
 
 
 @kernel
 def _activate(cell, operands, units):
-    activate(cell, operands, units, 0, operands[0].rows.size, 0, units)
+    activate(cell, operands, units, Range(0, operands[0].rows.size), Range(0, units))
 
 
 @kernel
 def _differentiate(cell, operands, units):
-    differentiate(cell, operands, units, 0, operands[0].rows.size, 0, units)
+    differentiate(cell, operands, units, Range(0, operands[0].rows.size), Range(0, units))
 
 
 def _rows(*arrays: np.ndarray) -> tuple[Matrix, ...]:

@@ -25,7 +25,7 @@ def library_of(value: Any) -> ModuleType | None:
     return cupy if cupy is not None and isinstance(value, cupy.ndarray) else None
 
 
-def place_of(array: Any) -> str:
+def device_of(array: Any) -> str:
     """Return where an array is, for a message."""
     return "the host (NumPy)" if isinstance(array, np.ndarray) else f"GPU {array.device.id} (CuPy)"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from rnnkit.arrays import library_of, no_array, overlap, place_of
+from rnnkit.arrays import device_of, library_of, no_array, overlap
 from rnnkit.descriptor import RNNDescriptor, only_with
 from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
@@ -56,7 +56,7 @@ def same_place(function: str, name: str, value: Any, like: Any) -> None:
         cure = f"move it with cupy.{'asnumpy' if library is np else 'asarray'}"
         raise wrong_type(function, name, f"a {library.__name__}.ndarray as the others are", value, cure)
     if library is not np and value.device != like.device:
-        raise ValueError(message(function, name, f"be on {place_of(like)} as the others are", place_of(value)))
+        raise ValueError(message(function, name, f"be on {device_of(like)} as the others are", device_of(value)))
 
 
 def weights(function: str, w: Any, desc: RNNDescriptor, like: Any, name: str = "w") -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit import checks, forking
-from rnnkit.arrays import library_of, place_of
+from rnnkit.arrays import device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.steps import Steps, steps_of
@@ -154,7 +154,7 @@ def forward(
     try:
         memory.renew(call)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, steps, memory, seed)
-        return Forward(*chosen.forward(desc, w, hx, cx, filled), filled)
+        return Forward(*chosen.forward(desc, w, x, hx, cx, filled), filled)
     finally:
         memory.calls.discard(call)
 
@@ -164,9 +164,9 @@ def _check_reuse(workspace: Any, **inputs: Any) -> None:
     if not isinstance(workspace, Workspace):
         raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
     x = inputs["x"]
-    if place_of(workspace.x) != place_of(x):
-        expected = f"be on {place_of(x)} as x is"
-        raise ValueError(message("forward", "workspace", expected, f"one on {place_of(workspace.x)}"))
+    if device_of(workspace.x) != device_of(x):
+        expected = f"be on {device_of(x)} as x is"
+        raise ValueError(message("forward", "workspace", expected, f"one on {device_of(workspace.x)}"))
     for name, array in inputs.items():
         if array is not None and workspace.memory.holds(array):
             expected = "not view the workspace, whose memory is used again"

@@ -32,17 +32,17 @@ class Rows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The steps first..last of a batch, as kernels are told of them: positions (t, n), t by t, within a step the
+    """The steps start:stop of a batch, as kernels are told of them: positions (t, n), t by t, within a step the
     longest sequences first.
 
     Row numbers are those of arrays (T, N, ...), named `rows`, of arrays (N, ...), `batch`, and of arrays with an
     initial state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1.
     """
 
-    first: int
-    last: int
+    start: int
+    stop: int
     count: int  # number of positions
-    starts: np.ndarray  # step first + i has the positions starts[i]:starts[i + 1]
+    starts: np.ndarray  # step start + i has the positions starts[i]:starts[i + 1]
     rows: Rows
     batch: Rows
     states: Rows  # of the state after the step, in both directions
@@ -68,27 +68,27 @@ class Steps:
     def parts(self) -> Iterator[Part]:
         """All steps, in parts that begin at position 0."""
         size = self.seq_len if self.padded else LISTED_ROWS // max(self.batch_size, 1)
-        for first in range(0, self.seq_len, max(size, 1)):
-            yield self.part(first, min(first + max(size, 1), self.seq_len))
+        for start in range(0, self.seq_len, max(size, 1)):
+            yield self.part(start, min(start + max(size, 1), self.seq_len))
 
-    def part(self, first: int, last: int) -> Part:
-        """Return the steps first..last."""
-        return self.whole if last - first == self.seq_len else self._part(first, last)
+    def part(self, start: int, stop: int) -> Part:
+        """Return the steps start..stop."""
+        return self.whole if stop - start == self.seq_len else self._part(start, stop)
 
-    def _part(self, first: int, last: int) -> Part:
+    def _part(self, start: int, stop: int) -> Part:
         size = self.batch_size
         if self.padded:
             starts, rows, batch, following, passing = self._listed
-            starts = starts[first : last + 1]
+            starts = starts[start : stop + 1]
             previous = Rows(rows), Rows(following)
             count = int(starts[-1] - starts[0])
-            return Part(first, last, count, starts, Rows(rows), Rows(batch), Rows(rows, size), previous, passing)
-        starts, rows, batch, passing = _regular(size, last - first)
-        moved, odd, count = first * size, first % 2 * size, rows.size
+            return Part(start, stop, count, starts, Rows(rows), Rows(batch), Rows(rows, size), previous, passing)
+        starts, rows, batch, passing = _regular(size, stop - start)
+        moved, odd, count = start * size, start % 2 * size, rows.size
         places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
         previous = Rows(rows, moved), Rows(rows, moved + 2 * size)
         return Part(
-            first, last, count, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places
+            start, stop, count, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places
         )
 
     @lazy

@@ -100,7 +100,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[str, Any] = {}
+        self._buffers: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}  # as they were last taken
         self.calls: set[object] = set()
         self.borrowers: set[object] = set()
@@ -110,7 +110,7 @@ class Memory:
         """Return whether the array may be a view of this memory."""
         if isinstance(array, np.ndarray) and array.flags.owndata:
             return False
-        return any(overlap(array, room) for room in tuple(self._rooms.values()))  # another thread may add one
+        return any(overlap(array, one) for one in tuple(self._buffers.values()))  # another thread may add one
 
     def renew(self, call: object) -> None:
         """Begin a call that writes the workspace anew: what earlier ones left is void."""
@@ -147,18 +147,18 @@ class Memory:
         if array is not None and array.shape == shape and array.dtype == dtype:
             return array
         nbytes = prod(shape) * dtype.itemsize
-        room = self._rooms.get(name)
-        if room is None or room.nbytes < nbytes:
-            self._arrays.pop(name, None)  # it is of the room that goes
-            room = self._rooms[name] = self._room(nbytes)
-        array = self._arrays[name] = room[:nbytes].view(dtype).reshape(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.nbytes < nbytes:
+            self._arrays.pop(name, None)  # it is of the buffer that goes
+            buffer = self._buffers[name] = self._new_buffer(nbytes)
+        array = self._arrays[name] = buffer[:nbytes].view(dtype).reshape(shape)
         return array
 
-    def _room(self, nbytes: int) -> Any:
+    def _new_buffer(self, nbytes: int) -> Any:
         """A new array of bytes, aligned."""
-        room = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -room.ctypes.data % ALIGNMENT
-        return room[start : start + nbytes]
+        buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -buffer.ctypes.data % ALIGNMENT
+        return buffer[start : start + nbytes]
 
 
 class Workspace:

@@ -14,7 +14,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, asser
 
 import rnnkit
 from rnnkit.cpu import planner
-from rnnkit.kernels.machine import barrier, team
+from rnnkit.kernels.machine import sync, team
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -81,10 +81,10 @@ class Call(NamedTuple):
     """What a call of a kernel left behind in the team's `sync`."""
 
     kernel: str
-    members: int  # who took part
-    meetings: tuple[int, int, int]  # of the whole crew, and of the two that it may divide into
+    size: int  # threads that took part
+    barriers: tuple[int, int, int]  # of the whole team, and of the two that it may split into
     progress: int  # up to where the first of these said that it had come
-    claims: int  # members of whose share of the work pieces were taken
+    claims: int  # threads of whose share of the work blocks were taken
 
 
 @pytest.fixture
@@ -105,14 +105,14 @@ def calls(monkeypatch, soil):
 
     def patient(self, code, work, arguments):
         before = self.sync.copy()
-        run_together(self, code, team._WORK_PER_TURN << 31, arguments)
-        members = int(self.sync[barrier.DOOR] % barrier.DOOR_STEP - barrier.CLOSED)
-        arrivals = (self.sync - before)[barrier.ARRIVED :: len(before) // barrier.CREWS].tolist()
-        taken = slice(barrier.TAKEN, barrier.TAKEN + members * barrier.LINE, barrier.LINE)
+        run_together(self, code, team._WORK_PER_SPIN << 31, arguments)
+        size = int(self.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
+        arrivals = (self.sync - before)[sync.ARRIVED :: len(before) // sync.TEAMS].tolist()
+        taken = slice(sync.TAKEN, sync.TAKEN + size * sync.CACHE_LINE, sync.CACHE_LINE)
         claims = int((self.sync != before)[taken].sum())
-        sizes = members, members // 2, members // 2
-        meetings = tuple(count // max(size, 1) for count, size in zip(arrivals, sizes, strict=True))
-        seen[-1] = Call(seen[-1].kernel, members, meetings, int(self.sync[barrier.PROGRESS]), claims)
+        sizes = size, size // 2, size // 2
+        barriers = tuple(count // max(own, 1) for count, own in zip(arrivals, sizes, strict=True))
+        seen[-1] = Call(seen[-1].kernel, size, barriers, int(self.sync[sync.PROGRESS]), claims)
 
     monkeypatch.setattr(team, "run", watched)
     monkeypatch.setattr(team._Team, "run", patient)
@@ -127,7 +127,7 @@ def assert_threads_change_no_bit(monkeypatch, problem, size, calls):
         calls.clear()
         forward = problem.forward()
         results.append((problem.infer(), forward, problem.backward(forward.workspace)))
-        assert {call.members for call in calls} == {threads}
+        assert {call.size for call in calls} == {threads}
     for alone, together, names in zip(*results, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
         assert_same_results(together, alone, names)
     passes = [call for call in calls if call.kernel in ("forward", "backward")]
@@ -135,16 +135,16 @@ def assert_threads_change_no_bit(monkeypatch, problem, size, calls):
     return passes
 
 
-def assert_apart(call, size):
+def assert_split(call, size):
     """Each half of the threads went its own way: all met at the end alone, and each half by itself if it is several."""
-    assert call.meetings[0] <= 2
+    assert call.barriers[0] <= 2
     if size > 2:
-        assert min(call.meetings[1:]) > 0
+        assert min(call.barriers[1:]) > 0
 
 
-def by_units(meetings, problem):
+def by_units(barriers, problem):
     """Threads that share the units of a step meet in every one, those with rows of their own a few times a call."""
-    return meetings >= problem.seq_len
+    return barriers >= problem.seq_len
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -157,25 +157,25 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, calls, cell, batch_si
     passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)
     for call in passes:
         if size == 3:
-            assert by_units(call.meetings[0], problem) == (batch_size == 5)
+            assert by_units(call.barriers[0], problem) == (batch_size == 5)
             continue
-        assert_apart(call, size)
+        assert_split(call, size)
         if size == 4:
-            assert {by_units(count, problem) for count in call.meetings[1:]} == {batch_size == 5}
+            assert {by_units(count, problem) for count in call.barriers[1:]} == {batch_size == 5}
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("lengths", [None, (24, 0, 7, 24, 13)])
 @pytest.mark.parametrize("cell", CELLS)
-def test_whoever_does_a_piece_changes_no_bit(monkeypatch, calls, cell, lengths, size):
+def test_whoever_does_a_block_changes_no_bit(monkeypatch, calls, cell, lengths, size):
     """Threads that are done with their share of the units take over what others have not begun."""
-    for constant, value in (("_PIECE", 16), ("_PIECE_WORK", 0), ("_CACHED_BYTES", -1)):
+    for constant, value in (("_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)):
         monkeypatch.setattr(planner, constant, value)
     sizes = dict(input_size=33, hidden_size=65, seq_len=24, batch_size=5, dtype="float32")
     cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})
     problem = Problem(**cell, **sizes, lengths=lengths, num_layers=2, bidirectional=True)
     for call in assert_threads_change_no_bit(monkeypatch, problem, size, calls):
-        assert by_units(call.meetings[0], problem)
+        assert by_units(call.barriers[0], problem)
         assert call.claims == size
     problem = problem.twin(bidirectional=False, lengths=None)
     assert_same_results(step_loop(problem), problem.infer(), OUTPUTS)
@@ -184,19 +184,19 @@ def test_whoever_does_a_piece_changes_no_bit(monkeypatch, calls, cell, lengths, 
 @pytest.mark.parametrize(("layers", "size"), [(2, 2), (2, 3), (2, 4), (5, 2)])
 @pytest.mark.parametrize(("batch_size", "lengths"), [(1, None), (5, None), (8, (64, 0, 35, 64, 17, 64, 63, 1))])
 @pytest.mark.parametrize("cell", CELLS)
-def test_layers_abreast_change_no_bit(monkeypatch, calls, cell, batch_size, lengths, layers, size):
+def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch_size, lengths, layers, size):
     """Of two layers the upper one may begin while the lower one is still at work."""
-    monkeypatch.setattr(planner, "_ABREAST_BY_UNITS", (6, 8, 1.0))
-    monkeypatch.setattr(planner, "_ABREAST_BY_ROWS", (6, 16, 1.0))
+    monkeypatch.setattr(planner, "_PIPELINED_BY_UNITS", (6, 8, 1.0))
+    monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (6, 16, 1.0))
     sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
     passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)
-    abreast = [call for call in passes if call.progress == problem.seq_len]
-    assert bool(abreast) == (size % 2 == 0)
-    for call in abreast:
-        assert_apart(call, size)
-    if abreast:  # a layer that is left over has all the threads, in each of the three passes
-        assert len(passes) - len(abreast) == 3 * (layers % 2)
+    pipelined = [call for call in passes if call.progress == problem.seq_len]
+    assert bool(pipelined) == (size % 2 == 0)
+    for call in pipelined:
+        assert_split(call, size)
+    if pipelined:  # a layer that is left over has all the threads, in each of the three passes
+        assert len(passes) - len(pipelined) == 3 * (layers % 2)
 
 
 # A layer with 500 inputs takes longer than the one above it, one with a single input takes less.
@@ -205,9 +205,9 @@ def test_layers_abreast_change_no_bit(monkeypatch, calls, cell, batch_size, leng
 @pytest.mark.parametrize("batch_size", [5, 16])
 @pytest.mark.parametrize("cell", ["tanh", "lstm-projected", "gru-reset-before"])
 def test_a_layer_waits_for_every_step_that_it_needs(monkeypatch, calls, cell, batch_size, size, input_size):
-    """Whichever of two layers abreast is the slower one, with one step between them."""
-    monkeypatch.setattr(planner, "_ABREAST_BY_UNITS", (1, 1, 1.0))
-    monkeypatch.setattr(planner, "_ABREAST_BY_ROWS", (1, 1, 1.0))
+    """Whichever of two pipelined layers is the slower one, with one step between them."""
+    monkeypatch.setattr(planner, "_PIPELINED_BY_UNITS", (1, 1, 1.0))
+    monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (1, 1, 1.0))
     sizes = dict(input_size=input_size, hidden_size=65, seq_len=40, batch_size=batch_size, num_layers=2)
     problem = Problem(**CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {}), **sizes)
     passes = assert_threads_change_no_bit(monkeypatch, problem.twin(dtype="float32"), size, calls)
@@ -221,14 +221,14 @@ def until(condition):
         os.sched_yield()
 
 
-@pytest.mark.parametrize(("name", "meetings"), [("forward", 1), ("backward", 2)])
-def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name, meetings):
+@pytest.mark.parametrize(("name", "barriers"), [("forward", 1), ("backward", 2)])
+def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name, barriers):
     """To the layer behind, by one of two threads that share the rows of a step.
 
-    One runs; the test plays the other, which comes to the meetings before the end of the first step, and then is late.
+    One runs; the test plays the other, which comes to the barriers before the end of the first step, and then is late.
     """
     monkeypatch.setattr(team, "wanted_size", lambda: 4)
-    monkeypatch.setattr(planner, "_ABREAST_BY_ROWS", (1, 1, 1.0))
+    monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (1, 1, 1.0))
     run, received = team.run, {}
 
     def watched(kernel, kind, work, *arguments):
@@ -239,24 +239,24 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
     problem = Problem(mode="rnn_tanh", num_layers=2, batch_size=16, dtype="float32")
     problem.backward(problem.forward().workspace)
     kernel, kind, arguments = received[name]
-    sync = np.zeros(barrier.sync_size(4), np.int64)
-    sync[[barrier.NUMBER, barrier.PATIENCE]] = 1, 1 << 40
-    whole, crew = barrier.ARRIVED, barrier.ARRIVED + sync.size // barrier.CREWS
+    elements = np.zeros(sync.sync_size(4), np.int64)
+    elements[[sync.NUMBER, sync.SPIN_LIMIT]] = 1, 1 << 40
+    whole, half = sync.ARRIVED, sync.ARRIVED + elements.size // sync.TEAMS
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(team._code[kernel, kind], *arguments, 0, 4, sync)
-        until(lambda: sync[barrier.DOOR] > 0)
-        sync[barrier.DOOR] += 3
-        for number in range(meetings):
-            until(lambda number=number: sync[crew] == 2 * number + 1)
-            sync[crew] += 1
-        until(lambda: sync[crew] == 2 * meetings + 1)
-        reported = int(sync[barrier.PROGRESS])
+        running = pool.submit(team._code[kernel, kind], *arguments, 0, 4, elements)
+        until(lambda: elements[sync.GATE] > 0)
+        elements[sync.GATE] += 3
+        for number in range(barriers):
+            until(lambda number=number: elements[half] == 2 * number + 1)
+            elements[half] += 1
+        until(lambda: elements[half] == 2 * barriers + 1)
+        reported = int(elements[sync.PROGRESS])
         while not running.done():  # from here on nobody is late
-            for place, members in ((crew, 2), (whole, 4)):
-                if sync[place] % members == 1:  # the first member waits for the others, and changes nothing meanwhile
-                    sync[place] += members - 1
+            for place, size in ((half, 2), (whole, 4)):
+                if elements[place] % size == 1:  # the first waits for the others, and changes nothing meanwhile
+                    elements[place] += size - 1
     assert running.result() is None
-    assert (reported, sync[barrier.PROGRESS]) == (0, problem.seq_len)
+    assert (reported, elements[sync.PROGRESS]) == (0, problem.seq_len)
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -9,7 +9,7 @@ import pytest
 
 SERVE = """
 import numpy as np
-from rnnkit.kernels.machine.barrier import serve, sync_size
+from rnnkit.kernels.machine.sync import serve, sync_size
 print(serve(np.zeros(sync_size(1), np.int64), 3, 0), sum(serve.stats.cache_hits.values()))
 """
 NO_ACCOUNT = """

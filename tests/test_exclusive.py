@@ -148,7 +148,7 @@ def test_a_thread_that_does_not_start(monkeypatch, trouble):
     monkeypatch.setattr(team, "_SMALL_WORK", 0)
     monkeypatch.setattr(team, "_BRIEF_WORK", 0)
     expected, started, start = PROBLEM.infer(), [], team._Helper.start
-    team._team.dismiss()
+    team._team.shutdown()
 
     def once(helper):
         if started:
@@ -162,7 +162,7 @@ def test_a_thread_that_does_not_start(monkeypatch, trouble):
         if isinstance(trouble, RuntimeError):
             assert_same_results(PROBLEM.infer(), expected, OUTPUTS)
             assert team._team.helpers == started
-            team._team.dismiss()
+            team._team.shutdown()
         else:
             with pytest.raises(Interruption):
                 PROBLEM.infer()

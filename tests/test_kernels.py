@@ -5,11 +5,13 @@ import pytest
 from compiled import for_python
 
 from rnnkit.kernels import weight_gradient
-from rnnkit.kernels.machine import barrier, gemm, tile
+from rnnkit.kernels.machine import gemm, sync, tiles
 from rnnkit.kernels.machine.activations import sigmoid, tanh
+from rnnkit.kernels.machine.gemm import Packed
 from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.matrix import Matrix
-from rnnkit.kernels.weight_gradient import Term, Terms, room
+from rnnkit.kernels.machine.matrix import Matrix, Range
+from rnnkit.kernels.machine.sync import Team
+from rnnkit.kernels.weight_gradient import Term, Terms, scratch_size
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
@@ -79,16 +81,15 @@ def _rows(array, rows=None):
 
 def _packed(b):
     panels = np.full(gemm.panel_size(*b.shape, 1, b.itemsize), np.nan, b.dtype)
-    _pack_rows(panels, _rows(b), 0, len(b), b.shape[1], 0, 1)
-    return panels
+    _pack_rows(panels, _rows(b), Range(0, len(b)), b.shape[1], Team(0, 1, np.zeros(sync.sync_size(1), np.int64)))
+    return Packed(panels, *b.shape, (0,))
 
 
-def _multiply(c, a, b, fresh):
-    """The whole of c = (0 if fresh else c) + a @ b."""
-    tile.provide(c.dtype, 1)
+def _multiply(c, a, b, overwrite):
+    """The whole of c = (0 if overwrite else c) + a @ b."""
+    tiles.ensure_compiled(c.dtype, 1)
     vectors, zeros = _vectors_of(c.reshape(-1), c.shape[1]), np.zeros(c.shape[1], c.dtype)
-    rows, depth = a.shape
-    _product(_rows(c), _rows(a), 0, rows, depth, _packed(b), 0, vectors, c.shape[1], (0,), zeros, fresh)
+    _product(_rows(c), _rows(a), Range(0, len(a)), _packed(b), Range(0, vectors), zeros, overwrite)
 
 
 def _chains(start, a, b):
@@ -109,7 +110,7 @@ def test_a_product_is_chains_of_fused_multiply_adds(dtype, count, units):
     a, b = rng.normal(size=(count, 19)).astype(dtype), rng.normal(size=(19, units)).astype(dtype)
     c = rng.normal(size=(count, units)).astype(dtype)
     expected = _chains(c, a, b)
-    _multiply(c, a, b, fresh=False)
+    _multiply(c, a, b, overwrite=False)
     if dtype == "float32":
         assert np.array_equal(c, expected)
     else:  # a longdouble has too few bits to hold a float64 product exactly
@@ -122,14 +123,14 @@ def test_a_product_of_any_depth(dtype, depth):
     rng = np.random.default_rng(depth)
     a, b = rng.normal(size=(9, depth)).astype(dtype), rng.normal(size=(depth, 35)).astype(dtype)
     c = np.full((9, 35), np.nan, dtype)
-    _multiply(c, a, b, fresh=True)
+    _multiply(c, a, b, overwrite=True)
     np.testing.assert_allclose(c, a.astype("f8") @ b.astype("f8"), atol=2e-4 if dtype == "float32" else 1e-12)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("count", "columns", "units"), [(1, 1, 1), (17, 5, 3), (500, 230, 17), (40, 97, 64)])
-def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units):
+def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     """Only listed rows and the term's columns count: the others hold NaN. The columns belong to rows in any order."""
     rng = np.random.default_rng(count)
     chosen, order = rng.permutation(2 * count)[:count], rng.permutation(columns)
@@ -137,20 +138,20 @@ def test_weight_gradients_over_chosen_rows(dtype, members, count, columns, units
     dgates[chosen, 2 : columns + 2] = rng.normal(size=(count, columns))
     source[chosen] = rng.normal(size=(count, units))
     dw, nothing = np.ones((columns * (units + 1),), dtype), np.empty(0, dtype)
-    size = dw.itemsize
-    block = np.empty(gemm.panel_size(gemm.depth_block(size), units, 1, size), dtype)
+    itemsize = dw.itemsize
+    block = np.empty(gemm.panel_size(gemm.depth_block(itemsize), units, 1, itemsize), dtype)
     start = columns  # the bias stands in front of the matrix
-    term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), nothing, block)
-    absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), nothing, nothing)
+    term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), Packed(nothing, 0, 0, (0,)), block)
+    absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), Packed(nothing, 0, 0, (0,)), nothing)
     terms = Terms(absent, term, absent, absent)
-    work = np.full(room(columns + 3, members, size), np.nan, dtype)
-    tile.provide(dw.dtype, 1)
-    sync = np.zeros(barrier.sync_size(members), np.int64)
-    for member in range(members):
-        _pack_sources(terms, 0, count, member, members)
-    for member in range(members):
-        matrix = _rows(dgates, chosen)
-        _add_weight_gradients(terms, dw, matrix, 0, count, work, np.arange(columns + 3), member, members, sync)
+    scratch = np.full(scratch_size(columns + 3, size, itemsize), np.nan, dtype)
+    tiles.ensure_compiled(dw.dtype, 1)
+    elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)
+    for rank in range(size):
+        _pack_sources(terms, rows, Team(rank, size, elements))
+    for rank in range(size):
+        matrix, team = _rows(dgates, chosen), Team(rank, size, elements)
+        _add_weight_gradients(terms, dw, matrix, rows, scratch, np.arange(columns + 3), team)
     valid = dgates[chosen, 2 : columns + 2].astype("f8")
     tolerance = 2e-4 if dtype == "float32" else 1e-11
     np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)

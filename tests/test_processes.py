@@ -41,11 +41,12 @@ def test_bits_do_not_depend_on_threads_and_processes(how, threads, expected):
 PASSES = """
 import numpy as np
 import rnnkit
-from rnnkit.kernels.machine import tile
+from rnnkit.kernels.machine import tiles
 
 def forget():
-    tile._addresses[:] = 0
-    tile.provide.cache_clear()
+    for table in tiles._tables.values():
+        table[:] = [0] * len(table)
+    tiles.ensure_compiled.cache_clear()
 
 for options in ({"mode": "rnn_tanh"}, {"mode": "lstm"}, {"mode": "gru"}, {"mode": "gru", "reset_after": False}):
     for dtype in ("float32", "float64"):

@@ -1,4 +1,4 @@
-"""The team of threads by itself: who takes part, how its members meet, and how they share out a loop's work."""
+"""The team of threads by itself: who takes part, how its ranks meet, and how they share out a loop's work."""
 
 import os
 import threading
@@ -9,21 +9,32 @@ import numpy as np
 import pytest
 from compiled import for_python
 
-from rnnkit.kernels.machine import barrier, partition, team
-from rnnkit.kernels.machine.barrier import _add, _pause, _wait, follow, gather, load, meet, publish, report
+from rnnkit.kernels.machine import partition, sync, team
 from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.partition import claim, divide, turns
+from rnnkit.kernels.machine.partition import next_block, num_claims, split_team
+from rnnkit.kernels.machine.sync import (
+    Team,
+    _add,
+    _pause,
+    _wait,
+    barrier,
+    join,
+    load,
+    post_call,
+    post_progress,
+    wait_for_progress,
+)
 
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
 KIND = "test"
 
 
 @kernel
-def _sign(seen, member, members, sync):
-    publish(sync, member, members)
-    members = gather(sync, member, members)
-    seen[member] = members
-    meet(sync, members)
+def _sign(seen, rank, size, sync):
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    seen[rank] = team.size
+    barrier(team)
 
 
 class _Trouble(Exception):
@@ -63,7 +74,7 @@ def test_a_call_with_other_types_than_were_compiled_is_noticed(wrong):
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_every_member_has_its_own_number(monkeypatch, size):
+def test_every_rank_has_its_own_number(monkeypatch, size):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
     for _ in range(20):
         seen = np.zeros(size)
@@ -72,62 +83,62 @@ def test_every_member_has_its_own_number(monkeypatch, size):
 
 
 @kernel
-def _meet_in_crews(seen, turns, tasks, apart, member, members, sync):
-    """Rows of `seen`, for each member: what `divide` says, turns so far, turns in which the neighbour was missing."""
-    publish(sync, member, members)
-    members = gather(sync, member, members)
-    first, last, own, crew, crew_sync = divide(tasks, apart, member, members, sync)
-    seen[member, 0], seen[member, 1], seen[member, 2], seen[member, 3] = first, last, own, crew
-    neighbour = member - own + (own + 1) % crew
-    for turn in range(turns * (first + 1)):  # at its own pace
-        seen[member, 4] = turn + 1
-        meet(crew_sync, crew)
-        seen[member, 5] += seen[neighbour, 4] <= turn
-    meet(sync, members)
+def _meet_in_teams(seen, turns, tasks, split, rank, size, sync):
+    """Rows of `seen`, for each rank: what `split_team` says, turns so far, turns in which the neighbour was missing."""
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    own_tasks, own = split_team(tasks, split, team)
+    seen[rank, 0], seen[rank, 1], seen[rank, 2], seen[rank, 3] = own_tasks.start, own_tasks.stop, own.rank, own.size
+    neighbour = rank - own.rank + (own.rank + 1) % own.size
+    for turn in range(turns * (own_tasks.start + 1)):  # at its own pace
+        seen[rank, 4] = turn + 1
+        barrier(own)
+        seen[rank, 5] += seen[neighbour, 4] <= turn
+    barrier(team)
 
 
-@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("split", [True, False])
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_independent_tasks_have_crews_that_meet_by_themselves(monkeypatch, size, tasks, apart):
+def test_independent_tasks_have_teams_that_meet_by_themselves(monkeypatch, size, tasks, split):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
-    team.run(_meet_in_crews, KIND, MUCH, np.zeros((size, 6), np.int64), 300, tasks, apart)
+    team.run(_meet_in_teams, KIND, MUCH, np.zeros((size, 6), np.int64), 300, tasks, split)
     if size > 1:
-        team._team.sync[barrier.ARRIVED :: team._team.sync.size // barrier.CREWS] += 1  # as after crews of other sizes
+        team._team.sync[sync.ARRIVED :: team._team.sync.size // sync.TEAMS] += 1  # as after teams of other sizes
     seen = np.zeros((size, 6), np.int64)
-    team.run(_meet_in_crews, KIND, MUCH, seen, 300, tasks, apart)
-    if apart and size % tasks == 0:
-        crew = size // tasks
-        wanted = [[member // crew, member // crew + 1, member % crew, crew] for member in range(size)]
+    team.run(_meet_in_teams, KIND, MUCH, seen, 300, tasks, split)
+    if split and size % tasks == 0:
+        own = size // tasks
+        wanted = [[rank // own, rank // own + 1, rank % own, own] for rank in range(size)]
     else:
-        wanted = [[0, tasks, member, size] for member in range(size)]
+        wanted = [[0, tasks, rank, size] for rank in range(size)]
     assert seen[:, :4].tolist() == wanted
     assert not seen[:, 5].any()
 
 
 @kernel
-def _follow(written, seen, member, members, sync):
-    """The first of two crews writes row after row, slowly; `seen` is what the second finds there."""
-    publish(sync, member, members)
-    members = gather(sync, member, members)
-    task, _, own, crew, crew_sync = divide(2, True, member, members, sync)
+def _follow(written, seen, rank, size, sync):
+    """The first of two teams writes row after row, slowly; `seen` is what the second finds there."""
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    tasks, own = split_team(2, True, team)
     for row in range(len(written)):
-        if task == 1:
-            follow(sync, row + 1)
-            seen[row, own] = written[row].sum()
+        if tasks.start == 1:
+            wait_for_progress(team, row + 1)
+            seen[row, own.rank] = written[row].sum()
             continue
-        for _ in range(own * 100):
+        for _ in range(own.rank * 100):
             _pause()
-        written[row, own] = 1
-        meet(crew_sync, crew)
-        if own == 0:
-            report(sync, row + 1)
-    meet(sync, members)
+        written[row, own.rank] = 1
+        barrier(own)
+        if own.rank == 0:
+            post_progress(team, row + 1)
+    barrier(team)
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_crew_follows_another(monkeypatch, size):
-    """Also in a second call, where the first one's last report is void."""
+def test_a_team_follows_another(monkeypatch, size):
+    """Also in a second call, where the first one's last progress is void."""
     monkeypatch.setattr(team, "wanted_size", lambda: size)
     for _ in range(2):
         seen = np.zeros((300, size // 2))
@@ -136,54 +147,55 @@ def test_a_crew_follows_another(monkeypatch, size):
 
 
 @kernel
-def _claim(seen, done, count, size, slow, member, members, sync):
-    """Rows of `seen`: by whom, counted from 1, each piece was worked on in a round; `done` is how many, of all members.
+def _claim(seen, done, count, grain, slow, rank, size, sync):
+    """Rows of `seen`: by whom, counted from 1, each item was worked on in a round; `done` is how many, of all ranks.
 
-    The slow member does nothing behind its first range of a round until all the others are done with all the rest.
+    The slow rank does nothing behind its first block of a round until all the others are done with all the rest.
     """
-    publish(sync, member, members)
-    members = gather(sync, member, members)
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
     for number in range(len(seen)):
-        for turn in range(turns(count, size, members)):
-            first, last = claim(turn, count, size, member, members, sync)
-            for piece in range(first, last):
-                seen[number, piece] = 10 * seen[number, piece] + member + 1
-            _add(done, number, last - first)
+        for claim in range(num_claims(count, grain, team)):
+            block = next_block(claim, count, grain, team)
+            for item in range(block.start, block.stop):
+                seen[number, item] = 10 * seen[number, item] + rank + 1
+            _add(done, number, block.stop - block.start)
             spins = 0
-            while member == slow and first < last and load(done, number) < count:
+            while rank == slow and block.start < block.stop and load(done, number) < count:
                 spins = _wait(spins)
-        meet(sync, members)
+        barrier(team)
 
 
-def _shares(count, members):
-    return np.searchsorted(np.arange(members + 1) * count // members, np.arange(count), side="right")
+def _shares(count, size):
+    return np.searchsorted(np.arange(size + 1) * count // size, np.arange(count), side="right")
 
 
-@pytest.mark.parametrize(("count", "size"), [(0, 3), (1, 3), (7, 3), (64, 8), (100, 1), (9, 0), (0, 0)])
-@pytest.mark.parametrize("members", [1, 2, 3, 4])
-def test_every_piece_is_one_members(monkeypatch, members, count, size):
-    """In every round and call, whoever comes late: without a size the piece's owner's."""
-    monkeypatch.setattr(team, "wanted_size", lambda: members)
-    for slow in range(-1, members if members > 1 else 0):
+@pytest.mark.parametrize(("count", "grain"), [(0, 3), (1, 3), (7, 3), (64, 8), (100, 1), (9, 0), (0, 0)])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_item_is_one_ranks(monkeypatch, size, count, grain):
+    """In every round and call, whoever comes late: without a grain the item's owner's."""
+    monkeypatch.setattr(team, "wanted_size", lambda: size)
+    for slow in range(-1, size if size > 1 else 0):
         seen = np.zeros((50, count))
-        team.run(_claim, KIND, MUCH, seen, np.zeros(50, np.int64), count, size, slow)
-        assert np.all((seen >= 1) & (seen <= members))
-        if size == 0:
-            assert np.array_equal(seen, np.broadcast_to(_shares(count, members), seen.shape))
+        team.run(_claim, KIND, MUCH, seen, np.zeros(50, np.int64), count, grain, slow)
+        assert np.all((seen >= 1) & (seen <= size))
+        if grain == 0:
+            assert np.array_equal(seen, np.broadcast_to(_shares(count, size), seen.shape))
 
 
 @pytest.mark.parametrize("arrived", [0, 3, 2**43 - 1, 2**43 + 1])
-def test_a_member_begins_with_its_own_share(arrived):
-    """Also after so many meetings that the count of what is taken wraps, behind an earlier loop or none."""
-    claim_piece, sync = for_python(claim), np.zeros(barrier.sync_size(2), np.int64)
-    sync[[barrier.ARRIVED, barrier.BASE]] = arrived
-    assert [claim_piece(turn, 64, 4, 0, 2, sync) for turn in range(16)] == [(4 * n, 4 * n + 4) for n in range(16)]
-    sync[barrier.ARRIVED] += 2  # a meeting
-    assert [claim_piece(turn, 64, 4, 1, 2, sync) for turn in (0, 1, 7, 8)] == [(32, 36), (36, 40), (32, 32), (0, 4)]
-    assert [claim_piece(turn, 64, 4, 0, 2, sync) for turn in (0, 1)] == [(0, 0), (4, 8)]
+def test_a_rank_begins_with_its_own_share(arrived):
+    """Also after so many barriers that the count of what is taken wraps, behind an earlier loop or none."""
+    found, elements = for_python(next_block), np.zeros(sync.sync_size(2), np.int64)
+    elements[[sync.ARRIVED, sync.BASE]] = arrived
+    first, second = Team(0, 2, elements), Team(1, 2, elements)
+    assert [found(claim, 64, 4, first) for claim in range(16)] == [(4 * n, 4 * n + 4) for n in range(16)]
+    elements[sync.ARRIVED] += 2  # a barrier
+    assert [found(claim, 64, 4, second) for claim in (0, 1, 7, 8)] == [(32, 36), (36, 40), (32, 32), (0, 4)]
+    assert [found(claim, 64, 4, first) for claim in (0, 1)] == [(0, 0), (4, 8)]
 
 
-def test_a_slow_member_leaves_its_share_to_the_others(two_threads):
+def test_a_slow_rank_leaves_its_share_to_the_others(two_threads):
     seen = np.zeros((50, 64))
     team.run(_claim, KIND, MUCH, seen, np.zeros(50, np.int64), 64, 4, 0)
     assert np.all((seen == 1).sum(axis=1) <= 4)
@@ -192,10 +204,10 @@ def test_a_slow_member_leaves_its_share_to_the_others(two_threads):
 def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypatch):
     """Also where the helpers have been called and wait for a kernel that is never entered."""
 
-    def troubled(seen, member, members, sync):
-        if member == 0:
+    def troubled(seen, rank, size, sync):
+        if rank == 0:
             raise _Trouble
-        _sign(seen, member, members, sync)
+        _sign(seen, rank, size, sync)
 
     monkeypatch.setitem(team._code, (troubled, KIND), troubled)
     seen = np.zeros(2)
@@ -261,5 +273,5 @@ def test_the_number_of_threads_is_numbas():
 
 
 def test_what_only_kernels_call_says_so():
-    with pytest.raises(TypeError, match="share is for kernels"):
-        partition.share(10, 1, 3)
+    with pytest.raises(TypeError, match="partition is for kernels"):
+        partition.partition(10, 1, 3)

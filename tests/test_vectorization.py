@@ -17,8 +17,8 @@ from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
 from rnnkit.kernels.cells.modes import MODES, modes_with
 from rnnkit.kernels.cells.vanilla import ReLU, Tanh
-from rnnkit.kernels.machine import jit, tile
-from rnnkit.kernels.machine.matrix import Matrix
+from rnnkit.kernels.machine import jit, tiles
+from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.machine.registers import HAS_FMA, VECTOR_BYTES
 
 DTYPES = "float32", "float64"
@@ -85,10 +85,10 @@ def machine_code(run, cell, dtype):
     """That of the loops over units of some stages of a cell."""
     operands = (Matrix(np.zeros(64, dtype), np.arange(1), 0, 8),) * 9
 
-    def rows(cell, operands, units, count):
-        run(cell, operands, units, 0, count, 0, units)
+    def all_rows(cell, operands, units, count):
+        run(cell, operands, units, Range(0, count), Range(0, units))
 
-    return compiled(rows, cell, operands, 8, 1)
+    return compiled(all_rows, cell, operands, 8, 1)
 
 
 def instance(kind, dtype):
@@ -129,7 +129,7 @@ def test_a_stage_that_is_called_is_noticed(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tiles_stay_in_whole_registers(dtype, gates):
     """Multiply-adds are on whole registers, and the sums are not moved to the stack and back between them."""
-    text = compiled(tile._provide.py_func, np.empty(0, dtype), (0,) * gates)
+    text = compiled(tiles._compile.py_func, np.empty(0, dtype), (0,) * gates)
     found = instructions(text, "fuse")
     assert found.keys() == {VECTOR_BYTES}, f"multiply-adds by bytes of the register: {dict(found)}"
     moves = re.findall(r"^.*[xyz]mm\d.*\(%rsp\)|^.*\(%rsp\).*[xyz]mm\d|^\s+(?:str|ldr)\s+q\d+, \[sp", text, re.M)

@@ -1,15 +1,28 @@
 """Matrix products on packed panels: packing, and the blocked product.
 
-A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded: element
-(unit, k, gate) of a packed matrix stands at [unit // lanes][k][gate][unit % lanes]. Where a tile does not take all the
-gates at once (`tile.group_size`), each group of gates has such a block of its own, one behind the other.
+A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded. With 4 lanes,
+gates i f g o and 6 units, in memory from left to right and from top to bottom:
+
+    panel 0, units 0-3:   k = 0   iiii ffff gggg oooo
+                          k = 1   iiii ffff gggg oooo
+                          ...
+    panel 1, units 4-5:   k = 0   ii00 ff00 gg00 oo00
+                          ...
+
+Where a tile does not take all the gates at once (`tile.group_size`), each group of gates has such a block of its own in
+a panel, first all k of i and f, then all k of g and o.
 """
 
+from typing import NamedTuple
+
+import numpy as np
+
 from .jit import inner
-from .matrix import offset
-from .partition import share
+from .matrix import Range, offset
+from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
-from .tile import LINE, NARROW, WIDE, group_size, rows_of_tile, tile, units_of_tile
+from .tile import NARROW, ROW, WIDE, group_size
+from .tiles import rows_of_tile, tile, units_of_tile
 from .transpose import transpose
 
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
@@ -26,6 +39,15 @@ def panel_size(depth, units, gates, itemsize):
     """Elements of a packed matrix of `depth` rows and `units` columns of `gates` gates each."""
     lanes = VECTOR_BYTES // itemsize
     return -(-units // lanes) * lanes * depth * gates
+
+
+class Packed(NamedTuple):
+    """A packed matrix of `depth` rows; `slots` are the columns of a product where each of its gates begins."""
+
+    data: np.ndarray
+    depth: int
+    units: int
+    slots: tuple[int, ...]
 
 
 group_of = inner(group_size)
@@ -45,43 +67,42 @@ def vectors_of(array, units):
 
 
 @inner
-def columns_of(array, first_vector, last_vector, units):
-    """[first, last) of the columns in a range of panels."""
+def columns_of(array, vectors, units):
+    """The columns in a range of panels."""
     lanes = panel_lanes(array)
-    return min(first_vector * lanes, units), min(last_vector * lanes, units)
+    return Range(min(vectors.start * lanes, units), min(vectors.stop * lanes, units))
 
 
 @inner
-def pack_columns(panels, weights, units, gates, depth, member, members):
+def pack_columns(panels, weights, units, gates, team):
     """Pack the transpose of a weight matrix (gates*units, depth): B[k, unit, gate] = weights[gate*units + unit, k]."""
-    lanes = panel_lanes(panels)
-    first, last = share(vectors_of(panels, units), member, members)
-    for vector in range(first, last):
+    lanes, depth = panel_lanes(panels), weights.stride
+    vectors = partition(vectors_of(panels, units), team.rank, team.size)
+    for vector in range(vectors.start, vectors.stop):
         width = min(lanes, units - vector * lanes)
         for gate in range(gates):
             row = gate * units + vector * lanes
             group = gate // group_of(gates) * group_of(gates)
             stride = min(group_of(gates), gates - group) * lanes
             at = ((vector * gates + group) * depth + gate - group) * lanes
-            transpose(panels, at, stride, weights, row, row + width, 0, depth)
+            transpose(panels, at, stride, weights, Range(row, row + width), Range(0, depth))
             for k in range(depth if width < lanes else 0):
                 for lane in range(width, lanes):
                     panels[at + k * stride + lane] = 0
 
 
 @inner
-def pack_rows(panels, b, first_row, last_row, units, member, members):
-    """Pack B[k, unit] = b[row first_row + k, unit], one gate; a few rows at a time, which are read as streams."""
-    lanes = panel_lanes(panels)
-    depth = last_row - first_row
-    first, last = share(vectors_of(panels, units), member, members)
-    for begin in range(0, depth, _STREAMS):
-        end = min(begin + _STREAMS, depth)
-        for vector in range(first, last):
+def pack_rows(panels, b, rows, units, team):
+    """Pack B[k, unit] = b[row rows.start + k, unit], one gate; a few rows at a time, which are read as streams."""
+    lanes, depth = panel_lanes(panels), rows.stop - rows.start
+    vectors = partition(vectors_of(panels, units), team.rank, team.size)
+    for start in range(0, depth, _STREAMS):
+        stop = min(start + _STREAMS, depth)
+        for vector in range(vectors.start, vectors.stop):
             width = min(lanes, units - vector * lanes)
-            for k in range(begin, end):
+            for k in range(start, stop):
                 at = (vector * depth + k) * lanes
-                source = offset(b, first_row + k) + vector * lanes
+                source = offset(b, rows.start + k) + vector * lanes
                 if width == lanes:
                     copy_vector(panels, at, b.data, source)
                 else:
@@ -92,37 +113,31 @@ def pack_rows(panels, b, first_row, last_row, units, member, members):
 @inner
 def shape_of_tile(slots, rows, whole):
     """The shape of the next tile, where there are so many rows and whole panels."""
-    if rows == 1 and whole >= units_of_tile(slots, LINE):
-        return LINE
+    if rows == 1 and whole >= units_of_tile(slots, ROW):
+        return ROW
     return WIDE if whole >= units_of_tile(slots, WIDE) else NARROW
 
 
 @inner
-def product(c, a, first_row, last_row, depth, panels, first_vector, last_vector, units, slots, bias, fresh):
-    """C[rows, slot + unit] = (bias[slot + unit] if fresh else C[rows, slot + unit]) + A[rows, :depth] . panels.
+def product(c, a, rows, packed, vectors, bias, overwrite):
+    """C[rows, slot + unit] = (bias[slot + unit] if overwrite else C[rows, slot + unit]) + A[rows, :depth] . panels.
 
-    For the positions first_row..last_row of both row lists and the units of the panels first_vector..last_vector. Each
-    element is one chain of fused multiply-adds, k ascending, whatever the blocks and tiles.
+    For a range of positions in both row lists, and the units of a range of panels. Each element is one chain of fused
+    multiply-adds, k ascending, whatever the blocks and tiles.
     """
     not_inlined()
-    lanes = panel_lanes(panels)
-    gates = len(slots)
-    panel = depth * gates * lanes
-    whole = units // lanes
-    blocks = max(1, (depth + depth_block_of(panels) - 1) // depth_block_of(panels))
+    depth, slots, lanes = packed.depth, packed.slots, panel_lanes(packed.data)
+    count, whole = rows.stop - rows.start, packed.units // lanes
+    blocks = max(1, (depth + depth_block_of(packed.data) - 1) // depth_block_of(packed.data))
     for block in range(blocks):
-        begin, end_of_block = share(depth, block, blocks)
-        count = end_of_block - begin
-        start = fresh and begin == 0
-        vector = first_vector
-        while vector < last_vector:
-            shape = shape_of_tile(slots, last_row - first_row, min(last_vector, whole) - vector)
-            tiles = (last_row - first_row + rows_of_tile(slots, shape) - 1) // rows_of_tile(slots, shape)
-            unit = vector * lanes
+        k = partition(depth, block, blocks)
+        begins = overwrite and k.start == 0
+        vector = vectors.start
+        while vector < vectors.stop:
+            shape = shape_of_tile(slots, count, min(vectors.stop, whole) - vector)
+            tiles = (count + rows_of_tile(slots, shape) - 1) // rows_of_tile(slots, shape)
             for number in range(tiles):
-                row, end = share(last_row - first_row, number, tiles)
-                tile(
-                    shape, end - row, count, a.data, a.start, a.stride, a.rows, panels, vector * panel, panel, c.data,
-                    c.start + unit, c.stride, c.rows, first_row + row, slots, bias, unit, start, units - unit, begin
-                )
+                own = partition(count, number, tiles)
+                positions = Range(rows.start + own.start, rows.start + own.stop)
+                tile(shape, c, a, positions, packed, vector, k, bias, begins)
             vector += units_of_tile(slots, shape)

@@ -19,19 +19,38 @@ class Matrix(NamedTuple):
     stride: int
 
 
+class Range(NamedTuple):
+    """The numbers from `start` on, below `stop`."""
+
+    start: int
+    stop: int
+
+
 @inner
 def offset(matrix, row):
     """Where the row at position `row` of the row list starts."""
     return matrix.start + matrix.rows[row] * matrix.stride
 
 
-def _view(context, builder, array_type, array, result_type, start, size):
-    """The `size` elements of an array from `start` on, as a value of the one-dimensional result_type."""
-    result = context.make_array(result_type)(context, builder)
-    itemsize = context.make_array(array_type)(context, builder, array).itemsize
+@inner
+def shifted(matrix, columns):
+    """The rows from another column on."""
+    return Matrix(matrix.data, matrix.rows, matrix.start + columns, matrix.stride)
+
+
+def matrix_pointers(context, builder, kind, matrix, row, column):
+    """Where row number 0 begins at this column, the row numbers from position `row` on, and the stride, in LLVM IR."""
+    data, rows, start, stride = (builder.extract_value(matrix, field) for field in range(4))
+    first = data_pointer(context, builder, kind.types[0], data, builder.add(start, column))
+    return first, data_pointer(context, builder, kind.types[1], rows, row), stride
+
+
+def _view(context, builder, kind, first, size):
+    """The `size` elements from a pointer on, as a value of a one-dimensional array type."""
+    result = context.make_array(kind)(context, builder)
+    itemsize = size.type(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
     context.populate_array(
-        result, data=data_pointer(context, builder, array_type, array, start), shape=[size], strides=[itemsize],
-        itemsize=itemsize, meminfo=None, parent=None
+        result, data=first, shape=[size], strides=[itemsize], itemsize=itemsize, meminfo=None, parent=None
     )
     return result._getvalue()
 
@@ -42,22 +61,37 @@ def flat(typingctx, array):
     result = types.Array(array.dtype, 1, "C")
 
     def generate(context, builder, signature, arguments):
-        (array,) = arguments
-        size = context.make_array(signature.args[0])(context, builder, array).nitems
-        return _view(context, builder, signature.args[0], array, result, size.type(0), size)
+        found = context.make_array(signature.args[0])(context, builder, *arguments)
+        return _view(context, builder, result, found.data, found.nitems)
 
     return result(array), generate
 
 
 @intrinsic
-def part(typingctx, array, first, last):
-    """array[first:last] for 0 <= first <= last <= array.size, without the code for all other bounds.
+def part(typingctx, array, start, stop):
+    """array[start:stop] for 0 <= start <= stop <= array.size, without the code for all other bounds.
 
     A loop over range(part.size) is vectorised; one with an offset in the index is not, for Python's negative indices.
     """
 
     def generate(context, builder, signature, arguments):
-        array, first, last = arguments
-        return _view(context, builder, signature.args[0], array, signature.args[0], first, builder.sub(last, first))
+        array, start, stop = arguments
+        first = data_pointer(context, builder, signature.args[0], array, start)
+        return _view(context, builder, signature.args[0], first, builder.sub(stop, start))
 
     return array(array, types.int64, types.int64), generate
+
+
+@intrinsic
+def row_part(typingctx, matrix, row, columns):
+    """A range of columns of the row at position `row` of the row list."""
+    result = matrix.types[0]
+
+    def generate(context, builder, signature, arguments):
+        matrix, row, columns = arguments
+        start, stop = (builder.extract_value(columns, field) for field in range(2))
+        first, rows, stride = matrix_pointers(context, builder, signature.args[0], matrix, row, start)
+        first = builder.gep(first, [builder.mul(builder.load(rows), stride)])
+        return _view(context, builder, result, first, builder.sub(stop, start))
+
+    return result(matrix, types.int64, columns), generate

@@ -41,7 +41,7 @@ def data_pointer(context, builder, array_type, array, start):
 
 
 @intrinsic
-def plain(typingctx, value):
+def unliteral(typingctx, value):
     """The value of a literal; a function called with the literal itself would be compiled for this value alone."""
     return types.unliteral(value)(value), lambda context, builder, signature, arguments: arguments[0]
 

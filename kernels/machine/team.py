@@ -1,10 +1,10 @@
 """A team of threads that run one kernel together, each on its part.
 
 Why not Numba's threading layers: OpenMP kills a forked child, workqueue aborts when two Python threads call at once
-and takes 87 us for a fork and join, TBB has to be installed and preloaded. A team's members meet at atomic counters
+and takes 87 us for a fork and join, TBB has to be installed and preloaded. The ranks of a team meet at atomic counters
 inside the kernel instead, which costs well below a microsecond a step, and the layers stay to the user's own code.
 
-A helper thread waits inside a compiled loop (`barrier.serve`) for a while after each kernel, then sleeps. If the team
+A helper thread waits inside a compiled loop (`sync.serve`) for a while after each kernel, then sleeps. If the team
 is busy with a call of another Python thread, if the work is small or no helper comes in time, the caller runs the
 kernel alone: results do not depend on it.
 """
@@ -19,11 +19,11 @@ import numpy as np
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel
 
-from .barrier import AWAKE_TURNS, CLOSED, DOOR, DOOR_STEP, NUMBER, PATIENCE, serve, sync_size
+from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serve, sync_size
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
 _BRIEF_WORK = 500_000  # multiply-adds, about 4 us on one thread: what pays with helpers that are awake
-_WORK_PER_TURN = 6_000  # multiply-adds on one thread in two turns of a waiting loop: wait half of what the work takes
+_WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half of what the work takes
 _CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awake
 
 
@@ -33,33 +33,33 @@ class _Team:
         self.sync = np.zeros(sync_size(size), np.int64)
         self.number = 0  # of the last call
         self.called = 0.0  # when the last brief work came
-        self.dismissed = False
+        self.shut_down = False
         # Compiled before there is a helper: one inside the compiler would leave its lock taken to a forked child.
         self.serve = _machine_code(serve, (self.sync, 0, 0))
         self.helpers = []
         try:
             for _ in range(1, size):
                 helper = _Helper(self)
-                self.helpers.append(helper)  # before it runs: whoever runs can be dismissed
+                self.helpers.append(helper)  # before it runs: whoever runs can be shut_down
                 helper.start()
         except RuntimeError:  # the system gives no more threads: those that came do the work
             self.helpers.remove(helper)
         except BaseException:
-            self.dismiss()
+            self.shutdown()
             raise
 
     def run(self, kernel, work, arguments):
-        """Run the kernel on all members that come; one caller at a time."""
+        """Run the kernel on all threads that come; one caller at a time."""
         number = self.number + 1
-        closed = number * DOOR_STEP + CLOSED
-        try:  # from here on: a number that no door is ever closed for would keep the helpers awake
+        closed = number * GATE_STEP + CLOSED
+        try:  # from here on: a number that no gate is ever closed for would keep the helpers awake
             self.number = number
-            self.sync[NUMBER], self.sync[PATIENCE] = number, work // _WORK_PER_TURN
+            self.sync[NUMBER], self.sync[SPIN_LIMIT] = number, work // _WORK_PER_SPIN
             self.wake()
             kernel(*arguments, 0, 1 + len(self.helpers), self.sync)
         finally:
-            if self.sync[DOOR] < closed:  # it never opened; without a call, behind which a signal's handler might run
-                self.sync[DOOR] = closed
+            if self.sync[GATE] < closed:  # it never opened; without a call, behind which a signal's handler might run
+                self.sync[GATE] = closed
 
     def is_awake(self):
         """Whether no helper sleeps; those that do are woken if calls follow each other closely, for the next call."""
@@ -73,12 +73,12 @@ class _Team:
 
     def wake(self):
         for helper in self.helpers:
-            if helper.asleep and helper.bell.empty():
-                helper.bell.put(None)
+            if helper.asleep and helper.wake_event.empty():
+                helper.wake_event.put(None)
 
-    def dismiss(self):
+    def shutdown(self):
         """End the helpers."""
-        self.dismissed = True
+        self.shut_down = True
         self.wake()
 
 
@@ -86,16 +86,16 @@ class _Helper(threading.Thread):
     def __init__(self, team):
         super().__init__(name="rnnkit", daemon=True)
         self.team = team
-        self.bell = SimpleQueue()
+        self.wake_event = SimpleQueue()
         self.asleep = False
 
     def run(self):
         team, done = self.team, 0
-        while not team.dismissed:
-            done = team.serve(team.sync, done, AWAKE_TURNS)
+        while not team.shut_down:
+            done = team.serve(team.sync, done, AWAKE_SPINS)
             self.asleep = True  # before the look at the number: a call after that look rings
-            if team.number <= done and not team.dismissed:
-                self.bell.get()
+            if team.number <= done and not team.shut_down:
+                self.wake_event.get()
             self.asleep = False
 
 
@@ -124,7 +124,7 @@ def _enter(call):
         _callers.add(call)
         if _team is None or _team.size != size:
             if _team is not None:
-                _team.dismiss()
+                _team.shutdown()
             _team = _Team(size)
         return _team
 
@@ -148,7 +148,7 @@ def _compiled(kernel, kind, arguments):
 
 
 def run(kernel, kind, work, *arguments):
-    """Run `kernel(*arguments, member, members, sync)` on all members of the team, for `work` multiply-adds in all.
+    """Run `kernel(*arguments, rank, size, sync)` on all threads of the team, for `work` multiply-adds in all.
 
     `kind` stands for the types of the arguments: calls of a kernel with the same kind must have the same types. Numba's
     own look at them takes 0.5 us for each argument that is a named tuple.

@@ -1,26 +1,16 @@
 """The micro-kernel of every matrix product: one tile of C, held in registers, emitted as LLVM IR.
 
-A tile function is long. It is compiled once for each number of gates, apart from the kernels, which find its address in
-a table: LLVM would optimise it anew in each of them, which took a third of the time of a first call.
+`tiles` compiles them and calls them.
 """
 
-import ctypes
-import math
-from functools import cache
-
-import numpy as np
-from llvmlite import binding, ir
-from numba import types
+from llvmlite import ir
 from numba.core import cgutils
-from numba.core.compiler_lock import global_compiler_lock
-from numba.extending import intrinsic
 
-from .jit import DIGEST, kernel
-from .registers import REGISTERS, VECTOR_BYTES, data_pointer, emit_fma
+from .registers import REGISTERS, VECTOR_BYTES, emit_fma
 
 _I64 = ir.IntType(64)
 
-LINE, WIDE, NARROW = range(3)
+ROW, WIDE, NARROW = range(3)
 """Shapes of a tile: one row of many panels, several rows of few panels, several rows of one panel that C cuts off."""
 
 _CHAINS = 8  # sums that hide the latency of two FMA units
@@ -40,13 +30,13 @@ def group_size(gates):
     return (gates + groups - 1) // groups
 
 
-def _units(gates, shape):
+def units(gates, shape):
     """Neighbouring panels that a tile covers.
 
     With one row there are as few sums as vectors, and each waits for its last multiply-add: 8 panels of one gate at
     once take 0.75 of the time of 2, 2 panels of three gates 0.93 of the time of 1 (Zen 3).
     """
-    return max(1, {LINE: _CHAINS, WIDE: _VECTORS, NARROW: 1}[shape] // gates)
+    return max(1, {ROW: _CHAINS, WIDE: _VECTORS, NARROW: 1}[shape] // gates)
 
 
 def _rows(vectors):
@@ -54,19 +44,19 @@ def _rows(vectors):
     return max(1, min(_MOST_ROWS, (REGISTERS - vectors - 1) // vectors))
 
 
-def _rows_of_tile(gates, shape):
-    return 1 if shape == LINE else _rows(group_size(gates) * _units(gates, shape))
+def most_rows(gates, shape):
+    return 1 if shape == ROW else _rows(group_size(gates) * units(gates, shape))
 
 
-def _function_type(real, gates):
-    """Type of a tile function of so many gates, its arguments in the order of `_Tile.function`."""
+def function_type(real, gates):
+    """Type of a tile function of so many gates, its arguments in the order of `Tile.function`."""
     pointer, indices = real.as_pointer(), _I64.as_pointer()
     matrix, panels = [pointer, indices, _I64], [pointer, _I64]
     fixed = [_I64, _I64, *matrix, *panels, *matrix, pointer, ir.IntType(1), _I64, _I64]
     return ir.FunctionType(ir.VoidType(), fixed + [_I64] * gates)
 
 
-class _Tile:
+class Tile:
     """Emits one tile function: C[rows, :] = start + sum over k, ascending, of A[rows, k] * B[k, :].
 
     C's columns are `gates` times `units` neighbouring vectors. All rows x gates x units vectors of C live in registers
@@ -76,23 +66,23 @@ class _Tile:
     """
 
     def __init__(self, module, real, bits, gates, shape):
-        self.real, self.gates, self.units, self.masked = real, gates, _units(gates, shape), shape == NARROW
-        self.most_rows = _rows_of_tile(gates, shape)
+        self.real, self.gates, self.units, self.masked = real, gates, units(gates, shape), shape == NARROW
+        self.most_rows = most_rows(gates, shape)
         self.lanes = VECTOR_BYTES * 8 // bits
         self.vector = ir.VectorType(real, self.lanes)
         self.suffix = f"v{self.lanes}f{bits}"
         self.align = bits // 8
         self.module = module
         self.vectors = gates * self.units
-        self.name = f"rnnkit_tile_{self.suffix}_{gates}_{('line', 'wide', 'narrow')[shape]}"
+        self.name = f"rnnkit_tile_{self.suffix}_{gates}_{('row', 'wide', 'narrow')[shape]}"
 
     def function(self):
         """The tile function of this shape, emitted into the module."""
-        function = ir.Function(self.module, _function_type(self.real, self.gates), self.name)
+        function = ir.Function(self.module, function_type(self.real, self.gates), self.name)
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, fresh, width, begin, *slots) = function.args
-        self.depth, self.ldb, self.bias, self.fresh, self.slots = depth, ldb, bias, fresh, slots
+        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, overwrite, width, begin, *slots) = function.args
+        self.depth, self.ldb, self.bias, self.overwrite, self.slots = depth, ldb, bias, overwrite, slots
         a = builder.gep(a, [begin])
         most = group_size(self.gates)
         self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
@@ -144,10 +134,10 @@ class _Tile:
         """Pointers to the group's vectors of the panels, and where each stands within its panel's row of k."""
         for vector in self.group:
             gate, unit = divmod(vector, self.units)
-            number, member = divmod(gate, group_size(self.gates))
+            number, within = divmod(gate, group_size(self.gates))
             group, size = self.groups[number]
             start = builder.add(builder.mul(k, _I64(size * self.lanes)), builder.mul(self.ldb, _I64(unit)))
-            yield builder.gep(group, [builder.add(start, _I64(member * self.lanes))]), size, member
+            yield builder.gep(group, [builder.add(start, _I64(within * self.lanes))]), size, within
 
     def _load(self, builder, pointer):
         pointer = builder.bitcast(pointer, self.vector.as_pointer())
@@ -173,10 +163,10 @@ class _Tile:
         builder.call(store, [value, pointer, ir.IntType(32)(self.align), self.mask])
 
     def _start(self, builder, c_row):
-        """The tile's first values: the bias in every row where the product starts afresh, else what C holds."""
+        """The tile's first values: the bias in every row where C is overwritten, else what C holds."""
         function = builder.function
         from_bias, from_c, merge = (function.append_basic_block(name) for name in ("bias", "accumulate", "start"))
-        builder.cbranch(self.fresh, from_bias, from_c)
+        builder.cbranch(self.overwrite, from_bias, from_c)
         builder.position_at_end(from_bias)
         bias = [self._load(builder, pointer) for pointer in self._columns(builder, self.bias)]
         builder.branch(merge)
@@ -198,9 +188,9 @@ class _Tile:
         undefined = ir.Constant(self.vector, ir.Undefined)
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
         columns = []
-        for pointer, size, member in self._panel_columns(builder, k):
+        for pointer, size, within in self._panel_columns(builder, k):
             columns.append(builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align))
-            if len(a_row) == 1 and (turn * size + member) * VECTOR_BYTES % _LINE_BYTES == 0:
+            if len(a_row) == 1 and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
                 self._prefetch(builder, builder.gep(pointer, [_I64(_AHEAD // self.align)]))
         result = []
         for i, row in enumerate(a_row):
@@ -219,18 +209,18 @@ class _Tile:
         prefetch = cgutils.get_or_insert_function(self.module, kind, "llvm.prefetch.p0")
         builder.call(prefetch, [pointer, i32(0), i32(3), i32(1)])  # to read, into all levels, data
 
-    def _loop(self, builder, a_row, sums, first, last, step):
-        """Run k from `first` to `last` by `step`, `step` multiply-adds an iteration; returns the sums behind it."""
+    def _loop(self, builder, a_row, sums, start, stop, step):
+        """Run k from `start` to `stop` by `step`, `step` multiply-adds an iteration; returns the sums behind it."""
         before = builder.block
         head, body, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
         builder.branch(head)
         builder.position_at_end(head)
         k = builder.phi(_I64)
-        k.add_incoming(first, before)
+        k.add_incoming(start, before)
         running = [builder.phi(self.vector) for _ in sums]
         for phi, value in zip(running, sums, strict=True):
             phi.add_incoming(value, before)
-        builder.cbranch(builder.icmp_signed("<", k, last), body, after)
+        builder.cbranch(builder.icmp_signed("<", k, stop), body, after)
         builder.position_at_end(body)
         values = running
         for offset in range(step):
@@ -251,131 +241,3 @@ class _Tile:
         for row in c_row:
             for pointer in self._columns(builder, row):
                 self._store(builder, next(sums), pointer)
-
-
-_TABLE = f"rnnkit_tiles_{DIGEST}"
-_MOST_GATES = 4
-
-
-def _table():
-    """Addresses of the tile functions, int64 (float32 and float64, gates, shapes), all 0 at first.
-
-    Kernels hold the table's own address: it is there once, also if the modules are loaded anew, and never freed.
-    """
-    shape = 2, _MOST_GATES, 3
-    kind = ctypes.c_int64 * math.prod(shape)
-    address = binding.address_of_symbol(_TABLE)
-    if address is None:
-        table = kind()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
-        address = ctypes.addressof(table)
-        binding.add_symbol(_TABLE, address)
-    return np.ctypeslib.as_array(kind.from_address(address)).reshape(shape)
-
-
-_addresses = _table()
-
-
-def _entry(builder, kind, gates, shape):
-    """Pointer to the place of a tile function's address in the table."""
-    table_type = ir.ArrayType(_I64, _addresses.size)
-    table = builder.module.globals.get(_TABLE) or ir.GlobalVariable(builder.module, table_type, _TABLE)
-    first = np.ravel_multi_index((kind.bitwidth // 64, gates - 1, 0), _addresses.shape)
-    return builder.gep(table, [_I64(0), builder.add(shape, _I64(int(first)))])
-
-
-@intrinsic
-def _write_addresses(typingctx, like, slots):
-    def generate(context, builder, signature, arguments):
-        kind, gates = signature.args[0].dtype, len(slots)
-        for shape in (LINE, WIDE, NARROW):
-            function = _Tile(builder.module, context.get_value_type(kind), kind.bitwidth, gates, shape).function()
-            builder.store(builder.ptrtoint(function, _I64), _entry(builder, kind, gates, _I64(shape)))
-        return context.get_dummy_value()
-
-    return types.void(like, slots), generate
-
-
-@kernel
-def _provide(like, slots):
-    _write_addresses(like, slots)
-
-
-@cache
-def provide(dtype, gates):
-    """Compile the tile functions of so many gates, or load them; to be called before a kernel that multiplies runs."""
-    with global_compiler_lock:  # as in `team`
-        _provide(np.empty(0, dtype), (0,) * gates)
-
-
-@intrinsic
-def tile(
-    typingctx, shape, rows, depth, a, a_start, lda, a_rows, b, b_start, ldb, c, c_start, ldc, c_rows, row, slots, bias,
-    bias_start, fresh, width, begin
-):
-    """C[rows, slots] = (bias if fresh else C[rows, slots]) + A[rows, begin:begin+depth] . panels[begin:begin+depth].
-
-    For one tile of registers. `row` is its first position in the row lists of A and C; `slots` (one column number per
-    gate) says where the gates' vectors stand in a row of C and in the bias; in the shape NARROW only the first `width`
-    lanes of a vector exist in C.
-    """
-    gates = len(slots)
-
-    def generate(context, builder, signature, arguments):
-        (
-            shape, rows, depth, a, a_start, lda, a_rows, b, b_start, ldb, c, c_start, ldc, c_rows, row, slots, bias,
-            bias_start, fresh, width, begin
-        ) = arguments
-        types_of = signature.args[1:]
-        kind = types_of[2].dtype
-        real = context.get_value_type(kind)
-        pointers = [
-            data_pointer(context, builder, types_of[2], a, a_start),
-            data_pointer(context, builder, types_of[5], a_rows, row),
-            lda,
-            data_pointer(context, builder, types_of[6], b, b_start),
-            ldb,
-            data_pointer(context, builder, types_of[9], c, c_start),
-            data_pointer(context, builder, types_of[12], c_rows, row),
-            ldc,
-            data_pointer(context, builder, types_of[15], bias, bias_start),
-            builder.trunc(fresh, ir.IntType(1)),
-            width,
-            begin,
-        ]
-        place = cgutils.unpack_tuple(builder, slots, gates)
-        address = builder.load(_entry(builder, kind, gates, shape))
-        function = builder.inttoptr(address, _function_type(real, gates).as_pointer())
-        builder.call(function, [rows, depth, *pointers, *place])
-        return context.get_dummy_value()
-
-    i64 = types.int64
-    signature = types.void(
-        i64, i64, i64, a, i64, i64, a_rows, b, i64, i64, c, i64, i64, c_rows, i64, slots, bias, i64, types.boolean,
-        i64, i64
-    )
-    return signature, generate
-
-
-def _by_shape(builder, shape, values):
-    line, wide, narrow = map(_I64, values)
-    rest = builder.select(builder.icmp_signed("==", shape, _I64(WIDE)), wide, narrow)
-    return builder.select(builder.icmp_signed("==", shape, _I64(LINE)), line, rest)
-
-
-@intrinsic
-def units_of_tile(typingctx, slots, shape):
-    """Neighbouring panels that a tile of len(slots) gates covers."""
-    values = [_units(len(slots), number) for number in (LINE, WIDE, NARROW)]
-    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
-        builder, arguments[1], values
-    )
-
-
-@intrinsic
-def rows_of_tile(typingctx, slots, shape):
-    """Largest number of rows of a tile of len(slots) gates."""
-    values = [_rows_of_tile(len(slots), number) for number in (LINE, WIDE, NARROW)]
-    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
-        builder, arguments[1], values
-    )

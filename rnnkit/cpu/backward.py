@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, layers_of, stacked
-from rnnkit.cpu.planner import sharing_of
-from rnnkit.cpu.run import Grid, Run, calls, drop, input_grid, kept_runs
+from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
+from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.run import Grid, Run, drop, input_grid, kept_runs
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
-from rnnkit.kernels.machine import gemm, team
-from rnnkit.kernels.machine.matrix import Matrix
-from rnnkit.kernels.machine.tile import provide
+from rnnkit.kernels.loop_gradient import Gradients, LayerPassBack, WeightBuffers
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.steps import Part, Steps, row_numbers
 from rnnkit.workspace import Memory, Workspace
 
@@ -36,12 +36,12 @@ def _backward(
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
     dcx = _start((desc.num_pseudo_layers, batch, desc.hidden_size), w.dtype, dcy) if desc.has_cell else None
     weights = flat(w)
-    provide(w.dtype, 1)
+    ensure_compiled(w.dtype, 1)
     dx = (np.zeros if steps.padded else np.empty)((steps.seq_len, batch, desc.input_size), w.dtype)
     upper = Grid(np.empty(0, w.dtype) if dy is None else flat(dy), 0, desc.num_directions * desc.output_size)
     gradient = _Gradient(desc, workspace, memory, dx, dhx, dcx)
     for group in reversed(groups_of(desc, desc.dropout > 0)):
-        upper = gradient.run(group, weights, dw, upper)
+        upper = gradient.through(group, WeightBuffers(weights, dw), upper)
         layer = group[0].layer
         if layer and desc.dropout > 0:
             drop(upper, upper, input_grid(workspace.arrays[f"kept_l{layer}"]), steps, desc)
@@ -61,33 +61,31 @@ class _Gradient:
     ) -> None:
         self.desc, self.workspace, self.steps, self.memory = desc, workspace, workspace.steps, memory
         self.dx, self.dhx, self.dcx = dx, dhx, dcx
+        self.planner = Planner(workspace.steps, dx.itemsize)
 
-    def run(self, group: tuple[Layer, ...], w: np.ndarray, dw: np.ndarray, dy: Grid) -> Grid:
+    def through(self, group: tuple[Layer, ...], weights: WeightBuffers, dy: Grid) -> Grid:
         """From dy, and the final states' gradients in dhx and dcx, to the initial states', dw, and dx, the result."""
-        steps, itemsize, layer = self.steps, w.itemsize, group[0]
-        sharing, is_stack = sharing_of(group, steps, itemsize), stacked(group)
-        chunk = max(1, gemm.depth_block(itemsize) // max(steps.batch_size, 1))
-        runs, spans, flows = kept_runs(self.desc, self.workspace, group), calls(group, steps, chunk), []
-        for number, run in enumerate(reversed(runs) if is_stack else runs):
-            held = min(chunk, steps.seq_len) * steps.batch_size
-            # Strands that are not apart work in one room, after another; but packed weights are there for all calls.
-            flows.append(self._flow(run, number if sharing.apart or len(spans) > 1 else 0, dy, held))
-            if is_stack:
-                dy = flows[-1].dx
-        zeros, columns = np.zeros(max(layer.sizes), w.dtype), row_numbers(layer.gradient_columns)
-        for first, last in spans:  # counted from the end
-            strands, work = [], 0
-            for flow in flows:
-                part = flow.run.part(steps, steps.seq_len - last, steps.seq_len - first)
-                strands.append(flow.strand(part, steps))
-                work += 2 * flow.run.layer.work * part.count
-            team.run(
-                loop_gradient.backward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), is_stack,
-                *sharing, chunk, steps.batch_size, first == 0, w, dw, zeros, columns
-            )
-        if len(flows) == 2 and not is_stack:
-            _add(flows[0].dx, flows[1].dx, steps, layer)
-        return flows[-1 if is_stack else 0].dx
+        steps, layer, backs = self.steps, group[0], []
+        schedule = self.planner.backward(group)
+        calls, runs = self.planner.calls(group, schedule), kept_runs(self.desc, self.workspace.x, self.workspace, group)
+        for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
+            # Passes that do not run at once share a buffer; but packed weights are there for all calls.
+            own = number if schedule.split or len(calls) > 1 else 0
+            backs.append(self._back(run, own, dy, schedule.buffered_steps * steps.batch_size))
+            if is_stack(group):
+                dy = backs[-1].dx
+        zeros, numbers = np.zeros(max(layer.sizes), self.dx.dtype), row_numbers(layer.gradient_columns)
+        for start, stop in calls:  # counted from the end
+            passes, work = [], 0
+            for back in backs:
+                part = back.run.part(steps, steps.seq_len - stop, steps.seq_len - start)
+                passes.append(back.layer_pass(part, steps))
+                work += 2 * back.run.layer.work * part.count
+            arguments = layer.cell, filled(passes, layer), schedule, start == 0, weights, zeros, numbers
+            team.run(loop_gradient.backward, layer.kind, work, *arguments)
+        if len(backs) == 2 and not is_stack(group):
+            _add(backs[0].dx, backs[1].dx, steps, layer)
+        return backs[-1 if is_stack(group) else 0].dx
 
     def _input_gradient(self, layer: Layer) -> Grid:
         """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""
@@ -99,29 +97,30 @@ class _Gradient:
             dx = self.memory.take(f"dinput_{layer.layer % 3}", shape, self.dx.dtype) if layer.layer else self.dx
         return Grid(dx.reshape(-1), 0, width)
 
-    def _flow(self, run: Run, room: int, dy: Grid, held: int) -> _Flow:
-        """What flows back through a pseudo-layer."""
+    def _back(self, run: Run, number: int, dy: Grid, rows: int) -> RunBack:
+        """A pseudo-layer with what flows back through it; `rows` are those of the gates of a chunk."""
         layer, desc, batch = run.layer, self.desc, self.steps.batch_size
         sizes, width, index = layer.sizes, layer.gradient_columns, layer.index
 
         def take(name: str, size: int) -> np.ndarray:
-            return self.memory.take(f"{name}_{room}", (size,), self.dx.dtype)
+            return self.memory.take(f"{name}_{number}", (size,), self.dx.dtype)
 
-        carry = Grid(self.dhx.reshape(-1), index * batch * desc.output_size, desc.output_size)
+        dhidden = Grid(self.dhx.reshape(-1), index * batch * desc.output_size, desc.output_size)
         dcells = Grid(dy.data, 0, 0)
         if desc.has_cell:
             dcells = Grid(self.dcx.reshape(-1), index * batch * desc.hidden_size, desc.hidden_size)
-        places = _places(desc, index, team.wanted_size())
-        return _Flow(
-            run, dy._replace(start=run.units.start), self._input_gradient(layer),
-            Grid(take("dgates", held * width), 0, width), Grid(take("doutput", batch * sizes.hidden), 0, sizes.hidden),
-            carry, dcells, take("work", places[-1]), places
+        offsets = _offsets(desc, index, self.planner.threads)
+        dgates = Grid(take("dgates", rows * width), 0, width)
+        doutput = Grid(take("doutput", batch * sizes.hidden), 0, sizes.hidden)
+        return RunBack(
+            run, dy._replace(start=run.units.start), self._input_gradient(layer), dgates, doutput, dhidden, dcells,
+            take("buffer", offsets[-1]), offsets
         )
 
 
-class _Flow(NamedTuple):
-    """What flows back through a pseudo-layer: the gradients of its output, input and gates (of a chunk of steps), of a
-    step's output units, hidden states and cells; and room to work in."""
+class RunBack(NamedTuple):
+    """A pseudo-layer with what flows back through it: the gradients of its output, input and gates (of a chunk of
+    steps), of a step's output units, hidden states and cells; and a buffer to work in."""
 
     run: Run
     dy: Grid
@@ -130,30 +129,18 @@ class _Flow(NamedTuple):
     output: Grid
     hidden: Grid
     cells: Grid
-    room: np.ndarray
-    places: np.ndarray
+    buffer: np.ndarray
+    offsets: np.ndarray
 
-    def strand(self, part: Part, steps: Steps) -> loop_gradient.StrandBack:
+    def layer_pass(self, part: Part, steps: Steps) -> LayerPassBack:
         """A part of the steps, for a kernel."""
-        run, layer = self.run, self.run.layer
-        gates, states = run.gate_rows(part, steps, steps.batch_size), run.states(part)
-        behind = Grid(self.gates.data, -part.first * steps.batch_size * self.gates.stride, self.gates.stride)
-        gradients = loop_gradient.Gradients(
+        behind = Grid(self.gates.data, -part.start * steps.batch_size * self.gates.stride, self.gates.stride)
+        gradients = Gradients(
             self.dy.at(part.rows), self.dx.at(part.rows), behind.at(part.rows), self.output.at(part.batch),
             self.hidden.at(part.batch), self.cells.at(part.batch)
         )
-        # What the products of the forward pass multiplied.
-        declaration, last = layer.cell.declaration, gates.stride - layer.sizes.hidden
-        second = declaration.columns.index(declaration.multiplied) * layer.sizes.hidden if declaration.multiplied else 0
-        sources = run.source.at(part.rows), states.hidden, _moved(gates, second), _moved(gates, last)
-        return loop_gradient.StrandBack(
-            layer.direction == 1, layer.sizes, part.starts, layer.products, sources, gates, states, gradients,
-            self.room, self.places
-        )
-
-
-def _moved(matrix: Matrix, columns: int) -> Matrix:
-    return matrix._replace(start=matrix.start + columns)
+        forward = self.run.layer_pass(part, steps)
+        return LayerPassBack(forward, self.run.layer.products, gradients, self.buffer, self.offsets)
 
 
 def _add(target: Grid, addend: Grid, steps: Steps, layer: Layer) -> None:
@@ -164,6 +151,6 @@ def _add(target: Grid, addend: Grid, steps: Steps, layer: Layer) -> None:
 
 
 @lru_cache(4 * DESCRIPTORS)
-def _places(desc: RNNDescriptor, index: int, threads: int) -> np.ndarray:
+def _offsets(desc: RNNDescriptor, index: int, threads: int) -> np.ndarray:
     layer = layers_of(desc)[index]
-    return weight_gradient.places_of(layer.products, layer.gradient_columns, threads, desc.np_dtype.itemsize)
+    return weight_gradient.offsets_of(layer.products, layer.gradient_columns, threads, desc.np_dtype.itemsize)

@@ -13,8 +13,8 @@ import numpy.random  # NumPy would import it on first use: in the middle of a ca
 from rnnkit.cpu.backward import backward
 from rnnkit.cpu.infer import Inference
 from rnnkit.cpu.layer import groups_of, pack
-from rnnkit.cpu.planner import sharing_of
-from rnnkit.cpu.run import clear_padding, drop, input_grid, kept_runs, outer, outputs_of, run_group
+from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.run import boundary_states, clear_padding, drop, input_grid, kept_runs, outputs_of, run_group
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.workspace import Memory, Workspace, workspace_layout
 
@@ -23,20 +23,22 @@ __all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 prepare = Inference  # which packs, and so copies, the weights
 
 
-def forward(desc: RNNDescriptor, w: np.ndarray, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
-    """Run the network on workspace.x and fill the workspace; returns y, a view of it, hy and cy."""
-    steps = workspace.steps
+def forward(
+    desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
+) -> tuple[Any, Any, Any]:
+    """Run the network on x and fill the workspace; returns y, a view of it, hy and cy."""
+    steps, planner = workspace.steps, Planner(workspace.steps, w.itemsize)
     workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-    packed, states = pack(desc, w, workspace.memory), outer(desc, hx, cx, steps.batch_size)
+    packed, states = pack(desc, w, workspace.memory), boundary_states(desc, hx, cx, steps.batch_size)
     for group in groups_of(desc, desc.dropout > 0):
         if group[0].layer and desc.dropout > 0:
             _drop_outputs(desc, workspace, group[0].layer)
-        runs = kept_runs(desc, workspace, group)
-        run_group(runs, packed, steps, sharing_of(group, steps, w.itemsize), states)
+        runs = kept_runs(desc, x, workspace, group)
+        run_group(runs, packed, planner, planner.forward(group, keeps_gates=True), states)
     for name, array in workspace.arrays.items() if steps.padded else ():
         if name.startswith(("hidden", "cell")):
             clear_padding(array, steps, 1)
-    y = runs[-1].hidden[1 : steps.seq_len + 1]
+    y = workspace.arrays[f"hidden_l{desc.num_layers - 1}"][1 : steps.seq_len + 1]
     y.flags.writeable = False  # backward reads it
     return y, states.hy, states.cy
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import loop
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.tile import provide
-from rnnkit.kernels.products import Product, pack_layer, places_of
+from rnnkit.kernels.machine.tiles import ensure_compiled
+from rnnkit.kernels.products import Product, Sizes, offsets_of, pack_layer
 from rnnkit.steps import row_numbers
 from rnnkit.weights import weight_layout
 from rnnkit.workspace import Memory, gate_slots
@@ -30,11 +29,11 @@ class Layer(NamedTuple):
     layer: int
     direction: int
     cell: Any
-    sizes: loop.Sizes
+    sizes: Sizes
     slots: int  # columns of hidden_size numbers in a row of the gate buffer
-    products: tuple[Product, ...]  # in the order of `products.Panels`
-    places: np.ndarray  # of its panels in the packed weights
-    kind: tuple[type, str, int]  # cell, dtype, strands of a call: what decides about the types of a kernel's arguments
+    products: tuple[Product, ...]  # in the order of `products.Weights`
+    offsets: np.ndarray  # of its panels in the packed weights
+    kind: tuple[type, str, int]  # cell, dtype, passes of a call: what decides about the types of a kernel's arguments
 
     @property
     def columns(self) -> int:
@@ -68,11 +67,11 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
     for index in range(desc.num_pseudo_layers):
         layer, direction = divmod(index, desc.num_directions)
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
-        sizes = loop.Sizes(desc.hidden_size, desc.output_size, inputs)
+        sizes = Sizes(desc.hidden_size, desc.output_size, inputs)
         products = tuple(_products(cell, sizes, slots, starts, f"_l{layer}" + "_reverse" * direction))
-        places = places_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
-        result.append(Layer(index, layer, direction, cell, sizes, slots, products, places, kind))
-        end = places[-1]
+        offsets = offsets_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
+        result.append(Layer(index, layer, direction, cell, sizes, slots, products, offsets, kind))
+        end = offsets[-1]
     return tuple(result)
 
 
@@ -85,18 +84,18 @@ def groups_of(desc: RNNDescriptor, dropping: bool = False) -> tuple[tuple[Layer,
     return tuple(layers[first : first + size] for first in range(0, len(layers), size))
 
 
-def stacked(group: Sequence[Layer]) -> bool:
+def is_stack(group: Sequence[Layer]) -> bool:
     """Whether the second of a group's layers is above the first, not the other direction."""
     return len(group) == 2 and group[0].direction == group[1].direction
 
 
-def filled(strands: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
-    """As many strands as the kernels of this kind take; those that are too many do not run."""
-    return (*strands, *strands)[: layer.kind[2]]
+def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
+    """As many passes as the kernels of this kind take; those that are too many do not run."""
+    return (*passes, *passes)[: layer.kind[2]]
 
 
-def _products(cell: Any, sizes: loop.Sizes, slots: int, starts: dict[str, int], suffix: str):
-    """The products of a layer, in the order of `products.Panels`; those that it does not have are of no gates."""
+def _products(cell: Any, sizes: Sizes, slots: int, starts: dict[str, int], suffix: str):
+    """The products of a layer, in the order of `products.Weights`; those that it does not have are of no gates."""
     declaration = cell.declaration
 
     def product(name: str, columns: range, depth: int) -> Product:
@@ -140,14 +139,14 @@ class _Writeable:
 
 
 def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
-    """Pack the weights and sum the biases of every pseudo-layer, where their `places` say."""
+    """Pack the weights and sum the biases of every pseudo-layer, where their `offsets` say."""
     w = flat(w)
     layers = layers_of(desc)
-    packed = memory.take("packed", (int(layers[-1].places[-1]),), w.dtype)
+    packed = memory.take("packed", (int(layers[-1].offsets[-1]),), w.dtype)
     for layer in layers:
         for product in layer.products:
             if product.gates:
-                provide(w.dtype, product.gates)
-        work = _MOVE * int(layer.places[-1] - layer.places[0])
-        team.run(pack_layer, layer.kind, work, layer.products, w, packed, layer.places)
+                ensure_compiled(w.dtype, product.gates)
+        work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
+        team.run(pack_layer, layer.kind, work, layer.products, w, packed, layer.offsets)
     return packed

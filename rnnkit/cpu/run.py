@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.cpu.layer import Layer, filled, flat, stacked
-from rnnkit.cpu.planner import Sharing, chunk_of, steps_of_call
+from rnnkit.cpu.layer import Layer, filled, flat
+from rnnkit.cpu.planner import Planner
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels import dropout, loop
+from rnnkit.kernels import dropout
+from rnnkit.kernels.loop import LayerPass, Schedule, States, forward
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.steps import Index, Part, Rows, Steps
@@ -30,8 +31,8 @@ class Grid(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A pseudo-layer with what it reads and what it writes: hidden states (T + D, N, D*P), gates (steps that are held,
-    N, columns) and cells (T + D, N, H), or (2, N, H) where they are not kept (`passing`)."""
+    """A pseudo-layer with what it reads and what it writes: hidden states (T + D, N, D*P), gates (steps that are
+    buffered, N, columns) and cells (T + D, N, H), or (2, N, H) where they are not kept (`passing`)."""
 
     layer: Layer
     source: Grid
@@ -46,11 +47,11 @@ class Run(NamedTuple):
         size = self.layer.sizes.output
         return slice(self.layer.direction * size, (self.layer.direction + 1) * size)
 
-    def part(self, steps: Steps, first: int, last: int) -> Part:
-        """The steps that come first..last on its way through the sequence."""
+    def part(self, steps: Steps, start: int, stop: int) -> Part:
+        """The steps that come start:stop on its way through the sequence."""
         if self.layer.direction == 1:
-            first, last = steps.seq_len - last, steps.seq_len - first
-        return steps.part(first, last)
+            start, stop = steps.seq_len - stop, steps.seq_len - start
+        return steps.part(start, stop)
 
     def ends(self, steps: Steps) -> tuple[Index, Index, Index, Index]:
         """Where the initial and the final hidden state, the initial and the final cell stand."""
@@ -59,13 +60,15 @@ class Run(NamedTuple):
         cells = (steps.passing_ends if direction == 0 else steps.passing_ends[::-1]) if self.passing else hidden
         return *hidden, *cells
 
-    def gate_rows(self, part: Part, steps: Steps, batch_size: int) -> Matrix:
-        """The gates of a part: of all steps in a row, or from the first of the part on."""
-        width = self.layer.columns
-        start = 0 if len(self.gates) == steps.seq_len else -part.first * batch_size * width
-        return Grid(self.gates.ravel(), start, width).at(part.rows)
+    def layer_pass(self, part: Part, steps: Steps) -> LayerPass:
+        """A part of the steps, for a kernel. Of the gates there are those of all steps, or from the part's first on."""
+        layer, width = self.layer, self.layer.columns
+        start = 0 if len(self.gates) == steps.seq_len else -part.start * steps.batch_size * width
+        gates = Grid(self.gates.ravel(), start, width).at(part.rows)
+        x, states = self.source.at(part.rows), self._states(part)
+        return LayerPass(layer.direction == 1, layer.sizes, part.starts, x, layer.offsets, gates, states)
 
-    def states(self, part: Part) -> loop.States:
+    def _states(self, part: Part) -> States:
         """The states before and after each step of a part."""
         direction, stride = self.layer.direction, self.hidden.shape[2]
         hidden = Grid(self.hidden.ravel(), self.units.start, stride)
@@ -73,33 +76,33 @@ class Run(NamedTuple):
         before, after = part.passing if direction == 0 else part.passing[::-1]
         if not self.passing:
             before, after = part.previous[direction], part.states
-        return loop.States(
+        return States(
             hidden.at(part.previous[direction]), hidden.at(part.states), cells.at(before), cells.at(after)
         )
 
 
-def kept_runs(desc: RNNDescriptor, workspace: Workspace, group: tuple[Layer, ...]) -> list[Run]:
+def kept_runs(desc: RNNDescriptor, x: Any, workspace: Workspace, group: tuple[Layer, ...]) -> list[Run]:
     """A group of pseudo-layers in training: the places in the workspace, which backward reads again."""
     arrays, runs = workspace.arrays, []
     for layer in group:
         if layer.direction == 0:  # both directions read one source: an input that is to be copied is copied once
-            source = _kept_source(desc, workspace, layer.layer)
+            source = _kept_source(desc, x, workspace, layer.layer)
         cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
         hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
         runs.append(Run(layer, source, hidden, gates, cells, passing=False))
     return runs
 
 
-def _kept_source(desc: RNNDescriptor, workspace: Workspace, layer: int) -> Grid:
+def _kept_source(desc: RNNDescriptor, x: Any, workspace: Workspace, layer: int) -> Grid:
     """What W of a layer multiplies: the input, or the outputs of the layer below as dropout left them."""
     if layer == 0:
-        return input_grid(workspace.x)
+        return input_grid(x)
     if desc.dropout > 0:
         return input_grid(workspace.arrays[f"input_l{layer}"])
     return outputs_of(workspace.arrays[f"hidden_l{layer - 1}"])
 
 
-class Outer(NamedTuple):
+class BoundaryStates(NamedTuple):
     """States of all pseudo-layers: hx and cx, None for zeros, and where hy and cy go; cy is None without cells."""
 
     hx: Any
@@ -108,50 +111,33 @@ class Outer(NamedTuple):
     cy: Any
 
 
-def outer(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> Outer:
+def boundary_states(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> BoundaryStates:
     count, dtype = desc.num_pseudo_layers, desc.np_dtype
     hy = np.empty((count, batch_size, desc.output_size), dtype)
     cy = np.empty((count, batch_size, desc.hidden_size), dtype) if desc.has_cell else None
-    return Outer(hx, cx, hy, cy)
+    return BoundaryStates(hx, cx, hy, cy)
 
 
-def run_group(runs: Sequence[Run], packed: np.ndarray, steps: Steps, sharing: Sharing, states: Outer) -> None:
+def run_group(
+    runs: Sequence[Run], packed: np.ndarray, planner: Planner, schedule: Schedule, states: BoundaryStates
+) -> None:
     """Run a group of pseudo-layers over all steps, from their initial to their final states."""
+    steps, group, layer = planner.steps, [run.layer for run in runs], runs[0].layer
     ends = [run.ends(steps) for run in runs]
     for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
         run.hidden[(*initial, run.units)] = 0 if states.hx is None else states.hx[run.layer.index]
         if states.cy is not None:
             run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
-    group, batch_size = [run.layer for run in runs], steps.batch_size
-    layer, zeros = group[0], np.zeros(group[0].sizes.hidden, packed.dtype)
-    chunk = chunk_of(group, batch_size)
-    for first, last in calls(group, steps, chunk):
-        strands, work = [], 0
-        for run in runs:
-            part = run.part(steps, first, last)
-            gates, own = run.gate_rows(part, steps, batch_size), run.states(part)
-            x, places = run.source.at(part.rows), run.layer.places
-            strands.append(loop.Strand(run.layer.direction == 1, run.layer.sizes, part.starts, x, places, gates, own))
-            work += run.layer.work * part.count
-        team.run(
-            loop.forward, layer.kind, work, layer.cell, filled(strands, layer), len(strands), stacked(group), *sharing,
-            chunk, packed, zeros, len(runs[0].gates), batch_size
-        )
+    zeros = np.zeros(layer.sizes.hidden, packed.dtype)
+    for start, stop in planner.calls(group, schedule):
+        parts = [run.part(steps, start, stop) for run in runs]
+        work = sum(run.layer.work * part.count for run, part in zip(runs, parts, strict=True))
+        passes = filled([run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)], layer)
+        team.run(forward, layer.kind, work, layer.cell, passes, schedule, packed, zeros)
     for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):
         states.hy[run.layer.index] = run.hidden[(*final, run.units)]
         if states.cy is not None:
             states.cy[run.layer.index] = run.cells[final_cells]
-
-
-def calls(group: Sequence[Layer], steps: Steps, chunk: int) -> Sequence[tuple[int, int]]:
-    """[first, last) of the steps, in the order in which they are worked on, of each call of a kernel.
-
-    Between two calls Python runs what is to be run on a signal: an interrupt need not wait for the last step.
-    """
-    total, count = steps.seq_len, steps_of_call(group, steps.batch_size, chunk)
-    if total <= count:
-        return ((0, total),)
-    return [(first, min(first + count, total)) for first in range(0, total, count)]
 
 
 def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:

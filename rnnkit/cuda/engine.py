@@ -37,7 +37,7 @@ def check(function: str, desc: RNNDescriptor) -> None:
 class Memory(host.Memory):
     """Named arrays on a GPU."""
 
-    def _room(self, nbytes: int) -> Any:
+    def _new_buffer(self, nbytes: int) -> Any:
         return cupy.empty(nbytes, np.uint8)  # CuPy's pool aligns to 512 bytes
 
 
@@ -145,9 +145,9 @@ def _final_states(desc: RNNDescriptor, batch_size: int, batch: _Batch | None, hx
     return start(desc.output_size, hx), start(desc.hidden_size, cx) if desc.has_cell else None
 
 
-def forward(desc: RNNDescriptor, w: Any, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
-    """Run the network on workspace.x and fill the workspace; returns y, its array, hy and cy."""
-    x, memory, steps = workspace.x, workspace.memory, workspace.steps
+def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
+    """Run the network on x and fill the workspace; returns y, its array, hy and cy."""
+    memory, steps = workspace.memory, workspace.steps
     with x.device:
         # Of all states the last layer's alone, which are y, are to be had: cuDNN's reserve space has the others.
         width, name = desc.num_directions * desc.output_size, f"hidden_l{desc.num_layers - 1}"

@@ -162,55 +162,55 @@ _MEMORY = (
         (TANH,),
     ),
 )
-_ABREAST = (
+_PIPELINED = (
     Mutant(
         "the upper of two layers does not wait for the last step",
         "kernels/loop.py",
-        "follow(whole_sync, last)",
-        "follow(whole_sync, last - 1)",
+        "wait_for_progress(whole_team, to_do)",
+        "wait_for_progress(whole_team, to_do - 1)",
         WAIT_FORWARD,
     ),
     Mutant(
         "the lower of two layers says that it is further than it is",
         "kernels/loop.py",
-        "report(whole_sync, last)",
-        "report(whole_sync, last + 1)",
+        "post_progress(whole_team, to_do)",
+        "post_progress(whole_team, to_do + 1)",
         WAIT_FORWARD,
     ),
     Mutant(
         "one thread says that its layer is done before the others are",
         "kernels/loop.py",
-        "        if by_rows:\n            meet(sync, members)\n        if leads",
-        "        if leads",
+        "        if shares_rows(schedule.bounds, team):\n            barrier(team)\n        if role == LEADS",
+        "        if role == LEADS",
         (f"{REPORTS}[forward-1]",),
     ),
     Mutant(
         "backward, the lower of two layers does not wait for the last step",
         "kernels/loop_gradient.py",
-        "follow(whole_sync, done + now)",
-        "follow(whole_sync, done + now - 1)",
+        "wait_for_progress(whole_team, done + now)",
+        "wait_for_progress(whole_team, done + now - 1)",
         WAIT_BACKWARD,
     ),
     Mutant(
         "backward, the upper of two layers says that it is further than it is",
         "kernels/loop_gradient.py",
-        "report(whole_sync, done + now)",
-        "report(whole_sync, done + now + 1)",
+        "post_progress(whole_team, done + now)",
+        "post_progress(whole_team, done + now + 1)",
         WAIT_BACKWARD,
     ),
     Mutant(
         "backward, one thread says that its layer is done before the others are",
         "kernels/loop_gradient.py",
-        "            if leads:\n                meet(sync, members)\n",
-        "            if leads:\n",
+        "            if role == LEADS:\n                barrier(team)\n",
+        "            if role == LEADS:\n",
         (f"{REPORTS}[backward-2]",),
     ),
     Mutant(
-        "two layers never run abreast",
+        "two layers are never pipelined",
         "rnnkit/cpu/planner.py",
-        "0, True, span)",
-        "0, False, span)",
-        (f"{BITS}layers_abreast_change_no_bit[tanh-5-None-2-2]",),
+        "0, count, True, True, lag, *own)",
+        "0, count, False, True, lag, *own)",
+        (f"{BITS}pipelined_layers_change_no_bit[tanh-5-None-2-2]",),
     ),
 )
 _THREADS = (
@@ -224,35 +224,35 @@ _THREADS = (
     Mutant(
         "two directions never have threads of their own",
         "kernels/machine/partition.py",
-        "if not apart or members % tasks > 0:",
+        "if not split or team.size % tasks > 0:",
         "if True:",
         (f"{BITS}the_number_of_threads_changes_no_bit[tanh-9-None-2]",),
     ),
     Mutant(
         "rows of the batch are never shared",
         "kernels/loop.py",
-        "return members > 1 and bounds.size == members + 1",
+        "return team.size > 1 and bounds.size == team.size + 1",
         "return False",
         (f"{BITS}the_number_of_threads_changes_no_bit[tanh-12-None-3]",),
     ),
     Mutant(
-        "no pieces are ever dealt out",
+        "no blocks are ever dealt out",
         "rnnkit/cpu/planner.py",
-        "Sharing(row_numbers(0), piece_of(itemsize), False, 1)",
-        "Sharing(row_numbers(0), 0, False, 1)",
-        (f"{BITS}whoever_does_a_piece_changes_no_bit[tanh-None-2]",),
+        "Schedule(row_numbers(0), grain_of(self.itemsize), count,",
+        "Schedule(row_numbers(0), 0, count,",
+        (f"{BITS}whoever_does_a_block_changes_no_bit[tanh-None-2]",),
     ),
     Mutant(
-        "a piece is two members'",
+        "a block is two threads'",
         "kernels/machine/partition.py",
         "return taken == number and exchange(sync, place, before, none + number + 1)",
         "return taken <= number",
-        (f"{TEAM}every_piece_is_one_members",),
+        (f"{TEAM}every_item_is_one_ranks",),
     ),
     Mutant(
         "threads that share the units of a step do not meet behind it",
         "kernels/loop.py",
-        "            meet(sync, crew)\n",
+        "            barrier(team_of_steps)\n",
         "",
         (f"{BITS}the_number_of_threads_changes_no_bit[tanh-5-lengths2-3]",),
     ),
@@ -268,7 +268,7 @@ _MATHEMATICS = (
     Mutant(
         "the reverse direction runs forward",
         "kernels/loop.py",
-        "t = low + high - 1 - index if reverse else index",
+        "t = steps.start + steps.stop - 1 - index if layer.reverse else index",
         "t = index",
         (TANH,),
     ),
@@ -282,8 +282,8 @@ _MATHEMATICS = (
     Mutant(
         "a deep product begins anew in each block",
         "kernels/machine/gemm.py",
-        "start = fresh and begin == 0",
-        "start = fresh",
+        "begins = overwrite and k.start == 0",
+        "begins = overwrite",
         (f"{KERNELS}a_product_of_any_depth[1030-float32]",),
     ),
     Mutant(
@@ -353,4 +353,4 @@ _VECTORS = (
     ),
 )
 
-MUTANTS = (*_LENGTHS, *_DROPOUT, *_MEMORY, *_ABREAST, *_THREADS, *_MATHEMATICS, *_VECTORS)
+MUTANTS = (*_LENGTHS, *_DROPOUT, *_MEMORY, *_PIPELINED, *_THREADS, *_MATHEMATICS, *_VECTORS)

@@ -44,13 +44,13 @@ MUTANTS = (
         "    team = _enter(call)\n    try:\n", TAKEN
     ),
     Mutant(
-        "a long call is one call of a kernel", "rnnkit/cpu/run.py", "    if total <= count:\n", "    if True:\n",
-        (f"{EXCLUSIVE}::test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call",)
+        "a long call is one call of a kernel", "rnnkit/cpu/planner.py", "        if total <= count:\n",
+        "        if True:\n", (f"{EXCLUSIVE}::test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call",)
     ),
     Mutant(
-        "the rows of a part are not moved", NUMBERS, "moved, odd, count = first * size,", "moved, odd, count = 0,", ROWS
+        "the rows of a part are not moved", NUMBERS, "moved, odd, count = start * size,", "moved, odd, count = 0,", ROWS
     ),
-    Mutant("odd parts begin as even ones", NUMBERS, "first % 2 * size, rows.size", "0, rows.size", ROWS),
+    Mutant("odd parts begin as even ones", NUMBERS, "start % 2 * size, rows.size", "0, rows.size", ROWS),
     Mutant(
         "row numbers of all sizes are kept", NUMBERS, "    if count <= LISTED_ROWS:\n", "    if True:\n",
         (f"{STEPS}::test_row_numbers_do_not_outlive_the_results",)
@@ -61,10 +61,10 @@ MUTANTS = (
     ),
     Mutant(
         "layers one after another share packed weights", "rnnkit/cpu/backward.py",
-        "number if sharing.apart or len(spans) > 1 else 0", "number if sharing.apart else 0", CALLS
+        "number if schedule.split or len(calls) > 1 else 0", "number if schedule.split else 0", CALLS
     ),
     Mutant(
-        "weights are packed in no call but all", "rnnkit/cpu/backward.py", "first == 0, w, dw", "first > 0, w, dw",
+        "weights are packed in no call but all", "rnnkit/cpu/backward.py", "start == 0, weights", "start > 0, weights",
         ("tests/test_golden.py",)
     ),
     Mutant(

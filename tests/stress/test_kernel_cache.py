@@ -15,7 +15,7 @@ KERNELS = """
 import hashlib
 import numpy as np
 from test_kernels import _all_sigmoid, _all_tanh
-from rnnkit.kernels.machine import barrier
+from rnnkit.kernels.machine import sync
 x = np.linspace(-9, 9, 1000, dtype=np.float32)
 digest, hits = hashlib.sha256(), 0
 for kernel in (_all_tanh, _all_sigmoid):
@@ -23,8 +23,8 @@ for kernel in (_all_tanh, _all_sigmoid):
     kernel(x, y)
     digest.update(y)
     hits += sum(kernel.stats.cache_hits.values())
-assert barrier.serve(np.zeros(barrier.sync_size(1), np.int64), 3, 0) == 3
-hits += sum(barrier.serve.stats.cache_hits.values())
+assert sync.serve(np.zeros(sync.sync_size(1), np.int64), 3, 0) == 3
+hits += sum(sync.serve.stats.cache_hits.values())
 print(digest.hexdigest(), hits)
 """
 NETWORK = """
@@ -131,7 +131,7 @@ def test_a_network_on_a_damaged_cache(trial, tmp_path):
     for _ in trial.rounds():
         folder = copy(warm, tmp_path / "cache")
         # What Python calls is loaded from one entry each; only with that damaged too are the others read.
-        inside = [path for path in files(folder.path) if not path.name.startswith(("forward-", "_provide-"))]
+        inside = [path for path in files(folder.path) if not path.name.startswith(("forward-", "_compile-"))]
         victims = [*trial.rng.choice(inside, 3, replace=False), *Path(folder.path).glob("forward-*")]
         for path in victims:
             path.write_bytes(damaged(path.read_bytes(), trial.rng))

@@ -1,13 +1,15 @@
 """How the threads of a team come together inside a kernel: who takes part, and the barrier. Emitted as LLVM IR.
 
-All state is in one int64 array, `sync`. The caller of a kernel says there what is to be run, opens a door for the
-helpers and closes it when all are in, or when its patience ends: a helper that sleeps, or whose core is taken by
-another program, costs no more than that. A helper goes from one call to the next in compiled code: back in Python it
-would wait for the interpreter's lock, which the caller holds between two calls, for longer than a small kernel takes.
+All state is in one int64 array, `sync`. The caller of a kernel posts there what is to be run, opens a gate for the
+helpers and closes it when all are in, or after so many spins: a helper that sleeps, or whose core is taken by another
+program, costs no more than that. A helper goes from one call to the next in compiled code: back in Python it would wait
+for the interpreter's lock, which the caller holds between two calls, for longer than a small kernel takes.
 """
 
 import sys
+from typing import NamedTuple
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -16,24 +18,32 @@ from numba.extending import intrinsic
 from .jit import inner, kernel
 from .registers import data_pointer
 
-# Places in `sync`; what is waited for stands on cache lines of its own. DOOR holds number*DOOR_STEP + members inside,
-# plus CLOSED once the kernel's crew is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start.
-# PROGRESS says how far the first of two crews has come, where the second follows it. From TAKEN on each member has a
-# line, which says what is taken of its share of the work (`sharing.claim`). Behind the places of the whole crew are
-# those of the crews that it may divide into (`sharing.divide`).
-ARRIVED, DOOR, BASE, NUMBER, PATIENCE, _FUNCTION, _FRAME, PROGRESS, TAKEN = 0, 16, 32, 33, 34, 35, 36, 48, 64
-LINE = 16
-CREWS = 3  # the whole one and two that it divides into
-DOOR_STEP, CLOSED = 1 << 20, 1 << 19
-AWAKE_TURNS = 8_000  # turns of a helper's waiting loop, about 200 us; a sleeping one takes 80 us to wake
-_SPINS_BEFORE_YIELD = 4000  # a member that waits longer (about 100 us) has lost its partner's core: let others run
-_PLACES = 2  # by Numba's convention a function's first two arguments are the places of its result and of an error
+# Elements of `sync`; what is waited for stands on cache lines of its own. GATE holds number*GATE_STEP + ranks inside,
+# plus CLOSED once the team is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start. PROGRESS
+# says how far the first of two teams has come, where the second waits for it. From TAKEN on each rank has a line, which
+# says what is taken of its share of the work (`partition.next_block`). Behind the elements of the whole team are those
+# of the teams that it may split into (`partition.split_team`).
+ARRIVED, GATE, BASE, NUMBER, SPIN_LIMIT, _FUNCTION, _FRAME, PROGRESS, TAKEN = 0, 16, 32, 33, 34, 35, 36, 48, 64
+CACHE_LINE = 16
+TEAMS = 3  # the whole one and two that it splits into
+GATE_STEP, CLOSED = 1 << 20, 1 << 19
+AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleeping one takes 80 us to wake
+_SPINS_BEFORE_YIELD = 4000  # who waits longer (about 100 us) has lost its partner's core: let others run
+_ABI_ARGUMENTS = 2  # by Numba's convention a function's first two are where its result and an error go
 _I64 = ir.IntType(64)
 
 
-def sync_size(members):
+class Team(NamedTuple):
+    """The threads that run a kernel, as one of them sees it: number `rank` of `size`, and what they meet at."""
+
+    rank: int
+    size: int
+    sync: np.ndarray
+
+
+def sync_size(size):
     """Elements of `sync` for a team of so many."""
-    return CREWS * (TAKEN + members * LINE)
+    return TEAMS * (TAKEN + size * CACHE_LINE)
 
 
 def _emit_pause(builder):
@@ -115,52 +125,52 @@ def exchange(typingctx, sync, place, expected, value):
 
 
 def _helpers_entry(kernel, frame_type):
-    """A function (frame, member, members) that calls the kernel with the arguments in the frame, but as that member."""
+    """A function (frame, rank, size) that calls the kernel with the arguments in the frame, but as that rank."""
     kind = ir.FunctionType(ir.VoidType(), [frame_type.as_pointer(), _I64, _I64])
     entry = ir.Function(kernel.module, kind, f"{kernel.name}.helper")
     entry.linkage = "internal"
     builder = ir.IRBuilder(entry.append_basic_block())
-    frame, member, members = entry.args
-    own = {"arg.member": member, "arg.members": members}
-    arguments = kernel.args[_PLACES:]
+    frame, rank, size = entry.args
+    own = {"arg.rank": rank, "arg.size": size}
+    arguments = kernel.args[_ABI_ARGUMENTS:]
     assert own.keys() <= {argument.name for argument in arguments}, "not a kernel of the contract, or another Numba"
     values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, number)) for number in range(len(arguments))]
     values = [own.get(argument.name, value) for argument, value in zip(arguments, values, strict=True)]
-    places = [builder.alloca(argument.type.pointee) for argument in kernel.args[:_PLACES]]
-    builder.call(kernel, places + values, attrs=["noinline"])
+    results = [builder.alloca(argument.type.pointee) for argument in kernel.args[:_ABI_ARGUMENTS]]
+    builder.call(kernel, results + values, attrs=["noinline"])
     builder.ret_void()
     return entry
 
 
 @intrinsic
-def publish(typingctx, sync, member, members):
+def post_call(typingctx, sync, rank, size):
     """Let helpers call the kernel that this stands in, with the arguments of this call.
 
     They lie in the caller's stack frame: valid for who is let in, since the caller does not leave before.
     """
 
     def generate(context, builder, signature, arguments):
-        sync, member, members = arguments
+        sync, rank, size = arguments
         kernel = builder.function
-        frame_type = ir.LiteralStructType([argument.type for argument in kernel.args[_PLACES:]])
+        frame_type = ir.LiteralStructType([argument.type for argument in kernel.args[_ABI_ARGUMENTS:]])
         with builder.goto_entry_block():
             frame = builder.alloca(frame_type)
         entry = _helpers_entry(kernel, frame_type)
-        calls = builder.and_(builder.icmp_signed("==", member, _I64(0)), builder.icmp_signed(">", members, _I64(1)))
+        calls = builder.and_(builder.icmp_signed("==", rank, _I64(0)), builder.icmp_signed(">", size, _I64(1)))
         with builder.if_then(calls):
-            for number, argument in enumerate(kernel.args[_PLACES:]):
+            for number, argument in enumerate(kernel.args[_ABI_ARGUMENTS:]):
                 builder.store(argument, cgutils.gep_inbounds(builder, frame, 0, number))
             for place, address in ((_FUNCTION, entry), (_FRAME, frame)):
                 target = data_pointer(context, builder, signature.args[0], sync, _I64(place))
                 builder.store(builder.ptrtoint(address, _I64), target)
         return context.get_dummy_value()
 
-    return types.void(sync, member, members), generate
+    return types.void(sync, rank, size), generate
 
 
 @intrinsic
-def _call_published(typingctx, sync, member, members):
-    """Run what the caller has published, as this member."""
+def _call_posted(typingctx, sync, rank, size):
+    """Run what the caller has posted, as this rank."""
 
     def generate(context, builder, signature, arguments):
         sync, *numbers = arguments
@@ -178,7 +188,7 @@ def _call_published(typingctx, sync, member, members):
 
 @inner
 def _wait(spins):
-    """One more turn of waiting for a member of the crew; returns their number."""
+    """Wait once more for another rank; returns how often that was."""
     _pause()
     if spins > _SPINS_BEFORE_YIELD:
         _give_way()
@@ -186,38 +196,38 @@ def _wait(spins):
 
 
 @inner
-def gather(sync, member, members):
-    """Size of the crew that runs the kernel: its caller opens the door and waits for `members` as long as it may."""
-    if member > 0 or members == 1:
-        return members
-    for crew in range(0, sync.size, sync.size // CREWS):
-        _store(sync, crew + BASE, load(sync, crew + ARRIVED))
+def join(sync, rank, size):
+    """The team that runs the kernel: its caller opens the gate and waits for `size` ranks as long as it may."""
+    if rank > 0 or size == 1:
+        return Team(rank, size, sync)
+    for start in range(0, sync.size, sync.size // TEAMS):
+        _store(sync, start + BASE, load(sync, start + ARRIVED))
     _store(sync, PROGRESS, 0)
-    door = load(sync, NUMBER) * DOOR_STEP + 1
-    _store(sync, DOOR, door)
-    for _ in range(load(sync, PATIENCE)):
-        if load(sync, DOOR) == door + members - 1:
+    gate = load(sync, NUMBER) * GATE_STEP + 1
+    _store(sync, GATE, gate)
+    for _ in range(load(sync, SPIN_LIMIT)):
+        if load(sync, GATE) == gate + size - 1:
             break
         _pause()
-    return _add(sync, DOOR, CLOSED) - door + 1
+    return Team(rank, _add(sync, GATE, CLOSED) - gate + 1, sync)
 
 
 @kernel
-def serve(sync, known, turns):
-    """Take part in every call after number `known`, until none comes for `turns` turns; returns the last one's number.
+def serve(sync, known, most_spins):
+    """Take part in every call after number `known`, until none comes for so many spins; returns the last one's number.
 
-    This is where helpers live. One that comes to a call too late, when the door is closed, waits for the next.
+    This is where helpers live. One that comes to a call too late, when the gate is closed, waits for the next.
     """
     waited = 0
-    while waited < turns:
-        door = load(sync, DOOR)
-        number, inside = door // DOOR_STEP, door % DOOR_STEP
+    while waited < most_spins:
+        gate = load(sync, GATE)
+        number, inside = gate // GATE_STEP, gate % GATE_STEP
         if number > known and inside < CLOSED:
-            if exchange(sync, DOOR, door, door + 1):
+            if exchange(sync, GATE, gate, gate + 1):
                 spins = 0
-                while load(sync, DOOR) % DOOR_STEP < CLOSED:
+                while load(sync, GATE) % GATE_STEP < CLOSED:
                     spins = _wait(spins)
-                _call_published(sync, inside, load(sync, DOOR) % DOOR_STEP - CLOSED)
+                _call_posted(sync, inside, load(sync, GATE) % GATE_STEP - CLOSED)
                 known, waited = number, 0
         elif number > known:
             known, waited = number, 0
@@ -228,27 +238,27 @@ def serve(sync, known, turns):
 
 
 @inner
-def meet(sync, members):
-    """Barrier of a crew: return once all its members are here."""
-    if members == 1:
+def barrier(team):
+    """Return once all ranks of the team are here."""
+    if team.size == 1:
         return
-    base = load(sync, BASE)
-    ticket = _add(sync, ARRIVED, 1) - base
-    target = base + (ticket // members + 1) * members
+    base = load(team.sync, BASE)
+    ticket = _add(team.sync, ARRIVED, 1) - base
+    target = base + (ticket // team.size + 1) * team.size
     spins = 0
-    while load(sync, ARRIVED) < target:
+    while load(team.sync, ARRIVED) < target:
         spins = _wait(spins)
 
 
 @inner
-def report(sync, progress):
-    """Let the crew that follows go on; said by one member when its crew has met."""
-    _store(sync, PROGRESS, progress)
+def post_progress(team, progress):
+    """Let the team that waits for this one go on; said by one rank, behind a barrier of its team."""
+    _store(team.sync, PROGRESS, progress)
 
 
 @inner
-def follow(sync, progress):
-    """Return once the crew in front has come this far."""
+def wait_for_progress(team, progress):
+    """Return once the team in front has come this far."""
     spins = 0
-    while load(sync, PROGRESS) < progress:
+    while load(team.sync, PROGRESS) < progress:
         spins = _wait(spins)

@@ -1,0 +1,131 @@
+"""The tile functions, compiled once for each number of gates, and the calls of them.
+
+They are long, and apart from the kernels, which find their addresses in a table: LLVM would optimise them anew in each
+kernel, which took a third of the time of a first call.
+"""
+
+import ctypes
+from functools import cache
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.extending import intrinsic
+from numba.np.numpy_support import from_dtype
+
+from .jit import DIGEST, kernel
+from .matrix import matrix_pointers
+from .registers import VECTOR_BYTES, data_pointer
+from .tile import NARROW, ROW, WIDE, Tile, function_type, most_rows, units
+
+_I64 = ir.IntType(64)
+_SHAPES = ROW, WIDE, NARROW
+_TABLE = f"rnnkit_tiles_{DIGEST}"
+_tables = {}  # by name
+
+
+def _table(kind, gates):
+    """Name of the addresses of the tile functions for a type and so many gates, one a shape, all 0 at first.
+
+    Kernels hold the table's own address: it is there once, also if the modules are loaded anew, and never freed.
+    """
+    name = f"{_TABLE}_{kind}_{gates}"
+    if binding.address_of_symbol(name) is None:
+        table = _tables[name] = (ctypes.c_int64 * len(_SHAPES))()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
+        binding.add_symbol(name, ctypes.addressof(table))
+    return name
+
+
+def _entry(builder, kind, gates, shape):
+    """Pointer to the place of a tile function's address in its table."""
+    name, table_type = _table(kind, gates), ir.ArrayType(_I64, len(_SHAPES))
+    table = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, table_type, name)
+    return builder.gep(table, [_I64(0), shape])
+
+
+@intrinsic
+def _write_addresses(typingctx, like, slots):
+    def generate(context, builder, signature, arguments):
+        kind, gates = signature.args[0].dtype, len(slots)
+        for shape in _SHAPES:
+            function = Tile(builder.module, context.get_value_type(kind), kind.bitwidth, gates, shape).function()
+            builder.store(builder.ptrtoint(function, _I64), _entry(builder, kind, gates, _I64(shape)))
+        return context.get_dummy_value()
+
+    return types.void(like, slots), generate
+
+
+@kernel
+def _compile(like, slots):
+    _write_addresses(like, slots)
+
+
+@cache
+def ensure_compiled(dtype, gates):
+    """Compile the tile functions of so many gates, or load them; to be called before a kernel that multiplies runs."""
+    with global_compiler_lock:  # as in `team`
+        _table(from_dtype(dtype), gates)  # code from the disk cache looks it up
+        _compile(np.empty(0, dtype), (0,) * gates)
+
+
+@intrinsic
+def tile(typingctx, shape, c, a, rows, packed, vector, k, bias, overwrite):
+    """C[rows, slots] = (bias if overwrite else C[rows, slots]) + A[rows, k] . panels[k].
+
+    For one tile of registers, which begins with the panel number `vector`, a range of positions in both row lists and
+    one of k. In the shape NARROW only those lanes of a vector are C's that its units reach.
+    """
+    gates = len(packed.types[3])
+
+    def generate(context, builder, signature, arguments):
+        shape, c, a, rows, packed, vector, k, bias, overwrite = arguments
+        _, c_type, a_type, _, packed_type, _, _, bias_type, _ = signature.args
+        kind = packed_type.types[0].dtype
+        start, stop = (builder.extract_value(rows, field) for field in range(2))
+        begin, end = (builder.extract_value(k, field) for field in range(2))
+        data, depth, units, slots = (builder.extract_value(packed, field) for field in range(4))
+        lanes = _I64(VECTOR_BYTES * 8 // kind.bitwidth)
+        unit, panel = builder.mul(vector, lanes), builder.mul(builder.mul(depth, lanes), _I64(gates))
+        c_first, c_rows, ldc = matrix_pointers(context, builder, c_type, c, start, unit)
+        a_first, a_rows, lda = matrix_pointers(context, builder, a_type, a, start, _I64(0))
+        values = [
+            builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda,
+            data_pointer(context, builder, packed_type.types[0], data, builder.mul(vector, panel)), panel,
+            c_first, c_rows, ldc, data_pointer(context, builder, bias_type, bias, unit),
+            builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin,
+            *cgutils.unpack_tuple(builder, slots, gates),
+        ]  # fmt: skip
+        address = builder.load(_entry(builder, kind, gates, shape))
+        kind = function_type(context.get_value_type(kind), gates)
+        builder.call(builder.inttoptr(address, kind.as_pointer()), values)
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    return types.void(i64, c, a, rows, packed, i64, k, bias, types.boolean), generate
+
+
+def _by_shape(builder, shape, values):
+    row, wide, narrow = map(_I64, values)
+    rest = builder.select(builder.icmp_signed("==", shape, _I64(WIDE)), wide, narrow)
+    return builder.select(builder.icmp_signed("==", shape, _I64(ROW)), row, rest)
+
+
+@intrinsic
+def units_of_tile(typingctx, slots, shape):
+    """Neighbouring panels that a tile of len(slots) gates covers."""
+    values = [units(len(slots), shape) for shape in _SHAPES]
+    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
+        builder, arguments[1], values
+    )
+
+
+@intrinsic
+def rows_of_tile(typingctx, slots, shape):
+    """Largest number of rows of a tile of len(slots) gates."""
+    values = [most_rows(len(slots), shape) for shape in _SHAPES]
+    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
+        builder, arguments[1], values
+    )
