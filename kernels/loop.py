@@ -23,7 +23,7 @@ from .machine.partition import next_block, num_claims, split_team
 from .machine.registers import unliteral
 from .machine.sync import Team, barrier, join, post_call, post_progress, wait_for_progress
 from .products import Sizes, weights_of
-from .stages import activate, apart_slots, complete, input_slots, multiplied_slot
+from .stages import Operands, activate, apart_slots, complete, input_slots, multiplied_slot
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
 # few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
@@ -93,7 +93,7 @@ def step(cell, sizes, weights, gates, states, rows, grain, team):
     projected = weights.projection.data.size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
         target = shifted(gates, gates.stride - sizes.hidden)
-    operands = gates, states.hidden_prev, target, states.cells_prev, states.cells
+    operands = Operands(gates, states.hidden_prev, target, states.cells_prev, states.cells)
     for claim in range(num_claims(vectors_of_units, grain, team)):
         vectors = next_block(claim, vectors_of_units, grain, team)
         units = columns_of(weights.bias, vectors, sizes.hidden)
@@ -127,7 +127,7 @@ def _second_product(cell, operands, weights, bias, rows, grain, team):
 @overload(_second_product, jit_options=OPTIONS)
 def _second_product_of(cell, operands, weights, bias, rows, grain, team):
     def second_product(cell, operands, weights, bias, rows, grain, team):
-        gates, count = operands[0], vectors_of(bias, weights.units)
+        gates, count = operands.gates, vectors_of(bias, weights.units)
         multiplied = shifted(gates, multiplied_slot(cell, weights.units))
         barrier(team)  # all of what R multiplies is there
         for claim in range(num_claims(count, grain, team)):

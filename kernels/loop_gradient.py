@@ -19,6 +19,7 @@ from .machine.partition import next_block, num_claims, partition, split_team
 from .machine.registers import unliteral
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .stages import (
+    GradientOperands,
     carries_hidden,
     complete_gradient,
     differentiate,
@@ -80,7 +81,7 @@ def _second_gradient(cell, operands, packed, zeros, rows, grain, team):
 @overload(_second_gradient, jit_options=OPTIONS)
 def _second_gradient_of(cell, operands, packed, zeros, rows, grain, team):
     def second_gradient(cell, operands, packed, zeros, rows, grain, team):
-        dgates, units = operands[5], packed.units
+        dgates, units = operands.dgates, packed.units
         source = shifted(dgates, second_slots(cell, units)[0])
         target, count = shifted(dgates, multiplied_slot(cell, units)), vectors_of(zeros, units)
         barrier(team)  # all of the gates' gradients are there
@@ -100,9 +101,8 @@ def _step_back(cell, layer, gradients, terms, zeros, rows, grain, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     sizes, states, dgates, dh, dy = layer.sizes, layer.states, gradients.gates, gradients.hidden, gradients.y
     output, units, outputs = gradients.output, vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
-    operands = (
-        layer.gates, states.hidden_prev, states.hidden, states.cells_prev, states.cells, dgates, output, dh,
-        gradients.cells
+    operands = GradientOperands(
+        layer.gates, states.hidden_prev, states.cells_prev, states.cells, dgates, output, dh, gradients.cells
     )
     projection = terms.projection.packed
     total = shifted(dgates, dgates.stride - sizes.output)

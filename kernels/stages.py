@@ -1,6 +1,7 @@
 """The stages of a cell over the rows of a step: all addresses are computed here, and the cell sees numbers."""
 
 import operator
+from typing import NamedTuple
 
 import numba
 from llvmlite import ir as llvm
@@ -14,21 +15,41 @@ from numba.np.numpy_support import as_dtype
 
 from .machine import activations as activations  # what the functions that cells are written in compile to
 from .machine.jit import OPTIONS, _Inner
-from .machine.matrix import matrix_pointers
-from .machine.registers import _I64
+from .machine.matrix import Matrix, matrix_pointers
+from .machine.registers import I64
 
-# What a stage reads and writes, and where in `operands` its rows are.
-_GATES, _HIDDEN_PREV, _HIDDEN, _STATES_PREV, _STATES, _DGATES, _DHIDDEN, _DHIDDEN_PREV, _DSTATES = range(9)
+
+class Operands(NamedTuple):
+    """What the stages of a step read and write, a row for each sequence."""
+
+    gates: Matrix
+    hidden_prev: Matrix
+    hidden: Matrix  # before a projection
+    states_prev: Matrix
+    states: Matrix
+
+
+class GradientOperands(NamedTuple):
+    """What those of the gradient read and write."""
+
+    gates: Matrix
+    hidden_prev: Matrix
+    states_prev: Matrix
+    states: Matrix
+    dgates: Matrix
+    dhidden: Matrix  # before a projection
+    dhidden_prev: Matrix
+    dstates: Matrix
 
 
 def _places(declaration):
     """Name -> (operand, column of hidden_size numbers in its rows)."""
-    places = {"h_prev": (_HIDDEN_PREV, 0), "h": (_HIDDEN, 0), "dh": (_DHIDDEN, 0), "dh_prev": (_DHIDDEN_PREV, 0)}
+    places = {"h_prev": ("hidden_prev", 0), "h": ("hidden", 0), "dh": ("dhidden", 0), "dh_prev": ("dhidden_prev", 0)}
     for column, name in enumerate(declaration.columns):
-        places |= {name: (_GATES, column), f"d{name}": (_DGATES, column)}
+        places |= {name: ("gates", column), f"d{name}": ("dgates", column)}
     for column, name in enumerate(declaration.states):
-        places |= {name: (_STATES, column), f"{name}_prev": (_STATES_PREV, column)}
-        places |= {f"d{name}": (_DSTATES, column), f"d{name}_prev": (_DSTATES, column)}
+        places |= {name: ("states", column), f"{name}_prev": ("states_prev", column)}
+        places |= {f"d{name}": ("dstates", column), f"d{name}_prev": ("dstates", column)}
     return places
 
 
@@ -89,21 +110,21 @@ def _runner(stages_of):
 
         def generate(context, builder, signature, arguments):
             cell, operands, hidden_size, rows, units = arguments
-            matrices, places = signature.args[1], _places(declaration)
+            kinds, places = signature.args[1], _places(declaration)
             first, last = (builder.extract_value(units, field) for field in range(2))
             ends = (builder.extract_value(rows, field) for field in range(2))
             count = builder.sub(last, first)
-            with cgutils.for_range_slice(builder, *ends, _I64(1), intp=_I64) as (row, _):
+            with cgutils.for_range_slice(builder, *ends, I64(1), intp=I64) as (row, _):
                 starts = {}
 
                 def pointer(name):
                     """Where a name's units begin in this row; one pointer a place, or loops would not vectorise."""
                     operand, column = places[name]
                     if operand not in starts:
-                        matrix = builder.extract_value(operands, operand)
-                        starts[operand] = _row(context, builder, matrices.dtype, matrix, row, first)
+                        matrix = builder.extract_value(operands, kinds.fields.index(operand))
+                        starts[operand] = _row(context, builder, kinds.dtype, matrix, row, first)
                     if (operand, column) not in starts:
-                        distance = builder.mul(hidden_size, _I64(column))
+                        distance = builder.mul(hidden_size, I64(column))
                         starts[operand, column] = builder.gep(starts[operand], [distance])
                     return starts[operand, column]
 
@@ -111,7 +132,7 @@ def _runner(stages_of):
                     call = context.get_function(function, own)
                     read, written = map(pointer, stage.reads), list(map(pointer, stage.writes))
                     read = list(read)
-                    with cgutils.for_range(builder, count, intp=_I64) as loop:
+                    with cgutils.for_range(builder, count, intp=I64) as loop:
                         values = [builder.load(builder.gep(start, [loop.index])) for start in read]
                         result = call(builder, [cell, *values])
                         results = [result] if len(written) == 1 else cgutils.unpack_tuple(builder, result)
@@ -145,7 +166,7 @@ def _slots(columns_of):
         result = types.UniTuple(types.int64, len(columns))
 
         def generate(context, builder, signature, arguments):
-            places = [builder.mul(arguments[1], _I64(column)) for column in columns]
+            places = [builder.mul(arguments[1], I64(column)) for column in columns]
             return context.make_tuple(builder, result, places)
 
         return result(cell, types.int64), generate
@@ -166,7 +187,7 @@ def multiplied_slot(typingctx, cell, hidden_size):
     column = declaration.columns.index(declaration.multiplied)
 
     def generate(context, builder, signature, arguments):
-        return builder.mul(arguments[1], _I64(column))
+        return builder.mul(arguments[1], I64(column))
 
     return types.int64(cell, types.int64), generate
 

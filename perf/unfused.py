@@ -15,17 +15,17 @@ import rnnkit
 from rnnkit.errors import message
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.matrix import Matrix, Range
-from rnnkit.kernels.stages import activate, differentiate
+from rnnkit.kernels.stages import GradientOperands, Operands, activate, differentiate
 
 
 @kernel
 def _activate(cell, operands, units):
-    activate(cell, operands, units, Range(0, operands[0].rows.size), Range(0, units))
+    activate(cell, operands, units, Range(0, operands.gates.rows.size), Range(0, units))
 
 
 @kernel
 def _differentiate(cell, operands, units):
-    differentiate(cell, operands, units, Range(0, operands[0].rows.size), Range(0, units))
+    differentiate(cell, operands, units, Range(0, operands.gates.rows.size), Range(0, units))
 
 
 def _rows(*arrays: np.ndarray) -> tuple[Matrix, ...]:
@@ -114,7 +114,7 @@ class Unfused:
         gates[:, declaration.input_columns] = ax[:, declaration.rows_of(declaration.input_columns)]
         gates[:, declaration.recurrent_columns] += ah[:, declaration.rows_of(declaration.recurrent_columns)]
         m, c_next = np.empty((len(x), desc.hidden_size), x.dtype), np.empty_like(c)
-        _activate(self.cell, _rows(gates, h, m, c, c_next), desc.hidden_size)
+        _activate(self.cell, Operands(*_rows(gates, h, m, c, c_next)), desc.hidden_size)
         return _Step(x, h, c, c_next, gates, m, active), m @ block["weight_hr"].T if desc.projected else m, c_next
 
     def backward(self, tape: list, dy: np.ndarray):
@@ -148,7 +148,7 @@ class Unfused:
             dm = dh @ block["weight_hr"]
         declaration = self.cell.declaration
         dgates, through = np.zeros_like(step.gates), np.zeros_like(dm)
-        operands = _rows(step.gates, step.h, step.m, step.c, step.c_next, dgates, dm, through, dc)
+        operands = GradientOperands(*_rows(step.gates, step.h, step.c, step.c_next, dgates, dm, through, dc))
         _differentiate(self.cell, operands, desc.hidden_size)
         da = self._gates_of(dgates, declaration.input_columns)
         db = self._gates_of(dgates, declaration.recurrent_columns)

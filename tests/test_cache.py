@@ -31,7 +31,7 @@ def _negative(x):
 def assert_runs(folder, function=_twice, argument=3.0, expected=6.0):
     """Compile the function as a new process would; returns whether its machine code came from the folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "_FOLDER", folder)
+        patch.setattr(jit, "FOLDER", folder)
         compiled = kernel(function)
     assert compiled(argument) == expected
     return bool(compiled.stats.cache_hits)
@@ -329,7 +329,7 @@ def test_without_folders_that_can_be_opened(folder, monkeypatch):
 
 
 def test_recompile_takes_nothing_from_before(folder, entry, monkeypatch):
-    monkeypatch.setattr(jit, "_FOLDER", folder)
+    monkeypatch.setattr(jit, "FOLDER", folder)
     compiled = kernel(_twice)
     compiled.compile((numba.float64,))
     compiled.recompile()
@@ -388,6 +388,6 @@ def test_an_edited_source_is_compiled_anew(tmp_path, monkeypatch):
     sources = tmp_path / "kernels"
     shutil.copytree(jit._SOURCES, sources)
     monkeypatch.setattr(jit, "_SOURCES", sources)
-    assert jit._digest() == jit.DIGEST == jit._FOLDER.names[-1]
+    assert jit._digest() == jit.DIGEST == jit.FOLDER.names[-1]
     (sources / "activations.py").write_text("# edited\n")
     assert jit._digest() != jit.DIGEST

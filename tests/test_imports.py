@@ -15,8 +15,10 @@ ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # does not belong to the package.
 DIRECTION = {
     "__main__": {"language_model.command_line"},
+    "warmup": {"__init__", "cells", "weights"},
     "language_model.command_line": {
         "__init__", "language_model.training", "language_model.model", "language_model.corpus", "archive", "descriptor",
+        "warmup", "kernels",
     },
     "language_model.training": {"__init__", "language_model.model", "language_model.corpus"},
     "language_model.model": {"__init__", "network", "archive", "weights", "descriptor", "errors"},

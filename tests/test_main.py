@@ -137,7 +137,7 @@ def test_ctrl_c_saves_and_scores_the_model(folder, start, tmp_path):
 def test_sample_writes_the_prompt_and_its_continuation(folder):
     done = run("sample", folder / "model.npz", "--bytes", 50, "--prompt", "gaté ", "--seed", 1)
     again = run("sample", folder / "model.npz", "--bytes", 50, "--prompt", "gaté ", "--seed", 1)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, again.stderr) == (0, b"")  # the first may have had to compile
     assert done.stdout.startswith("gaté ".encode())
     assert len(done.stdout) == len("gaté ".encode()) + 50
     assert again.stdout == done.stdout

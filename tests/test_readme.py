@@ -80,7 +80,7 @@ def test_every_option_and_path_exists():
     named = {word for span in spans for word in re.findall(r"--[a-z][a-z0-9-]*", span)}
     assert named
     of_pytest = re.findall(r'"(--stress-[a-z]+)"', (ROOT / "tests" / "conftest.py").read_text())
-    assert named <= {*options(command_line.build_parser()), *options(perf.command_line.build_parser()), *of_pytest}
+    assert named <= {*options(command_line.build_parser()), *options(perf.__main__.build_parser()), *of_pytest}
     paths = {span for span in spans if re.fullmatch(r"[\w./-]*(/[\w.-]*|\.(md|toml|py))", span)}
     assert {"kernels/", "rnnkit/weights.py"} <= paths
     assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -20,6 +20,7 @@ from rnnkit.kernels.cells.vanilla import ReLU, Tanh
 from rnnkit.kernels.machine import jit, tiles
 from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.machine.registers import HAS_FMA, VECTOR_BYTES
+from rnnkit.kernels.stages import GradientOperands, Operands
 
 DTYPES = "float32", "float64"
 # What the equations of a cell have of an operation, each loop's own. A sigmoid or tanh is a division. Only where there
@@ -81,9 +82,9 @@ def assert_vectorized(text, wanted):
     assert not scattered, f"{len(scattered)} instructions collect or scatter numbers that could stand side by side"
 
 
-def machine_code(run, cell, dtype):
+def machine_code(run, given, cell, dtype):
     """That of the loops over units of some stages of a cell."""
-    operands = (Matrix(np.zeros(64, dtype), np.arange(1), 0, 8),) * 9
+    operands = given(*[Matrix(np.zeros(64, dtype), np.arange(1), 0, 8)] * len(given._fields))
 
     def all_rows(cell, operands, units, count):
         run(cell, operands, units, Range(0, count), Range(0, units))
@@ -99,7 +100,8 @@ def instance(kind, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("kind", "name"), WANTED, ids=lambda part: getattr(part, "__name__", part))
 def test_gate_mathematics_is_vectorized(kind, name, dtype):
-    assert_vectorized(machine_code(getattr(stages, name), instance(kind, dtype), dtype), WANTED[kind, name])
+    run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
+    assert_vectorized(machine_code(run, given, instance(kind, dtype), dtype), WANTED[kind, name])
 
 
 def test_every_cell_is_looked_at():
@@ -121,7 +123,8 @@ def test_a_stage_that_is_called_is_noticed(monkeypatch):
     monkeypatch.setattr(stages, "_INLINED", {"forceinline": False})
     activate = stages._runner(lambda declaration: declaration.forward[0])  # Numba knows the other one by heart
     with pytest.raises(AssertionError, match=r"divide: \d in the equations"):
-        assert_vectorized(machine_code(activate, instance(LSTM, "float32"), "float32"), WANTED[LSTM, "activate"])
+        text = machine_code(activate, Operands, instance(LSTM, "float32"), "float32")
+        assert_vectorized(text, WANTED[LSTM, "activate"])
 
 
 @pytest.mark.skipif(not HAS_FMA, reason="a CPU without fused multiply-add")

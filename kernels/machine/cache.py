@@ -7,6 +7,7 @@ run. Here the name of a file is a digest of all that its code depends on, and it
 
 import errno
 import hashlib
+import logging
 import os
 import pickle
 import secrets
@@ -23,6 +24,7 @@ from numba.core.caching import FunctionCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
+_LOGGER = logging.getLogger("rnnkit")
 _DIGEST_BYTES = 32
 _VERSIONS = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, getattr(sys, "abiflags", "")
 # Windows opens no folders and has no owners as POSIX has: there the access lists of the user's profile are the guard.
@@ -166,6 +168,12 @@ def _source(path):
         return None
 
 
+@cache
+def _say_that_it_takes_a_while():
+    """Once a process: a first call is silent for seconds otherwise."""
+    _LOGGER.info("compiling kernels for this machine, some seconds a mode; `python -m rnnkit warmup` does it ahead")
+
+
 class Cache(FunctionCache):
     """The compiled signatures of one function, for its dispatcher; where it fails, the call is compiled for."""
 
@@ -178,13 +186,14 @@ class Cache(FunctionCache):
         target_context.refresh()
         name = self._entry(sig, target_context.codegen())
         data = self._try(self._folder.read, name) if name else None
-        if data is None:
-            return None
         try:
-            saved, payload = pickle.loads(data)
-            return CompileResult._rebuild(target_context, *payload) if saved == sig else None
+            saved, payload = pickle.loads(data) if data else (None, None)
+            if saved == sig:
+                return CompileResult._rebuild(target_context, *payload)
         except Exception:  # whole, but not for this process: it names a class that is elsewhere now, say
-            return None
+            pass
+        _say_that_it_takes_a_while()
+        return None
 
     def save_overload(self, sig, data):
         """Keep a compile result, unless addresses of this process are in it."""

@@ -24,7 +24,7 @@ def _digest():
 
 DIGEST = _digest()
 """Of all kernel sources."""
-_FOLDER = Folder(root(), "rnnkit", DIGEST)
+FOLDER = Folder(root(), "rnnkit", DIGEST)
 # No fastmath flag at all: what may be fused is written as `simd.fma`, so that a value has the same bits in the
 # vectorised body of a loop, in its scalar rest, on one thread and on many. Loops over units vectorise without it.
 # error_model="numpy": the division check of the Python model would keep loops from being vectorised.
@@ -56,5 +56,5 @@ def kernel(function):
 
 def _compiled(function, options):
     dispatcher = numba.njit(**options)(function)
-    dispatcher._cache = Cache(function, _FOLDER)  # what njit(cache=True) sets, to Numba's own
+    dispatcher._cache = Cache(function, FOLDER)  # what njit(cache=True) sets, to Numba's own
     return dispatcher

@@ -6,7 +6,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-_I64 = ir.IntType(64)
+I64 = ir.IntType(64)
 
 
 def _host():
@@ -77,7 +77,7 @@ def copy_vector(typingctx, target, at, source, start):
 def panel_lanes(typingctx, array):
     """Elements of the array's dtype in one vector register."""
     count = VECTOR_BYTES * 8 // array.dtype.bitwidth
-    return types.int64(array), lambda context, builder, signature, arguments: _I64(count)
+    return types.int64(array), lambda context, builder, signature, arguments: I64(count)
 
 
 @intrinsic

@@ -67,7 +67,10 @@ def _compile(like, slots):
 def ensure_compiled(dtype, gates):
     """Compile the tile functions of so many gates, or load them; to be called before a kernel that multiplies runs."""
     with global_compiler_lock:  # as in `team`
-        _table(from_dtype(dtype), gates)  # code from the disk cache looks it up
+        # Code from the disk cache looks its tables up when it is loaded; that of the projection (one gate) also where
+        # there is none.
+        for number in {1, gates}:
+            _table(from_dtype(dtype), number)
         _compile(np.empty(0, dtype), (0,) * gates)
 
 

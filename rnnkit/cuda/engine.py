@@ -114,11 +114,10 @@ class _Record:
 
 
 def _run(
-    desc: RNNDescriptor, w: Any, mode: int, seed: int | None, shape: Shape, x: Any, hx: Any, cx: Any, y: Any, hy: Any,
-    cy: Any, memory: Memory
+    desc: RNNDescriptor, w: Any, mode: int, seed: int | None, shape: Shape, inputs: Any, outputs: Any, memory: Memory
 ) -> tuple[Setup, Any]:
-    """cudnnRNNForward on dense arrays; returns the setup and the reserve space, which is the memory's."""
-    here = context()
+    """cudnnRNNForward from dense x, hx, cx to y, hy, cy; returns the setup and the reserve space, the memory's."""
+    here, (x, hx, cx), (y, hy, cy) = context(), inputs, outputs
 
     def call(setup: Setup) -> tuple[Setup, Any]:
         work = cupy.empty(setup.work_nbytes, np.uint8)
@@ -160,7 +159,7 @@ def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Wo
         hx, cx = (_keep(memory, *named) for named in zip(("hx", "cx"), batch.gather_states(hx, cx), strict=True))
         x, outputs = batch.gather(x), batch.room(y, hy, cy)
         seed = _seed(desc, workspace)
-        setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, x, hx, cx, *outputs, memory)
+        setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, (x, hx, cx), outputs, memory)
         outside = _clip(desc, outputs[2])
         workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, outside, reserve)
         batch.scatter(outputs, y, hy, cy)
@@ -248,7 +247,7 @@ def _claim(desc: RNNDescriptor, w: Any, workspace: Workspace, record: _Record) -
         return record.setup, record.reserve
     seed, inputs = _seed(desc, workspace), (record.x, record.hx, record.cx)
     y = cupy.empty_like(record.y)
-    return _run(desc, w, cudnn.TRAINING, seed, record.batch.shape, *inputs, y, None, None, Memory())
+    return _run(desc, w, cudnn.TRAINING, seed, record.batch.shape, inputs, (y, None, None), Memory())
 
 
 class Inference:
@@ -268,7 +267,7 @@ class Inference:
                 y[...] = 0
                 return y, hy, cy
             inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.room(y, hy, cy)
-            _run(desc, _dense(self.weights), cudnn.INFERENCE, None, batch.shape, *inputs, *outputs, Memory())
+            _run(desc, _dense(self.weights), cudnn.INFERENCE, None, batch.shape, inputs, outputs, Memory())
             _clip(desc, outputs[2])
             batch.scatter(outputs, y, hy, cy)
             return y, hy, cy

@@ -1,8 +1,9 @@
-"""The command line: train a byte-level language model, and write text with one."""
+"""The command line: train a byte-level language model, write text with one, and compile the kernels ahead."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import os
 import sys
@@ -19,8 +20,8 @@ from types import ModuleType
 import numpy as np
 
 import rnnkit
-from rnnkit import archive
-from rnnkit.descriptor import MODES
+from rnnkit import archive, warmup
+from rnnkit.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, training
 from rnnkit.language_model import model as textmodel
 
@@ -44,6 +45,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     args = build_parser().parse_args(arguments)
+    _show_what_is_logged()
     try:
         args.run(args)
         sys.stdout.flush()
@@ -61,6 +63,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _show_what_is_logged() -> None:
+    """On stderr: that a first call compiles, say."""
+    logger = logging.getLogger("rnnkit")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("rnnkit: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
 def _fail(why: str) -> int:
     print(f"rnnkit: {why}", file=sys.stderr)
     return 2
@@ -70,7 +82,7 @@ def train(args: argparse.Namespace) -> None:
     """Train a model, save it, and print what it makes of the held-out text beside general compressors."""
     # The threads of NumPy's BLAS go on spinning after a product, on the cores that the engine needs: with them a step
     # of the default network took 22 ms, without them 15 ms. One thread also means the same bits on any machine size.
-    with _extra("threadpoolctl").threadpool_limits(1, "blas"):
+    with _extra("train", "threadpoolctl").threadpool_limits(1, "blas"):
         _train(args)
 
 
@@ -79,7 +91,7 @@ def _train(args: argparse.Namespace) -> None:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise CommandError(f"train: --out must name a file in a folder that exists, got {out}")
     archive.check_target(out)  # as after the training, which would be lost then
-    progress_bar = None if args.quiet else _extra("tqdm").tqdm
+    progress_bar = None if args.quiet else _extra("train", "tqdm").tqdm
     model = _starting_model(args)
     text, held_out = corpus.split(corpus.read_files(args.files) if args.files else corpus.library_source())
     if not held_out:
@@ -121,12 +133,29 @@ def sample(args: argparse.Namespace) -> None:
             out.flush()
 
 
-def _extra(name: str) -> ModuleType:
+def warm_up(args: argparse.Namespace) -> None:
+    """Compile the kernels, or find them compiled, and say where they are kept."""
+    progress_bar = None if args.quiet else _extra("warmup", "tqdm").tqdm
+    descs = list(warmup.networks(args.mode or MODES, args.dtype or HOST_DTYPES))
+    with progress_bar(total=len(descs), unit="network") if progress_bar else nullcontext() as bar:
+        for desc in descs:
+            if bar is not None:
+                bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
+            warmup.compile_kernels(desc)
+            if bar is not None:
+                bar.update()
+    from rnnkit.kernels.machine.jit import FOLDER  # which brings Numba
+
+    size = sum(path.stat().st_size for path in Path(FOLDER.path).glob("*")) if Path(FOLDER.path).is_dir() else 0
+    print(f"kernels   {FOLDER.path}, {size / 1e6:.1f} MB")
+
+
+def _extra(command: str, name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError:
         cure = f"install it with: pip install {name}"
-        raise CommandError(f"train: {name} must be installed, got none; {cure}") from None
+        raise CommandError(f"{command}: {name} must be installed, got none; {cure}") from None
 
 
 def _starting_model(args: argparse.Namespace) -> textmodel.TextModel:
@@ -185,6 +214,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_train(commands)
     _add_sample(commands)
+    _add_warmup(commands)
     return parser
 
 
@@ -226,6 +256,16 @@ def _add_sample(commands) -> None:
     _option(parser, "--prompt", str, None, "text to write first and go on from", "TEXT")
     _option(parser, "--temperature", _number(float, 0), 0.7, "0: always the likeliest byte; 1: as learned", "T")
     _option(parser, "--seed", _number(int, 0), None, "the same seed, the same text; none: a new text each time")
+
+
+def _add_warmup(commands) -> None:
+    about = "Compile the kernels ahead of the first call, and keep them on disk: for a container's image, say."
+    parser = commands.add_parser("warmup", help="compile the kernels ahead of the first call", description=about)
+    parser.set_defaults(run=warm_up)
+    parser.add_argument("--mode", action="append", choices=MODES, help="of this mode; may be repeated (default: all)")
+    text = "for arrays of this dtype; may be repeated (default: both)"
+    parser.add_argument("--dtype", action="append", choices=HOST_DTYPES, help=text)
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _option(group, name: str, kind: Callable, default, text: str, metavar: str = "N") -> None:

@@ -124,12 +124,12 @@ MEMORY_AND_ORDER = (
         AGAIN
     ),
     Mutant(
-        "the workspace holds nothing", "rnnkit/workspace.py", "return any(overlap(array, room)",
-        "return False and any(overlap(array, room)", VIEWS
+        "the workspace holds nothing", "rnnkit/workspace.py", "return any(overlap(array, one)",
+        "return False and any(overlap(array, one)", VIEWS
     ),
     Mutant(
-        "all memory must overlap", "rnnkit/workspace.py", "return any(overlap(array, room)",
-        "return all(overlap(array, room)", VIEWS
+        "all memory must overlap", "rnnkit/workspace.py", "return any(overlap(array, one)",
+        "return all(overlap(array, one)", VIEWS
     ),
     Mutant(
         "neighbours overlap", "rnnkit/arrays.py", "start < other_stop and other_start < stop",

@@ -1,10 +1,8 @@
 """Calls that need every kernel once."""
 
-from problems import Problem
-
 import rnnkit
-
-CELLS = (dict(mode="rnn_tanh"), dict(mode="lstm"), dict(mode="gru"), dict(mode="gru", reset_after=False))
+from rnnkit.descriptor import HOST_DTYPES, MODES
+from rnnkit.warmup import compile_kernels, networks
 
 
 def train_infer_and_step(problem):
@@ -17,7 +15,5 @@ def train_infer_and_step(problem):
 
 
 def compile_every_kernel(trial):
-    for dtype in ("float32", "float64"):
-        for cell in CELLS:
-            for layers in (1, 2):
-                train_infer_and_step(Problem(**cell, dtype=dtype, num_layers=layers, dropout=0.5))
+    for desc in networks(MODES, HOST_DTYPES):
+        compile_kernels(desc)

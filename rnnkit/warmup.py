@@ -1,0 +1,49 @@
+"""Compiling kernels ahead of the first call: for containers, and for whoever measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from rnnkit import RNNDescriptor, backward, forward, prepare
+from rnnkit.kernels.cells.modes import MODES
+from rnnkit.weights import init_weights
+
+
+def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescriptor]:
+    """Yield small networks that between them need every kernel of these modes and dtypes.
+
+    Parameters
+    ----------
+    modes, dtypes : iterable of str
+        As :class:`rnnkit.RNNDescriptor` takes them.
+
+    Yields
+    ------
+    RNNDescriptor
+        Each formula of a mode, in one layer, and in two of both directions with dropout between them.
+    """
+    for mode in modes:
+        formulas = (True, False) if "reset_after" in MODES[mode].options else (True,)
+        for reset_after in formulas:
+            for dtype in dtypes:
+                options = {"reset_after": reset_after, "dtype": dtype}
+                yield RNNDescriptor(mode, 1, 1, **options)
+                yield RNNDescriptor(mode, 1, 1, 2, True, dropout=0.5, **options)
+
+
+def compile_kernels(desc: RNNDescriptor) -> None:
+    """Compile what calls on NumPy arrays need for a network, or load it from the disk.
+
+    Parameters
+    ----------
+    desc : RNNDescriptor
+        The network; what is compiled does not depend on its sizes.
+    """
+    w, x = init_weights(desc, seed=0), np.zeros((1, 1, desc.input_size), desc.np_dtype)
+    backward(desc, w, forward(desc, w, x, seed=0).workspace)
+    plan = prepare(desc, w)
+    _, hy, cy = plan.infer(x)
+    if not desc.bidirectional:
+        plan.step(x[0], hy, cy)

@@ -1,0 +1,141 @@
+"""What cells say of themselves, and their equations on single numbers: no kernel is compiled for this."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rnnkit import RNNDescriptor
+from rnnkit.kernels.cells.cell import Gate, cell, forward, gradient
+from rnnkit.kernels.cells.functions import clip, sigmoid, tanh
+from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
+from rnnkit.kernels.cells.lstm import LSTM
+from rnnkit.kernels.cells.modes import MODES, mode_of, modes_with
+from rnnkit.kernels.cells.vanilla import ReLU, Tanh
+
+CELLS = {
+    "tanh": Tanh(), "relu": ReLU(), "lstm": LSTM(False, -math.inf, math.inf), "lstm-clipped": LSTM(True, -0.4, 0.6),
+    "gru": ResetAfterGRU(), "gru-reset-before": ResetBeforeGRU(),
+}  # fmt: skip
+R = 0.7  # the recurrent weight of a unit, where R multiplies what a stage wrote
+
+
+def run(cell, values, stages):
+    for stage in stages:
+        found = stage.function(cell, *(values[name] for name in stage.reads))
+        values |= dict(zip(stage.writes, found if len(stage.writes) > 1 else [found], strict=True))
+
+
+def step(cell, given):
+    """What all names of a unit hold behind the step."""
+    declaration, values = cell.declaration, dict(given)
+    run(cell, values, declaration.forward[0])
+    for column in declaration.second_columns:
+        values[declaration.columns[column]] += R * values[declaration.multiplied]
+    run(cell, values, declaration.forward[1])
+    return values
+
+
+def gradients(cell, values, cotangents):
+    """By all that the step began from."""
+    declaration = cell.declaration
+    found = dict(values) | cotangents
+    run(cell, found, declaration.gradient[0])
+    for column in declaration.second_columns:
+        found[f"d{declaration.multiplied}"] = R * found[f"d{declaration.columns[column]}"]
+    run(cell, found, declaration.gradient[1])
+    return found
+
+
+def drawn(cell, rng):
+    declaration = cell.declaration
+    names = [*(gate.name for gate in declaration.gates), *(gate.apart for gate in declaration.gates if gate.apart)]
+    names += [f"{state}_prev" for state in declaration.states] + ["h_prev"]
+    return {name: float(value) for name, value in zip(names, rng.normal(size=len(names)), strict=True)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("name", CELLS)
+def test_the_stages_of_the_gradient_are_that_of_the_others(name, seed):
+    cell, rng = CELLS[name], np.random.default_rng(seed)
+    given = drawn(cell, rng)
+    outputs = ["h", *cell.declaration.states]
+    weights = dict(zip(outputs, rng.normal(size=len(outputs)), strict=True))
+    values = step(cell, given)
+    found = gradients(cell, values, {f"d{output}": float(weight) for output, weight in weights.items()})
+    for moved in given:
+        if moved == "h_prev" and not cell.declaration.carries_hidden:
+            continue
+        losses = []
+        for distance in (1e-6, -1e-6):
+            after = step(cell, given | {moved: given[moved] + distance})
+            losses.append(sum(weights[output] * after[output] for output in outputs))
+        assert found[f"d{moved}"] == pytest.approx((losses[0] - losses[1]) / 2e-6, abs=2e-9), moved
+
+
+def test_the_equations():
+    """Of a unit, written out once more."""
+    i, f, g, o, c_prev, h_prev = 0.3, -0.8, 1.1, 0.2, -0.7, 0.4
+    values = step(CELLS["lstm"], dict(i=i, f=f, g=g, o=o, c_prev=c_prev, h_prev=h_prev))
+    c = sigmoid(f) * c_prev + sigmoid(i) * math.tanh(g)
+    assert (values["c"], values["h"]) == pytest.approx((c, sigmoid(o) * math.tanh(c)))
+    clipped = step(LSTM(True, 0.5, 0.6), dict(i=i, f=f, g=g, o=o, c_prev=c_prev, h_prev=h_prev))
+    assert (clipped["c"], clipped["h"]) == pytest.approx((0.5, sigmoid(o) * math.tanh(0.5)))
+    r, z, n, q = 0.5, -0.3, 0.9, -1.2
+    values = step(CELLS["gru"], dict(r=r, z=z, n=n, q=q, h_prev=h_prev))
+    new = math.tanh(n + sigmoid(r) * q)
+    assert values["h"] == pytest.approx((1 - sigmoid(z)) * new + sigmoid(z) * h_prev)
+    values = step(CELLS["gru-reset-before"], dict(r=r, z=z, n=n, h_prev=h_prev))
+    new = math.tanh(n + R * sigmoid(r) * h_prev)
+    assert values["h"] == pytest.approx((1 - sigmoid(z)) * new + sigmoid(z) * h_prev)
+    assert [step(CELLS["relu"], {"a": a})["h"] for a in (-1.0, 0.0, 2.0)] == [0, 0, 2]
+    assert step(CELLS["tanh"], {"a": 0.5})["h"] == math.tanh(0.5)
+
+
+def test_functions_of_a_number():
+    assert sigmoid(1000.0) == 1 and sigmoid(-1000.0) == 0 and sigmoid(0.0) == 0.5
+    assert tanh(math.inf) == 1
+    assert [clip(x, -1.0, 2.0) for x in (-3.0, 0.5, 3.0)] == [-1, 0.5, 2]
+    assert math.isnan(clip(math.nan, -1.0, 2.0))
+
+
+def test_where_the_products_of_a_cell_go():
+    """Columns of the gate buffer; what a product writes are neighbours."""
+    lstm, after, before = (kind.declaration for kind in (LSTM, ResetAfterGRU, ResetBeforeGRU))
+    assert lstm.columns == ("i", "f", "g", "o")
+    assert (lstm.input_columns, lstm.recurrent_columns, lstm.multiplied) == (range(4), range(4), None)
+    assert after.columns == ("n", "r", "z", "q")
+    assert (after.input_columns, after.recurrent_columns, after.apart_columns) == (range(3), range(1, 4), range(3, 4))
+    assert after.rows_of(after.input_columns) == [2, 0, 1] and after.rows_of(after.recurrent_columns) == [0, 1, 2]
+    assert before.columns == ("n", "r", "z", "reset")
+    assert (before.recurrent_columns, before.second_columns) == (range(1, 3), range(1))
+    assert [len(part) for part in before.forward + before.gradient] == [1, 1, 1, 1]
+    assert [stage.function.__name__ for stage in lstm.gradient[0]] == ["through_output", "through_cell"]
+    assert (lstm.carries_hidden, after.carries_hidden, before.carries_hidden) == (False, True, True)
+
+
+def test_a_stage_reads_and_writes_by_name():
+    @cell(gates=[Gate("a"), Gate("b", apart="kept")], states="s")
+    class Mine:
+        @forward("s h")
+        def both(self, a, kept, s_prev):
+            return a, kept + s_prev
+
+        @gradient("da")
+        def back(self, dh):
+            return dh
+
+    (both,), (back,) = Mine.declaration.forward[0], Mine.declaration.gradient[0]
+    assert (both.reads, both.writes, back.reads, back.writes) == (("a", "kept", "s_prev"), ("s", "h"), ("dh",), ("da",))
+    assert (Mine.declaration.columns, Mine.declaration.states) == (("b", "a", "kept"), ("s",))
+
+
+def test_the_table_of_modes():
+    for mode, facts in MODES.items():
+        name, arguments = facts.network
+        assert mode_of(name, **arguments) == mode
+        gates = [gate.name for gate in RNNDescriptor(mode, 3, 5).cell.declaration.gates]
+        assert sorted(facts.onnx[1].split()) == sorted(gates)
+    assert modes_with("cell_clip") == ["lstm"] and modes_with("reset_after") == ["gru"]
+    clipped = RNNDescriptor("lstm", 3, 5, cell_clip=(-2, 3), dtype="float32").cell
+    assert clipped == LSTM(True, -2, 3) and type(clipped.low) is np.float32

@@ -1,0 +1,92 @@
+"""Compiling ahead: what a network needs is there afterwards, and a first call says what it is waiting for."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rnnkit import warmup
+from rnnkit.language_model import command_line
+
+CALLS = """
+import logging
+import numpy as np
+import rnnkit
+from rnnkit.kernels.machine import team
+
+class Missed(logging.Handler):
+    def emit(self, record):
+        raise AssertionError(record.getMessage())
+
+if LOUD:
+    logging.getLogger("rnnkit").addHandler(Missed())
+    logging.getLogger("rnnkit").setLevel(logging.INFO)
+for options in ({}, {"num_layers": 3, "dropout": 0.5}, {"num_layers": 2, "bidirectional": True}):
+    desc = rnnkit.RNNDescriptor("rnn_tanh", 3, 5, **options)
+    w, x = rnnkit.init_weights(desc, seed=0), np.ones((4, 2, 3), np.float32)
+    result = rnnkit.forward(desc, w, x, lengths=[4, 2])
+    rnnkit.backward(desc, w, result.workspace, result.y)
+    plan = rnnkit.prepare(desc, w)
+    plan.infer(x)
+    if not desc.bidirectional:
+        plan.step(x[0], result.hy)
+"""
+
+
+def calls(folder, loud):
+    program = f"LOUD = {loud}\n{CALLS}"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory):
+    """A kernel cache that the command has filled for one mode, and what it printed."""
+    folder = tmp_path_factory.mktemp("cache")
+    command = [sys.executable, "-m", "rnnkit", "warmup", "--mode", "rnn_tanh", "--dtype", "float32", "--quiet"]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
+    return folder, subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+
+def test_nothing_is_left_to_compile(warmed):
+    done = calls(warmed[0], loud=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_says_that_it_compiles_and_where_it_keeps_that(warmed):
+    folder, done = warmed
+    assert done.stderr.count("rnnkit: compiling kernels for this machine") == 1
+    assert done.stdout.startswith(f"kernels   {folder}/rnnkit/") and done.stdout.endswith(" MB\n")
+
+
+def test_a_cold_first_call_says_so_to_who_listens(tmp_path):
+    """And is silent as a library."""
+    done = calls(tmp_path, loud=True)
+    assert done.returncode == 1 and "compiling kernels for this machine" in done.stderr
+    done = calls(tmp_path, loud=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_mode_formula_and_dtype_is_compiled(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(warmup, "compile_kernels", seen.append)
+    assert command_line.main(["warmup"]) == 0
+    cells = {(type(desc.cell).__name__, desc.dtype, desc.num_layers) for desc in seen}
+    names = ("ReLU", "Tanh", "LSTM", "ResetAfterGRU", "ResetBeforeGRU")
+    assert cells == {(name, dtype, layers) for name in names for dtype in ("float32", "float64") for layers in (1, 2)}
+    seen.clear()
+    assert command_line.main(["warmup", "--mode", "gru", "--mode", "lstm", "--dtype", "float64", "--quiet"]) == 0
+    assert {(desc.mode, desc.dtype) for desc in seen} == {("gru", "float64"), ("lstm", "float64")}
+
+
+def test_the_command_line_shows_what_is_logged_once(capsys):
+    logger = logging.getLogger("rnnkit")
+    before = list(logger.handlers), logger.level
+    logger.handlers.clear()
+    command_line._show_what_is_logged()
+    command_line._show_what_is_logged()
+    logger.info("something takes a while")
+    logger.handlers[:], logger.level = before
+    assert capsys.readouterr().err == "rnnkit: something takes a while\n"
