@@ -76,3 +76,51 @@ def test_processes_that_write_at_once_leave_whole_entries(tmp_path):
     crowd = [subprocess.Popen([sys.executable, "-c", CROWD], env=environment) for _ in range(4)]
     assert [process.wait() for process in crowd] == [0] * 4
     assert [path.name for path in Path(tmp_path, "rnnkit", "digest").iterdir()] == ["entry"]
+
+
+WARM = """
+import sys
+import numpy as np
+import rnnkit
+from rnnkit.kernels import loop
+desc = rnnkit.RNNDescriptor("rnn_tanh", 2, 3)
+y = rnnkit.infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 2), np.float32)).y
+print(sum(loop.forward.stats.cache_hits.values()), len(y), "numba.np.linalg" in sys.modules)
+"""
+
+
+def test_what_numba_has_to_compile_is_not_brought_for_a_kernel_that_is_there(tmp_path):
+    assert serve(WARM, NUMBA_CACHE_DIR=str(tmp_path)) == ("0 2 True\n", "")
+    assert serve(WARM, NUMBA_CACHE_DIR=str(tmp_path)) == ("1 2 False\n", "")
+
+
+ADDRESS = """
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from rnnkit.kernels.machine.jit import kernel
+
+@intrinsic
+def address(typingctx):
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, "NRT_get_api"), ir.IntType(64))
+
+    return types.int64(), generate
+
+@kernel
+def found():
+    return address()
+
+print(found() != 0, sum(found.stats.cache_hits.values()))
+"""
+
+
+def test_code_that_refers_to_what_is_brought_is_loaded_too(tmp_path):
+    """Without it LLVM would end the process."""
+    program = tmp_path / "program.py"
+    program.write_text(ADDRESS)
+    run = f"import runpy\nrunpy.run_path({str(program)!r})"
+    assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("True 0\n", "")
+    assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("True 1\n", "")

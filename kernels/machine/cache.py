@@ -20,6 +20,7 @@ from pathlib import Path
 
 import llvmlite
 import numba
+from llvmlite.binding import address_of_symbol
 from numba.core.caching import FunctionCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -174,6 +175,13 @@ def _say_that_it_takes_a_while():
     _LOGGER.info("compiling kernels for this machine, some seconds a mode; `python -m rnnkit warmup` does it ahead")
 
 
+def _foreign_symbols(library):
+    """Names of what the code of a library refers to and does not have: Python's functions, say."""
+    module = library._final_module
+    symbols = (*module.functions, *module.global_variables)
+    return [each.name for each in symbols if each.is_declaration and not each.name.startswith("llvm.")]
+
+
 class Cache(FunctionCache):
     """The compiled signatures of one function, for its dispatcher; where it fails, the call is compiled for."""
 
@@ -183,12 +191,13 @@ class Cache(FunctionCache):
 
     def load_overload(self, sig, target_context):
         """Return the compile result that was saved for the signature on such a CPU, or None."""
-        target_context.refresh()
         name = self._entry(sig, target_context.codegen())
         data = self._try(self._folder.read, name) if name else None
         try:
-            saved, payload = pickle.loads(data) if data else (None, None)
+            saved, symbols, payload = pickle.loads(data) if data else (None, (), None)
             if saved == sig:
+                if any(address_of_symbol(symbol) is None for symbol in symbols):
+                    target_context.refresh()  # brings all that Numba knows to compile, half of the time of a warm call
                 return CompileResult._rebuild(target_context, *payload)
         except Exception:  # whole, but not for this process: it names a class that is elsewhere now, say
             pass
@@ -199,7 +208,7 @@ class Cache(FunctionCache):
         """Keep a compile result, unless addresses of this process are in it."""
         name = self._entry(sig, data.codegen)
         if name and not data.library.has_dynamic_globals:
-            self._try(self._folder.write, name, dumps((sig, data._reduce())))
+            self._try(self._folder.write, name, dumps((sig, _foreign_symbols(data.library), data._reduce())))
 
     def flush(self):
         """Read and write nothing more: whoever recompiles wants no code of before."""
