@@ -1,4 +1,7 @@
-"""What a first call costs, each figure from a fresh process."""
+"""What a first call costs, each figure from a fresh process: seconds on the wall, and of CPU time of all its threads.
+
+On a busy machine the latter are the ones to compare.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import subprocess
 import sys
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 _IMPORT = """
 import time
-start = time.perf_counter()
 import numpy
-middle = time.perf_counter()
+start, cpu = time.perf_counter(), time.process_time()
 import rnnkit
-print(time.perf_counter() - middle)
+print(time.perf_counter() - start, time.process_time() - cpu)
 """
 
 _FIRST_CALL = """
@@ -22,33 +25,49 @@ import sys, time
 import numpy, rnnkit
 desc = rnnkit.RNNDescriptor(sys.argv[1], 64, 64)
 w, x = rnnkit.init_weights(desc, seed=0), numpy.ones((8, 4, 64), numpy.float32)
-start = time.perf_counter()
+start, cpu = time.perf_counter(), time.process_time()
 if sys.argv[2] == "infer":
     rnnkit.prepare(desc, w).infer(x)
 else:
     result = rnnkit.forward(desc, w, x)
     rnnkit.backward(desc, w, result.workspace, result.y)
-print(time.perf_counter() - start)
+print(time.perf_counter() - start, time.process_time() - cpu)
 """
 
 _PROCESSES = 5  # of a quick figure; a cold cache is measured once
 
 
+class Cost(NamedTuple):
+    """Seconds on the wall, and of CPU time."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def typical(cls, costs: list[Cost]) -> Cost:
+        """The median of each."""
+        return cls(*map(median, zip(*costs, strict=True)))
+
+    def __str__(self) -> str:
+        return f"{self.wall:.2f} s ({self.cpu:.2f} s CPU)"
+
+
 def startup(modes: list[str]) -> None:
     """Print the time of `import rnnkit` beyond NumPy's, and of each mode's first call with a cold and a warm cache."""
-    seconds = median(_fresh_process(_IMPORT) for _ in range(_PROCESSES))
-    print(f"import rnnkit, beyond numpy: {seconds:.3f} s", flush=True)
+    cost = Cost.typical([_fresh_process(_IMPORT) for _ in range(_PROCESSES)])
+    print(f"import rnnkit, beyond numpy: {cost}", flush=True)
     for mode in modes:
         for pass_name in ("infer", "train"):
             with TemporaryDirectory() as folder:
                 cold = _fresh_process(_FIRST_CALL, mode, pass_name, cache=folder)
-                warm = median(_fresh_process(_FIRST_CALL, mode, pass_name, cache=folder) for _ in range(_PROCESSES))
-            print(f"first call, {mode}/{pass_name}: cold cache {cold:.2f} s, warm cache {warm:.2f} s", flush=True)
+                again = [_fresh_process(_FIRST_CALL, mode, pass_name, cache=folder) for _ in range(_PROCESSES)]
+            warm = Cost.typical(again)
+            print(f"first call, {mode}/{pass_name}: cold cache {cold}, warm cache {warm}", flush=True)
 
 
-def _fresh_process(program: str, *arguments: str, cache: str | None = None) -> float:
-    """Run a program that prints seconds; one that fails raises here."""
+def _fresh_process(program: str, *arguments: str, cache: str | None = None) -> Cost:
+    """Run a program that prints seconds of both kinds; one that fails raises here."""
     environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout)
+    return Cost(*map(float, done.stdout.split()))

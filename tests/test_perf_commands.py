@@ -169,9 +169,9 @@ def test_first_calls_are_timed_in_fresh_processes(monkeypatch, capsys):
     assert __main__.main(["startup", "--modes", "rnn_tanh"]) == 0
     out = capsys.readouterr().out
     assert [re.sub(r"\d+\.\d+", "#", line) for line in out.splitlines()] == [
-        "import rnnkit, beyond numpy: # s",
-        "first call, rnn_tanh/infer: cold cache # s, warm cache # s",
-        "first call, rnn_tanh/train: cold cache # s, warm cache # s",
+        "import rnnkit, beyond numpy: # s (# s CPU)",
+        "first call, rnn_tanh/infer: cold cache # s (# s CPU), warm cache # s (# s CPU)",
+        "first call, rnn_tanh/train: cold cache # s (# s CPU), warm cache # s (# s CPU)",
     ]
     assert all(float(seconds) > 0 for seconds in re.findall(r"\d+\.\d+", out))
 
@@ -184,20 +184,23 @@ def test_a_cache_is_cold_once_and_each_figure_has_its_own(monkeypatch, capsys):
     def fresh_process(program, mode=None, pass_name=None, cache=None):
         if mode is None:
             assert "import rnnkit" in program and cache is None
-            return next(imports)
+            return cost(next(imports))
         assert mode == "gru"
         filled = Path(cache, "kernel")
         assert filled.exists() == (cache in folders)  # empty the first time, and then kept
         filled.touch()
         folders.setdefault(cache, set()).add(pass_name)
-        return next(seconds[pass_name])
+        return cost(next(seconds[pass_name]))
+
+    def cost(seconds):
+        return startup.Cost(seconds, 10 - seconds)
 
     monkeypatch.setattr(startup, "_fresh_process", fresh_process)
     startup.startup(["gru"])
     assert capsys.readouterr().out.splitlines() == [
-        "import rnnkit, beyond numpy: 0.300 s",
-        "first call, gru/infer: cold cache 8.00 s, warm cache 3.00 s",
-        "first call, gru/train: cold cache 16.00 s, warm cache 4.00 s",
+        "import rnnkit, beyond numpy: 0.30 s (9.70 s CPU)",
+        "first call, gru/infer: cold cache 8.00 s (2.00 s CPU), warm cache 3.00 s (7.00 s CPU)",
+        "first call, gru/train: cold cache 16.00 s (-6.00 s CPU), warm cache 4.00 s (6.00 s CPU)",
     ]
     assert sorted(folders.values(), key=sorted) == [{"infer"}, {"train"}]
     assert not any(Path(folder).exists() for folder in folders)
@@ -205,9 +208,17 @@ def test_a_cache_is_cold_once_and_each_figure_has_its_own(monkeypatch, capsys):
 
 def test_a_fresh_process_has_the_cache_and_the_arguments_that_it_is_given(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", "elsewhere")
-    program = "import os, sys; print(0.5 if [os.environ['NUMBA_CACHE_DIR'], *sys.argv[1:]] == {} else 2)"
-    assert startup._fresh_process(program.format(["elsewhere"])) == 0.5
-    assert startup._fresh_process(program.format([str(tmp_path), "a", "b"]), "a", "b", cache=str(tmp_path)) == 0.5
+    program = "import os, sys; print(0.5 if [os.environ['NUMBA_CACHE_DIR'], *sys.argv[1:]] == {} else 2, 0.25)"
+    assert startup._fresh_process(program.format(["elsewhere"])) == (0.5, 0.25)
+    found = startup._fresh_process(program.format([str(tmp_path), "a", "b"]), "a", "b", cache=str(tmp_path))
+    assert found == (0.5, 0.25)
+
+
+def test_time_that_passes_idly_is_no_cpu_time(monkeypatch, tmp_path):
+    (tmp_path / "rnnkit.py").write_text("import threading\nthreading.Event().wait(0.5)\n")
+    monkeypatch.chdir(tmp_path)
+    found = startup._fresh_process(startup._IMPORT)
+    assert found.cpu < 0.25 and found.wall > 0.45
 
 
 def test_a_process_that_fails_gives_no_figure():
