@@ -20,7 +20,6 @@ from .machine.gemm import columns_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, part, row_part, shifted
 from .machine.partition import next_block, num_claims, split_team
-from .machine.registers import unliteral
 from .machine.sync import Team, barrier, join, post_call, post_progress, wait_for_progress
 from .products import Sizes, weights_of
 from .stages import Operands, activate, apart_slots, complete, input_slots, multiplied_slot
@@ -74,7 +73,7 @@ class LayerPass(NamedTuple):
 def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
     """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
     if sizes.input > 0:
-        product(gates, x, rows, weights.input, vectors, weights.bias, unliteral(True))
+        product(gates, x, rows, weights.input, vectors, weights.bias, True)
         return
     units = columns_of(weights.bias, vectors, sizes.hidden)
     for row in range(rows.start, rows.stop):
@@ -99,7 +98,7 @@ def step(cell, sizes, weights, gates, states, rows, grain, team):
         units = columns_of(weights.bias, vectors, sizes.hidden)
         for slot in apart_slots(cell, sizes.hidden):  # the product is all that they hold, and is added to them
             _fill(gates, weights.bias, rows, Range(slot + units.start, slot + units.stop))
-        product(gates, states.hidden_prev, rows, weights.recurrent, vectors, weights.bias, unliteral(False))
+        product(gates, states.hidden_prev, rows, weights.recurrent, vectors, weights.bias, False)
         activate(cell, operands, sizes.hidden, rows, units)
     _second_product(cell, operands, weights.second, weights.bias, rows, grain, team)
     if projected:
@@ -107,7 +106,7 @@ def step(cell, sizes, weights, gates, states, rows, grain, team):
         count = vectors_of(weights.bias, sizes.output)
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(states.hidden, target, rows, weights.projection, vectors, weights.zeros, unliteral(True))
+            product(states.hidden, target, rows, weights.projection, vectors, weights.zeros, True)
 
 
 @inner
@@ -132,7 +131,7 @@ def _second_product_of(cell, operands, weights, bias, rows, grain, team):
         barrier(team)  # all of what R multiplies is there
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(gates, multiplied, rows, weights, vectors, bias, unliteral(False))
+            product(gates, multiplied, rows, weights, vectors, bias, False)
             complete(cell, operands, weights.units, rows, columns_of(bias, vectors, weights.units))
 
     def nothing(cell, operands, weights, bias, rows, grain, team):
@@ -159,7 +158,7 @@ def rows_of_step(starts, t, bounds, team):
 @inner
 def team_of_step(bounds, team):
     """Who works on a step: one rank by itself, on its rows, or the team."""
-    return Team(unliteral(0), unliteral(1), team.sync) if shares_rows(bounds, team) else team
+    return Team(0, 1, team.sync) if shares_rows(bounds, team) else team
 
 
 @inner

@@ -16,7 +16,6 @@ from .machine.gemm import columns_of, depth_block_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, part, row_part, shifted
 from .machine.partition import next_block, num_claims, partition, split_team
-from .machine.registers import unliteral
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .stages import (
     GradientOperands,
@@ -87,7 +86,7 @@ def _second_gradient_of(cell, operands, packed, zeros, rows, grain, team):
         barrier(team)  # all of the gates' gradients are there
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(target, source, rows, packed, vectors, zeros, unliteral(True))
+            product(target, source, rows, packed, vectors, zeros, True)
             complete_gradient(cell, operands, units, rows, columns_of(zeros, vectors, units))
 
     def nothing(cell, operands, packed, zeros, rows, grain, team):
@@ -114,7 +113,7 @@ def _step_back(cell, layer, gradients, terms, zeros, rows, grain, team):
         vectors = next_block(claim, units, grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
         if projection.data.size > 0:
-            product(output, total, rows, projection, vectors, zeros, unliteral(True))
+            product(output, total, rows, projection, vectors, zeros, True)
         else:
             _add_output_gradient(output, dh, dy, rows, columns)
         differentiate(cell, operands, sizes.hidden, rows, columns)
@@ -133,7 +132,7 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
     """dx of the rows = the gates' gradients . W; without W ("skip" input) their sum."""
     if sizes.input > 0:
         vectors = Range(0, vectors_of(zeros, sizes.input))
-        product(dx, shifted(dgates, term.first), rows, term.packed, vectors, zeros, unliteral(True))
+        product(dx, shifted(dgates, term.first), rows, term.packed, vectors, zeros, True)
         return
     for row in range(rows.start, rows.stop):
         total = row_part(dx, row, Range(0, sizes.hidden))

@@ -9,7 +9,7 @@ from .machine.gemm import Packed, pack_columns, panel_size
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, part
 from .machine.partition import partition
-from .machine.registers import VECTOR_BYTES, unliteral
+from .machine.registers import VECTOR_BYTES
 from .machine.sync import barrier, join, post_call
 from .stages import input_slots, recurrent_slots, second_slots
 
@@ -66,7 +66,7 @@ def offsets_of(products, columns, itemsize, start):
 @inner
 def weights_of(cell, sizes, packed, offsets, zeros):
     """The weights of the layer with these offsets in the packed buffer."""
-    units, one = sizes.hidden, (unliteral(0),)
+    units, one = sizes.hidden, (0,)
     return Weights(
         Packed(part(packed, offsets[0], offsets[1]), sizes.input, units, input_slots(cell, units)),
         Packed(part(packed, offsets[1], offsets[2]), sizes.output, units, recurrent_slots(cell, units)),

@@ -3,18 +3,17 @@
 import operator
 from typing import NamedTuple
 
-import numba
 from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic
 from numba.np.numpy_support import as_dtype
 
 from .machine import activations as activations  # what the functions that cells are written in compile to
-from .machine.jit import OPTIONS, _Inner
+from .machine.compiler import COMPILER
+from .machine.jit import inner
 from .machine.matrix import Matrix, matrix_pointers
 from .machine.registers import I64
 
@@ -74,9 +73,9 @@ class _RealLiterals(FunctionPass):
         return True
 
 
-class _StageCompiler(CompilerBase):
+class _StageCompiler(COMPILER):
     def define_pipelines(self):
-        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        [pipeline] = super().define_pipelines()
         pipeline.add_pass_after(_RealLiterals, IRProcessing)
         pipeline.finalize()
         return [pipeline]
@@ -89,9 +88,7 @@ _COMPILED = {}
 def _compiled(stage):
     """The stage's function for Numba."""
     if stage.function not in _COMPILED:
-        dispatcher = numba.njit(**OPTIONS, **_INLINED, pipeline_class=_StageCompiler)(stage.function)
-        dispatcher.__class__ = _Inner
-        _COMPILED[stage.function] = dispatcher
+        _COMPILED[stage.function] = inner(stage.function, **_INLINED, pipeline_class=_StageCompiler)
     return types.Dispatcher(_COMPILED[stage.function])
 
 

@@ -9,7 +9,6 @@ from .machine.gemm import Packed, depth_block, depth_block_of, pack_rows, panel_
 from .machine.jit import inner
 from .machine.matrix import Matrix, Range, part, row_part
 from .machine.partition import next_block, num_claims
-from .machine.registers import unliteral
 from .machine.transpose import transpose
 
 # Columns that a rank transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
@@ -61,7 +60,7 @@ def offsets_of(products, columns, threads, itemsize):
 
 @inner
 def _term(product, source, w, buffer, offsets):
-    weight, one = Matrix(w, product.rows, product.start, product.depth), (unliteral(0),)
+    weight, one = Matrix(w, product.rows, product.start, product.depth), (0,)
     packed = Packed(part(buffer, offsets[0], offsets[1]), product.rows.size, product.depth, one)
     return Term(product.first, weight, product.bias, source, packed, part(buffer, offsets[4], offsets[5]))
 
@@ -110,7 +109,7 @@ def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
 
     `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
     """
-    stride, one = depth_block_of(scratch) + PADDING, (unliteral(0),)
+    stride, one = depth_block_of(scratch) + PADDING, (0,)
     own = numbers.size + team.rank * GRAIN * stride
     for claim in range(num_claims(numbers.size, GRAIN, team)):
         columns = next_block(claim, numbers.size, GRAIN, team)
@@ -124,7 +123,7 @@ def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
                 source = Packed(term.block, rows.stop - rows.start, weight.stride, one)
                 product(
                     Matrix(dw, weight.rows, weight.start, weight.stride), dgates_t, Range(start, stop), source,
-                    Range(0, vectors_of(scratch, weight.stride)), scratch, unliteral(False)
+                    Range(0, vectors_of(scratch, weight.stride)), scratch, False
                 )
             if term.bias >= 0:
                 for i in range(start, stop):

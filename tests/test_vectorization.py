@@ -49,8 +49,8 @@ OPERATIONS = {
 
 
 def compiled(function, *arguments, **options):
-    """The machine code, as text, of a kernel part for arguments like these."""
-    dispatcher = numba.njit(**jit.OPTIONS | options)(function)
+    """The machine code, as text, of a kernel part for arguments like these, emitted as a kernel is."""
+    dispatcher = numba.njit(**jit.OPTIONS | {"no_cpython_wrapper": False} | options)(function)
     signature = tuple(map(numba.typeof, arguments))
     dispatcher.compile(signature)
     return dispatcher.inspect_asm(signature)

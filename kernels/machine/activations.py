@@ -122,7 +122,7 @@ def _reduced(v):
     """(n + magic, p) with exp(v) = 2**n * (1 + p)."""
 
 
-@overload(_reduced, jit_options=OPTIONS, inline="always")
+@overload(_reduced, jit_options=OPTIONS)
 def _reduced_of(v):
     form = _FORMATS[v]
     high = math.floor(_LOG2 * 2**form.high_bits) / 2**form.high_bits

@@ -1,12 +1,16 @@
 """The decorators of all kernels and of what they call."""
 
+import gc
 import hashlib
 from pathlib import Path
 
 import numba
+from numba import types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
 from .cache import Cache, Folder, root
+from .compiler import COMPILER
 
 _SOURCES = Path(__file__).parents[1]
 
@@ -25,36 +29,57 @@ def _digest():
 DIGEST = _digest()
 """Of all kernel sources."""
 FOLDER = Folder(root(), "rnnkit", DIGEST)
-# No fastmath flag at all: what may be fused is written as `simd.fma`, so that a value has the same bits in the
+# No fastmath flag at all: what may be fused is written as `fma`, so that a value has the same bits in the
 # vectorised body of a loop, in its scalar rest, on one thread and on many. Loops over units vectorise without it.
 # error_model="numpy": the division check of the Python model would keep loops from being vectorised.
 # _nrt=False: no reference counting. A kernel owns nothing, and counting took half of the time of a short row.
-# no_*_wrapper: what Python or C would call; compiling it takes longer than many a function.
+# no_*_wrapper: what Python or C would call. Without it there is no machine code either, but in the kernels (`linking`).
 OPTIONS = {
-    "error_model": "numpy", "boundscheck": False, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True
+    "error_model": "numpy", "boundscheck": False, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+    "pipeline_class": COMPILER,
 }
 
 
 class _Inner(CPUDispatcher):
     """A compiled function without the wrapper that Python would call; Numba itself would not notice, and crash."""
 
+    def get_call_template(self, args, kws):
+        """What a call compiles: the function for an integer, say, where Numba would do so anew for each literal."""
+        return super().get_call_template(tuple(map(types.unliteral, args)), kws)
+
     def __call__(self, *arguments):
         raise TypeError(f"{self.__name__} is for kernels: compiled without what Python could call")
 
 
-def inner(function):
-    """Compile `function` on first use, cached on disk under the digest of all kernel sources. Only kernels call it."""
-    dispatcher = _compiled(function, OPTIONS)
+class _Kernel(CPUDispatcher):
+    """A compiled function that Python calls."""
+
+    def compile(self, sig):
+        """Compile as Numba does, while nobody looks for garbage among its objects: a tenth of the time.
+
+        Under Numba's lock, which a fork waits for: no child begins without its garbage collector.
+        """
+        with global_compiler_lock:
+            collects = gc.isenabled()
+            try:
+                gc.disable()
+                return super().compile(sig)
+            finally:
+                if collects:
+                    gc.enable()
+
+
+def inner(function, **options):
+    """Compile `function` when a kernel that calls it is compiled, as a part of that. Only kernels call it."""
+    dispatcher = numba.njit(**OPTIONS | options)(function)
     dispatcher.__class__ = _Inner
     return dispatcher
 
 
 def kernel(function):
-    """`inner`, but what Python calls: it runs without the GIL."""
-    return _compiled(function, OPTIONS | {"no_cpython_wrapper": False, "nogil": True})
-
-
-def _compiled(function, options):
-    dispatcher = numba.njit(**options)(function)
+    """Compile `function` on first use, cached on disk under the digest of all kernel sources. Python calls it: it runs
+    without the GIL."""
+    dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(function)
+    dispatcher.__class__ = _Kernel
     dispatcher._cache = Cache(function, FOLDER)  # what njit(cache=True) sets, to Numba's own
     return dispatcher

@@ -41,12 +41,6 @@ def data_pointer(context, builder, array_type, array, start):
 
 
 @intrinsic
-def unliteral(typingctx, value):
-    """The value of a literal; a function called with the literal itself would be compiled for this value alone."""
-    return types.unliteral(value)(value), lambda context, builder, signature, arguments: arguments[0]
-
-
-@intrinsic
 def not_inlined(typingctx):
     """Let the function that this stands in be called, not copied into its callers: it would be optimised in each."""
 

@@ -1,0 +1,53 @@
+"""The compiler of all kernels and of what they call: `linking.LinkingCompiler`, or Numba's own where it must be."""
+
+import inspect
+import pkgutil
+
+from numba.core.compiler import Compiler
+
+# What `linking` and `operators` build on inside of Numba (0.61 to 0.68 have it), with the parameters.
+_INSIDE = {
+    "codegen:JITCodeLibrary": "codegen name",
+    "codegen:JITCodeLibrary.add_linking_library": "self library",
+    "codegen:JITCodeLibrary.add_llvm_module": "self ll_module",
+    "codegen:JITCodeLibrary.enable_object_caching": "self",
+    "codegen:JITCodeLibrary._ensure_finalized": "self",
+    "codegen:JITCodeLibrary._get_module_for_linking": "self",
+    "compiler:Compiler": "typingctx targetctx library args return_type flags locals",
+    "compiler:Compiler.define_pipelines": "self",
+    "compiler:Flags": "copy_from",
+    "compiler:Flags.copy": "self",
+    "compiler:Flags.summary": "self",
+    "compiler:Flags.no_compile.fget": "self",
+    "compiler:Flags.no_cpython_wrapper.fget": "self",
+    "compiler:_LowerResult": "fndesc call_helper cfunc env",
+    "compiler_machinery:register_pass": "mutates_CFG analysis_only",
+    "typed_passes:NativeLowering.run_pass": "self state",
+    "base:BaseContext.insert_user_function": "self func fndesc libs",
+    "base:BaseContext.subtarget": "self kws",
+    "targetconfig:ConfigStack.top_or_none": "",
+    "types:Function.__init__": "self template",
+    "types:Function.get_call_type": "self context args kws",
+    "typing:Context": "",
+    "typing:Context.resolve_value_type": "self val",
+}
+
+
+def _parameters(name):
+    """The parameters of something in numba.core; None where there is no such thing."""
+    try:
+        return " ".join(inspect.signature(pkgutil.resolve_name(f"numba.core.{name}")).parameters)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _compiler():
+    """The compiler of all functions here; with another Numba its own, which takes twice as long for the same code."""
+    if any(_parameters(name) != parameters for name, parameters in _INSIDE.items()):
+        return Compiler
+    from .linking import LinkingCompiler
+
+    return LinkingCompiler
+
+
+COMPILER = _compiler()

@@ -1,0 +1,95 @@
+"""How functions are compiled that only kernels call: for their callers alone, which link their code.
+
+Numba optimises each function by itself and turns it into machine code, although its callers link its code and compile
+it once more, level upon level. Of a first call that was two thirds of the time.
+"""
+
+from numba import _dynfunc
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.compiler_machinery import register_pass
+from numba.core.typed_passes import NativeLowering
+
+from .operators import KeptFlags, keeping_answers
+
+# For what kernels do not contain (closures, `with`, array expressions, exceptions with arguments), and for reports.
+# They took a twelfth of the time.
+_SKIPPED = {
+    "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
+    "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
+}
+
+
+class _LinkedLibrary(JITCodeLibrary):
+    """The code of one function as it was lowered, neither optimised nor emitted."""
+
+    def __init__(self, codegen, name):
+        super().__init__(codegen, name)
+        self._linked = {}
+
+    def add_linking_library(self, library):
+        self._linked[library] = None
+
+    def add_llvm_module(self, ll_module):
+        """Let whatever links the module have a copy of what it uses, and drop that where it is inlined."""
+        for symbol in (*ll_module.functions, *ll_module.global_variables):
+            if not symbol.is_declaration and symbol.linkage.name in ("external", "common"):
+                symbol.linkage = "linkonce_odr"
+        self._final_module = ll_module
+
+    def _ensure_finalized(self):
+        """There is nothing to do; callers ask for it."""
+
+    def _get_module_for_linking(self):
+        return self._final_module
+
+    def with_linked(self):
+        """This library, then those of the functions it calls: the linker takes only what has been asked for before."""
+        return [self, *self._linked]
+
+
+class _KernelLibrary(JITCodeLibrary):
+    """The code of a kernel and of all that it calls, optimised as a whole, and not a function at a time before."""
+
+    def add_llvm_module(self, ll_module):
+        self._final_module.link_in(ll_module)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(NativeLowering):
+    """Numba's own, which with `no_compile` leaves nobody who finds the function: here callers do."""
+
+    _name = "rnnkit_lowering"
+
+    def run_pass(self, state):
+        kind = _LinkedLibrary if state.flags.no_compile else _KernelLibrary
+        library = state.library = kind(state.targetctx.codegen(), state.func_id.func_qualname)
+        library.enable_object_caching()
+        super().run_pass(state)
+        if not state.flags.no_compile:
+            return True
+        fndesc, environment = state.cr.fndesc, state.cr.env
+        # What callers know the function by; nobody calls it, so it has no address.
+        entry = _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, environment, (library,))
+        state.targetctx.insert_user_function(entry, fndesc, library.with_linked())
+        state.cr = state.cr._replace(cfunc=entry)
+        return True
+
+
+class LinkingCompiler(Compiler):
+    """Emits what Python can call, a kernel; everything else is linked into what calls it."""
+
+    def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
+        flags, typingctx = KeptFlags(flags), keeping_answers(typingctx)
+        flags.no_compile = flags.no_cpython_wrapper
+        targetctx = targetctx.subtarget(typing_context=typingctx)
+        super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
+
+    def define_pipelines(self):
+        [pipeline] = super().define_pipelines()
+        pipeline.passes = [
+            (_Lowering if step is NativeLowering else step, description) for step, description in pipeline.passes
+            if step.__name__ not in _SKIPPED
+        ]
+        pipeline.finalize()
+        return [pipeline]
