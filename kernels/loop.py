@@ -22,7 +22,7 @@ from .machine.matrix import Matrix, Range, part, row_part, shifted
 from .machine.partition import next_block, num_claims, split_team
 from .machine.sync import Team, barrier, join, post_call, post_progress, wait_for_progress
 from .products import Sizes, weights_of
-from .stages import Operands, activate, apart_slots, complete, input_slots, multiplied_slot
+from .stages import Operands, activate, apart_columns, complete, input_columns, multiplied_column
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
 # few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
@@ -78,8 +78,8 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
     units = columns_of(weights.bias, vectors, sizes.hidden)
     for row in range(rows.start, rows.stop):
         values = row_part(x, row, units)
-        for slot in input_slots(cell, sizes.hidden):
-            columns = Range(slot + units.start, slot + units.stop)
+        for column in input_columns(cell, sizes.hidden):
+            columns = Range(column + units.start, column + units.stop)
             gate, bias = row_part(gates, row, columns), part(weights.bias, columns.start, columns.stop)
             for j in range(units.stop - units.start):
                 gate[j] = bias[j] + values[j]
@@ -96,8 +96,8 @@ def step(cell, sizes, weights, gates, states, rows, grain, team):
     for claim in range(num_claims(vectors_of_units, grain, team)):
         vectors = next_block(claim, vectors_of_units, grain, team)
         units = columns_of(weights.bias, vectors, sizes.hidden)
-        for slot in apart_slots(cell, sizes.hidden):  # the product is all that they hold, and is added to them
-            _fill(gates, weights.bias, rows, Range(slot + units.start, slot + units.stop))
+        for column in apart_columns(cell, sizes.hidden):  # the product is all that they hold, and is added to them
+            _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
         product(gates, states.hidden_prev, rows, weights.recurrent, vectors, weights.bias, False)
         activate(cell, operands, sizes.hidden, rows, units)
     _second_product(cell, operands, weights.second, weights.bias, rows, grain, team)
@@ -127,7 +127,7 @@ def _second_product(cell, operands, weights, bias, rows, grain, team):
 def _second_product_of(cell, operands, weights, bias, rows, grain, team):
     def second_product(cell, operands, weights, bias, rows, grain, team):
         gates, count = operands.gates, vectors_of(bias, weights.units)
-        multiplied = shifted(gates, multiplied_slot(cell, weights.units))
+        multiplied = shifted(gates, multiplied_column(cell, weights.units))
         barrier(team)  # all of what R multiplies is there
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)

@@ -22,10 +22,10 @@ from .stages import (
     carries_hidden,
     complete_gradient,
     differentiate,
-    input_slots,
-    multiplied_slot,
-    recurrent_slots,
-    second_slots,
+    input_columns,
+    multiplied_column,
+    recurrent_columns,
+    second_columns,
 )
 from .weight_gradient import SCRATCH, add_weight_gradients, pack_sources, pack_terms, terms_of
 
@@ -81,8 +81,8 @@ def _second_gradient(cell, operands, packed, zeros, rows, grain, team):
 def _second_gradient_of(cell, operands, packed, zeros, rows, grain, team):
     def second_gradient(cell, operands, packed, zeros, rows, grain, team):
         dgates, units = operands.dgates, packed.units
-        source = shifted(dgates, second_slots(cell, units)[0])
-        target, count = shifted(dgates, multiplied_slot(cell, units)), vectors_of(zeros, units)
+        source = shifted(dgates, second_columns(cell, units)[0])
+        target, count = shifted(dgates, multiplied_column(cell, units)), vectors_of(zeros, units)
         barrier(team)  # all of the gates' gradients are there
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
@@ -119,7 +119,7 @@ def _step_back(cell, layer, gradients, terms, zeros, rows, grain, team):
         differentiate(cell, operands, sizes.hidden, rows, columns)
     _second_gradient(cell, operands, terms.second.packed, zeros, rows, grain, team)
     barrier(team)
-    recurrent = shifted(dgates, recurrent_slots(cell, sizes.hidden)[0])
+    recurrent = shifted(dgates, recurrent_columns(cell, sizes.hidden)[0])
     for claim in range(num_claims(outputs, grain, team)):
         vectors = next_block(claim, outputs, grain, team)
         product(dh, recurrent, rows, terms.recurrent.packed, vectors, zeros, not carries_hidden(cell))
@@ -138,8 +138,8 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
         total = row_part(dx, row, Range(0, sizes.hidden))
         for j in range(sizes.hidden):
             total[j] = 0
-        for slot in input_slots(cell, sizes.hidden):
-            gate = row_part(dgates, row, Range(slot, slot + sizes.hidden))
+        for column in input_columns(cell, sizes.hidden):
+            gate = row_part(dgates, row, Range(column, column + sizes.hidden))
             for j in range(sizes.hidden):
                 total[j] += gate[j]
 
@@ -174,7 +174,7 @@ def _multiplied(cell, gates, units):
 @overload(_multiplied, jit_options=OPTIONS)
 def _multiplied_of(cell, gates, units):
     if cell.instance_class.declaration.multiplied:
-        return lambda cell, gates, units: shifted(gates, multiplied_slot(cell, units))
+        return lambda cell, gates, units: shifted(gates, multiplied_column(cell, units))
     return lambda cell, gates, units: gates
 
 

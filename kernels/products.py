@@ -11,7 +11,7 @@ from .machine.matrix import Matrix, part
 from .machine.partition import partition
 from .machine.registers import VECTOR_BYTES
 from .machine.sync import barrier, join, post_call
-from .stages import input_slots, recurrent_slots, second_slots
+from .stages import input_columns, recurrent_columns, second_columns
 
 BIAS = 4
 """Which of a layer's offsets is that of its summed biases; in front of it are those of the panels, behind its end."""
@@ -68,9 +68,9 @@ def weights_of(cell, sizes, packed, offsets, zeros):
     """The weights of the layer with these offsets in the packed buffer."""
     units, one = sizes.hidden, (0,)
     return Weights(
-        Packed(part(packed, offsets[0], offsets[1]), sizes.input, units, input_slots(cell, units)),
-        Packed(part(packed, offsets[1], offsets[2]), sizes.output, units, recurrent_slots(cell, units)),
-        Packed(part(packed, offsets[2], offsets[3]), sizes.output, units, second_slots(cell, units)),
+        Packed(part(packed, offsets[0], offsets[1]), sizes.input, units, input_columns(cell, units)),
+        Packed(part(packed, offsets[1], offsets[2]), sizes.output, units, recurrent_columns(cell, units)),
+        Packed(part(packed, offsets[2], offsets[3]), sizes.output, units, second_columns(cell, units)),
         Packed(part(packed, offsets[3], offsets[4]), units, sizes.output, one),
         part(packed, offsets[BIAS], offsets[BIAS + 1]), zeros
     )

@@ -42,13 +42,13 @@ class GradientOperands(NamedTuple):
 
 
 def _places(declaration):
-    """Name -> (operand, column of hidden_size numbers in its rows)."""
+    """Name -> (operand, slot in its rows)."""
     places = {"h_prev": ("hidden_prev", 0), "h": ("hidden", 0), "dh": ("dhidden", 0), "dh_prev": ("dhidden_prev", 0)}
-    for column, name in enumerate(declaration.columns):
-        places |= {name: ("gates", column), f"d{name}": ("dgates", column)}
-    for column, name in enumerate(declaration.states):
-        places |= {name: ("states", column), f"{name}_prev": ("states_prev", column)}
-        places |= {f"d{name}": ("dstates", column), f"d{name}_prev": ("dstates", column)}
+    for slot, name in enumerate(declaration.slots):
+        places |= {name: ("gates", slot), f"d{name}": ("dgates", slot)}
+    for slot, name in enumerate(declaration.states):
+        places |= {name: ("states", slot), f"{name}_prev": ("states_prev", slot)}
+        places |= {f"d{name}": ("dstates", slot), f"d{name}_prev": ("dstates", slot)}
     return places
 
 
@@ -116,14 +116,14 @@ def _runner(stages_of):
 
                 def pointer(name):
                     """Where a name's units begin in this row; one pointer a place, or loops would not vectorise."""
-                    operand, column = places[name]
+                    operand, slot = places[name]
                     if operand not in starts:
                         matrix = builder.extract_value(operands, kinds.fields.index(operand))
                         starts[operand] = _row(context, builder, kinds.dtype, matrix, row, first)
-                    if (operand, column) not in starts:
-                        distance = builder.mul(hidden_size, I64(column))
-                        starts[operand, column] = builder.gep(starts[operand], [distance])
-                    return starts[operand, column]
+                    if (operand, slot) not in starts:
+                        distance = builder.mul(hidden_size, I64(slot))
+                        starts[operand, slot] = builder.gep(starts[operand], [distance])
+                    return starts[operand, slot]
 
                 for stage, function, own in calls:
                     call = context.get_function(function, own)
@@ -154,37 +154,37 @@ differentiate = _runner(lambda declaration: declaration.gradient[0])
 complete_gradient = _runner(lambda declaration: declaration.gradient[1])
 
 
-def _slots(columns_of):
-    """Make the function that gives the columns, each times hidden_size, where a product of a cell writes its gates."""
+def _columns(slots_of):
+    """Make the function that gives the first columns of the slots that a product of a cell writes."""
 
     @intrinsic
-    def slots(typingctx, cell, hidden_size):
-        columns = columns_of(cell.instance_class.declaration)
-        result = types.UniTuple(types.int64, len(columns))
+    def columns(typingctx, cell, hidden_size):
+        slots = slots_of(cell.instance_class.declaration)
+        result = types.UniTuple(types.int64, len(slots))
 
         def generate(context, builder, signature, arguments):
-            places = [builder.mul(arguments[1], I64(column)) for column in columns]
-            return context.make_tuple(builder, result, places)
+            values = [builder.mul(arguments[1], I64(slot)) for slot in slots]
+            return context.make_tuple(builder, result, values)
 
         return result(cell, types.int64), generate
 
-    return slots
+    return columns
 
 
-input_slots = _slots(lambda declaration: declaration.input_columns)
-recurrent_slots = _slots(lambda declaration: declaration.recurrent_columns)
-apart_slots = _slots(lambda declaration: declaration.apart_columns)
-second_slots = _slots(lambda declaration: declaration.second_columns)
+input_columns = _columns(lambda declaration: declaration.input_slots)
+recurrent_columns = _columns(lambda declaration: declaration.recurrent_slots)
+apart_columns = _columns(lambda declaration: declaration.apart_slots)
+second_columns = _columns(lambda declaration: declaration.second_slots)
 
 
 @intrinsic
-def multiplied_slot(typingctx, cell, hidden_size):
-    """The column, times hidden_size, of what R multiplies within the step."""
+def multiplied_column(typingctx, cell, hidden_size):
+    """The first column of what R multiplies within the step."""
     declaration = cell.instance_class.declaration
-    column = declaration.columns.index(declaration.multiplied)
+    slot = declaration.slots.index(declaration.multiplied)
 
     def generate(context, builder, signature, arguments):
-        return builder.mul(arguments[1], I64(column))
+        return builder.mul(arguments[1], I64(slot))
 
     return types.int64(cell, types.int64), generate
 

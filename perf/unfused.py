@@ -40,7 +40,7 @@ class _Step(NamedTuple):
     h: np.ndarray
     c: np.ndarray
     c_next: np.ndarray
-    gates: np.ndarray  # (N, columns, H)
+    gates: np.ndarray  # (N, slots, H)
     m: np.ndarray  # the output before the projection
     active: np.ndarray | None  # (N, 1), which sequences have this step; None: all
 
@@ -110,9 +110,9 @@ class Unfused:
         shape = len(x), -1, desc.hidden_size
         ax = (x @ block["weight_ih"].T + block["bias_ih"]).reshape(shape)
         ah = (h @ block["weight_hh"].T + block["bias_hh"]).reshape(shape)
-        gates = np.zeros((len(x), len(declaration.columns), desc.hidden_size), x.dtype)
-        gates[:, declaration.input_columns] = ax[:, declaration.rows_of(declaration.input_columns)]
-        gates[:, declaration.recurrent_columns] += ah[:, declaration.rows_of(declaration.recurrent_columns)]
+        gates = np.zeros((len(x), len(declaration.slots), desc.hidden_size), x.dtype)
+        gates[:, declaration.input_slots] = ax[:, declaration.rows_of(declaration.input_slots)]
+        gates[:, declaration.recurrent_slots] += ah[:, declaration.rows_of(declaration.recurrent_slots)]
         m, c_next = np.empty((len(x), desc.hidden_size), x.dtype), np.empty_like(c)
         _activate(self.cell, Operands(*_rows(gates, h, m, c, c_next)), desc.hidden_size)
         return _Step(x, h, c, c_next, gates, m, active), m @ block["weight_hr"].T if desc.projected else m, c_next
@@ -150,15 +150,15 @@ class Unfused:
         dgates, through = np.zeros_like(step.gates), np.zeros_like(dm)
         operands = GradientOperands(*_rows(step.gates, step.h, step.c, step.c_next, dgates, dm, through, dc))
         _differentiate(self.cell, operands, desc.hidden_size)
-        da = self._gates_of(dgates, declaration.input_columns)
-        db = self._gates_of(dgates, declaration.recurrent_columns)
+        da = self._gates_of(dgates, declaration.input_slots)
+        db = self._gates_of(dgates, declaration.recurrent_slots)
         gradient["weight_ih"] += da.T @ step.x
         gradient["weight_hh"] += db.T @ step.h
         gradient["bias_ih"] += da.sum(axis=0)
         gradient["bias_hh"] += db.sum(axis=0)
         return da @ block["weight_ih"], db @ block["weight_hh"] + (through if declaration.carries_hidden else 0), dc
 
-    def _gates_of(self, dgates: np.ndarray, columns: range) -> np.ndarray:
-        """Those columns as (N, G*H), the gates in the order of the weights."""
-        order = np.argsort(self.cell.declaration.rows_of(columns))
-        return dgates[:, columns.start + order].reshape(len(dgates), -1)
+    def _gates_of(self, dgates: np.ndarray, slots: range) -> np.ndarray:
+        """Those slots as (N, G*H), the gates in the order of the weights."""
+        order = np.argsort(self.cell.declaration.rows_of(slots))
+        return dgates[:, slots.start + order].reshape(len(dgates), -1)

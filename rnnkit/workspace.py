@@ -29,7 +29,7 @@ class Block(NamedTuple):
 @lru_cache(64)
 def gate_slots(desc: RNNDescriptor) -> int:
     """Return the numbers that a step keeps per unit: activated gates, and what else the gradient of the cell needs."""
-    return len(desc.cell.declaration.columns) + desc.projected
+    return len(desc.cell.declaration.slots) + desc.projected
 
 
 def workspace_layout(desc: RNNDescriptor, seq_len: int, batch_size: int) -> tuple[Block, ...]:

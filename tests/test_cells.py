@@ -30,8 +30,8 @@ def step(cell, given):
     """What all names of a unit hold behind the step."""
     declaration, values = cell.declaration, dict(given)
     run(cell, values, declaration.forward[0])
-    for column in declaration.second_columns:
-        values[declaration.columns[column]] += R * values[declaration.multiplied]
+    for slot in declaration.second_slots:
+        values[declaration.slots[slot]] += R * values[declaration.multiplied]
     run(cell, values, declaration.forward[1])
     return values
 
@@ -41,8 +41,8 @@ def gradients(cell, values, cotangents):
     declaration = cell.declaration
     found = dict(values) | cotangents
     run(cell, found, declaration.gradient[0])
-    for column in declaration.second_columns:
-        found[f"d{declaration.multiplied}"] = R * found[f"d{declaration.columns[column]}"]
+    for slot in declaration.second_slots:
+        found[f"d{declaration.multiplied}"] = R * found[f"d{declaration.slots[slot]}"]
     run(cell, found, declaration.gradient[1])
     return found
 
@@ -102,13 +102,13 @@ def test_functions_of_a_number():
 def test_where_the_products_of_a_cell_go():
     """Columns of the gate buffer; what a product writes are neighbours."""
     lstm, after, before = (kind.declaration for kind in (LSTM, ResetAfterGRU, ResetBeforeGRU))
-    assert lstm.columns == ("i", "f", "g", "o")
-    assert (lstm.input_columns, lstm.recurrent_columns, lstm.multiplied) == (range(4), range(4), None)
-    assert after.columns == ("n", "r", "z", "q")
-    assert (after.input_columns, after.recurrent_columns, after.apart_columns) == (range(3), range(1, 4), range(3, 4))
-    assert after.rows_of(after.input_columns) == [2, 0, 1] and after.rows_of(after.recurrent_columns) == [0, 1, 2]
-    assert before.columns == ("n", "r", "z", "reset")
-    assert (before.recurrent_columns, before.second_columns) == (range(1, 3), range(1))
+    assert lstm.slots == ("i", "f", "g", "o")
+    assert (lstm.input_slots, lstm.recurrent_slots, lstm.multiplied) == (range(4), range(4), None)
+    assert after.slots == ("n", "r", "z", "q")
+    assert (after.input_slots, after.recurrent_slots, after.apart_slots) == (range(3), range(1, 4), range(3, 4))
+    assert after.rows_of(after.input_slots) == [2, 0, 1] and after.rows_of(after.recurrent_slots) == [0, 1, 2]
+    assert before.slots == ("n", "r", "z", "reset")
+    assert (before.recurrent_slots, before.second_slots) == (range(1, 3), range(1))
     assert [len(part) for part in before.forward + before.gradient] == [1, 1, 1, 1]
     assert [stage.function.__name__ for stage in lstm.gradient[0]] == ["through_output", "through_cell"]
     assert (lstm.carries_hidden, after.carries_hidden, before.carries_hidden) == (False, True, True)
@@ -127,7 +127,7 @@ def test_a_stage_reads_and_writes_by_name():
 
     (both,), (back,) = Mine.declaration.forward[0], Mine.declaration.gradient[0]
     assert (both.reads, both.writes, back.reads, back.writes) == (("a", "kept", "s_prev"), ("s", "h"), ("dh",), ("da",))
-    assert (Mine.declaration.columns, Mine.declaration.states) == (("b", "a", "kept"), ("s",))
+    assert (Mine.declaration.slots, Mine.declaration.states) == (("b", "a", "kept"), ("s",))
 
 
 def test_the_table_of_modes():

@@ -57,11 +57,11 @@ LAZY = {"cpu.engine", "cuda.engine"}  # imported on the first call: they bring n
 
 
 def modules():
-    """Module -> its file, for all of the package but its kernels; a room goes by the name of its folder."""
+    """Module -> its file, for all of the package but its kernels; a package goes by the name of its folder."""
     found = {}
     for path in sorted((ROOT / "rnnkit").rglob("*.py")):
-        *room, name = path.relative_to(ROOT / "rnnkit").with_suffix("").parts
-        found[".".join(room if room and name == "__init__" else [*room, name])] = path
+        *package, name = path.relative_to(ROOT / "rnnkit").with_suffix("").parts
+        found[".".join(package if package and name == "__init__" else [*package, name])] = path
     return found
 
 
@@ -84,8 +84,8 @@ def imported(tree, package):
 def submodules(tree, module="__init__"):
     """Which modules of rnnkit are imported; a public name stands for `__init__`, all of rnnkit.kernels for one, and
     the cells in there for another."""
-    room = ".".join(["rnnkit", *module.split(".")[:-1]])
-    for name in imported(tree, room):
+    package = ".".join(["rnnkit", *module.split(".")[:-1]])
+    for name in imported(tree, package):
         root, *inside = name.split(".")
         if root == "rnnkit" and inside[:1] == ["kernels"]:
             yield "cells" if inside[1:2] == ["cells"] else "kernels"
@@ -103,12 +103,12 @@ def assert_direction(module, tree):
     assert not wrong, f"{module} must not import {sorted(wrong)}"
 
 
-def assert_kernel_imports(tree, room="rnnkit.kernels"):
+def assert_kernel_imports(tree, package="rnnkit.kernels"):
     """A kernel imports kernels, and a cell only cells."""
     own, others, who = "rnnkit.kernels.", FOR_KERNELS, "a kernel"
-    if room == "rnnkit.kernels.cells":
-        own, others, who = f"{room}.", FOR_CELLS, "a cell"
-    names = set(imported(tree, room))
+    if package == "rnnkit.kernels.cells":
+        own, others, who = f"{package}.", FOR_CELLS, "a cell"
+    names = set(imported(tree, package))
     wrong = {name for name in names if not name.startswith(own) and name.split(".")[0] not in others}
     assert not wrong, f"{who} must not import {sorted(wrong)}"
 
@@ -126,8 +126,8 @@ def test_imports_point_one_way(module):
 
 @pytest.mark.parametrize("path", kernels(), ids=lambda path: path.stem)
 def test_kernels_never_import_the_package(path):
-    room = path.parent.relative_to(ROOT).parts
-    assert_kernel_imports(parsed(path), ".".join(["rnnkit", *room]))
+    package = path.parent.relative_to(ROOT).parts
+    assert_kernel_imports(parsed(path), ".".join(["rnnkit", *package]))
 
 
 def test_cells_import_no_compiler():

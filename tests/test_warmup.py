@@ -90,3 +90,19 @@ def test_the_command_line_shows_what_is_logged_once(capsys):
     logger.info("something takes a while")
     logger.handlers[:], logger.level = before
     assert capsys.readouterr().err == "rnnkit: something takes a while\n"
+
+
+WATCHED = """
+import logging
+from rnnkit import warmup
+from rnnkit.language_model import command_line
+warmup.compile_kernels = lambda desc: logging.getLogger("rnnkit").info("something takes a while")
+command_line.main(["warmup", "--mode", "rnn_tanh", "--dtype", "float32"])
+"""
+
+
+def test_what_is_logged_has_a_line_of_its_own_above_the_progress_bar():
+    found = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=True).stderr
+    seen = [line.split("\r")[-1] for line in found.split("\n")]  # what a terminal leaves of each line
+    assert seen.count("rnnkit: something takes a while") == 2
+    assert "100%" in seen[-2] and seen[-1] == ""

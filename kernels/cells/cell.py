@@ -78,7 +78,7 @@ class Declaration:
         In the order of their rows in every weight block.
     states : tuple of str
         Beside h.
-    columns : tuple of str
+    slots : tuple of str
         What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and R h of one step writes
         neighbours: gates that it is not added to, gates that it is, products that are kept apart; then all else.
     smooth : bool
@@ -95,23 +95,23 @@ class Declaration:
         apart = [gate.apart for gate in self.gates if gate.apart is not None]
         others = [gate.name for gate in self.gates if gate.name not in added]
         multiplied = [gate.multiplies for gate in self.gates if gate.multiplies != "h"]
-        self.columns = (*others, *added, *apart, *dict.fromkeys(multiplied))
+        self.slots = (*others, *added, *apart, *dict.fromkeys(multiplied))
         self.multiplied = multiplied[0] if multiplied else None
-        self.input_columns = range(len(self.gates))
-        self.recurrent_columns = range(len(others), len(others) + len(added) + len(apart))
-        self.second_columns = range(len(multiplied))
-        self.apart_columns = range(len(self.gates), len(self.gates) + len(apart))
+        self.input_slots = range(len(self.gates))
+        self.recurrent_slots = range(len(others), len(others) + len(added) + len(apart))
+        self.second_slots = range(len(multiplied))
+        self.apart_slots = range(len(self.gates), len(self.gates) + len(apart))
         steps = [stage for stage in stages if not stage.is_gradient]
         back = [stage for stage in reversed(stages) if stage.is_gradient]
         self.forward = _cut(steps, [gate.name for gate in self.gates if gate.multiplies != "h"])
         self.gradient = _cut(back, [f"d{self.multiplied}"])
         self.carries_hidden = any("dh_prev" in stage.writes for stage in back)
 
-    def rows_of(self, columns):
-        """Numbers of the gates whose rows of a weight matrix belong to these columns."""
+    def rows_of(self, slots):
+        """Numbers of the gates whose rows of a weight matrix belong to these slots."""
         own = {gate.apart or gate.name: number for number, gate in enumerate(self.gates)}
         own = own | {gate.name: number for number, gate in enumerate(self.gates)}
-        return [own[self.columns[column]] for column in columns]
+        return [own[self.slots[slot]] for slot in slots]
 
 
 def _cut(stages, awaited):

@@ -42,12 +42,12 @@ def panel_size(depth, units, gates, itemsize):
 
 
 class Packed(NamedTuple):
-    """A packed matrix of `depth` rows; `slots` are the columns of a product where each of its gates begins."""
+    """A packed matrix of `depth` rows; `columns` are those of a product in which each of its gates begins."""
 
     data: np.ndarray
     depth: int
     units: int
-    slots: tuple[int, ...]
+    columns: tuple[int, ...]
 
 
 group_of = inner(group_size)
@@ -111,22 +111,22 @@ def pack_rows(panels, b, rows, units, team):
 
 
 @inner
-def shape_of_tile(slots, rows, whole):
+def shape_of_tile(columns, rows, whole):
     """The shape of the next tile, where there are so many rows and whole panels."""
-    if rows == 1 and whole >= units_of_tile(slots, ROW):
+    if rows == 1 and whole >= units_of_tile(columns, ROW):
         return ROW
-    return WIDE if whole >= units_of_tile(slots, WIDE) else NARROW
+    return WIDE if whole >= units_of_tile(columns, WIDE) else NARROW
 
 
 @inner
 def product(c, a, rows, packed, vectors, bias, overwrite):
-    """C[rows, slot + unit] = (bias[slot + unit] if overwrite else C[rows, slot + unit]) + A[rows, :depth] . panels.
+    """C[rows, columns] = (bias[columns] if overwrite else C[rows, columns]) + A[rows, :depth] . panels.
 
     For a range of positions in both row lists, and the units of a range of panels. Each element is one chain of fused
     multiply-adds, k ascending, whatever the blocks and tiles.
     """
     not_inlined()
-    depth, slots, lanes = packed.depth, packed.slots, panel_lanes(packed.data)
+    depth, columns, lanes = packed.depth, packed.columns, panel_lanes(packed.data)
     count, whole = rows.stop - rows.start, packed.units // lanes
     blocks = max(1, (depth + depth_block_of(packed.data) - 1) // depth_block_of(packed.data))
     for block in range(blocks):
@@ -134,10 +134,10 @@ def product(c, a, rows, packed, vectors, bias, overwrite):
         begins = overwrite and k.start == 0
         vector = vectors.start
         while vector < vectors.stop:
-            shape = shape_of_tile(slots, count, min(vectors.stop, whole) - vector)
-            tiles = (count + rows_of_tile(slots, shape) - 1) // rows_of_tile(slots, shape)
+            shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vector)
+            tiles = (count + rows_of_tile(columns, shape) - 1) // rows_of_tile(columns, shape)
             for number in range(tiles):
                 own = partition(count, number, tiles)
                 positions = Range(rows.start + own.start, rows.start + own.stop)
                 tile(shape, c, a, positions, packed, vector, k, bias, begins)
-            vector += units_of_tile(slots, shape)
+            vector += units_of_tile(columns, shape)

@@ -81,8 +81,8 @@ class Tile:
         function = ir.Function(self.module, function_type(self.real, self.gates), self.name)
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, overwrite, width, begin, *slots) = function.args
-        self.depth, self.ldb, self.bias, self.overwrite, self.slots = depth, ldb, bias, overwrite, slots
+        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, overwrite, width, begin, *columns) = function.args
+        self.depth, self.ldb, self.bias, self.overwrite, self.columns = depth, ldb, bias, overwrite, columns
         a = builder.gep(a, [begin])
         most = group_size(self.gates)
         self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
@@ -126,9 +126,9 @@ class Tile:
         return builder.icmp_signed("<", index, limit)
 
     def _columns(self, builder, row):
-        """Pointers to the group's vectors of C (or of the bias) in one row, as the slots place them."""
+        """Pointers to the group's vectors of C (or of the bias) in one row, as the columns place them."""
         for gate, unit in (divmod(vector, self.units) for vector in self.group):
-            yield builder.gep(row, [builder.add(self.slots[gate], _I64(unit * self.lanes))])
+            yield builder.gep(row, [builder.add(self.columns[gate], _I64(unit * self.lanes))])
 
     def _panel_columns(self, builder, k):
         """Pointers to the group's vectors of the panels, and where each stands within its panel's row of k."""

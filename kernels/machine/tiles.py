@@ -47,20 +47,20 @@ def _entry(builder, kind, gates, shape):
 
 
 @intrinsic
-def _write_addresses(typingctx, like, slots):
+def _write_addresses(typingctx, like, columns):
     def generate(context, builder, signature, arguments):
-        kind, gates = signature.args[0].dtype, len(slots)
+        kind, gates = signature.args[0].dtype, len(columns)
         for shape in _SHAPES:
             function = Tile(builder.module, context.get_value_type(kind), kind.bitwidth, gates, shape).function()
             builder.store(builder.ptrtoint(function, _I64), _entry(builder, kind, gates, _I64(shape)))
         return context.get_dummy_value()
 
-    return types.void(like, slots), generate
+    return types.void(like, columns), generate
 
 
 @kernel
-def _compile(like, slots):
-    _write_addresses(like, slots)
+def _compile(like, columns):
+    _write_addresses(like, columns)
 
 
 @cache
@@ -76,7 +76,7 @@ def ensure_compiled(dtype, gates):
 
 @intrinsic
 def tile(typingctx, shape, c, a, rows, packed, vector, k, bias, overwrite):
-    """C[rows, slots] = (bias if overwrite else C[rows, slots]) + A[rows, k] . panels[k].
+    """C[rows, columns] = (bias if overwrite else C[rows, columns]) + A[rows, k] . panels[k].
 
     For one tile of registers, which begins with the panel number `vector`, a range of positions in both row lists and
     one of k. In the shape NARROW only those lanes of a vector are C's that its units reach.
@@ -89,7 +89,7 @@ def tile(typingctx, shape, c, a, rows, packed, vector, k, bias, overwrite):
         kind = packed_type.types[0].dtype
         start, stop = (builder.extract_value(rows, field) for field in range(2))
         begin, end = (builder.extract_value(k, field) for field in range(2))
-        data, depth, units, slots = (builder.extract_value(packed, field) for field in range(4))
+        data, depth, units, columns = (builder.extract_value(packed, field) for field in range(4))
         lanes = _I64(VECTOR_BYTES * 8 // kind.bitwidth)
         unit, panel = builder.mul(vector, lanes), builder.mul(builder.mul(depth, lanes), _I64(gates))
         c_first, c_rows, ldc = matrix_pointers(context, builder, c_type, c, start, unit)
@@ -99,7 +99,7 @@ def tile(typingctx, shape, c, a, rows, packed, vector, k, bias, overwrite):
             data_pointer(context, builder, packed_type.types[0], data, builder.mul(vector, panel)), panel,
             c_first, c_rows, ldc, data_pointer(context, builder, bias_type, bias, unit),
             builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin,
-            *cgutils.unpack_tuple(builder, slots, gates),
+            *cgutils.unpack_tuple(builder, columns, gates),
         ]  # fmt: skip
         address = builder.load(_entry(builder, kind, gates, shape))
         kind = function_type(context.get_value_type(kind), gates)
@@ -117,18 +117,18 @@ def _by_shape(builder, shape, values):
 
 
 @intrinsic
-def units_of_tile(typingctx, slots, shape):
-    """Neighbouring panels that a tile of len(slots) gates covers."""
-    values = [units(len(slots), shape) for shape in _SHAPES]
-    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
+def units_of_tile(typingctx, columns, shape):
+    """Neighbouring panels that a tile of len(columns) gates covers."""
+    values = [units(len(columns), shape) for shape in _SHAPES]
+    return types.int64(columns, types.int64), lambda context, builder, signature, arguments: _by_shape(
         builder, arguments[1], values
     )
 
 
 @intrinsic
-def rows_of_tile(typingctx, slots, shape):
-    """Largest number of rows of a tile of len(slots) gates."""
-    values = [most_rows(len(slots), shape) for shape in _SHAPES]
-    return types.int64(slots, types.int64), lambda context, builder, signature, arguments: _by_shape(
+def rows_of_tile(typingctx, columns, shape):
+    """Largest number of rows of a tile of len(columns) gates."""
+    values = [most_rows(len(columns), shape) for shape in _SHAPES]
+    return types.int64(columns, types.int64), lambda context, builder, signature, arguments: _by_shape(
         builder, arguments[1], values
     )

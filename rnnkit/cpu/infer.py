@@ -53,7 +53,7 @@ class Inference:
         """Run the network over all steps and keep nothing but y, hy and cy.
 
         The gates of a few steps at a time are buffered. Stacked layers of one direction also go through the sequence a
-        slab of steps at a time, so that of the lower layers' outputs, too, no more is held.
+        slab of steps at a time, so that of the lower layers' outputs, too, no more is in memory.
         """
         desc, directions = self._desc, self._desc.num_directions
         hidden = np.empty((steps.seq_len + directions, steps.batch_size, directions * desc.output_size), x.dtype)

@@ -30,7 +30,7 @@ class Layer(NamedTuple):
     direction: int
     cell: Any
     sizes: Sizes
-    slots: int  # columns of hidden_size numbers in a row of the gate buffer
+    slots: int  # of hidden_size columns each, in a row of the gate buffer
     products: tuple[Product, ...]  # in the order of `products.Weights`
     offsets: np.ndarray  # of its panels in the packed weights
     kind: tuple[type, str, int]  # cell, dtype, passes of a call: what decides about the types of a kernel's arguments
@@ -98,15 +98,15 @@ def _products(cell: Any, sizes: Sizes, slots: int, starts: dict[str, int], suffi
     """The products of a layer, in the order of `products.Weights`; those that it does not have are of no gates."""
     declaration = cell.declaration
 
-    def product(name: str, columns: range, depth: int) -> Product:
-        gates = np.array(declaration.rows_of(columns), np.int64)
+    def product(name: str, written: range, depth: int) -> Product:
+        gates = np.array(declaration.rows_of(written), np.int64)
         rows = (gates[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
-        return Product(columns.start * sizes.hidden, rows, start, len(columns), depth if columns else 0, bias)
+        return Product(written.start * sizes.hidden, rows, start, len(written), depth if written else 0, bias)
 
-    yield product("ih", declaration.input_columns, sizes.input)
-    yield product("hh", declaration.recurrent_columns, sizes.output)
-    yield product("hh", declaration.second_columns, sizes.output)
+    yield product("ih", declaration.input_slots, sizes.input)
+    yield product("hh", declaration.recurrent_slots, sizes.output)
+    yield product("hh", declaration.second_slots, sizes.output)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind the gates, in place of what it multiplied.

@@ -63,8 +63,8 @@ class Planner:
     def slabs(self, layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
         """[start, stop) of the steps that all layers run in inference before any runs the next.
 
-        Of stacked layers of one direction these are a few, so that of the lower ones' outputs no more is held: as many
-        as take the room of a chunk's gates.
+        Of stacked layers of one direction these are a few, so that of the lower ones' outputs no more is in memory: as
+        many as take the space of a chunk's gates.
         """
         total = max(self.steps.seq_len, 1)
         slab = total

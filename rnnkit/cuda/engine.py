@@ -57,7 +57,7 @@ class _Batch(NamedTuple):
         for array in states:
             yield array if array is None else _dense(array if self.order is None else array[:, self.order])
 
-    def room(self, sequences: Any, *states: Any) -> tuple[Any, ...]:
+    def outputs(self, sequences: Any, *states: Any) -> tuple[Any, ...]:
         """Where cuDNN may write what belongs into the arrays: themselves, or new dense ones."""
         if self.rows is None:
             return sequences, *states
@@ -157,7 +157,7 @@ def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Wo
             y[...] = 0
             return y, hy, cy
         hx, cx = (_keep(memory, *named) for named in zip(("hx", "cx"), batch.gather_states(hx, cx), strict=True))
-        x, outputs = batch.gather(x), batch.room(y, hy, cy)
+        x, outputs = batch.gather(x), batch.outputs(y, hy, cy)
         seed = _seed(desc, workspace)
         setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, (x, hx, cx), outputs, memory)
         outside = _clip(desc, outputs[2])
@@ -204,7 +204,7 @@ def backward(desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: An
             return cupy.zeros(workspace.x.shape, dtype), dhx, dcx, total
         dx, sums = cupy.empty(workspace.x.shape, dtype), _dense(total)
         dense_dy = cupy.zeros(record.y.shape, dtype) if dy is None else batch.gather(dy)
-        found = batch.room(dx, dhx, dcx)
+        found = batch.outputs(dx, dhx, dcx)
         dhy, dcy = batch.gather_states(dhy, dcy)
         if dcy is not None and record.outside is not None:
             dcy = dcy.copy()  # it may be the caller's
@@ -266,7 +266,7 @@ class Inference:
             if batch is None:
                 y[...] = 0
                 return y, hy, cy
-            inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.room(y, hy, cy)
+            inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.outputs(y, hy, cy)
             _run(desc, _dense(self.weights), cudnn.INFERENCE, None, batch.shape, inputs, outputs, Memory())
             _clip(desc, outputs[2])
             batch.scatter(outputs, y, hy, cy)

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from importlib import import_module
 from itertools import islice
@@ -91,7 +91,7 @@ def _train(args: argparse.Namespace) -> None:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise CommandError(f"train: --out must name a file in a folder that exists, got {out}")
     archive.check_target(out)  # as after the training, which would be lost then
-    progress_bar = None if args.quiet else _extra("train", "tqdm").tqdm
+    progress_bar = _progress_bar("train", args)
     model = _starting_model(args)
     text, held_out = corpus.split(corpus.read_files(args.files) if args.files else corpus.library_source())
     if not held_out:
@@ -135,9 +135,8 @@ def sample(args: argparse.Namespace) -> None:
 
 def warm_up(args: argparse.Namespace) -> None:
     """Compile the kernels, or find them compiled, and say where they are kept."""
-    progress_bar = None if args.quiet else _extra("warmup", "tqdm").tqdm
     descs = list(warmup.networks(args.mode or MODES, args.dtype or HOST_DTYPES))
-    with progress_bar(total=len(descs), unit="network") if progress_bar else nullcontext() as bar:
+    with _progress_bar("warmup", args)(total=len(descs), unit="network") as bar:
         for desc in descs:
             if bar is not None:
                 bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
@@ -156,6 +155,20 @@ def _extra(command: str, name: str) -> ModuleType:
     except ImportError:
         cure = f"install it with: pip install {name}"
         raise CommandError(f"{command}: {name} must be installed, got none; {cure}") from None
+
+
+def _progress_bar(command: str, args: argparse.Namespace) -> Callable:
+    """What makes a progress bar, above which is written what is logged meanwhile; with --quiet None, as a context."""
+    if args.quiet:
+        return lambda **options: nullcontext()
+    bar, redirect = _extra(command, "tqdm").tqdm, import_module("tqdm.contrib.logging").logging_redirect_tqdm
+
+    @contextmanager
+    def shown(**options):
+        with bar(**options) as result, redirect([logging.getLogger("rnnkit")]):
+            yield result
+
+    return shown
 
 
 def _starting_model(args: argparse.Namespace) -> textmodel.TextModel:
@@ -185,7 +198,7 @@ def _run(model, rows: np.ndarray, settings: training.Settings, progress_bar, int
     mean_bits = None
     start = time.perf_counter()
     with (
-        progress_bar(total=total, unit="B", unit_scale=True) if progress_bar else nullcontext() as bar,
+        progress_bar(total=total, unit="B", unit_scale=True) as bar,
         np.errstate(over="ignore", invalid="ignore"),  # the loss tells, once and with the cure
     ):
         for step, nats in enumerate(training.train(model, rows, settings), 1):
