@@ -26,6 +26,7 @@ gru, ``reset_after=False`` (arXiv 1406.1078v3, the ONNX default, Keras ``reset_a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from numbers import Integral, Real
@@ -250,13 +251,14 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(message("RNNDescriptor", name, "be in the range of float64", "a number beyond it")) from None
 
 
-def _choice(choices: tuple[str, ...], name: str, value: Any) -> str:
+def _choice(choices: Collection[str], name: str, value: Any) -> str:
     listed = " or ".join(f'"{choice}"' for choice in choices)
     if not isinstance(value, str):
         raise wrong_type("RNNDescriptor", name, listed, value)
     if value not in choices:
         raise ValueError(message("RNNDescriptor", name, f"be {listed}", repr(value)))
-    return choices[choices.index(value)]  # not the value itself, which may be of a class that only compares like text
+    # Not the value itself, which may be of a class that only compares like text.
+    return next(choice for choice in choices if choice == value)
 
 
 def _optional_size(name: str, value: Any) -> int | None:
@@ -307,7 +309,7 @@ def _np_dtype(name: str) -> np.dtype:
 
 # How each field is checked, and brought to its stored form.
 _FIELDS = {
-    "mode": partial(_choice, tuple(MODES)),
+    "mode": partial(_choice, MODES),
     "input_size": _size,
     "hidden_size": _size,
     "num_layers": partial(_size, most=MAX_LAYERS),

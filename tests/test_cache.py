@@ -1,9 +1,11 @@
 """The cache of compiled kernels: whatever becomes of its files, a call gets the right code, and never another's."""
 
 import ctypes
+import importlib
 import os
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -391,3 +393,21 @@ def test_an_edited_source_is_compiled_anew(tmp_path, monkeypatch):
     assert jit._digest() == jit.DIGEST == jit.FOLDER.names[-1]
     (sources / "activations.py").write_text("# edited\n")
     assert jit._digest() != jit.DIGEST
+
+
+def _scaled(scale):
+    return scale.factor * 2.0
+
+
+def test_the_edited_class_of_an_argument_is_compiled_anew(folder, tmp_path, monkeypatch):
+    """That of a cell, say, whose equations are a part of the code."""
+    source = tmp_path / "scales.py"
+    source.write_text("import typing\n\nScale = typing.NamedTuple('Scale', [('factor', float)])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    scale = importlib.import_module("scales").Scale(1.5)
+    assert not assert_runs(folder, _scaled, scale, 3.0)
+    assert assert_runs(folder, _scaled, scale, 3.0)
+    source.write_text(source.read_text() + "# edited\n")
+    cache._source.cache_clear()  # as in a new process
+    assert not assert_runs(folder, _scaled, scale, 3.0)
+    monkeypatch.delitem(sys.modules, "scales")

@@ -169,6 +169,11 @@ def _source(path):
         return None
 
 
+def _file_of(kind):
+    """Where the class of a named tuple stands, a cell's say: what it says is a part of the code."""
+    return getattr(sys.modules[kind.instance_class.__module__], "__file__", "")
+
+
 @cache
 def _say_that_it_takes_a_while():
     """Once a process: a first call is silent for seconds otherwise."""
@@ -217,10 +222,10 @@ class Cache(FunctionCache):
     def _entry(self, sig, codegen):
         """Name of the file: after all that the code depends on, the CPU's name and features among it."""
         code = self._py_func.__code__
-        source = _source(code.co_filename)
-        if not self._enabled or source is None:
+        sources = _source(code.co_filename), *(_source(_file_of(kind)) for kind in sig if hasattr(kind, "instance_class"))
+        if not self._enabled or None in sources:
             return None
-        place = self._py_func.__module__, self._py_func.__qualname__, code.co_firstlineno, source
+        place = self._py_func.__module__, self._py_func.__qualname__, code.co_firstlineno, sources
         key = repr((place, self._index_key(sig, codegen), _VERSIONS))
         return f"{code.co_name.strip('<>')}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.nbc"
 
