@@ -170,8 +170,8 @@ def _source(path):
 
 
 def _file_of(kind):
-    """Where the class of a named tuple stands, a cell's say: what it says is a part of the code."""
-    return getattr(sys.modules[kind.instance_class.__module__], "__file__", "")
+    """Where the class of a named tuple stands, a cell's say: what it says is a part of the code; "" if nobody knows."""
+    return getattr(sys.modules.get(kind.instance_class.__module__), "__file__", "")
 
 
 @cache
