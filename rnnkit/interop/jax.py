@@ -69,7 +69,7 @@ def from_jax(params: Any, *, activation: str | None = None) -> Network:
     params : mapping or list of mappings
         The tree of parameters, of arrays of JAX or NumPy, of an LSTMCell, OptimizedLSTMCell, GRUCell or SimpleCell of
         linen or nnx, of an RNN around one, or of a Bidirectional around two of these; or the trees of a stack, the
-        lowest first.  Of an nnx module it is ``nnx.to_pure_dict(nnx.state(module, nnx.Param))``.
+        lowest first.  Of an nnx module it is ``nnx.state(module, nnx.Param)``.
     activation : {"tanh", "relu"}, optional
         The activation_fn of a SimpleCell, which the tree does not tell; None is Flax's default, "tanh".
 
@@ -156,6 +156,8 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
 
 def _directions(name: str, tree: Mapping[str, Any]) -> list[Cell]:
     """Return the cells of a layer, without what is wrapped around them."""
+    if not isinstance(tree, Mapping):
+        raise wrong_type("from_jax", name, "a mapping of names to arrays", tree)
     for wrapper in _WRAPPERS:
         if set(tree) == {wrapper}:
             return _directions(f'{name}["{wrapper}"]', tree[wrapper])

@@ -105,8 +105,11 @@ def real_array(function: str, name: str, value: Any) -> np.ndarray:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype of NumPy, JAX or PyTorch."""
-    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's are torch.float32
+    """Return the name of a dtype of NumPy's, which JAX and MXNet have too, or PyTorch's."""
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return str(dtype).rpartition(".")[2]  # torch.float32
 
 
 def _check_real(function: str, name: str, dtype: Any) -> None:
