@@ -134,8 +134,8 @@ REFUSED = [
     (cell_of(), dict(activation="relu"), ValueError, "activation must be left out with mode=\"gru\", got 'relu'"),
     (cell_of(Wi=np.ones((2, 3), "f4"), Wh=np.ones((2, 2), "f4")), dict(activation="elu"), ValueError,
      "activation must be \"tanh\" or \"relu\", got 'elu'"),
-    ([], {}, TypeError, "cells must be a mapping of names to arrays, or a list of such, got list"),
-    ("Wi", {}, TypeError, "cells must be a mapping of names to arrays, or a list of such, got str"),
+    ([], {}, TypeError, "cells must be a mapping of names to arrays, or a list of at least one, got list"),
+    ("Wi", {}, TypeError, "cells must be a mapping of names to arrays, or a list of at least one, got str"),
 ]
 
 

@@ -169,15 +169,15 @@ REFUSED = [
     ([lstm_tree(), lstm_tree()], {}, ValueError,
      'params[1]["cell"]["ii/kernel"] must have shape (input_size=2, hidden_size=2), got (3, 2)'),
     ([dense_tree(2, 2, 6), {"forward_rnn": dense_tree(2, 2, 6), "backward_rnn": dense_tree(2, 2, 6)}], {}, ValueError,
-     'params[1]["forward_rnn"] must have 1 directions as params[0] does, got 2'),
+     'params[1]["forward_rnn"] must be of 1 directions as params[0] is, got 2'),
     ({"encoder": lstm_tree()}, {}, ValueError,
      'params must hold the entries of a linen.LSTMCell, got 12 names; missing: ii/kernel, if/kernel, ig/kernel, '
      "io/kernel, hi/kernel, hf/kernel, hg/kernel, ho/kernel, hi/bias, hf/bias, hg/bias, ho/bias; unknown: "
      "encoder/cell/ii/kernel, encoder/cell/if/kernel, encoder/cell/ig/kernel, encoder/cell/io/kernel, "
      "encoder/cell/hi/kernel, encoder/cell/hi/bias, encoder/cell/hf/kernel, encoder/cell/hf/bias, "
      "encoder/cell/hg/kernel, encoder/cell/hg/bias, encoder/cell/ho/kernel, encoder/cell/ho/bias"),
-    (3, {}, TypeError, "params must be a mapping of names to arrays, or a list of such, got int"),
-    ([], {}, TypeError, "params must be a mapping of names to arrays, or a list of such, got list"),
+    (3, {}, TypeError, "params must be a mapping of names to arrays, or a list of at least one, got int"),
+    ([], {}, TypeError, "params must be a mapping of names to arrays, or a list of at least one, got list"),
     ({"params": 3}, {}, TypeError, 'params["params"] must be a mapping of names to arrays, got int'),
 ]
 
@@ -189,9 +189,11 @@ def test_from_jax_refuses(source, options, kind, text):
 
 TO_REFUSED = [
     (rnnkit.LSTM(3, 2, proj_size=1), {}, "net.desc.proj_size must be None, got 1; Flax has nothing else"),
-    (rnnkit.LSTM(3, 2, cell_clip=(-1, 1)), {}, "net.desc.cell_clip must be None, got (-1.0, 1.0); Flax has nothing else"),
+    (rnnkit.LSTM(3, 2, cell_clip=(-1, 1)), {},
+     "net.desc.cell_clip must be None, got (-1.0, 1.0); Flax has nothing else"),
     (rnnkit.GRU(3, 2, reset_after=False), {}, "net.desc.reset_after must be True, got False; Flax has nothing else"),
-    (rnnkit.GRU(2, 2, input_mode="skip"), {}, "net.desc.input_mode must be 'linear', got 'skip'; Flax has nothing else"),
+    (rnnkit.GRU(2, 2, input_mode="skip"), {},
+     "net.desc.input_mode must be 'linear', got 'skip'; Flax has nothing else"),
     (rnnkit.GRU(3, 2), dict(cell="linen.LSTMCell"),
      "cell must be 'linen.GRUCell' or 'nnx.GRUCell' with mode=\"gru\", got 'linen.LSTMCell'"),
 ]

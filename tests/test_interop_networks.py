@@ -11,7 +11,13 @@ from test_docstrings import assert_documents_its_parameters, assert_typed, secti
 import rnnkit
 from rnnkit import interop
 from rnnkit.interop.networks import (
-    blocks_of, common_dtype, gate_order, mode_of_rows, network, real_array, reordered,
+    blocks_of,
+    common_dtype,
+    gate_order,
+    mode_of_rows,
+    network,
+    real_array,
+    reordered,
 )
 from rnnkit.interop.stacks import added, cells_of, one_bias
 
@@ -20,7 +26,8 @@ from rnnkit.interop.stacks import added, cells_of, one_bias
 def test_named_blocks_become_a_network(cell):
     problem = Problem(**CELLS[cell], num_layers=2, bidirectional=True)
     net = network(problem.desc, problem.views)
-    assert type(net) is getattr(rnnkit, {"tanh": "RNN", "relu": "RNN", "lstm": "LSTM", "gru": "GRU"}[cell.split("-")[0]])
+    kinds = {"tanh": rnnkit.RNN, "relu": rnnkit.RNN, "lstm": rnnkit.LSTM, "gru": rnnkit.GRU}
+    assert type(net) is kinds[cell.split("-")[0]]
     assert net.desc == problem.desc
     assert_same_bits("weights", net.weights, problem.w)
     assert not np.shares_memory(net.weights, problem.w)
