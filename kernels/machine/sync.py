@@ -29,6 +29,7 @@ TEAMS = 3  # the whole one and two that it splits into
 GATE_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # who waits longer (about 100 us) has lost its partner's core: let others run
+_NO_CALL = 1 << 40  # a number that none has
 _ABI_ARGUMENTS = 2  # by Numba's convention a function's first two are where its result and an error go
 _I64 = ir.IntType(64)
 
@@ -212,14 +213,15 @@ def join(sync, rank, size):
     return Team(rank, _add(sync, GATE, CLOSED) - gate + 1, sync)
 
 
-@kernel
-def serve(sync, known, most_spins):
-    """Take part in every call after number `known`, until none comes for so many spins; returns the last one's number.
+@inner
+def take_part(sync, known, last, most_spins):
+    """Take part in every call after number `known`, until none comes for so many spins, or the last one's number is
+    `last`; returns that number.
 
-    This is where helpers live. One that comes to a call too late, when the gate is closed, waits for the next.
+    One that comes to a call too late, when the gate is closed, waits for the next.
     """
     waited = 0
-    while waited < most_spins:
+    while waited < most_spins and known < last:
         gate = load(sync, GATE)
         number, inside = gate // GATE_STEP, gate % GATE_STEP
         if number > known and inside < CLOSED:
@@ -235,6 +237,12 @@ def serve(sync, known, most_spins):
             waited += 1
             _pause()
     return known
+
+
+@kernel
+def serve(sync, known, most_spins):
+    """This is where helpers live."""
+    return take_part(sync, known, _NO_CALL, most_spins)
 
 
 @inner

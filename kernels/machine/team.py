@@ -12,6 +12,7 @@ kernel alone: results do not depend on it.
 import os
 import threading
 import time
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 import numba
@@ -105,11 +106,36 @@ _callers = set()
 `discard`, in one step: an exception from a signal handler, which may come between any two instructions, leaves none."""
 _code = {}
 _team = None
+
+
+class _Lent(threading.local):
+    """What a Python thread's calls run on instead: another number of threads, and another team."""
+
+    size = team = None
+
+
+_lent = _Lent()
 _alone = np.zeros(sync_size(1), np.int64)
 
 
+@contextmanager
+def lent(size, team=None):
+    """Run the kernels that this Python thread calls meanwhile on so many threads; those of `team`, where one is given.
+
+    A team has `run(kernel, work, arguments)` and `is_awake()`, as `_Team` has them.
+    """
+    before = _lent.size, _lent.team
+    try:
+        _lent.size, _lent.team = size, team
+        yield
+    finally:
+        _lent.size, _lent.team = before
+
+
 def wanted_size():
-    """Return the number of threads: NUMBA_NUM_THREADS, or what numba.set_num_threads said since."""
+    """Return the number of threads: what was lent, else NUMBA_NUM_THREADS, or what numba.set_num_threads said since."""
+    if _lent.size is not None:
+        return _lent.size
     # Asking Numba itself would start its threading layer.
     return numba.get_num_threads() if parallel._is_initialized else numba.config.NUMBA_NUM_THREADS
 
@@ -122,6 +148,8 @@ def _enter(call):
         if _callers:
             return None
         _callers.add(call)
+        if _lent.team is not None:
+            return _lent.team
         if _team is None or _team.size != size:
             if _team is not None:
                 _team.shutdown()

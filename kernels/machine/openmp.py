@@ -1,0 +1,129 @@
+"""A team whose ranks are the threads of an OpenMP runtime that the process has anyway.
+
+Its threads go on spinning for a while after each of its own regions, PyTorch's after each product say, and take the
+cores from helpers of ours. As ranks of a region that we open they work instead.
+"""
+
+import ctypes
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+
+from .jit import kernel
+from .registers import I64
+from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, sync_size, take_part
+
+_THREAD_NUMBER, _CALLER, _SYNC, _SIZE, _KNOWN, _SPINS, _FIELDS = range(7)
+"""Elements of what the threads of a region are given: where to ask for one's number, what the first one calls, and the
+arguments of `take_part` for the others."""
+_WORK_PER_SPIN = 6_000  # as in `team`
+_SMALL_WORK = 1_000_000  # multiply-adds, about 8 us on one thread: what it takes to open a region
+
+
+def _emit_others_part(context, module, like, kind):
+    """Emit the function of the threads but the first, by Numba's convention, as what calls compiled functions must."""
+    function = ir.Function(module, ir.FunctionType(ir.IntType(32), [*kind.args[:2], I64.as_pointer()]), "others_part")
+    function.linkage = "internal"
+    builder = ir.IRBuilder(function.append_basic_block())
+    sync, size, known, spins = (
+        builder.load(builder.gep(function.args[2], [I64(field)])) for field in (_SYNC, _SIZE, _KNOWN, _SPINS)
+    )
+    array = context.make_array(like)(context, builder)
+    data = builder.inttoptr(sync, I64.as_pointer())
+    populate_array(array, data=data, shape=[size], strides=[I64(8)], itemsize=I64(8), meminfo=None)
+    target = types.Dispatcher(take_part)
+    own = target.get_call_type(context.typing_context, (like, types.int64, types.int64, types.int64), {})
+    last = builder.add(known, I64(1))
+    context.get_function(target, own)(builder, [array._getvalue(), known, last, spins])
+    builder.ret(ir.IntType(32)(0))
+    return function
+
+
+@intrinsic
+def _entry(typingctx, like):
+    """Address of the C function that all threads of a region run."""
+
+    def generate(context, builder, signature, arguments):
+        module, kind = builder.module, builder.function.function_type
+        others = _emit_others_part(context, module, signature.args[0], kind)
+        byte = ir.IntType(8).as_pointer()
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [byte]), "region")
+        function.linkage = "internal"
+        inside = ir.IRBuilder(function.append_basic_block())
+        fields = inside.bitcast(function.args[0], I64.as_pointer())
+
+        def call(field, result):
+            address = inside.load(inside.gep(fields, [I64(field)]))
+            return inside.call(inside.inttoptr(address, ir.FunctionType(result, []).as_pointer()), [])
+
+        number = call(_THREAD_NUMBER, ir.IntType(32))
+        with inside.if_else(inside.icmp_signed("==", number, ir.IntType(32)(0))) as (first, rest):
+            with first:
+                call(_CALLER, ir.VoidType())
+            with rest:
+                unused = [inside.alloca(argument.pointee) for argument in kind.args[:2]]
+                inside.call(others, [*unused, fields])
+        inside.ret_void()
+        return builder.ptrtoint(function, I64)
+
+    return types.int64(like), generate
+
+
+@kernel
+def _region_entry(like):
+    return _entry(like)
+
+
+class OpenMPTeam:
+    """The threads of a runtime, for one caller at a time.
+
+    Parameters
+    ----------
+    library : ctypes.CDLL
+        The runtime, with GNU's entry points: libgomp, or another one that has them too.
+    size : int
+        Number of threads, the caller among them.
+    """
+
+    def __init__(self, library, size):
+        self._size, self._sync, self._number = size, np.zeros(sync_size(size), np.int64), 0
+        self._parallel = library.GOMP_parallel
+        self._parallel.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
+        self._parallel.restype = None
+        self._callback = ctypes.CFUNCTYPE(None)(self._call)
+        self._call_now = self._error = None
+        addresses = [ctypes.cast(one, ctypes.c_void_p).value for one in (library.omp_get_thread_num, self._callback)]
+        self._fields = np.array([*addresses, self._sync.ctypes.data, self._sync.size, 0, AWAKE_SPINS], np.int64)
+        self._entry = _region_entry(self._sync)
+        assert len(self._fields) == _FIELDS
+
+    def is_awake(self):
+        """Whether a region is opened sooner than brief work is done: it is not."""
+        return False
+
+    def run(self, kernel, work, arguments):
+        """Run the kernel on all threads that come; one caller at a time."""
+        self._number = number = self._number + 1
+        self._sync[NUMBER], self._sync[SPIN_LIMIT] = number, work // _WORK_PER_SPIN
+        self._fields[_KNOWN] = number - 1
+        self._call_now, self._error = (kernel, arguments), None
+        self._parallel(self._entry, self._fields.ctypes.data, self._size, 0)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _call(self):
+        """What the first thread of a region does, in Python: an error waits until the region has ended."""
+        kernel, arguments = self._call_now
+        closed = self._number * GATE_STEP + CLOSED
+        try:
+            kernel(*arguments, 0, self._size, self._sync)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._call_now = None
+            if self._sync[GATE] < closed:  # it never opened: nobody is to wait for it
+                self._sync[GATE] = closed

@@ -1,0 +1,173 @@
+"""One call of the engine as a function of tensors, with its gradient for autograd."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import MutableSequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rnnkit import engine
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import BackendError, message
+from rnnkit.torch.threads import threads
+from rnnkit.weights import weight_layout
+
+
+class Layout(NamedTuple):
+    """How a batch of sequences stands in a tensor: (T, N, ...), (N, T, ...), or the valid steps alone, packed."""
+
+    shape: tuple[int, int]  # T, N
+    batch_first: bool = False
+    rows: Any = None  # of a packed sequence: where step t of sequence n stands, t*N + n
+
+    def time_major(self, array: Any) -> Any:
+        """The array as (T, N, ...); what stands in the padding is anything."""
+        if self.rows is not None:
+            padded = _like(array, (*self.shape, array.shape[-1]))
+            padded.reshape(-1, array.shape[-1])[self.rows] = array
+            return padded
+        return array.swapaxes(0, 1) if self.batch_first else array
+
+    def own(self, array: Any) -> Any:
+        """An array (T, N, ...) as the tensor has it."""
+        if self.rows is not None:
+            return array.reshape(-1, array.shape[-1])[self.rows]
+        return array.swapaxes(0, 1) if self.batch_first else array
+
+
+class Call(NamedTuple):
+    """What a call has beside tensors with a gradient."""
+
+    desc: RNNDescriptor
+    weights: torch.Tensor  # flat
+    layout: Layout
+    lengths: Any
+    seed: int | None
+    idle: MutableSequence[Any]  # workspaces whose memory may be used again
+
+
+class Recurrence(torch.autograd.Function):
+    """The network; the parameters, views of the flat weights, are arguments of their own, for each has a gradient."""
+
+    @staticmethod
+    def forward(ctx, call: Call, x, hx, cx, *parameters):
+        """Run it and keep its workspace."""
+        workspace = call.idle.pop() if call.idle else None
+        arrays = call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+        weights = to_array(call.weights)
+        options = {"lengths": call.lengths, "seed": call.seed}
+        with threads():
+            y, hy, cy, workspace = engine.forward(call.desc, weights, *arrays, workspace=workspace, **options)
+        # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
+        # changes of x and the weights, which backward reads again.
+        ctx.save_for_backward(x, _kept(workspace, call.idle), *parameters)
+        ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
+        ctx.set_materialize_grads(False)
+        y = to_tensor(_copied(call.layout.own(y)))  # the workspace's own is read again, and the user may change his
+        return (y, to_tensor(hy)) if cy is None else (y, to_tensor(hy), to_tensor(cy))
+
+    @staticmethod
+    def backward(ctx, dy, dhy, dcy=None):
+        """Every gradient, those of the parameters as views of one flat buffer."""
+        call, (x, kept, *parameters) = ctx.call, ctx.saved_tensors
+        cotangents = dy, dhy, dcy
+        dy = None if dy is None else call.layout.time_major(to_array(dy))
+        weights = to_array(call.weights)
+        with threads():
+            found = engine.backward(call.desc, weights, _workspace(kept), dy, _optional(dhy), _optional(dcy))
+        dx = to_tensor(call.layout.own(found.dx))
+        states = (to_tensor(state) if given else None for state, given in zip(found[1:3], ctx.has_states, strict=True))
+        found = dx, *states, *views(call.desc, to_tensor(found.dw))
+        if torch.is_grad_enabled():  # create_graph: whoever asks for the gradient of a gradient must not get zeros
+            found = _Once.apply(len(found), *found, x, *cotangents, *parameters)
+        return None, *found
+
+
+class _Once(torch.autograd.Function):
+    """Gradients as they are, with what they depend on; they have none themselves."""
+
+    @staticmethod
+    def forward(ctx, count, *tensors):
+        return tuple(None if one is None else one.view_as(one) for one in tensors[:count])
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        raise RuntimeError(message("backward", "order", "be 1", 2, "second derivatives need PyTorch's own module"))
+
+
+def infer(call: Call, x, hx, cx):
+    """Run the network without keeping anything."""
+    arrays = call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+    with threads():
+        y, hy, cy = engine.infer(call.desc, to_array(call.weights), *arrays, lengths=call.lengths)
+    y = to_tensor(call.layout.own(y))
+    return (y, to_tensor(hy)) if cy is None else (y, to_tensor(hy), to_tensor(cy))
+
+
+def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
+    """The blocks of a flat buffer, in its order."""
+    blocks = weight_layout(desc)
+    ends = [block.start for block in blocks[1:]] + [flat.numel()]
+    return [flat[block.start : end].view(block.shape) for block, end in zip(blocks, ends, strict=True)]
+
+
+def to_array(tensor: torch.Tensor) -> Any:
+    """The tensor's memory as an array, NumPy's or CuPy's."""
+    if tensor.device.type == "cpu":
+        return tensor.detach().numpy()
+    if tensor.device.type == "cuda":
+        return _cupy().from_dlpack(tensor.detach())
+    raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
+
+
+def to_tensor(array: Any) -> torch.Tensor:
+    """The array's memory as a tensor."""
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError:
+        cure = "install cupy and nvidia-cudnn, or move model and input to the CPU"
+        raise BackendError(message("forward", "CuPy", "be installed for CUDA tensors", "none", cure)) from None
+    return cupy
+
+
+def _optional(tensor: Any) -> Any:
+    return None if tensor is None else to_array(tensor)
+
+
+def _like(array: Any, shape: tuple[int, ...]) -> Any:
+    library = np if isinstance(array, np.ndarray) else _cupy()
+    return library.empty(shape, array.dtype)
+
+
+def _copied(array: Any) -> Any:
+    return array.copy(order="C")
+
+
+class _Lease:
+    """A workspace, whose memory is idle again when nobody holds the lease."""
+
+    def __init__(self, workspace: Any, idle: MutableSequence[Any]) -> None:
+        self.workspace = workspace
+        weakref.finalize(self, idle.append, workspace).atexit = False
+
+
+def _kept(workspace: Any, idle: MutableSequence[Any]) -> torch.Tensor:
+    """A tensor that has the workspace with it, for autograd to save."""
+    kept = torch.empty(0)
+    kept.lease = _Lease(workspace, idle)
+    return kept
+
+
+def _workspace(kept: torch.Tensor) -> Any:
+    try:
+        return kept.lease.workspace
+    except AttributeError:
+        cure = "hooks that move saved tensors elsewhere (save_on_cpu) do not work with the engine"
+        raise BackendError(message("backward", "what forward saved", "be as it was", "a copy", cure)) from None

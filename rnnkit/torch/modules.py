@@ -1,0 +1,204 @@
+"""`nn.RNN`, `nn.LSTM` and `nn.GRU` of PyTorch that run on the engine, with parameters in one flat buffer."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import MutableSequence
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import nn
+from torch._compile import _disable_dynamo
+from torch.nn.utils.rnn import PackedSequence
+
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message
+from rnnkit.torch.function import Call, Layout, Recurrence, infer, views
+from rnnkit.weights import num_weights, weight_layout
+
+_DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
+_MODES = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}
+_IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
+_idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
+"""Workspaces of each module whose memory may be used again."""
+
+
+@lru_cache(256)
+def _descriptor(mode, input_size, hidden_size, num_layers, bidirectional, bias, proj_size, dropout, dtype):
+    if dtype not in _DTYPES:
+        expected = f"be {', '.join(map(str, _DTYPES))}"
+        raise TypeError(message("forward", "dtype of the parameters", expected, dtype))
+    network = _MODES[mode], input_size, hidden_size, num_layers, bidirectional
+    options = {"bias": "both" if bias else "none", "proj_size": proj_size or None, "dropout": dropout}
+    return RNNDescriptor(*network, dtype=_DTYPES[dtype], **options)
+
+
+class _Fused(nn.RNNBase):
+    """What the three have in common: constructor, parameters and `state_dict` are PyTorch's own."""
+
+    def flatten_parameters(self) -> None:
+        """Make all parameters views of one flat buffer, unless they are; they keep their identity and values."""
+        parameters = list(self._parameters.values())
+        if any(type(one) is not nn.Parameter or one.device.type == "meta" for one in parameters):
+            return  # of another kind, or without memory: the weights are gathered at each call
+        kinds = {(one.dtype, one.device) for one in parameters}
+        if len(kinds) != 1 or next(iter(kinds))[0] not in _DTYPES or len(set(map(id, parameters))) != len(parameters):
+            return
+        desc = self._desc(0.0)
+        if set(self._parameters) != {block.name for block in weight_layout(desc)}:
+            return
+        self._flat(desc, [self._parameters[block.name] for block in weight_layout(desc)], moves=True)
+
+    def _desc(self, dropout: float) -> RNNDescriptor:
+        dtype = self._flat_weights[0].dtype
+        network = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
+        return _descriptor(*network, self.bias, self.proj_size, dropout, dtype)
+
+    @staticmethod
+    def _flat(desc: RNNDescriptor, parameters: list[torch.Tensor], moves: bool = False) -> torch.Tensor:
+        """The flat buffer that these are views of, or a copy of them; `moves` makes them views of that."""
+        first, size = parameters[0], num_weights(desc)
+        address, itemsize = first.data_ptr(), first.element_size()
+        for block, one in zip(weight_layout(desc), parameters, strict=True):
+            if one.data_ptr() != address + block.start * itemsize or not one.is_contiguous():
+                break
+        else:
+            storage = first.untyped_storage()
+            if storage.nbytes() >= (first.storage_offset() + size) * itemsize:
+                return first.detach().as_strided((size,), (1,))
+        with torch.no_grad():
+            flat = torch.empty(size, dtype=first.dtype, device=first.device)
+            for view, one in zip(views(desc, flat), parameters, strict=True):
+                view.copy_(one)
+                if moves:
+                    one.data = view
+        return flat
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self.flatten_parameters()  # assign=True puts in others
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.flatten_parameters()
+
+    def forward(self, input: Any, hx: Any = None, *, lengths: Any = None) -> tuple[Any, Any]:
+        """Run the network, as PyTorch's module of this name does.
+
+        Parameters
+        ----------
+        input : Tensor (T, N, I), (N, T, I) with batch_first, (T, I) of one sequence, or PackedSequence
+            The sequences.
+        hx : Tensor (L*D, N, P), of an LSTM a tuple of that and (L*D, N, H), optional
+            Initial states; of one sequence without N. None is zeros.
+        lengths : array_like (N,) of int, optional
+            Length of each sequence, 0..T, in any order; None is T for all. Not with a PackedSequence, which has its own.
+
+        Returns
+        -------
+        output : Tensor (T, N, D*P), (N, T, D*P) with batch_first, (T, D*P) of one sequence, or PackedSequence
+            0 beyond a sequence's length. It is the caller's own: it may be changed in place.
+        hx : as the argument
+            The states after each sequence's last step.
+
+        Raises
+        ------
+        RuntimeError, ValueError, TypeError
+            As PyTorch's own: a wrong shape, dtype or kind of argument.
+        """
+        run = _run_untraced if "torch._dynamo" in sys.modules else _run
+        return run(self, input, hx, lengths)
+
+
+def _run(module: _Fused, input: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
+    if not isinstance(input, PackedSequence) and input.dim() == 2:
+        return _run_one(module, input, hx, lengths)
+    packed = input if isinstance(input, PackedSequence) else None
+    data, batch_sizes = (input, None) if packed is None else (packed.data, packed.batch_sizes)
+    states = _states(module, hx)
+    module.check_input(data, batch_sizes)
+    if states:
+        module.check_forward_args(data, _as_given(module, states), batch_sizes)
+    if packed is not None:
+        if lengths is not None:
+            raise ValueError(message("forward", "lengths", "be None with a PackedSequence, which has its own", "some"))
+        layout, lengths = _packed_layout(packed)
+    else:
+        shape = tuple(data.shape[:2])
+        layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
+        lengths = lengths.numpy() if isinstance(lengths, torch.Tensor) else lengths
+    if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
+        data, *states = (one.to(module._flat_weights[0].dtype) for one in (data, *states))
+    output, *states = _call(module, data, (*states, None, None)[:2], layout, lengths)
+    if packed is not None:
+        output = PackedSequence(output, batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+    return output, _as_given(module, tuple(states))
+
+
+def _run_one(module: _Fused, input: torch.Tensor, hx: Any, lengths: Any) -> tuple[Any, Any]:
+    """One sequence, as a batch of one."""
+    axis = 0 if module.batch_first else 1
+    states = tuple(state.unsqueeze(1) for state in _states(module, hx))
+    output, hx = _run(module, input.unsqueeze(axis), _as_given(module, states) if states else None, lengths)
+    return output.squeeze(axis), _as_given(module, tuple(state.squeeze(1) for state in _states(module, hx)))
+
+
+# What a graph of torch.compile breaks at, once its compiler is there: to import that takes 1.6 s.
+_run_untraced = _disable_dynamo(_run)
+
+
+def _states(module: _Fused, hx: Any) -> tuple[torch.Tensor, ...]:
+    """The states, without any for None."""
+    if hx is None:
+        return ()
+    wanted = 2 if module.mode == "LSTM" else 1
+    states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
+    if len(states) != wanted or not all(isinstance(state, torch.Tensor) for state in states):
+        expected = "be None or a tuple of two tensors, h and c" if wanted == 2 else "be None or a tensor"
+        raise TypeError(message("forward", "hx", expected, f"{type(hx).__name__} of {len(states)}"))
+    return states
+
+
+def _as_given(module: _Fused, states: tuple[torch.Tensor, ...]) -> Any:
+    return states if module.mode == "LSTM" else states[0]
+
+
+def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
+    """How the steps of a packed sequence stand in a batch, and the sequences' lengths."""
+    sizes = packed.batch_sizes.numpy()
+    shape = len(sizes), int(sizes[0])
+    order = np.arange(shape[1]) if packed.sorted_indices is None else packed.sorted_indices.cpu().numpy()
+    steps = np.repeat(np.arange(shape[0]), sizes)
+    places = np.arange(len(steps)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    lengths = np.empty(shape[1], np.int64)
+    lengths[order] = np.bincount(places, minlength=shape[1])
+    return Layout(shape, rows=steps * shape[1] + order[places]), lengths
+
+
+def _call(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], layout: Layout, lengths: Any) -> tuple:
+    """The engine's results, with a gradient where one may be asked for."""
+    desc = module._desc(module.dropout if module.training and module.num_layers > 1 else 0.0)
+    parameters = [getattr(module, block.name) for block in weight_layout(desc)]
+    # From PyTorch's generator, so that torch.manual_seed decides.
+    seed = int(torch.randint(2**63 - 1, ())) if desc.dropout else None
+    weights, idle = module._flat(desc, parameters), _idle.setdefault(module, deque(maxlen=_IDLE))
+    call, tensors = Call(desc, weights, layout, lengths, seed, idle), (data, *states, *parameters)
+    if desc.dropout or (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)):
+        return Recurrence.apply(call, *tensors)
+    return infer(call, data, *states)
+
+
+class RNN(_Fused, nn.RNN):
+    """`torch.nn.RNN` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
+
+
+class LSTM(_Fused, nn.LSTM):
+    """`torch.nn.LSTM` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
+
+
+class GRU(_Fused, nn.GRU):
+    """`torch.nn.GRU` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""

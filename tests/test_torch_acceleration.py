@@ -1,0 +1,121 @@
+"""A model's own modules made to run on the engine, and back."""
+
+import copy
+import os
+
+import pytest
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import rnnkit.torch  # noqa: E402
+from rnnkit.torch import accelerate, restore  # noqa: E402
+
+
+class Own(nn.LSTM):
+    """A user's subclass, which may do anything."""
+
+
+class Tagger(nn.Module):
+    """A model as people write them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.dropout = nn.Dropout(0.1)
+        self.encoder = nn.LSTM(8, 6, 2, batch_first=True, bidirectional=True, dropout=0.2)
+        self.decoders = nn.ModuleList([nn.GRU(12, 4), nn.RNN(12, 4)])
+        self.own, self.cell, self.half = Own(4, 4), nn.GRUCell(4, 4), nn.GRU(4, 4).half()
+        self.readout = nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        states, _ = self.encoder(self.dropout(self.embedding(tokens)))
+        return self.readout(sum(decoder(states)[0] for decoder in self.decoders))
+
+
+TOKENS = torch.arange(24).reshape(4, 6) % 20
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Tagger()
+
+
+def test_what_is_changed_and_what_is_left(model):
+    found = accelerate(model)
+    assert found.changed == ("encoder", "decoders.0", "decoders.1")
+    assert found.left == {
+        "own": f"{Own.__module__}.Own is a class of its own, not torch.nn's",
+        "cell": "a GRUCell runs one step at a time",
+        "half": "its parameters are torch.float16, not float32 or float64",
+    }
+    assert type(model.encoder) is rnnkit.torch.LSTM and isinstance(model.encoder, nn.LSTM)
+    assert accelerate(model) == ((), found.left)
+    assert restore(model) == found.changed
+    assert type(model.encoder) is nn.LSTM
+    assert restore(model) == ()
+
+
+def test_a_module_by_itself_and_one_that_is_there_twice():
+    module = nn.GRU(3, 4)
+    assert accelerate(module) == (("",), {})
+    twice = nn.ModuleList([nn.GRU(3, 4)] * 2)
+    assert accelerate(twice) == (("0",), {})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_quantised_module_is_left():
+    model = nn.Sequential(nn.LSTM(3, 4))
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM}, dtype=torch.qint8)
+    assert list(accelerate(quantised).left) == ["0"]
+
+
+def test_only_models_are_taken():
+    for function in (accelerate, restore):
+        with pytest.raises(TypeError, match=f"{function.__name__}: model must be a torch.nn.Module, got dict"):
+            function({})
+
+
+def test_everything_but_the_class_stays(model):
+    parameters, state = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
+    calls = []
+    model.encoder.register_forward_hook(lambda *arguments: calls.append("hook"))
+    model.decoders[0].eval()
+    accelerate(model)
+    assert all(one is parameters[name] for name, one in model.named_parameters())
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert model.encoder.training and not model.decoders[0].training
+    model(TOKENS)
+    assert calls == ["hook"]
+    restore(model)
+    model(TOKENS)
+    assert calls == ["hook"] * 2
+    assert all(one is parameters[name] for name, one in model.named_parameters())
+
+
+def trained(model, optimizer, steps):
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model.eval()(TOKENS).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_an_optimizer_goes_on(model):
+    """With the state that it has, through both changes."""
+    other = copy.deepcopy(model)
+    expected = trained(other, torch.optim.Adam(other.parameters(), 0.01), 9)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    found = trained(model, optimizer, 3)
+    accelerate(model)
+    found += trained(model, optimizer, 3)
+    restore(model)
+    found += trained(model, optimizer, 3)
+    assert found == pytest.approx(expected, rel=1e-4)

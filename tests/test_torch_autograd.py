@@ -1,0 +1,208 @@
+"""The engine under autograd's rules: what may be changed in place, run again, recomputed, compiled."""
+
+import gc
+import os
+import weakref
+
+import pytest
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import rnnkit  # noqa: E402
+import rnnkit.torch  # noqa: E402
+from rnnkit.torch.modules import _idle  # noqa: E402
+
+T, N, I, H = 6, 4, 3, 5
+
+
+@pytest.fixture
+def gru():
+    torch.manual_seed(0)
+    return rnnkit.torch.GRU(I, H, 2, bidirectional=True)
+
+
+@pytest.fixture
+def x():
+    torch.manual_seed(1)
+    return torch.randn(T, N, I, requires_grad=True)
+
+
+def gradients(module, x, **options):
+    output, hx = module(x)
+    return torch.autograd.grad(output.sin().sum() + hx.cos().sum(), [x, *module.parameters()], **options)
+
+
+def assert_equal(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_output_may_be_changed_in_place(gru, x):
+    expected = torch.autograd.grad(gru(x)[0].mul(2).relu().sum(), list(gru.parameters()))
+    output, _ = gru(x)
+    output.mul_(2).relu_()
+    assert_equal(torch.autograd.grad(output.sum(), list(gru.parameters())), expected)
+    output, _ = gru(x)
+    output.detach().numpy()[:] = 7.0  # nobody's but the caller's
+    found = torch.autograd.grad((2 * output).sum(), gru.weight_hh_l0)
+    assert_equal(found, torch.autograd.grad((2 * gru(x)[0]).sum(), gru.weight_hh_l0))
+
+
+@pytest.mark.parametrize("what", ["input", "weight"])
+def test_what_backward_reads_must_not_change_before_it(gru, x, what):
+    data = x.detach().clone()
+    output, _ = gru(data)
+    with torch.no_grad():
+        (data if what == "input" else gru.weight_ih_l0).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+def test_initial_states_may_change_after_the_call(gru, x):
+    hx = torch.randn(4, N, H)
+    expected = torch.autograd.grad(gru(x, hx)[0].sum(), x)
+    output, _ = gru(x, hx)
+    hx.zero_()
+    assert_equal(torch.autograd.grad(output.sum(), x), expected)
+
+
+def test_a_retained_graph_gives_the_same_bits_again(gru, x):
+    output, _ = gru(x)
+    first = torch.autograd.grad(output.sum(), [x, *gru.parameters()], retain_graph=True)
+    assert_equal(torch.autograd.grad(output.sum(), [x, *gru.parameters()]), first)
+    with pytest.raises(RuntimeError, match="second time"):
+        output.sum().backward()
+
+
+def test_second_derivatives_are_refused(gru, x):
+    (expected,) = torch.autograd.grad(gru(x)[0].sum(), x)
+    (dx,) = torch.autograd.grad(gru(x)[0].sum(), x, create_graph=True)
+    assert torch.equal(dx, expected)
+    with pytest.raises(RuntimeError, match="backward: order must be 1, got 2"):
+        (dx.square().sum() + gru.weight_hh_l0.sum()).backward()
+
+
+def test_parts_of_the_results_may_be_unused(gru, x):
+    output, hx = gru(x)
+    of_states = torch.autograd.grad(hx.sum(), x, retain_graph=True)
+    of_output = torch.autograd.grad(output.sum(), x, retain_graph=True)
+    both = torch.autograd.grad(output.sum() + hx.sum(), x)
+    torch.testing.assert_close(of_states[0] + of_output[0], both[0])
+
+
+def test_gradients_are_of_what_wants_one(gru, x):
+    for parameter in gru.parameters():
+        parameter.requires_grad_(False)
+    output, hx = gru(x.detach())
+    assert not output.requires_grad and not hx.requires_grad
+    gru.bias_hh_l1.requires_grad_(True)
+    gru(x.detach())[0].sum().backward()
+    assert {name for name, one in gru.named_parameters() if one.grad is not None} == {"bias_hh_l1"}
+    gru.bias_hh_l1.requires_grad_(False)
+    hx = torch.zeros(4, N, H, requires_grad=True)
+    assert torch.autograd.grad(gru(x.detach(), hx)[1].sum(), hx)[0].any()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_nothing_is_kept(gru, x, mode):
+    expected, states = gru(x)
+    with mode():
+        output, hx = gru(x)
+    assert torch.equal(output, expected) and torch.equal(hx, states)
+    assert not output.requires_grad and output.grad_fn is None
+    assert [one for one in rnnkit.torch.modules._idle[gru]] == []  # the first one's is in use
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoint(gru, x, reentrant):
+    def run(x):
+        output, hx = gru(x)
+        return output.sin().sum() + hx.cos().sum()
+
+    expected = gradients(gru, x)
+    checkpoint(run, x, use_reentrant=reentrant).backward()
+    assert_equal([x.grad, *(one.grad for one in gru.parameters())], expected)
+
+
+def test_hooks_that_copy_what_is_saved_are_refused(gru, x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: one.clone(), lambda one: one):
+        output, _ = gru(x)
+    with pytest.raises(rnnkit.BackendError, match="backward: what forward saved must be as it was, got a copy"):
+        output.sum().backward()
+
+
+def test_gradients_accumulate(gru, x):
+    expected = gradients(gru, x)
+    for _ in range(2):
+        output, hx = gru(x)
+        (output.sin().sum() + hx.cos().sum()).backward()
+    assert_equal([one.grad for one in gru.parameters()], [2 * one for one in expected[1:]])
+
+
+def test_one_module_twice_in_a_graph(x):
+    torch.manual_seed(0)
+    own = rnnkit.torch.GRU(H, H)
+    plain = nn.GRU(H, H)
+    plain.load_state_dict(own.state_dict())
+    data = torch.randn(T, N, H)
+    for found, expected in zip(
+        *(torch.autograd.grad(one(one(data)[0])[0].sum(), list(one.parameters())) for one in (own, plain)), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_workspace_is_used_again_when_nobody_needs_it(gru, x):
+    output, _ = gru(x)
+    assert not _idle[gru]
+    output.sum().backward()
+    (first,) = _idle[gru]  # dropped with what autograd saved, though the output is still there
+    memory = weakref.ref(first.memory)
+    del first
+    again = gru(x)
+    assert not _idle[gru]
+    del again
+    gc.collect()
+    assert [one.memory for one in _idle[gru]] == [memory()]
+
+
+def test_a_module_can_go(x):
+    own = rnnkit.torch.GRU(I, H)
+    own(x)[0].sum().backward()
+    gone = weakref.ref(own)
+    del own
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_compiled_model_breaks_its_graph_at_the_engine(x):
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.readout = rnnkit.torch.LSTM(I, H), nn.Linear(H, 2)
+
+        def forward(self, x):
+            return self.readout(self.rnn(x + 1)[0]).relu()
+
+    model = Model()
+    expected = model(x)
+    expected_gradients = torch.autograd.grad(expected.sum(), [x, *model.parameters()])
+    compiled = torch.compile(model, backend="eager")
+    found = compiled(x)
+    torch.testing.assert_close(found, expected)
+    found_gradients = torch.autograd.grad(found.sum(), [x, *model.parameters()])
+    for a, b in zip(found_gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_graph_that_must_be_whole_is_refused(x):
+    model = nn.Sequential(nn.Linear(I, I), rnnkit.torch.LSTM(I, H))
+    with pytest.raises(RuntimeError, match="RNN, GRU, or LSTM"):
+        torch.compile(model, backend="eager", fullgraph=True)(x)

@@ -1,0 +1,192 @@
+"""PyTorch's modules on the engine: every constructor option and form of input, against PyTorch's own."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence  # noqa: E402
+
+import rnnkit.torch  # noqa: E402
+
+T, N, I, H = 6, 4, 3, 5
+LENGTHS = [6, 2, 4, 1]
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # in float64
+
+KINDS = {"RNN": {}, "relu": {"nonlinearity": "relu"}, "LSTM": {}, "GRU": {}, "projected": {"proj_size": 2}}
+OPTIONS = [
+    dict(zip(("num_layers", "bias", "batch_first", "bidirectional"), values, strict=True))
+    for values in itertools.product((1, 2), (True, False), (True, False), (True, False))
+]
+FORMS = ("batch", "one", "packed", "packed in any order")
+
+
+def pair(kind, **options):
+    """PyTorch's module and ours, with the same weights."""
+    name = {"relu": "RNN", "projected": "LSTM"}.get(kind, kind)
+    torch.manual_seed(1)
+    plain = getattr(nn, name)(I, H, dtype=torch.float64, **KINDS[kind], **options)
+    own = getattr(rnnkit.torch, name)(I, H, dtype=torch.float64, **KINDS[kind], **options)
+    own.load_state_dict(plain.state_dict())
+    return plain, own
+
+
+def given(module, form, with_states):
+    """An input of that form, and initial states or None; all with a gradient."""
+    torch.manual_seed(2)
+    shape = {"one": (T, I)}.get(form, (N, T, I) if module.batch_first else (T, N, I))
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    count = module.num_layers * (1 + module.bidirectional)
+    batch = () if form == "one" else (N,)
+    sizes = [module.proj_size or H] + [H] * (module.mode == "LSTM")
+    states = [torch.randn(count, *batch, size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    return x, states if with_states else []
+
+
+def results(module, x, states, form):
+    """What comes out, as plain tensors: the output, and the final states."""
+    lengths, first = LENGTHS, module.batch_first
+    if form == "packed":
+        x = pack_padded_sequence(x, sorted(lengths, reverse=True), first)
+    elif form == "packed in any order":
+        x = pack_padded_sequence(x, lengths, first, enforce_sorted=False)
+    hx = tuple(states) if module.mode == "LSTM" else states[0] if states else None
+    output, hidden = module(x, hx or None) if isinstance(hx, tuple) else module(x, hx)
+    if isinstance(output, PackedSequence):
+        output, _ = pad_packed_sequence(output, first)
+    return [output, *(hidden if module.mode == "LSTM" else [hidden])]
+
+
+def gradients(module, x, states, form):
+    found = results(module, x, states, form)
+    torch.manual_seed(3)
+    loss = sum((one * torch.randn(one.shape, dtype=one.dtype)).sum() for one in found)
+    return found, torch.autograd.grad(loss, [x, *states, *module.parameters()])
+
+
+@pytest.mark.parametrize("with_states", [True, False], ids=["states", "none"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_and_gradients_are_those_of_pytorch(kind, form, with_states):
+    for options in OPTIONS if form == "batch" else OPTIONS[::5]:
+        plain, own = pair(kind, **options)
+        expected, expected_gradients = gradients(plain, *given(plain, form, with_states), form)
+        found, found_gradients = gradients(own, *given(own, form, with_states), form)
+        for a, b in zip((*found, *found_gradients), (*expected, *expected_gradients), strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            torch.testing.assert_close(a, b, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradcheck(kind):
+    _, own = pair(kind, num_layers=2, bidirectional=True)
+    x, states = given(own, "packed", True)
+
+    def function(x, *states):
+        return tuple(results(own, x, states, "packed in any order"))
+
+    assert torch.autograd.gradcheck(function, (x, *states))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lengths_are_those_of_a_packed_sequence(kind):
+    plain, own = pair(kind, num_layers=2, bidirectional=True, batch_first=True)
+    x, states = given(own, "batch", True)
+    expected = results(plain, x, states, "packed in any order")
+    for lengths in (LENGTHS, torch.tensor(LENGTHS), np.array(LENGTHS)):
+        output, hidden = own(x, tuple(states) if own.mode == "LSTM" else states[0], lengths=lengths)
+        found = [output, *(hidden if own.mode == "LSTM" else [hidden])]
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+
+
+def test_a_sequence_may_be_empty():
+    _, own = pair("GRU")
+    x, (hx,) = given(own, "batch", True)
+    output, hidden = own(x, hx, lengths=[6, 0, 2, 0])
+    assert not output[:, [1, 3]].any() and torch.equal(hidden[:, [1, 3]], hx[:, [1, 3]])
+    (dhx,) = torch.autograd.grad(hidden[:, 1].sum(), hx)
+    assert (dhx[:, 1] == 1).all() and not dhx[:, 0].any()
+
+
+def test_sequences_that_come_as_a_list():
+    plain, own = pair("LSTM")
+    packed = pack_sequence([torch.randn(n, I, dtype=torch.float64) for n in (2, 5, 3)], enforce_sorted=False)
+    for a, b in zip(own(packed)[0], plain(packed)[0], strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_the_same_seed_makes_the_same_module(kind):
+    torch.manual_seed(5)
+    plain = getattr(nn, kind)(I, H, 2, bidirectional=True)
+    torch.manual_seed(5)
+    own = getattr(rnnkit.torch, kind)(I, H, 2, bidirectional=True)
+    assert list(own.state_dict()) == list(plain.state_dict()) and repr(own) == repr(plain)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(own.state_dict()[name], value)
+    plain.load_state_dict(own.state_dict())
+
+
+def test_dropout_acts_in_training_and_follows_the_seed():
+    own = rnnkit.torch.GRU(I, H, 2, dropout=0.5)
+    x = torch.randn(T, N, I)
+    torch.manual_seed(7)
+    first = own(x)[0]
+    with torch.no_grad():
+        assert not torch.equal(own(x)[0], first)
+        torch.manual_seed(7)
+        assert torch.equal(own(x)[0], first)
+    own.eval()
+    plain = nn.GRU(I, H, 2)
+    plain.load_state_dict(own.state_dict())
+    torch.testing.assert_close(own(x)[0], plain(x)[0])
+
+
+def test_a_dropout_of_one_layer_drops_nothing():
+    with pytest.warns(UserWarning, match="dropout option"):
+        own = rnnkit.torch.GRU(I, H, dropout=0.5)
+    x = torch.randn(T, N, I)
+    assert torch.equal(own(x)[0], own.eval()(x)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_autocast_leaves_the_engine_its_dtype(dtype):
+    plain, own = nn.LSTM(I, H), rnnkit.torch.LSTM(I, H)
+    own.load_state_dict(plain.state_dict())
+    x = torch.randn(T, N, I, requires_grad=True)
+    hx = torch.zeros(1, N, H), torch.zeros(1, N, H)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, _ = own(x.to(dtype), tuple(state.to(dtype) for state in hx))
+    assert output.dtype == torch.float32
+    output.sum().backward()
+    expected, _ = plain(x.detach().to(dtype).float())
+    torch.testing.assert_close(output, expected)
+    assert x.grad.dtype == torch.float32 and x.grad.isfinite().all()
+
+
+def wrong(expected, match, *arguments, module=None, **options):
+    with pytest.raises(expected, match=match):
+        (module or rnnkit.torch.LSTM(I, H))(*arguments, **options)
+
+
+def test_what_is_wrong_is_named():
+    x, state = torch.zeros(T, N, I), torch.zeros(1, N, H)
+    wrong(ValueError, "dtype", x.double())
+    wrong(RuntimeError, "input must have 3 dimensions", x[None])
+    wrong(RuntimeError, "input_size", torch.zeros(T, N, I + 1))
+    wrong(RuntimeError, "Expected hidden", x, (state, state[:, :2]))
+    wrong(TypeError, "forward: hx must be None or a tuple of two tensors, h and c, got Tensor of 1", x, state)
+    wrong(TypeError, "forward: hx must be None or a tensor", x, (state, state), module=rnnkit.torch.GRU(I, H))
+    wrong(ValueError, "lengths", x, lengths=[T + 1] * N)
+    wrong(ValueError, "lengths must be None with a PackedSequence", pack_sequence([x[:, 0]]), lengths=[2])
+    wrong(TypeError, "dtype of the parameters must be", x.bfloat16(), module=rnnkit.torch.LSTM(I, H).bfloat16())
+    wrong(TypeError, "float16", x.half(), module=rnnkit.torch.LSTM(I, H).half())
+    with pytest.raises(ValueError, match="proj_size"):
+        rnnkit.torch.GRU(I, H, proj_size=2)

@@ -1,0 +1,199 @@
+"""Parameters that are views of one flat buffer, and stay so whatever is done to a module."""
+
+import copy
+import io
+import os
+import pickle
+
+import pytest
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.func import functional_call  # noqa: E402
+
+import rnnkit  # noqa: E402
+import rnnkit.torch  # noqa: E402
+
+T, N, I, H = 6, 4, 3, 5
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+KINDS = {"RNN": {}, "LSTM": {"proj_size": 2}, "GRU": {"bias": False}}
+
+
+@pytest.fixture(params=KINDS)
+def modules(request):
+    """PyTorch's module and ours, with the same weights."""
+    options = {"num_layers": 2, "bidirectional": True, **KINDS[request.param]}
+    torch.manual_seed(0)
+    plain = getattr(nn, request.param)(I, H, **options)
+    own = getattr(rnnkit.torch, request.param)(I, H, **options)
+    own.load_state_dict(plain.state_dict())
+    return plain, own
+
+
+def assert_flat(module):
+    """The parameters follow each other in cuDNN's order, in one storage; what the engine gets has their values."""
+    blocks = rnnkit.weight_layout(module._desc(0.0))
+    parameters = [module.get_parameter(block.name) for block in blocks]
+    first = parameters[0]
+    for block, one in zip(blocks, parameters, strict=True):
+        assert one.shape == block.shape and one.is_contiguous()
+        assert one.data_ptr() == first.data_ptr() + block.start * first.element_size()
+        assert one.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+
+
+def assert_same(found, plain, dtype=torch.float32):
+    torch.manual_seed(9)
+    x = torch.randn(T, N, I, dtype=dtype)
+    torch.testing.assert_close(found(x)[0], plain(x)[0], rtol=1e-5, atol=1e-6)
+
+
+def saved(module):
+    stream = io.BytesIO()
+    torch.save(module, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=False)
+
+
+def shared(module):
+    return module.share_memory()
+
+
+MADE = {
+    "as they come": lambda module: module, "deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.dumps(one)),
+    "torch.save": saved, "share_memory": shared, "train": lambda one: one.train(), "cpu": lambda one: one.cpu(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_whatever_makes_a_module_of_one(modules, made):
+    plain, own = modules
+    found = MADE[made](own)
+    assert_flat(found)
+    assert_same(found, plain)
+    with torch.no_grad():
+        found.weight_hh_l0.zero_()
+        plain.weight_hh_l0.zero_()
+    assert_same(found, plain)
+
+
+def test_another_dtype_and_back(modules):
+    plain, own = modules
+    names = dict(own.named_parameters())
+    own.double()
+    assert_flat(own)
+    assert_same(own, copy.deepcopy(plain).double(), torch.float64)
+    own.float()
+    assert_flat(own)
+    assert_same(own, plain)
+    assert all(one is names[name] for name, one in own.named_parameters())
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_load_state_dict(modules, assign):
+    plain, own = modules
+    other = type(plain)(I, H, 2, bidirectional=True, **KINDS[type(plain).__name__])
+    own.load_state_dict(copy.deepcopy(other.state_dict()), assign=assign)
+    assert_flat(own)
+    assert_same(own, other)
+
+
+def test_parameters_of_another_device_are_filled_later(modules):
+    plain, _ = modules
+    kind = getattr(rnnkit.torch, type(plain).__name__)
+    own = kind(I, H, 2, bidirectional=True, device="meta", **KINDS[type(plain).__name__])
+    own.to_empty(device="cpu")
+    assert_flat(own)
+    own.load_state_dict(plain.state_dict())
+    assert_same(own, plain)
+
+
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}), "adam": (torch.optim.Adam, {"lr": 0.01}),
+    "adam-loop": (torch.optim.Adam, {"lr": 0.01, "foreach": False}), "adamw": (torch.optim.AdamW, {"lr": 0.01}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_step_the_flat_buffer(modules, name):
+    optimizer, options = OPTIMIZERS[name]
+    losses = []
+    for module in modules:
+        torch.manual_seed(4)
+        stepped, steps = optimizer(module.parameters(), **options), []
+        for _ in range(5):
+            stepped.zero_grad()
+            loss = module(torch.randn(T, N, I))[0].square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            stepped.step()
+            steps.append(loss.item())
+        losses.append(steps)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[1][-1] < losses[1][0]
+    assert_flat(modules[1])
+
+
+def test_gradients_are_views_of_one_buffer(modules):
+    _, own = modules
+    own(torch.randn(T, N, I))[0].sum().backward()
+    addresses = {one.grad.untyped_storage().data_ptr() for one in own.parameters()}
+    assert len(addresses) == 1
+
+
+def test_parameters_that_stand_elsewhere_are_gathered(modules):
+    """As for `torch.func`, whose tensors are not ours to move."""
+    plain, own = modules
+    torch.manual_seed(3)
+    given = {name: torch.randn_like(one, requires_grad=True) for name, one in own.named_parameters()}
+    addresses = {name: one.data_ptr() for name, one in given.items()}
+    x = torch.randn(T, N, I)
+    found, expected = (functional_call(one, given, (x,))[0] for one in (own, plain))
+    torch.testing.assert_close(found, expected)
+    names = list(given)
+    for a, b in zip(
+        *(torch.autograd.grad(y.sum(), [given[name] for name in names]) for y in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert {name: one.data_ptr() for name, one in given.items()} == addresses
+    assert_flat(own)
+
+
+def test_weight_norm(modules):
+    found = []
+    for module in modules:
+        nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+        torch.manual_seed(6)
+        output, _ = module(torch.randn(T, N, I))
+        output.sum().backward()
+        found.append((output, module.parametrizations.weight_hh_l0.original0.grad))
+    for own, plain in zip(*found, strict=True):
+        torch.testing.assert_close(own, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_one_parameter_in_two_places(modules):
+    plain, own = modules
+    for module in modules:
+        module.weight_hh_l1 = module.weight_hh_l0
+        module.weight_hh_l1_reverse = module.weight_hh_l0
+    assert_same(own, plain)
+    for module in modules:
+        module(torch.ones(T, N, I))[0].sum().backward()
+    torch.testing.assert_close(own.weight_hh_l0.grad, plain.weight_hh_l0.grad, rtol=1e-4, atol=1e-4)
+    copied = copy.deepcopy(own)
+    assert copied.weight_hh_l1 is copied.weight_hh_l0
+    assert_same(copied, plain)
+
+
+def test_distributed_data_parallel(modules, tmp_path):
+    plain, own = modules
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    wrapped = nn.parallel.DistributedDataParallel(own)
+    wrapped(torch.ones(T, N, I))[0].sum().backward()
+    torch.distributed.destroy_process_group()
+    assert_flat(own)
+    plain(torch.ones(T, N, I))[0].sum().backward()
+    for a, b in zip(own.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
