@@ -44,14 +44,8 @@ class _Network:
     _name: str  # of the class in the table of modes
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-        *,
-        seed: int | None = None,
-        **options: Unpack[Options],
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
+        seed: int | None = None, **options: Unpack[Options],
     ) -> None:
         self._make(seed, mode_of(self._name), input_size, hidden_size, num_layers, bidirectional, **options)
 
@@ -366,7 +360,11 @@ def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
     were found to be those of the descriptor, and memory is taken for what is in the file, not for what it claims.
     """
     with archive.opened("load", path) as file:
-        desc, w = read(file)
+        return network_of(*read(file))
+
+
+def network_of(desc: RNNDescriptor, w: Array) -> LSTM | GRU | RNN:
+    """Return the network of a descriptor and its weights, which are not copied."""
     net = object.__new__(KINDS[MODES[desc.mode].network[0]])  # without the constructor, which would draw weights
     net._desc, net._weights = desc, w
     return net

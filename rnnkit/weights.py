@@ -6,7 +6,7 @@ of every pseudo-layer, then the biases of every pseudo-layer.  Size, views, pack
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import prod, sqrt
 from sys import maxsize
@@ -208,10 +208,16 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
     check_descriptor("pack_weights", desc)
     if not isinstance(named, Mapping):
         raise wrong_type("pack_weights", "named", "a mapping of names to arrays", named)
-    _check_names(desc, named)
-    arrays = {block.name: _host_array(block.name, named[block.name]) for block in _layout(desc)}
+    names = [block.name for block in _layout(desc)]
+    check_names("pack_weights", "named", f"the {len(names)} names of weight_layout(desc)", names, named)
+    arrays = {name: host_array("pack_weights", f'named["{name}"]', named[name]) for name in names}
     _check_blocks(desc, arrays)
     return np.concatenate([array.ravel() for array in arrays.values()])
+
+
+def suffix_of(layer: int, direction: int) -> str:
+    """Return what the names of a pseudo-layer's blocks end with."""
+    return f"_l{layer}" + ("_reverse" if direction else "")
 
 
 def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> None:
@@ -249,7 +255,7 @@ def _size(desc: RNNDescriptor) -> int:
 
 def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
     pseudo_layers = [
-        (layer, f"_l{layer}" + ("_reverse" if direction else ""))
+        (layer, suffix_of(layer, direction))
         for layer in range(desc.num_layers)
         for direction in range(desc.num_directions)
     ]
@@ -283,27 +289,30 @@ def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:
         raise MemoryError(message(function, "desc", f"have weights of at most {maxsize} bytes", nbytes))
 
 
-def _host_array(name: str, value: Any) -> np.ndarray:
+def host_array(function: str, argument: str, value: Any) -> np.ndarray:
+    """Return an array of what converts itself to one: NumPy's own, a list, a tensor on the host."""
     if getattr(value, "requires_grad", False):  # a PyTorch tensor, which does not convert itself then
         value = value.detach()
     if isinstance(value, np.ndarray) and library_of(value) is None:
-        raise no_array("pack_weights", f'named["{name}"]', "a plain array", value)
+        raise no_array(function, argument, "a plain array", value)
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # an array on a GPU; ragged lists; a conjugated tensor
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(message("pack_weights", f'named["{name}"]', "be an array on the host", error)) from error
+        raise kind(message(function, argument, "be an array on the host", error)) from error
 
 
-def _check_names(desc: RNNDescriptor, named: Mapping[str, Any]) -> None:
-    names = {block.name: None for block in _layout(desc)}  # a set in the order of the buffer
-    missing = [name for name in names if name not in named]
-    unknown = [str(name) for name in named if name not in names]
-    if missing or unknown:
-        found = {"missing": missing, "unknown": unknown}
-        listed = "; ".join(f"{what}: {', '.join(those)}" for what, those in found.items() if those)
-        expected = f"hold the {len(names)} names of weight_layout(desc)"
-        raise ValueError(message("pack_weights", "named", expected, f"{len(named)} names", listed))
+def check_names(
+    function: str, argument: str, expected: str, names: Iterable[str], found: Iterable[Any], *cures: str
+) -> None:
+    """Check that exactly these names are found, in any order; the message lists what is missing and unknown."""
+    wanted, given = dict.fromkeys(names), dict.fromkeys(found)  # sets that keep the order
+    differences = {"missing": [n for n in wanted if n not in given], "unknown": [n for n in given if n not in wanted]}
+    listed = [f"{what}: {', '.join(map(str, those))}" for what, those in differences.items() if those]
+    if listed:
+        raise ValueError(
+            message(function, argument, f"hold {expected}", f"{len(given)} names", "; ".join([*listed, *cures]))
+        )
 
 
 def _check_blocks(desc: RNNDescriptor, arrays: dict[str, np.ndarray]) -> None:
