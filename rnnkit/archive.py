@@ -167,14 +167,14 @@ def _read_header(name: str, member: BinaryIO) -> Header:
 @contextmanager
 def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
     """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
-    with _InChunks(open_regular(function, path)) as file:
+    with _InChunks(open_regular(function, path).detach()) as file:
         yield Reader(function, os.fspath(path), file)
 
 
-def open_regular(function: str, path: str | PathLike[str]) -> io.RawIOBase:
+def open_regular(function: str, path: str | PathLike[str]) -> io.BufferedReader:
     """Open a regular file for reading; whatever else stands there is refused."""
     _status(function, os.fspath(path))
-    return open(path, "rb", buffering=0)
+    return open(path, "rb")
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
