@@ -7,6 +7,7 @@ each framework's stands in its own file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,15 @@ def reordered(array: np.ndarray, have: str, want: str, axis: int = 0) -> np.ndar
 def network(desc: RNNDescriptor, named: Mapping[str, np.ndarray]) -> Network:
     """Return a network that holds copies of these blocks, which have the names and the layout of `weight_layout`."""
     return network_of(desc, pack_weights(desc, named))
+
+
+def package(function: str, name: str) -> Any:
+    """Import a package that only files need."""
+    try:
+        return import_module(name)
+    except ImportError:
+        cure = f"install it with pip install {name}"
+        raise ImportError(message(function, f"the package {name}", "be installed", "none", cure)) from None
 
 
 def real_array(function: str, name: str, value: Any) -> np.ndarray:
