@@ -1,5 +1,24 @@
 """Weights of other frameworks as networks of ours, and back: arrays in, arrays out.
 
-Nothing here imports a framework to convert arrays.  Each file states one framework's order of gates, its names and
-what it has that we lack; `networks` has what they share.
+Nothing here imports a framework to convert arrays.  Each file states one framework's names, its order of the gates and
+what it has that we lack; `networks` and `stacks` have what they share.
 """
+
+from rnnkit.interop.flux import from_flux, to_flux
+from rnnkit.interop.jax import from_jax, to_jax
+from rnnkit.interop.keras import from_keras, to_keras
+from rnnkit.interop.mxnet import from_mxnet, to_mxnet
+from rnnkit.interop.torch import from_torch, to_torch
+
+__all__ = [
+    "from_flux",
+    "from_jax",
+    "from_keras",
+    "from_mxnet",
+    "from_torch",
+    "to_flux",
+    "to_jax",
+    "to_keras",
+    "to_mxnet",
+    "to_torch",
+]

@@ -7,7 +7,6 @@ each framework's stands in its own file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from rnnkit.arrays import on_host
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import message, wrong_shape, wrong_type
+from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.network import GRU, LSTM, RNN, network_of
 from rnnkit.weights import host_array, pack_weights, weight_views
 
@@ -28,6 +28,11 @@ def gate_order(desc: RNNDescriptor) -> str:
     'i f g o'
     """
     return " ".join(gate.name for gate in desc.cell.declaration.gates)
+
+
+def gate_rows(desc: RNNDescriptor) -> str:
+    """Return what the rows of all gates together are called in messages, "4*hidden_size" for example."""
+    return "hidden_size" if desc.num_gates == 1 else f"{desc.num_gates}*hidden_size"
 
 
 def reordered(array: np.ndarray, have: str, want: str, axis: int = 0) -> np.ndarray:
@@ -57,17 +62,38 @@ def network(desc: RNNDescriptor, named: Mapping[str, np.ndarray]) -> Network:
     return network_of(desc, pack_weights(desc, named))
 
 
-def package(function: str, name: str) -> Any:
-    """Import a package that only files need."""
-    try:
-        return import_module(name)
-    except ImportError:
-        cure = f"install it with pip install {name}"
-        raise ImportError(message(function, f"the package {name}", "be installed", "none", cure)) from None
+def mode_of_rows(function: str, name: str, rows: int, hidden_size: int, **activation: str | None) -> str:
+    """Return the mode whose gates have so many rows in all.
+
+    `activation` is one argument of the converter, by its name: "tanh" or "relu" of a vanilla network, else None; the
+    rows do not tell it.
+    """
+    modes = {RNNDescriptor(mode, 1, 1).num_gates * hidden_size: mode for mode in MODES}
+    if rows not in modes:
+        counts = " or ".join(str(count) for count in sorted(modes))
+        expected = f"have {counts} rows, 1, 3 or 4 gates of hidden_size={hidden_size}"
+        raise ValueError(message(function, name, expected, rows))
+    return vanilla_mode(function, activation) if rows == hidden_size else gated_mode(function, modes[rows], activation)
+
+
+def vanilla_mode(function: str, activation: Mapping[str, str | None]) -> str:
+    """Return the mode of a vanilla network with an activation, None for tanh, given by its argument's name."""
+    ((argument, chosen),) = activation.items()
+    if chosen not in (None, "tanh", "relu"):
+        raise ValueError(message(function, argument, 'be "tanh" or "relu"', repr(chosen)))
+    return mode_of("RNN", nonlinearity=chosen or "tanh")
+
+
+def gated_mode(function: str, mode: str, activation: Mapping[str, str | None]) -> str:
+    """Return the mode itself, which has no choice of an activation."""
+    ((argument, chosen),) = activation.items()
+    if chosen is not None:
+        raise ValueError(message(function, argument, f'be left out with mode="{mode}"', repr(chosen)))
+    return mode
 
 
 def real_array(function: str, name: str, value: Any) -> np.ndarray:
-    """Return the float32 or float64 array of a value: of NumPy, a list, a tensor of PyTorch on whichever device."""
+    """Return a value as a float32 or float64 array on the host: a tensor of PyTorch may be on any device."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None:  # before it is converted: NumPy has no bfloat16
         _check_real(function, name, dtype)
@@ -78,11 +104,15 @@ def real_array(function: str, name: str, value: Any) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype of NumPy, JAX or PyTorch."""
+    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's are torch.float32
+
+
 def _check_real(function: str, name: str, dtype: Any) -> None:
-    found = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's are torch.float32
-    if found not in HOST_DTYPES:
+    if dtype_name(dtype) not in HOST_DTYPES:
         expected = f"be {' or '.join(HOST_DTYPES)}"
-        raise TypeError(message(function, name, expected, found, 'convert it to "float32" first'))
+        raise TypeError(message(function, name, expected, dtype_name(dtype), 'convert it to "float32" first'))
 
 
 def common_dtype(function: str, arrays: Mapping[str, np.ndarray]) -> str:
@@ -96,11 +126,12 @@ def common_dtype(function: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def check_shape(
-    function: str, name: str, array: np.ndarray, shape: tuple[int | None, ...], dims: tuple[str, ...]
+    function: str, name: str, array: Any, shape: tuple[int | None, ...], dims: tuple[str, ...]
 ) -> None:
     """Check a shape, of which None is any size; `dims` are the names of its sizes for the message."""
-    if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
-        raise wrong_shape(function, name, shape, dims, array.shape)
+    found = tuple(array.shape)  # PyTorch's is a class of its own
+    if len(found) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found, strict=True)):
+        raise wrong_shape(function, name, shape, dims, found)
 
 
 def blocks_of(function: str, net: Network, why: str, **allowed: Iterable[Any]) -> dict[str, np.ndarray]:
@@ -116,14 +147,3 @@ def blocks_of(function: str, net: Network, why: str, **allowed: Iterable[Any]) -
             listed = " or ".join(repr(value) if isinstance(value, str) else str(value) for value in values)
             raise ValueError(message(function, f"net.desc.{option}", f"be {listed}", repr(found), why))
     return weight_views(net.desc, on_host(net.weights))
-
-
-def both_biases(desc: RNNDescriptor, blocks: Mapping[str, np.ndarray], suffix: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return bW and bR of a pseudo-layer; one that the network lacks is zeros."""
-    none = np.zeros(desc.num_gates * desc.hidden_size, desc.np_dtype)
-    return blocks.get(f"bias_ih{suffix}", none), blocks.get(f"bias_hh{suffix}", none)
-
-
-def one_bias(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the sum of two biases, with the bits of one where the other is 0."""
-    return np.where(second == 0, first, np.where(first == 0, second, first + second))

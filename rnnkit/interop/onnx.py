@@ -18,16 +18,9 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
-    Network,
-    blocks_of,
-    both_biases,
-    check_shape,
-    common_dtype,
-    gate_order,
-    network,
-    real_array,
-    reordered,
+    Network, blocks_of, check_shape, common_dtype, gate_order, gate_rows, network, real_array, reordered,
 )
+from rnnkit.interop.stacks import both_biases, cells_of
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.weights import suffix_of, weight_views
 
@@ -255,7 +248,7 @@ def arguments_of(function: str, net: Network, reverse: bool) -> list[dict[str, A
     if desc.input_mode == "skip":
         identity = np.tile(np.eye(desc.hidden_size, dtype=desc.np_dtype), (desc.num_gates, 1))
         blocks |= {"weight_ih" + suffix_of(0, direction): identity for direction in range(desc.num_directions)}
-    layers = [_arrays(desc, order, blocks, layer) for layer in range(desc.num_layers)]
+    layers = [_arrays(desc, order, cells) for cells in cells_of(desc, blocks)]
     return [{"op_type": op_type} | arrays | attributes for arrays in layers]
 
 
@@ -322,8 +315,7 @@ def _mode_of(op_type: str, activations: Sequence[str], num_directions: int) -> s
 
 def _check_arrays(desc: RNNDescriptor, op_type: str, layout: int, arrays: dict[str, np.ndarray]) -> None:
     """Check the shapes of what was given, by the names that ONNX has for the sizes."""
-    gates, hidden, directions = desc.num_gates, desc.hidden_size, desc.num_directions
-    rows = f"{gates}*hidden_size"
+    gates, hidden, directions, rows = desc.num_gates, desc.hidden_size, desc.num_directions, gate_rows(desc)
     state = (directions, None, hidden), ("num_directions", "batch_size", "hidden_size")
     if layout:
         state = (None, directions, hidden), ("batch_size", "num_directions", "hidden_size")
@@ -357,17 +349,15 @@ def _blocks(
     return blocks
 
 
-def _arrays(desc: RNNDescriptor, order: str, blocks: dict[str, np.ndarray], layer: int) -> dict[str, np.ndarray]:
-    """Return W, R and B of a layer."""
-    parts: dict[str, list[np.ndarray]] = {"W": [], "R": [], "B": []}
-    for direction in range(desc.num_directions):
-        suffix = suffix_of(layer, direction)
-        found = {"W": [blocks["weight_ih" + suffix]], "R": [blocks["weight_hh" + suffix]]}
-        if desc.bias != "none":
-            found["B"] = list(both_biases(desc, blocks, suffix))
-        for name, those in found.items():
-            parts[name].append(np.concatenate([reordered(block, gate_order(desc), order) for block in those]))
-    return {name: np.stack(directions) for name, directions in parts.items() if directions}
+def _arrays(desc: RNNDescriptor, order: str, cells: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return W, R and B of a layer, given the blocks of each direction."""
+    parts = {"W": [[cell["weight_ih"]] for cell in cells], "R": [[cell["weight_hh"]] for cell in cells]}
+    if desc.bias != "none":
+        parts["B"] = [both_biases(cell) for cell in cells]
+    return {
+        name: np.stack([np.concatenate([reordered(block, gate_order(desc), order) for block in own]) for own in those])
+        for name, those in parts.items()
+    }
 
 
 def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:

@@ -14,16 +14,17 @@ import numpy as np
 
 from rnnkit import archive
 from rnnkit.errors import message, wrong_type
-from rnnkit.interop.networks import Network, package
+from rnnkit.interop.networks import Network
 from rnnkit.interop.onnx import OPERATORS, OnnxNode, arguments_of, from_onnx
 from rnnkit.interop.onnx_model import model_of
+from rnnkit.interop.packages import package
 
 INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"  # RNN and GRU have the first six
 STATES = {"sequence_lens": "lengths", "initial_h": "hx", "initial_c": "cx"}  # what a model may compute
 ATTRIBUTES = (
     "activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget", "layout",
     "linear_before_reset",
-)  # fmt: skip
+)
 MOST_BYTES = 2**31 - 2**20  # of the weights: a file of Protocol Buffers is smaller than 2 GiB
 
 

@@ -66,15 +66,15 @@ class _Graph:
         inputs += ["sequence_lens", *(f"{name}_{layer}" for name in self._states)]
         outputs = [f"layer_{layer}", *(f"{name}_{layer}" for name in self._states.values())]
         self._add(op_type, inputs, *outputs, **attributes)
-        self._add("Transpose", [f"layer_{layer}"], f"swapped_{layer}", perm=[0, 2, 1, 3])  # (T, D, N, H) to (T, N, D, H)
+        self._add("Transpose", [f"layer_{layer}"], f"swapped_{layer}", perm=[0, 2, 1, 3])  # to (T, N, D, H)
         shape = self._constant("joined", 0, 0, self._width)  # 0: as it is
         last = layer == self._desc.num_layers - 1
         self._add("Reshape", [f"swapped_{layer}", shape], "y" if last else f"y_{layer}")
 
     def add_outputs(self) -> None:
-        """Join the layers' last states; after a sequence of length 0, where ONNX Runtime has zeros, the initial ones."""
+        """Join the layers' last states; after a sequence of length 0, where ONNX Runtime has 0, the initial ones."""
         self._add("Equal", ["sequence_lens", "zero"], "empty")
-        self._add("Unsqueeze", ["empty", self._constant("units_axis", 1)], "empty_rows")
+        self._add("Unsqueeze", ["empty", self._constant("last_axis", 1)], "empty_rows")
         for initial, last in self._states.items():
             self._add("Concat", self._parts(last), f"last_{last}", axis=0)
             self._add("Where", ["empty_rows", f"initial_{initial}", f"last_{last}"], last)

@@ -1,0 +1,239 @@
+"""Flax, for JAX: the parameter trees of the cells of `flax.linen` and `flax.nnx`.
+
+Its kernels (in, out) are the transposes of ours, its gates by name ours, in one order where a kernel holds them all.
+The LSTM has its one bias with R h, the others theirs with W x; the GRU of linen has that of n with R h as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message, wrong_type
+from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_order, mode_of_rows, real_array, reordered
+from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, one_bias, stacked_network
+from rnnkit.weights import check_names
+
+
+ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "r z n", "lstm": "i f g o"}
+
+
+class _Layout(NamedTuple):
+    """A class of cells: its gates, and of which entries each block of ours is made.
+
+    One entry holds all gates, several one each, and None stands for zeros.
+    """
+
+    gates: str
+    blocks: dict[str, tuple[str | None, ...]]
+
+
+def _each(form: str, gates: str) -> tuple[str, ...]:
+    return tuple(form.format(gate) for gate in gates.split())
+
+
+def _lstm(gates: str) -> dict[str, tuple[str, ...]]:
+    """Return the blocks of an LSTM that has its gates one by one; `gates` are the input kernels' names."""
+    own = {leaf: _each(f"h{{}}/{leaf}", "i f g o") for leaf in ("kernel", "bias")}
+    return {"weight_ih": _each("i{}/kernel", gates), "weight_hh": own["kernel"], "bias_hh": own["bias"]}
+
+
+_DENSE = {"weight_ih": ("dense_i/kernel",), "weight_hh": ("dense_h/kernel",)}
+_GRU = {"weight_ih": _each("i{}/kernel", "r z n"), "weight_hh": _each("h{}/kernel", "r z n")}
+CELLS = {
+    "linen.LSTMCell": _Layout("i f g o", _lstm("i f g o")),
+    "linen.OptimizedLSTMCell": _Layout("i f g o", _lstm("i f g o")),
+    "linen.GRUCell": _Layout(
+        "r z n", _GRU | {"bias_ih": _each("i{}/bias", "r z n"), "bias_hh": (None, None, "hn/bias")}
+    ),
+    "linen.SimpleCell": _Layout(
+        "a", {"weight_ih": ("i/kernel",), "weight_hh": ("h/kernel",), "bias_ih": ("i/bias",)}
+    ),
+    "nnx.LSTMCell": _Layout("i f g o", _lstm("i f_ g o")),
+    "nnx.OptimizedLSTMCell": _Layout("i f g o", _DENSE | {"bias_hh": ("dense_h/bias",)}),
+    "nnx.GRUCell": _Layout("r z n", _DENSE | {"bias_ih": ("dense_i/bias",)}),
+    "nnx.SimpleCell": _Layout("a", _DENSE | {"bias_ih": ("dense_i/bias",)}),
+}
+_WRAPPERS = "params", "cell"  # of variables, and of an RNN around a cell
+_DIRECTIONS = "forward_rnn", "backward_rnn"  # of a Bidirectional
+
+
+def from_jax(params: Any, *, activation: str | None = None) -> Network:
+    """Return a network with the parameters of Flax's cells; neither jax nor flax is imported.
+
+    Parameters
+    ----------
+    params : mapping or list of mappings
+        The tree of parameters, of arrays of JAX or NumPy, of an LSTMCell, OptimizedLSTMCell, GRUCell or SimpleCell of
+        linen or nnx, of an RNN around one, or of a Bidirectional around two of these; or the trees of a stack, the
+        lowest first.  Of an nnx module it is ``nnx.to_pure_dict(nnx.state(module, nnx.Param))``.
+    activation : {"tanh", "relu"}, optional
+        The activation_fn of a SimpleCell, which the tree does not tell; None is Flax's default, "tanh".
+
+    Returns
+    -------
+    RNN, GRU or LSTM
+        With copies of the weights, in their dtype, and biases where Flax has them.  It is time-major.
+
+    Raises
+    ------
+    TypeError
+        `params` are no mappings, or an array is not float32 or float64 as the others are.
+    ValueError
+        Entries are missing, unknown or of other shapes than the first cell asks for.
+
+    Notes
+    -----
+    A tree does not tell a cell's gate_fn, activation_fn or residual: they are taken to be Flax's defaults.
+
+    Examples
+    --------
+    >>> dense = {"kernel": np.ones((2, 2)), "bias": np.ones(2)}
+    >>> from_jax({"i": dense, "h": {"kernel": np.ones((2, 2))}}, activation="relu")
+    <RNN: RNNDescriptor('rnn_relu', 2, 2, bias='input', dtype='float64'), 10 weights>
+    """
+    one = isinstance(params, Mapping)
+    if not one and not (isinstance(params, Sequence) and params and all(isinstance(tree, Mapping) for tree in params)):
+        raise wrong_type("from_jax", "params", "a mapping of names to arrays, or a list of such", params)
+    layers = [
+        _directions("params" if one else f"params[{n}]", tree) for n, tree in enumerate([params] if one else params)
+    ]
+    for directions in layers:
+        if len(directions) != len(layers[0]):
+            expected = f"have {len(layers[0])} directions as {layers[0][0].name} does"
+            raise ValueError(message("from_jax", directions[0].name, expected, len(directions)))
+    return stacked_network("from_jax", _form(*_told(layers[0][0], activation)), layers)
+
+
+def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
+    """Return the weights of a network as parameter trees of Flax.
+
+    Parameters
+    ----------
+    net : RNN, GRU or LSTM
+        Of what Flax has: no projection, no cell_clip, input_mode="linear", reset_after=True, and for nnx a GRU whose bR
+        is 0 in the rows of n.
+    cell : str, optional
+        The class that is to take them, "linen.LSTMCell" or "nnx.GRUCell" for example; None is linen's of the mode.
+
+    Returns
+    -------
+    list of dict
+        One tree of NumPy arrays for each layer: ``{"cell": {"ii": {"kernel": ...}, ...}}`` of an RNN around a cell, or
+        ``{"forward_rnn": {"cell": ...}, "backward_rnn": ...}`` of a Bidirectional.  Biases that Flax does not have
+        are added to those that it has, which rounds if neither is 0; those that the network lacks are zeros.
+
+    Raises
+    ------
+    TypeError
+        `net` is no network.
+    ValueError
+        Flax has no such network, or `cell` is unknown or of another mode.
+
+    Examples
+    --------
+    >>> from rnnkit import RNN
+    >>> (tree,) = to_jax(RNN(3, 2))
+    >>> {name: array.shape for name, array in tree["cell"]["i"].items()}
+    {'kernel': (3, 2), 'bias': (2,)}
+    """
+    blocks = blocks_of(
+        "to_jax", net, "Flax has nothing else", proj_size=(None,), input_mode=("linear",), cell_clip=(None,),
+        reset_after=(True,),
+    )
+    desc = net.desc
+    names = [name for name, layout in CELLS.items() if layout.gates == ORDERS[desc.mode]]
+    if cell is not None and cell not in names:
+        listed = " or ".join(map(repr, names))
+        raise ValueError(message("to_jax", "cell", f'be {listed} with mode="{desc.mode}"', repr(cell)))
+    layout = CELLS[cell or names[0]]
+    layers = [[{"cell": _tree(desc, layout, own)} for own in layer] for layer in cells_of(desc, blocks)]
+    return [dict(zip(_DIRECTIONS, layer, strict=True)) if desc.bidirectional else layer[0] for layer in layers]
+
+
+def _directions(name: str, tree: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of a layer, without what is wrapped around them."""
+    for wrapper in _WRAPPERS:
+        if set(tree) == {wrapper}:
+            return _directions(f'{name}["{wrapper}"]', tree[wrapper])
+    if set(tree) == set(_DIRECTIONS):
+        return [cell for key in _DIRECTIONS for cell in _directions(f'{name}["{key}"]', tree[key])]
+    return [Cell(name, dict(_leaves("", tree)))]
+
+
+def _leaves(path: str, tree: Mapping[str, Any]) -> Any:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(f"{path}{key}/", value)
+        else:
+            yield f"{path}{key}", value
+
+
+def _entries(layout: _Layout) -> list[str]:
+    return [entry for entries in layout.blocks.values() for entry in entries if entry is not None]
+
+
+def _told(cell: Cell, activation: str | None) -> tuple[str, _Layout]:
+    """Return the mode and the layout of a cell; a message says what is wrong with the layout that fits best."""
+    best = max(CELLS, key=lambda name: len(cell.entries.keys() & set(_entries(CELLS[name]))))
+    check_names("from_jax", cell.name, f"the entries of a {best}", _entries(CELLS[best]), cell.entries)
+    alike = {name: layout for name, layout in CELLS.items() if layout.blocks == CELLS[best].blocks}
+    entries = CELLS[best].blocks["weight_hh"]
+    name = cell.entry(entries[0])
+    kernel = real_array("from_jax", name, cell.entries[entries[0]])
+    check_shape("from_jax", name, kernel, (None, None), ("hidden_size", "gates*hidden_size"))
+    hidden_size, columns = kernel.shape
+    for layout in alike.values():
+        rows = len(layout.gates.split()) * hidden_size
+        if rows == columns * len(entries):
+            return mode_of_rows("from_jax", name, rows, hidden_size, activation=activation), layout
+    raise ValueError(message("from_jax", name, f"have the shape of a {' or '.join(alike)}", kernel.shape))
+
+
+def _form(mode: str, layout: _Layout) -> Form:
+    """Return how Flax writes down such cells."""
+    have, want = layout.gates, gate_order(RNNDescriptor(mode, 1, 1))
+    dims = {}
+    for block, entries in layout.blocks.items():
+        columns = "hidden_size" if len(entries) == len(have.split()) else f"{len(have.split())}*hidden_size"
+        rows = {"weight_ih": ("input_size",), "weight_hh": ("hidden_size",)}.get(block, ())
+        dims |= {entry: (*rows, columns) for entry in entries if entry is not None}
+
+    def blocks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = {}
+        for block, entries in layout.blocks.items():
+            zeros = np.zeros_like(arrays[entries[-1]])  # the last one is always there
+            parts = [zeros if entry is None else arrays[entry] for entry in entries]
+            found[block] = reordered(np.concatenate(parts, axis=-1), have, want, axis=-1).T
+        return found
+
+    bias = {("bias_ih",): "input", ("bias_hh",): "recurrent"}.get(tuple(_biases(layout)), "both")
+    return Form(mode, {"bias": bias}, dims, blocks)
+
+
+def _biases(layout: _Layout) -> list[str]:
+    return [block for block in layout.blocks if block.startswith("bias")]
+
+
+def _tree(desc: RNNDescriptor, layout: _Layout, cell: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the tree of one cell."""
+    ours, tree = _with_biases(desc, layout, cell), {}
+    for block, entries in layout.blocks.items():
+        whole = reordered(ours[block].T, gate_order(desc), layout.gates, axis=-1)
+        for entry, part in zip(entries, np.split(whole, len(entries), axis=-1), strict=True):
+            if entry is not None:
+                dense, leaf = entry.split("/")
+                tree.setdefault(dense, {})[leaf] = np.ascontiguousarray(part)
+    return tree
+
+
+def _with_biases(desc: RNNDescriptor, layout: _Layout, cell: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the blocks of a cell with its biases where the layout has them."""
+    if len(_biases(layout)) == 1:
+        return {**cell, _biases(layout)[0]: one_bias("to_jax", desc, cell, "this cell of Flax")}
+    first, second = both_biases(cell)
+    kept = np.repeat([entry is not None for entry in layout.blocks["bias_hh"]], desc.hidden_size)
+    return {**cell, "bias_ih": added(first, np.where(kept, 0, second)), "bias_hh": np.where(kept, second, 0)}

@@ -1,0 +1,280 @@
+"""Keras: SimpleRNN, GRU and LSTM layers, Bidirectional ones and stacks of them.
+
+Keras multiplies from the right: its kernels (in, gates) are the transposes of ours. Its gates are z r h and i f c o,
+whose h and c are our n and g.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message, wrong_type
+from rnnkit.interop.networks import (
+    Network, blocks_of, check_shape, gate_order, gate_rows, mode_of_rows, real_array, reordered,
+)
+from rnnkit.interop.stacks import Cell, Form, both_biases, cells_of, one_bias, stacked_network
+from rnnkit.kernels.cells.modes import MODES, mode_of
+
+ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "z r n", "lstm": "i f g o"}
+ENTRIES = "kernel", "recurrent_kernel", "bias"
+# What the arguments of a layer must be, else it computes what we cannot. Dropout here drops the same inputs at all
+# steps, ours others at each.
+_GATED = {"activation": ("tanh",), "recurrent_activation": ("sigmoid",), "dropout": (0,), "recurrent_dropout": (0,)}
+_ARGUMENTS = {
+    "SimpleRNN": {**_GATED, "activation": ("tanh", "relu"), "recurrent_activation": (None,)},
+    "GRU": _GATED,
+    "LSTM": _GATED,
+}
+
+
+class _Kind(NamedTuple):
+    """What all cells of a stack have in common; a name is that of a layer's argument."""
+
+    mode: str
+    use_bias: bool
+    reset_after: bool
+
+
+def from_keras(source: Any, *, activation: str | None = None, reset_after: bool | None = None) -> Network:
+    """Return a network with the weights of Keras layers; keras is not imported.
+
+    Parameters
+    ----------
+    source : layer, list of layers, list of ndarray or list of lists of ndarray
+        A SimpleRNN, GRU or LSTM, or a Bidirectional of one; several make a stack, the lowest first.  Or what the
+        ``get_weights`` of these returns: kernel (I, G*H), recurrent_kernel (H, G*H), and bias (G*H,) or (2, 3*H), and
+        as many again for the backward layer of a Bidirectional.
+    activation : {"tanh", "relu"}, optional
+        Of a SimpleRNN given as arrays, which do not tell it; None is Keras's default, "tanh".
+    reset_after : bool, optional
+        Of a GRU given as arrays without bias, whose shape tells it else; None is Keras's default, True.
+
+    Returns
+    -------
+    RNN, GRU or LSTM
+        With copies of the weights, in their dtype.  It has the one bias as bW; a GRU with reset_after has both.  It is
+        time-major, and gives the outputs of all steps and the last states, whatever return_sequences says.
+
+    Raises
+    ------
+    TypeError
+        `source` is none of these, or an array is not float32 or float64 as the others are.
+    ValueError
+        An argument of a layer makes it compute what an rnnkit network does not, or the layers differ, or are not built;
+        arrays are missing or of other shapes than the first layer asks for.
+
+    Examples
+    --------
+    >>> from_keras([np.ones((3, 8), "f4"), np.ones((2, 8), "f4"), np.ones(8, "f4")])
+    <LSTM: RNNDescriptor('lstm', 3, 2, bias='input'), 48 weights>
+    """
+    layers = _layers("from_keras", "source", source)
+    if _is_layer(layers[0][1]):
+        for name, value in (("activation", activation), ("reset_after", reset_after)):
+            if value is not None:
+                raise ValueError(message("from_keras", name, "be left out with layers, which tell it", repr(value)))
+        kind, stack = _told_by_layers("from_keras", layers)
+    else:
+        stack = [_halves(name, weights) for name, weights in layers]
+        kind = _told_by_arrays(stack[0][0], activation, reset_after)
+    for directions in stack:
+        if len(directions) != len(stack[0]):
+            expected = f"have {len(stack[0])} directions as {stack[0][0].name} does"
+            raise ValueError(message("from_keras", directions[0].name, expected, len(directions)))
+    return stacked_network("from_keras", _form(kind), stack)
+
+
+def to_keras(net: Network, layers: Any = None) -> list[list[np.ndarray]]:
+    """Return the weights of a network as Keras layers take them, and set those of layers if some are given.
+
+    Parameters
+    ----------
+    net : RNN, GRU or LSTM
+        Of what Keras has: no projection, no cell_clip, input_mode="linear".
+    layers : layer or list of layers, optional
+        One built layer, or one for each of the network's, the lowest first: their own ``set_weights`` is called.
+
+    Returns
+    -------
+    list of list of ndarray
+        One list for each layer, for its ``set_weights``; the weights of the backward layer of a Bidirectional stand
+        behind the others.  Two biases are added where Keras has one, which rounds if neither is 0.
+
+    Raises
+    ------
+    TypeError
+        `net` is no network, or `layers` are none, or they are of another dtype.
+    ValueError
+        Keras has no such network, or `layers` are others: of another kind, number or size.
+
+    Examples
+    --------
+    >>> from rnnkit import GRU
+    >>> [[array.shape for array in layer] for layer in to_keras(GRU(3, 2, num_layers=2))]
+    [[(3, 6), (2, 6), (2, 6)], [(2, 6), (2, 6), (2, 6)]]
+    """
+    why = "Keras has nothing else"
+    blocks = blocks_of("to_keras", net, why, proj_size=(None,), input_mode=("linear",), cell_clip=(None,))
+    desc = net.desc
+    stack = [[a for cell in layer for a in _weights(desc, cell)] for layer in cells_of(desc, blocks)]
+    if layers is not None:
+        _set(desc, stack, _layers("to_keras", "layers", layers))
+    return stack
+
+
+def _is_layer(value: Any) -> bool:
+    return hasattr(value, "get_weights") and hasattr(value, "get_config")
+
+
+def _layers(function: str, argument: str, source: Any) -> list[tuple[str, Any]]:
+    """Return layers or lists of arrays, each with its name for messages."""
+    if _is_layer(source):
+        return [(argument, source)]
+    expected = "a Keras layer, its arrays, or a list of these"
+    if not isinstance(source, (list, tuple)):
+        raise wrong_type(function, argument, expected, source)
+    if not source:
+        raise ValueError(message(function, argument, f"be {expected}", "an empty list"))
+    if all(hasattr(array, "shape") for array in source):
+        return [(argument, source)]
+    named = [(f"{argument}[{number}]", one) for number, one in enumerate(source)]
+    for name, one in named:
+        if _is_layer(one) != _is_layer(source[0]) or not (_is_layer(one) or isinstance(one, (list, tuple))):
+            raise wrong_type(function, name, "a Keras layer, or its arrays, as the others are", one)
+    return named
+
+
+def _halves(name: str, weights: Sequence[Any]) -> list[Cell]:
+    """Return the cells of the forward and, if there is one, the backward layer."""
+    if len(weights) not in (2, 3, 4, 6):
+        expected = "hold 2 or 3 arrays (kernel, recurrent_kernel, bias), or twice as many of a Bidirectional"
+        raise ValueError(message("from_keras", name, expected, len(weights)))
+    if len(weights) < 4:
+        return [_cell(name, weights)]
+    half = len(weights) // 2
+    return [_cell(f"{name}.forward_layer", weights[:half]), _cell(f"{name}.backward_layer", weights[half:])]
+
+
+def _cell(name: str, weights: Sequence[Any]) -> Cell:
+    return Cell(name, {ENTRIES[n] if n < len(ENTRIES) else f"array {n}": array for n, array in enumerate(weights)})
+
+
+def _told_by_arrays(cell: Cell, activation: str | None, reset_after: bool | None) -> _Kind:
+    """Return what the first cell's shapes say, and the arguments for what they do not."""
+    name, use_bias = cell.entry("recurrent_kernel"), "bias" in cell.entries
+    recurrent = real_array("from_keras", name, cell.entries["recurrent_kernel"])
+    check_shape("from_keras", name, recurrent, (None, None), ("hidden_size", "gates*hidden_size"))
+    mode = mode_of_rows("from_keras", name, recurrent.shape[1], recurrent.shape[0], activation=activation)
+    if reset_after is not None and (mode != "gru" or use_bias):
+        told = "with the bias of a GRU, whose shape tells it" if mode == "gru" else f'with mode="{mode}"'
+        raise ValueError(message("from_keras", "reset_after", f"be left out {told}", reset_after))
+    if mode == "gru" and use_bias:
+        reset_after = len(np.shape(cell.entries["bias"])) == 2
+    return _Kind(mode, use_bias, reset_after is not False)
+
+
+def _told_by_layers(function: str, layers: Iterable[tuple[str, Any]]) -> tuple[_Kind, list[list[Cell]]]:
+    """Return what layers have in common, and their cells."""
+    stack, first = [], None
+    for name, layer in layers:
+        directions = [(name, layer, False)]
+        if type(layer).__name__ == "Bidirectional":
+            _check_argument(function, name, "merge_mode", layer.get_config()["merge_mode"], ("concat",))
+            halves = ("forward_layer", False), ("backward_layer", True)
+            directions = [(f"{name}.{half}", getattr(layer, half), backwards) for half, backwards in halves]
+        for own_name, own, backwards in directions:
+            kind = _kind(function, own_name, own, backwards)
+            first = first or (own_name, kind)
+            for argument, found, wanted in zip(kind._fields, kind, first[1], strict=True):
+                _check_argument(function, own_name, argument, found, (wanted,), f" as that of {first[0]}")
+        stack.append([_cell(own_name, own.get_weights()) for own_name, own, _ in directions])
+    return first[1], stack
+
+
+def _kind(function: str, name: str, layer: Any, backwards: bool) -> _Kind:
+    """Return what a layer is, after a check that an rnnkit network can be that."""
+    cls = type(layer).__name__
+    if cls not in _ARGUMENTS:  # not a subclass either, which may compute anything
+        expected = f"a Keras {', '.join(_ARGUMENTS)} or Bidirectional of one"
+        raise wrong_type(function, name, expected, layer)
+    config = layer.get_config()
+    for argument, allowed in {**_ARGUMENTS[cls], "go_backwards": (backwards,)}.items():
+        _check_argument(function, name, argument, config.get(argument), allowed)
+    if not layer.get_weights():
+        raise ValueError(message(function, name, "have weights", "none", "call it once, or its build"))
+    mode = mode_of("RNN", nonlinearity=config["activation"]) if cls == "SimpleRNN" else mode_of(cls)
+    return _Kind(mode, config["use_bias"], config.get("reset_after", True))
+
+
+def _check_argument(
+    function: str, name: str, argument: str, found: Any, allowed: Iterable[Any], why: str = ""
+) -> None:
+    if found not in allowed:
+        listed = " or ".join(map(repr, allowed))
+        cures = {
+            "go_backwards": "reverse x along time, or wrap the layer in Bidirectional",
+            "dropout": "for inference alone give its get_weights()",
+            "recurrent_dropout": "for inference alone give its get_weights()",
+        }
+        text = message(function, f"{name}.{argument}", f"be {listed}{why}", repr(found), cures.get(argument, ""))
+        raise ValueError(text)
+
+
+def _form(kind: _Kind) -> Form:
+    """Return how Keras writes down such cells."""
+    mode, use_bias, reset_after = kind
+    desc = RNNDescriptor(mode, 1, 1, reset_after=reset_after)
+    rows, two = gate_rows(desc), use_bias and mode == "gru" and reset_after
+    dims = {"kernel": ("input_size", rows), "recurrent_kernel": ("hidden_size", rows)}
+    if use_bias:
+        dims["bias"] = ("biases", rows) if two else (rows,)
+    have, want = ORDERS[mode], gate_order(desc)
+
+    def blocks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        ours = {name: reordered(array, have, want, axis=-1) for name, array in arrays.items()}
+        found = {"weight_ih": ours["kernel"].T, "weight_hh": ours["recurrent_kernel"].T}
+        if use_bias:
+            found |= zip(("bias_ih", "bias_hh"), ours["bias"] if two else [ours["bias"]], strict=False)
+        return found
+
+    bias = "both" if two else "input" if use_bias else "none"
+    return Form(mode, {"bias": bias, "reset_after": reset_after}, dims, blocks)
+
+
+def _weights(desc: RNNDescriptor, cell: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the arrays of one direction of a layer, in Keras's order."""
+    arrays = [cell["weight_ih"].T, cell["weight_hh"].T]
+    if desc.bias != "none" and desc.mode == "gru" and desc.reset_after:
+        arrays.append(np.stack(both_biases(cell)))
+    elif desc.bias != "none":
+        arrays.append(one_bias("to_keras", desc, cell, "Keras"))
+    have, want = gate_order(desc), ORDERS[desc.mode]
+    return [np.ascontiguousarray(reordered(array, have, want, axis=-1)) for array in arrays]
+
+
+def _set(desc: RNNDescriptor, stack: Sequence[list[np.ndarray]], layers: Sequence[tuple[str, Any]]) -> None:
+    """Set the weights of layers, after all checks: none is changed if one is refused."""
+    if len(layers) != len(stack):
+        raise ValueError(message("to_keras", "layers", f"be {len(stack)} as the network has", len(layers)))
+    for name, layer in layers:
+        if not _is_layer(layer):
+            raise wrong_type("to_keras", name, "a Keras layer", layer)
+    kind, cells = _told_by_layers("to_keras", layers)
+    wanted = _Kind(desc.mode, desc.bias != "none", desc.reset_after)
+    for argument, found, value in zip(kind._fields, kind, wanted, strict=True):
+        _check_argument("to_keras", layers[0][0], argument, found, (value,), " as the network has")
+    for (name, layer), arrays, directions in zip(layers, stack, cells, strict=True):
+        own = [(array.shape, array.dtype) for array in layer.get_weights()]
+        wanted_own = [(array.shape, array.dtype) for array in arrays]
+        if own != wanted_own or len(directions) != desc.num_directions:
+            raise ValueError(message("to_keras", name, f"have weights {_listed(wanted_own)}", _listed(own)))
+    for (_, layer), arrays in zip(layers, stack, strict=True):
+        layer.set_weights(arrays)
+
+
+def _listed(arrays: Iterable[tuple[tuple[int, ...], np.dtype]]) -> str:
+    return ", ".join(f"{dtype} {shape}" for shape, dtype in arrays)

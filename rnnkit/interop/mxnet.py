@@ -1,0 +1,98 @@
+"""MXNet: the RNN operator, whose vector of parameters has our order, which is cuDNN's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.interop.networks import Network, blocks_of, check_shape, network, real_array
+from rnnkit.weights import num_weights, weight_layout, weight_views
+
+
+def from_mxnet(
+    vector: Any,
+    mode: str,
+    input_size: int,
+    state_size: int,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    *,
+    p: float = 0.0,
+    projection_size: int | None = None,
+    lstm_state_clip_min: float | None = None,
+    lstm_state_clip_max: float | None = None,
+) -> Network:
+    """Return a network with the parameters of MXNet's RNN operator; mxnet is not imported.
+
+    Parameters
+    ----------
+    vector : ndarray (num_weights,)
+        The operator's argument `parameters`, an array or an NDArray: the matrices of all layers and directions, i2h,
+        h2h and, with projection, h2r, then all biases, i2h and h2h.
+    mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"}
+        As the operator's.
+    input_size : int
+        Number of features of its input.
+    state_size, num_layers, bidirectional, p, projection_size, lstm_state_clip_min, lstm_state_clip_max
+        As the operator's; of the two bounds both are given, or none.
+
+    Returns
+    -------
+    RNN, GRU or LSTM
+        With a copy of the vector, in its dtype; `p` is its dropout.
+
+    Raises
+    ------
+    TypeError
+        The vector is no array of float32 or float64, or an option has the wrong type.
+    ValueError
+        The vector has another size than such a network, or an option is out of range.
+
+    Examples
+    --------
+    >>> from_mxnet(np.zeros(200, np.float32), "lstm", 3, 5)
+    <LSTM: RNNDescriptor('lstm', 3, 5), 200 weights>
+    """
+    array = real_array("from_mxnet", "vector", vector)
+    bounds = lstm_state_clip_min, lstm_state_clip_max
+    desc = RNNDescriptor(
+        mode, input_size, state_size, num_layers, bidirectional, proj_size=projection_size, dropout=p,
+        cell_clip=None if bounds == (None, None) else bounds, dtype=array.dtype.name,
+    )
+    check_shape("from_mxnet", "vector", array, (num_weights(desc),), ("num_weights",))
+    return network(desc, weight_views(desc, np.ascontiguousarray(array)))
+
+
+def to_mxnet(net: Network) -> np.ndarray:
+    """Return the weights of a network as MXNet's RNN operator takes them.
+
+    Parameters
+    ----------
+    net : RNN, GRU or LSTM
+        Of what the operator has: input_mode="linear", reset_after=True.
+
+    Returns
+    -------
+    ndarray (num_weights,), net.desc.dtype
+        A copy, for its argument `parameters`.  The operator has both biases: one that the network lacks is zeros.
+
+    Raises
+    ------
+    TypeError
+        `net` is no network.
+    ValueError
+        The operator has no such network.
+
+    Examples
+    --------
+    >>> from rnnkit import GRU
+    >>> to_mxnet(GRU(3, 2, bias="none")).shape
+    (42,)
+    """
+    blocks = blocks_of("to_mxnet", net, "MXNet has nothing else", input_mode=("linear",), reset_after=(True,))
+    desc = replace(net.desc, bias="both")
+    none = np.zeros(desc.num_gates * desc.hidden_size, desc.np_dtype)
+    return np.concatenate([blocks.get(name, none).ravel() for name, *_ in weight_layout(desc)])

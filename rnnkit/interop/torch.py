@@ -1,0 +1,199 @@
+"""PyTorch: nn.RNN, nn.GRU and nn.LSTM, whose names, shapes and order of gates are ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message, wrong_type
+from rnnkit.interop.networks import (
+    Network, blocks_of, check_shape, common_dtype, dtype_name, gate_rows, mode_of_rows, network, real_array,
+)
+from rnnkit.kernels.cells.modes import mode_of
+from rnnkit.weights import check_names, weight_layout
+
+_NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d+)(_reverse)?")
+_FIRST = "weight_hh_l0"  # each of the three modules has it
+
+
+def from_torch(
+    source: Any, prefix: str = "", *, nonlinearity: str | None = None, dropout: float | None = None
+) -> Network:
+    """Return a network with the weights of a PyTorch module or state dict; torch is not imported.
+
+    Parameters
+    ----------
+    source : Module or mapping of str to array_like
+        An nn.RNN, nn.GRU or nn.LSTM, a model with one inside, or the state dict of either: tensors on any device, or
+        other arrays.
+    prefix : str
+        Where in a model it stands, "encoder.rnn" for example.
+    nonlinearity : {"tanh", "relu"}, optional
+        Of an nn.RNN in a state dict, which does not tell it; None is PyTorch's default, "tanh".
+    dropout : float, optional
+        Between the layers, which a state dict does not tell either; None is PyTorch's default, 0.
+
+    Returns
+    -------
+    RNN, GRU or LSTM
+        With copies of the weights, in their dtype.  It is time-major, whatever the module's batch_first:
+        ``net.infer(x.swapaxes(0, 1))``.
+
+    Raises
+    ------
+    TypeError
+        `source` is neither, or an array is not float32 or float64 as the others are.
+    ValueError
+        Entries are missing, unknown or of other shapes than the first layer asks for, or an option is given with a
+        module, which tells it.
+
+    Examples
+    --------
+    >>> named = {"rnn.weight_ih_l0": np.ones((6, 3)), "rnn.weight_hh_l0": np.ones((6, 2)), "head.bias": np.ones(2)}
+    >>> from_torch(named, "rnn")
+    <GRU: RNNDescriptor('gru', 3, 2, bias='none', dtype='float64'), 30 weights>
+    """
+    prefix = with_dot(prefix)
+    if isinstance(source, Mapping):
+        arrays = _arrays(prefix, source)
+    else:
+        _check_module("from_torch", "source", source, " or a state dict")
+        arrays = _arrays(prefix, source.state_dict())
+        for name, value in (("nonlinearity", nonlinearity), ("dropout", dropout)):
+            if value is not None:
+                raise ValueError(message("from_torch", name, "be left out with a module, which tells it", repr(value)))
+        module = source.get_submodule(prefix[:-1])
+        nonlinearity, dropout = getattr(module, "nonlinearity", None), module.dropout
+    desc = _descriptor(prefix, arrays, nonlinearity, 0.0 if dropout is None else dropout)
+    _check_entries("from_torch", "source", prefix, desc, arrays)
+    return network(desc, arrays)
+
+
+def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str, np.ndarray]:
+    """Return the weights of a network by PyTorch's names, and write them into a module if one is given.
+
+    Parameters
+    ----------
+    net : RNN, GRU or LSTM
+        Of what PyTorch has: no cell_clip, input_mode="linear", reset_after=True.
+    prefix : str
+        Where in a model they belong, "encoder.rnn" for example.
+    module : Module, optional
+        An nn.RNN, nn.GRU or nn.LSTM, or a model with one at `prefix`: its own ``load_state_dict`` sets the parameters.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Copies.  If the network has one bias, the other is zeros: PyTorch has both or none.  It takes tensors,
+        ``{name: torch.from_numpy(array) for name, array in to_torch(net).items()}``.
+
+    Raises
+    ------
+    TypeError
+        `net` is no network, or `module` no Module or one of another dtype.
+    ValueError
+        PyTorch has no such network, or `module` is of another mode, of other sizes or without a bias.
+
+    Examples
+    --------
+    >>> from rnnkit import GRU
+    >>> {name: array.shape for name, array in to_torch(GRU(3, 2), "rnn").items()}
+    {'rnn.weight_ih_l0': (6, 3), 'rnn.weight_hh_l0': (6, 2), 'rnn.bias_ih_l0': (6,), 'rnn.bias_hh_l0': (6,)}
+    """
+    prefix, why = with_dot(prefix), "PyTorch has nothing else"
+    blocks = blocks_of("to_torch", net, why, input_mode=("linear",), cell_clip=(None,), reset_after=(True,))
+    desc = net.desc if net.desc.bias == "none" else replace(net.desc, bias="both")
+    rows = net.desc.num_gates * net.desc.hidden_size
+    arrays = {
+        name: blocks[name].copy() if name in blocks else np.zeros(rows, desc.np_dtype)
+        for name, *_ in weight_layout(desc)
+    }
+    if module is not None:
+        _write(prefix, desc, arrays, module)
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def with_dot(prefix: str) -> str:
+    """Return what stands before the names of parameters at a place in a model."""
+    return f"{prefix}." if prefix and not prefix.endswith(".") else prefix
+
+
+def _check_module(function: str, argument: str, value: Any, alternative: str = "") -> None:
+    if not (hasattr(value, "state_dict") and hasattr(value, "get_submodule")):
+        raise wrong_type(function, argument, f"a PyTorch Module{alternative}", value)
+
+
+def _arrays(prefix: str, named: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return what stands under a prefix, by the names behind it; if nothing does, say under which something does."""
+    found = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+    if _FIRST not in found:
+        places = [name.removesuffix(f".{_FIRST}") for name in named if name.endswith(f".{_FIRST}")]
+        cure = f"give prefix={' or '.join(map(repr, places))}" if places else "it has no nn.RNN, nn.GRU or nn.LSTM"
+        raise ValueError(message("from_torch", "source", f"hold {prefix}{_FIRST}", f"{len(named)} other names", cure))
+    unknown = [prefix + name for name in found if not _NAME.fullmatch(name)]
+    if unknown:
+        expected = "hold the parameters of one nn.RNN, nn.GRU or nn.LSTM"
+        raise ValueError(message("from_torch", "source", expected, f"also {', '.join(unknown)}"))
+    return {name: real_array("from_torch", prefix + name, value) for name, value in found.items()}
+
+
+def _descriptor(
+    prefix: str, arrays: Mapping[str, np.ndarray], nonlinearity: str | None, dropout: float
+) -> RNNDescriptor:
+    """Return what the names and the shapes of the first layer say."""
+    matrices = [name for name in ("weight_ih_l0", _FIRST, "weight_hr_l0") if name in arrays]
+    check_names("from_torch", "source", "the matrices of layer 0", matrices + ["weight_ih_l0"], matrices)
+    for name in matrices:
+        check_shape("from_torch", prefix + name, arrays[name], (None, None), ("rows", "columns"))
+    projection = arrays.get("weight_hr_l0")
+    rows, size = arrays[_FIRST].shape
+    hidden_size = size if projection is None else projection.shape[1]
+    parts = [_NAME.fullmatch(name).groups() for name in arrays]
+    return RNNDescriptor(
+        mode_of_rows("from_torch", prefix + _FIRST, rows, hidden_size, nonlinearity=nonlinearity),
+        arrays["weight_ih_l0"].shape[1],
+        hidden_size,
+        1 + max(int(layer) for _, layer, _ in parts),
+        any(reverse for *_, reverse in parts),
+        bias="both" if any(block.startswith("bias") for block, *_ in parts) else "none",
+        proj_size=None if projection is None else projection.shape[0],
+        dropout=dropout,
+        dtype=common_dtype("from_torch", {prefix + name: array for name, array in arrays.items()}),
+    )
+
+
+def _check_entries(function: str, argument: str, prefix: str, desc: RNNDescriptor, arrays: Mapping[str, Any]) -> None:
+    """Check the names and shapes of arrays or tensors."""
+    layout = weight_layout(desc)
+    names = [prefix + block.name for block in layout]
+    expected = f"the {len(names)} entries of {desc!r}"
+    check_names(function, argument, expected, names, [prefix + name for name in arrays])
+    output, rows = "proj_size" if desc.projected else "hidden_size", gate_rows(desc)
+    for name, shape, _ in layout:
+        block, layer, _ = _NAME.fullmatch(name).groups()
+        below = "input_size" if layer == "0" else f"{desc.num_directions}*{output}"
+        dims = {"weight_ih": (rows, below), "weight_hh": (rows, output), "weight_hr": (output, "hidden_size")}
+        check_shape(function, prefix + name, arrays[name], shape, dims.get(block, (rows,)))
+
+
+def _write(prefix: str, desc: RNNDescriptor, arrays: Mapping[str, np.ndarray], model: Any) -> None:
+    """Write into a module, after all checks: load_state_dict writes what fits before it refuses the rest."""
+    _check_module("to_torch", "module", model)
+    module = model.get_submodule(prefix[:-1])
+    own = module.state_dict()
+    _check_entries("to_torch", "module", prefix, desc, own)
+    for name, tensor in own.items():
+        found = dtype_name(tensor.dtype)
+        if found != desc.dtype:
+            cure = "convert the module with .float() or .double()"
+            raise TypeError(message("to_torch", prefix + name, f"be {desc.dtype} as the network is", found, cure))
+    chosen = getattr(module, "nonlinearity", None)
+    if chosen is not None and mode_of("RNN", nonlinearity=chosen) != desc.mode:
+        expected = f'compute what mode="{desc.mode}" does'
+        raise ValueError(message("to_torch", "module", expected, f"nonlinearity={chosen!r}"))
+    module.load_state_dict({name: tensor.new_tensor(arrays[name]) for name, tensor in own.items()})
