@@ -20,7 +20,7 @@ KINDS = {
     "lstm": ("LSTM", {}),
 }
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
-T, N, I, H = 5, 4, 3, 2
+T, N, INPUT, H = 5, 4, 3, 2
 LENGTHS = [5, 0, 2, 4]
 
 
@@ -66,7 +66,7 @@ def operator(op_type, attributes, X, W, R, B, lengths, h, c):
 def drawn(op_type, directions=1, dtype="float32", seed=0):
     """X and the arrays of an operator."""
     rng, rows = np.random.default_rng(seed), GATES[op_type] * H
-    shapes = dict(X=(T, N, I), W=(directions, rows, I), R=(directions, rows, H), B=(directions, 2 * rows))
+    shapes = dict(X=(T, N, INPUT), W=(directions, rows, INPUT), R=(directions, rows, H), B=(directions, 2 * rows))
     shapes |= dict(h=(directions, N, H), c=(directions, N, H))
     return {name: rng.uniform(-1, 1, shape).astype(dtype) for name, shape in shapes.items()}
 
@@ -120,7 +120,7 @@ def test_what_is_left_out_is_zeros_and_whole_sequences(kind):
 def test_what_is_given_goes_before_the_operators_own():
     own = np.full((1, N, H), 7, np.float32)
     node = from_onnx(**given("gru"), initial_h=own, sequence_lens=[0] * N)
-    x = np.ones((T, N, I), np.float32)
+    x = np.ones((T, N, INPUT), np.float32)
     assert_same_bits("hy", node.infer(x).hy, own)
     assert_same_bits("hy", node.infer(x, hx=-own).hy, -own)
     assert_same_bits("hy", node.infer(x, hx=own, lengths=[T] * N).hy, node.net.infer(x, own).hy)
@@ -135,11 +135,11 @@ NETS = {
     "no-bias": dict(bias="none", num_layers=2),
 }
 CLASSES = {
-    "rnn": lambda **options: rnnkit.RNN(I, H, seed=1, **options),
-    "relu": lambda **options: rnnkit.RNN(I, H, seed=1, nonlinearity="relu", **options),
-    "lstm": lambda **options: rnnkit.LSTM(I, H, seed=1, **options),
-    "gru": lambda **options: rnnkit.GRU(I, H, seed=1, **options),
-    "gru-before": lambda **options: rnnkit.GRU(I, H, seed=1, reset_after=False, **options),
+    "rnn": lambda **options: rnnkit.RNN(INPUT, H, seed=1, **options),
+    "relu": lambda **options: rnnkit.RNN(INPUT, H, seed=1, nonlinearity="relu", **options),
+    "lstm": lambda **options: rnnkit.LSTM(INPUT, H, seed=1, **options),
+    "gru": lambda **options: rnnkit.GRU(INPUT, H, seed=1, **options),
+    "gru-before": lambda **options: rnnkit.GRU(INPUT, H, seed=1, reset_after=False, **options),
 }
 
 
@@ -218,8 +218,10 @@ REFUSED = [
     ("lstm", dict(activation_beta=[0.1]), "activation_beta must be (), got (0.1,); Sigmoid, Tanh and Relu have no"),
     ("lstm", dict(activations=["HardSigmoid", "Tanh", "Tanh"]),
      "activations must be ['Sigmoid', 'Tanh', 'Tanh'] with op_type='LSTM', got ['HardSigmoid', 'Tanh', 'Tanh']"),
-    ("gru", dict(activations=["Sigmoid"]), "activations must be ['Sigmoid', 'Tanh'] with op_type='GRU', got ['Sigmoid']"),
-    ("rnn", dict(activations=["Sigmoid"]), "activations must be ['Relu'] or ['Tanh'] with op_type='RNN', got ['Sigmoid']"),
+    ("gru", dict(activations=["Sigmoid"]),
+     "activations must be ['Sigmoid', 'Tanh'] with op_type='GRU', got ['Sigmoid']"),
+    ("rnn", dict(activations=["Sigmoid"]),
+     "activations must be ['Relu'] or ['Tanh'] with op_type='RNN', got ['Sigmoid']"),
     ("lstm", dict(P=ONE), "P must be zeros, got others; rnnkit has no peepholes"),
     ("lstm", dict(P=ONE * np.nan), "P must be zeros, got others; rnnkit has no peepholes"),
     ("lstm", dict(P=ONE[:, 1:] * 0), "P must have shape (num_directions=1, 3*hidden_size=6), got (1, 5)"),
@@ -230,7 +232,8 @@ REFUSED = [
      "W must have shape (num_directions, gates*hidden_size, input_size), got (8, 3)"),
     ("lstm", dict(W=np.ones((1, 6, 3), np.float32)),
      "W must have shape (num_directions=1, 4*hidden_size=8, input_size=3), got (1, 6, 3)"),
-    ("lstm", dict(hidden_size=3), "W must have shape (num_directions=1, 4*hidden_size=12, input_size=3), got (1, 8, 3)"),
+    ("lstm", dict(hidden_size=3),
+     "W must have shape (num_directions=1, 4*hidden_size=12, input_size=3), got (1, 8, 3)"),
     ("lstm", dict(direction="bidirectional"),
      "W must have shape (num_directions=2, 4*hidden_size=8, input_size=3), got (1, 8, 3)"),
     ("lstm", dict(R=np.ones((2,), np.float32)),
@@ -263,8 +266,10 @@ def test_other_dtypes_are_refused_by_name():
 
 
 RUNS = [
-    (0, dict(x=np.ones((T, N, 2), np.float32)), "x must have shape (seq_length, batch_size, input_size=3), got (5, 4, 2)"),
-    (1, dict(x=np.ones((N, T, 2), np.float32)), "x must have shape (batch_size, seq_length, input_size=3), got (4, 5, 2)"),
+    (0, dict(x=np.ones((T, N, 2), np.float32)),
+     "x must have shape (seq_length, batch_size, input_size=3), got (5, 4, 2)"),
+    (1, dict(x=np.ones((N, T, 2), np.float32)),
+     "x must have shape (batch_size, seq_length, input_size=3), got (4, 5, 2)"),
     (0, dict(hx=np.ones((N, 1, H), np.float32)),
      "hx must have shape (num_directions=1, batch_size=4, hidden_size=2), got (4, 1, 2)"),
     (1, dict(hx=np.ones((1, N, H), np.float32)),
@@ -279,18 +284,18 @@ RUNS = [
 @pytest.mark.parametrize(("layout", "changed", "text"), RUNS, ids=[text[:50] for *_, text in RUNS])
 def test_a_run_names_sizes_in_the_order_of_the_layout(layout, changed, text):
     node = from_onnx(**given("lstm", "reverse"), layout=layout)
-    x = np.ones((N, T, I) if layout else (T, N, I), np.float32)
+    x = np.ones((N, T, INPUT) if layout else (T, N, INPUT), np.float32)
     assert_refused("infer: " + text, node.infer, **{"x": x} | changed)
 
 
 def test_a_run_in_another_dtype_is_refused():
     text = 'infer: x must be float32 as the descriptor says, got float64; convert it with x.astype("float32")'
-    assert_refused(text, from_onnx(**given("lstm")).infer, np.ones((T, N, I)), kind=TypeError)
+    assert_refused(text, from_onnx(**given("lstm")).infer, np.ones((T, N, INPUT)), kind=TypeError)
 
 
 def test_what_the_model_computes_must_be_given():
     node = from_onnx(**given("gru"))._replace(computed=("hx", "lengths"))
-    x, h = np.ones((T, N, I), np.float32), np.zeros((1, N, H), np.float32)
+    x, h = np.ones((T, N, INPUT), np.float32), np.zeros((1, N, H), np.float32)
     text = "infer: hx must be given, as the model computes it, got None"
     assert_refused(text, node.infer, x, lengths=[T] * N)
     assert_refused("infer: lengths must be given", node.infer, x, h)
@@ -298,7 +303,8 @@ def test_what_the_model_computes_must_be_given():
 
 
 TO_ONNX = [
-    (lambda: rnnkit.LSTM(3, 4, proj_size=2), {}, "net.desc.proj_size must be None, got 2; ONNX's operators have no such"),
+    (lambda: rnnkit.LSTM(3, 4, proj_size=2), {},
+     "net.desc.proj_size must be None, got 2; ONNX's operators have no such"),
     (lambda: rnnkit.LSTM(3, 4, cell_clip=(-1, 1)), {}, "net.desc.cell_clip must be None, got (-1.0, 1.0); ONNX's"),
     (lambda: rnnkit.GRU(3, 4, bidirectional=True), {"reverse": True},
      "reverse must be False for a network of both directions, got True"),

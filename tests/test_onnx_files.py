@@ -16,12 +16,19 @@ onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 helper, numpy_helper = onnx.helper, onnx.numpy_helper
 
-T, N, I, H = 5, 4, 3, 2
+T, N, INPUT, H = 5, 4, 3, 2
+NETS = {
+    "rnn": lambda **options: rnnkit.RNN(INPUT, H, seed=0, **options),
+    "relu": lambda **options: rnnkit.RNN(INPUT, H, nonlinearity="relu", seed=0, **options),
+    "lstm": lambda **options: rnnkit.LSTM(INPUT, H, seed=0, **options),
+    "gru": lambda **options: rnnkit.GRU(INPUT, H, seed=0, **options),
+    "gru-before": lambda **options: rnnkit.GRU(INPUT, H, reset_after=False, seed=0, **options),
+}
 
 
 def layer_of(net=None, **options):
     """Arguments of from_onnx, of a small network."""
-    return to_onnx(rnnkit.LSTM(I, H, seed=0) if net is None else net, **options)[0]
+    return to_onnx(rnnkit.LSTM(INPUT, H, seed=0) if net is None else net, **options)[0]
 
 
 def node_of(arguments, name="lstm", sources=(), outputs=("Y", "Y_h"), **attributes):
@@ -36,7 +43,7 @@ def tensors(arguments):
 
 def model(nodes, constants, inputs=(), opset=17):
     value = helper.make_tensor_value_info
-    x, y = value("X", onnx.TensorProto.FLOAT, ["T", "N", I]), value("Y", onnx.TensorProto.FLOAT, None)
+    x, y = value("X", onnx.TensorProto.FLOAT, ["T", "N", INPUT]), value("Y", onnx.TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "graph", [x, *inputs], [y], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
@@ -73,18 +80,17 @@ def assert_refused(path, text, kind=ValueError, **options):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("net", [
-    rnnkit.RNN(I, H, seed=0), rnnkit.RNN(I, H, seed=0, nonlinearity="relu"), rnnkit.GRU(I, H, seed=0),
-    rnnkit.GRU(I, H, seed=0, reset_after=False), rnnkit.LSTM(I, H, seed=0), rnnkit.LSTM(I, H, bidirectional=True, seed=0),
-], ids=["rnn", "relu", "gru", "gru-before", "lstm", "both-ways"])
-def test_an_operator_of_a_file_gives_what_onnx_runtime_gives(net, reverse, tmp_path):
-    reverse = reverse and not net.desc.bidirectional
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", NETS)
+def test_an_operator_of_a_file_gives_what_onnx_runtime_gives(kind, bidirectional, reverse, tmp_path):
+    net, reverse = NETS[kind](bidirectional=bidirectional), reverse and not bidirectional
     arguments = layer_of(net, reverse=reverse)
     names = ["Y", "Y_h", "Y_c"][: 2 + net.desc.has_cell]
     states = ["initial_h", "initial_c"][: 1 + net.desc.has_cell]
     directions = net.desc.num_directions
     rng = np.random.default_rng(1)
-    x, *given = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in [(T, N, I)] + [(directions, N, H)] * len(states))
+    x = rng.uniform(-1, 1, (T, N, INPUT)).astype(np.float32)
+    given = [rng.uniform(-1, 1, (directions, N, H)).astype(np.float32) for _ in states]
     inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["D", "N", H]) for name in states]
     inputs.append(helper.make_tensor_value_info("sequence_lens", onnx.TensorProto.INT32, ["N"]))
     made = model([node_of(arguments, "the node", ["sequence_lens", *states], names)], tensors(arguments), inputs)
@@ -100,7 +106,7 @@ def test_an_operator_of_a_file_gives_what_onnx_runtime_gives(net, reverse, tmp_p
 
 
 def test_constants_of_every_kind_are_found(tmp_path):
-    net = rnnkit.GRU(I, H, seed=0)
+    net = rnnkit.GRU(INPUT, H, seed=0)
     arguments = layer_of(net)
     w, r, b = tensors(arguments)
     own = np.ones((1, N, H), np.float32)
@@ -150,9 +156,10 @@ def test_a_node_that_is_not_asked_for_may_be_any(tmp_path):
 
 
 def test_a_model_in_float64(tmp_path):
-    net = rnnkit.LSTM(I, H, seed=0, dtype="float64")
+    net = rnnkit.LSTM(INPUT, H, seed=0, dtype="float64")
     arguments = layer_of(net)
-    assert_is_the_network(load_onnx(written(tmp_path / "m", model([node_of(arguments)], tensors(arguments))))["lstm"], net)
+    path = written(tmp_path / "model", model([node_of(arguments)], tensors(arguments)))
+    assert_is_the_network(load_onnx(path)["lstm"], net)
 
 
 # Data outside of the file
@@ -171,13 +178,13 @@ def external(folder, **changed):
 
 def test_data_outside_of_the_file_are_read(tmp_path, monkeypatch):
     path = external(tmp_path)
-    assert_is_the_network(load_onnx(path)["lstm"], rnnkit.LSTM(I, H, seed=0))
+    assert_is_the_network(load_onnx(path)["lstm"], rnnkit.LSTM(INPUT, H, seed=0))
     monkeypatch.chdir(tmp_path)
-    assert_is_the_network(load_onnx("model.onnx")["lstm"], rnnkit.LSTM(I, H, seed=0))
+    assert_is_the_network(load_onnx("model.onnx")["lstm"], rnnkit.LSTM(INPUT, H, seed=0))
     (tmp_path / "inside").mkdir()
     os.rename(tmp_path / "data", tmp_path / "inside" / "data")
     os.symlink("inside/data", tmp_path / "data")
-    assert_is_the_network(load_onnx(path)["lstm"], rnnkit.LSTM(I, H, seed=0))
+    assert_is_the_network(load_onnx(path)["lstm"], rnnkit.LSTM(INPUT, H, seed=0))
 
 
 def test_data_that_are_missing(tmp_path):
@@ -313,13 +320,6 @@ def test_the_package_is_missing(tmp_path, monkeypatch):
 # Models that are written
 
 
-NETS = {
-    "rnn": lambda **options: rnnkit.RNN(I, H, seed=0, **options),
-    "relu": lambda **options: rnnkit.RNN(I, H, nonlinearity="relu", seed=0, **options),
-    "lstm": lambda **options: rnnkit.LSTM(I, H, seed=0, **options),
-    "gru": lambda **options: rnnkit.GRU(I, H, seed=0, **options),
-    "gru-before": lambda **options: rnnkit.GRU(I, H, reset_after=False, seed=0, **options),
-}
 OPTIONS = {
     "plain": {},
     "deep": dict(num_layers=3, bias="input", dropout=0.5),
@@ -359,7 +359,7 @@ def test_onnx_runtime_gives_the_results_of_the_network(kind, options, tmp_path):
 
 
 def test_the_layers_of_a_written_model_load_as_they_were(tmp_path):
-    net = rnnkit.LSTM(I, H, num_layers=3, bidirectional=True, seed=0)
+    net = rnnkit.LSTM(INPUT, H, num_layers=3, bidirectional=True, seed=0)
     save_onnx(net, tmp_path / "model.onnx")
     nodes = load_onnx(tmp_path / "model.onnx")
     assert list(nodes) == ["layer_0", "layer_1", "layer_2"]
@@ -384,7 +384,7 @@ def test_a_network_in_reverse(kind, num_layers, tmp_path):
 
 
 def test_one_initial_state_for_all_sequences(tmp_path):
-    net, path = rnnkit.LSTM(I, H, seed=0), tmp_path / "model.onnx"
+    net, path = rnnkit.LSTM(INPUT, H, seed=0), tmp_path / "model.onnx"
     save_onnx(net, path)
     given = arguments_of(net)
     one = {name: given[name][:, :1] for name in ("hx", "cx")}
@@ -394,7 +394,8 @@ def test_one_initial_state_for_all_sequences(tmp_path):
 
 
 REFUSED = [
-    (lambda: rnnkit.LSTM(3, 4, proj_size=2), {}, "net.desc.proj_size must be None, got 2; ONNX's operators have no such"),
+    (lambda: rnnkit.LSTM(3, 4, proj_size=2), {},
+     "net.desc.proj_size must be None, got 2; ONNX's operators have no such"),
     (lambda: rnnkit.LSTM(3, 4, cell_clip=(-1, 1)), {}, "net.desc.cell_clip must be None, got (-1.0, 1.0)"),
     (lambda: rnnkit.GRU(3, 4, dtype="float64"), {}, "net.desc.dtype must be \"float32\", got 'float64'; ONNX Runtime"),
     (lambda: rnnkit.GRU(3, 4, bidirectional=True), {"reverse": True}, "reverse must be False for a network of both"),
@@ -419,12 +420,12 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path, monkeypatch):
 
 def test_onnx_runtime_has_no_float64(tmp_path):
     """The reason of a refusal; where this fails, float64 can be written."""
-    arguments = layer_of(rnnkit.GRU(I, H, dtype="float64"))
+    arguments = layer_of(rnnkit.GRU(INPUT, H, dtype="float64"))
     made = model([node_of(arguments)], tensors(arguments))
     for tensor in (made.graph.input[0], made.graph.output[0]):
         tensor.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     with pytest.raises(Exception, match="GRU operator does not support double yet"):
-        run(written(tmp_path / "model", made), None, X=np.ones((T, N, I)))
+        run(written(tmp_path / "model", made), None, X=np.ones((T, N, INPUT)))
 
 
 def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):

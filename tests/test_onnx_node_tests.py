@@ -15,7 +15,7 @@ MISSING = {"test_lstm_with_peepholes": "P must be zeros"}  # the feature that rn
 
 
 def standard():
-    """Name -> node, inputs and outputs of each test; the modules give their tests to `expect` when they are imported."""
+    """Name -> node, inputs and outputs of each test: the modules call `expect` with them when imported."""
     found, node_tests = {}, import_module("onnx.backend.test.case.node")
 
     def expect(node, inputs, outputs, name):

@@ -18,7 +18,15 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
-    Network, blocks_of, check_shape, common_dtype, gate_order, gate_rows, network, real_array, reordered,
+    Network,
+    blocks_of,
+    check_shape,
+    common_dtype,
+    gate_order,
+    gate_rows,
+    network,
+    real_array,
+    reordered,
 )
 from rnnkit.interop.stacks import both_biases, cells_of
 from rnnkit.kernels.cells.modes import MODES
