@@ -31,12 +31,15 @@ def assert_same_bits(name, actual, expected):
     assert actual.tobytes() == expected.tobytes(), f"{name} differs"
 
 
-def assert_outputs(net, problem, y, states):
-    """`y` (T, N, D*P) and the last states of a framework, for the problem's inputs, are those of the network."""
+def assert_outputs(net, problem, y, states, dtype=None):
+    """`y` (T, N, D*P) and the last states of a framework, for the problem's inputs, are those of the network.
+
+    `dtype` is that in which the framework computes, if it is not the problem's.
+    """
     found = net.infer(problem.x, problem.hx, problem.cx)
     expected = dict(zip(("y", "hy", "cy"), (y, *states), strict=False))
     for name, array in expected.items():
-        assert_close(name, getattr(found, name), array, problem.dtype)
+        assert_close(name, getattr(found, name), array, dtype or problem.dtype)
 
 
 def assert_refused(call, kind, text):

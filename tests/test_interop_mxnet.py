@@ -129,8 +129,8 @@ REFUSED = [
      'from_mxnet: vector must be float32 or float64, got float16; convert it to "float32" first'),
     ((np.zeros(42, "f4"), "gruu", 3, 2), {}, ValueError,
      'RNNDescriptor: mode must be "rnn_relu" or "rnn_tanh" or "lstm" or "gru", got \'gruu\''),
-    ((np.zeros(48, "f4"), "lstm", 3, 2), dict(lstm_state_clip_min=-1.0), TypeError,
-     "RNNDescriptor: cell_clip[1] must be a float, got NoneType"),
+    ((np.zeros(48, "f4"), "lstm", 3, 2), dict(lstm_state_clip_min=-1.0), ValueError,
+     "from_mxnet: lstm_state_clip_max must be given together with lstm_state_clip_min, got None with -1.0"),
 ]
 
 

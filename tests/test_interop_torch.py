@@ -131,7 +131,8 @@ REFUSED = [
      "source must hold the matrices of layer 0, got 1 names; missing: weight_ih_l0"),
     (gru_entries(bias_hh_l1=None, bias_hh_l1_reverse=np.zeros(6, "f4")), {}, ValueError,
      "source must hold the 16 entries of RNNDescriptor('gru', 3, 2, num_layers=2, bidirectional=True), got 8 names; "
-     "missing: weight_ih_l0_reverse, weight_hh_l0_reverse, weight_ih_l1_reverse, weight_hh_l1, weight_hh_l1_reverse"),
+     "missing: weight_ih_l0_reverse, weight_hh_l0_reverse, weight_ih_l1_reverse, weight_hh_l1_reverse, "
+     "bias_ih_l0_reverse, bias_hh_l0_reverse, bias_hh_l1, bias_ih_l1_reverse"),
     (gru_entries(extra=WIDE), {}, ValueError,
      "source must hold the parameters of one nn.RNN, nn.GRU or nn.LSTM, got also extra"),
     (gru_entries(weight_ih_l2=WIDE), {}, ValueError,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, check_shape, network, real_array
 from rnnkit.weights import num_weights, weight_layout, weight_views
 
@@ -58,6 +59,9 @@ def from_mxnet(
     """
     array = real_array("from_mxnet", "vector", vector)
     bounds = lstm_state_clip_min, lstm_state_clip_max
+    if bounds.count(None) == 1:
+        expected = "be given together with lstm_state_clip_min"
+        raise ValueError(message("from_mxnet", "lstm_state_clip_max", expected, f"{bounds[1]} with {bounds[0]}"))
     desc = RNNDescriptor(
         mode, input_size, state_size, num_layers, bidirectional, proj_size=projection_size, dropout=p,
         cell_clip=None if bounds == (None, None) else bounds, dtype=array.dtype.name,
