@@ -2,15 +2,20 @@
 
 import os
 import sys
+import warnings
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from problems import Problem
+from strategies import problems
 from tolerances import assert_close, assert_outputs_close, assert_same_bits
 
 import rnnkit
 from rnnkit.interop.onnx import stack_onnx, to_onnx
 from rnnkit.interop.onnx_files import load_onnx, save_onnx
+from rnnkit.network import network_of
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -90,19 +95,33 @@ def test_an_operator_of_a_file_gives_what_onnx_runtime_gives(kind, bidirectional
     directions = net.desc.num_directions
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (T, N, INPUT)).astype(np.float32)
-    given = [rng.uniform(-1, 1, (directions, N, H)).astype(np.float32) for _ in states]
+    initial = [rng.uniform(-1, 1, (directions, N, H)).astype(np.float32) for _ in states]
     inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["D", "N", H]) for name in states]
     inputs.append(helper.make_tensor_value_info("sequence_lens", onnx.TensorProto.INT32, ["N"]))
     made = model([node_of(arguments, "the node", ["sequence_lens", *states], names)], tensors(arguments), inputs)
     made.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names[1:])
     path = written(tmp_path / "model.onnx", made)
     lengths = [5, 1, 2, 4]
-    expected = run(path, names, X=x, sequence_lens=np.array(lengths, np.int32), **dict(zip(states, given, strict=True)))
+    fed = {"X": x, "sequence_lens": np.array(lengths, np.int32), **dict(zip(states, initial, strict=True))}
+    expected = run(path, names, **fed)
     (node,) = load_onnx(path).values()
     assert node.computed == ("lengths", *("hx", "cx")[: len(states)]) and node.reverse == reverse
     assert_is_the_network(node, net)
-    for name, found, other in zip(names, node.infer(x, *given, lengths=lengths), expected, strict=False):
+    for name, found, other in zip(names, node.infer(x, *initial, lengths=lengths), expected, strict=False):
         assert_close(name, found, other, "float32")
+
+
+def test_a_model_that_pytorch_exports(tmp_path):
+    torch = pytest.importorskip("torch")
+    rnn = torch.nn.LSTM(INPUT, H, num_layers=2, bidirectional=True).eval()
+    x = torch.rand(T, N, INPUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter, of its own
+        torch.onnx.export(rnn, (x,), tmp_path / "model", dynamo=False)
+    nodes = load_onnx(tmp_path / "model")
+    assert all(node.computed == ("hx", "cx") for node in nodes.values())
+    found = stack_onnx(list(nodes.values())).infer(x.numpy())
+    assert_close("y", found.y, rnn(x)[0].detach().numpy(), "float32")
 
 
 def test_constants_of_every_kind_are_found(tmp_path):
@@ -347,15 +366,26 @@ def test_onnx_runtime_gives_the_results_of_the_network(kind, options, tmp_path):
     net, path = NETS[kind](**OPTIONS[options]), tmp_path / "model.onnx"
     save_onnx(net, path)
     onnx.checker.check_model(path, full_check=True)
-    given, lengths = arguments_of(net), np.array([5, 0, 2, 4], np.int32)
-    x = given["x"]
+    inputs, lengths = arguments_of(net), np.array([5, 0, 2, 4], np.int32)
+    x = inputs["x"]
     assert_outputs_close(named(run(path, None, x=x)), net.infer(x), "float32")
-    assert_outputs_close(named(run(path, None, **given)), net.infer(**given), "float32")
-    found = named(run(path, None, **given, lengths=lengths))
-    assert_outputs_close(found, net.infer(**given, lengths=lengths), "float32")
+    assert_outputs_close(named(run(path, None, **inputs)), net.infer(**inputs), "float32")
+    found = named(run(path, None, **inputs, lengths=lengths))
+    assert_outputs_close(found, net.infer(**inputs, lengths=lengths), "float32")
     for length in (2, 0):
-        shorter = {name: array[:, :1] for name, array in given.items()} | {"x": x[:length, :1]}
+        shorter = {name: array[:, :1] for name, array in inputs.items()} | {"x": x[:length, :1]}
         assert_outputs_close(named(run(path, None, **shorter)), net.infer(**shorter), "float32")
+
+
+@given(problem=problems(dtype="float32", proj_size=None, cell_clip=None))
+@example(problem=Problem("lstm", dtype="float32", seq_len=0, lengths=(0, 0, 0)))
+def test_onnx_runtime_gives_the_results_of_any_network(problem, tmp_path_factory):
+    path = tmp_path_factory.mktemp("any") / "model.onnx"
+    save_onnx(network_of(problem.desc, problem.w), path)
+    inputs = {"x": problem.x, "hx": problem.hx, "cx": problem.cx}
+    inputs["lengths"] = None if problem.lengths is None else np.array(problem.lengths, np.int32)
+    found = run(path, None, **{name: array for name, array in inputs.items() if array is not None})
+    assert_outputs_close(named(found), problem.infer(), "float32")
 
 
 def test_the_layers_of_a_written_model_load_as_they_were(tmp_path):
@@ -373,12 +403,12 @@ def test_the_layers_of_a_written_model_load_as_they_were(tmp_path):
 def test_a_network_in_reverse(kind, num_layers, tmp_path):
     net, path = NETS[kind](num_layers=num_layers), tmp_path / "model.onnx"
     save_onnx(net, path, reverse=True)
-    given, lengths = arguments_of(net), [5, 0, 2, 4]
+    inputs, lengths = arguments_of(net), [5, 0, 2, 4]
     order = [[*reversed(range(length)), *range(length, T)] for length in lengths]  # each backwards, by hand
     order = np.array(order).T[:, :, None]
-    expected = net.infer(**given | {"x": np.take_along_axis(given["x"], order, 0)}, lengths=lengths)
+    expected = net.infer(**inputs | {"x": np.take_along_axis(inputs["x"], order, 0)}, lengths=lengths)
     expected = expected._replace(y=np.take_along_axis(expected.y, order, 0))
-    found = named(run(path, None, **given, lengths=np.array(lengths, np.int32)))
+    found = named(run(path, None, **inputs, lengths=np.array(lengths, np.int32)))
     assert_outputs_close(found, expected, "float32")
     assert all(node.reverse for node in load_onnx(path).values())
 
@@ -386,11 +416,11 @@ def test_a_network_in_reverse(kind, num_layers, tmp_path):
 def test_one_initial_state_for_all_sequences(tmp_path):
     net, path = rnnkit.LSTM(INPUT, H, seed=0), tmp_path / "model.onnx"
     save_onnx(net, path)
-    given = arguments_of(net)
-    one = {name: given[name][:, :1] for name in ("hx", "cx")}
+    inputs = arguments_of(net)
+    one = {name: inputs[name][:, :1] for name in ("hx", "cx")}
     all_rows = {name: np.repeat(array, N, axis=1) for name, array in one.items()}
-    found = named(run(path, None, x=given["x"], **one))
-    assert_outputs_close(found, net.infer(given["x"], **all_rows), "float32")
+    found = named(run(path, None, x=inputs["x"], **one))
+    assert_outputs_close(found, net.infer(inputs["x"], **all_rows), "float32")
 
 
 REFUSED = [
