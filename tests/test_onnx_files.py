@@ -326,6 +326,12 @@ def test_a_damaged_file_loads_or_is_refused(tmp_path):
     assert 50 < len(loaded) < 450
 
 
+def test_names_that_are_no_text(tmp_path):
+    path = simple(tmp_path / "model")
+    path.write_bytes(path.read_bytes().replace(b"\x04lstm", b"\x04ls\xffm"))
+    assert list(load_onnx(path)) == ["ls\N{REPLACEMENT CHARACTER}m"]
+
+
 def test_the_package_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     text = "load_onnx: the package onnx must be installed, got none; install it with pip install onnx"
