@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# What the converters of other frameworks share, and what each may import; its own framework never at its top level.
+SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "cells"}
 CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors", "lazy", "cells"}
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # Module -> the modules of the package that it may import; `cells` are those of the kernels. What is not listed here
@@ -24,6 +26,14 @@ DIRECTION = {
     "language_model.model": {"__init__", "network", "archive", "weights", "descriptor", "errors"},
     "language_model.corpus": {"errors"},
     "language_model": set(),
+    "interop": {"interop.flux", "interop.jax", "interop.keras", "interop.mxnet", "interop.torch"},
+    "interop.flux": SHARED,
+    "interop.jax": SHARED,
+    "interop.keras": SHARED,
+    "interop.mxnet": SHARED,
+    "interop.torch": SHARED,
+    "interop.stacks": {"interop.networks", "weights", "descriptor", "errors"},
+    "interop.networks": {"network", "arrays", "weights", "descriptor", "errors", "cells"},
     "__init__": {"network", "plan", "engine", *CORE},
     "network": {"plan", "engine", "archive", *CORE},
     "plan": {"engine", *CORE},
@@ -53,6 +63,7 @@ DIRECTION = {
 }
 FOR_KERNELS = {"numpy", "numba", "llvmlite"} | sys.stdlib_module_names
 FOR_CELLS = {"numpy"} | sys.stdlib_module_names  # the descriptor reads what a cell says before Numba is imported
+FOR_CONVERTERS = {"numpy", "rnnkit"} | sys.stdlib_module_names
 LAZY = {"cpu.engine", "cuda.engine"}  # imported on the first call: they bring numba and cupy
 
 
@@ -139,8 +150,30 @@ def test_cells_import_no_compiler():
 
 @pytest.mark.parametrize("module", modules())
 def test_backends_are_imported_lazily(module):
-    top_level = ast.Module([n for n in parsed(modules()[module]).body if not is_definition(n)], [])
-    assert not LAZY & set(submodules(top_level, module))
+    assert not LAZY & set(submodules(at_top_level(parsed(modules()[module])), module))
+
+
+def at_top_level(tree):
+    return ast.Module([node for node in tree.body if not is_definition(node)], [])
+
+
+def assert_imports_no_framework(module, tree):
+    """A converter imports NumPy, rnnkit and the standard library; what reads a framework's files may do so later."""
+    package = ".".join(["rnnkit", *module.split(".")[:-1]])
+    wrong = {name.split(".")[0] for name in imported(at_top_level(tree), package)} - FOR_CONVERTERS
+    assert not wrong, f"{module} must not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("module", [module for module in modules() if module.split(".")[0] == "interop"])
+def test_converters_import_no_framework(module):
+    assert_imports_no_framework(module, parsed(modules()[module]))
+
+
+@pytest.mark.parametrize("source", ["import torch", "from keras import layers", "import numpy, jax.numpy"])
+def test_the_check_sees_a_framework(source):
+    with pytest.raises(AssertionError, match=r"interop\.torch must not import \['(torch|keras|jax)'\]"):
+        assert_imports_no_framework("interop.torch", ast.parse(source))
+    assert_imports_no_framework("interop.torch", ast.parse(f"def later():\n    {source}"))
 
 
 def is_definition(node):
@@ -185,11 +218,13 @@ def in_fresh_process(code):
 
 
 HEAVY = "numba", "llvmlite", "cupy", "scipy", "torch", "tqdm"
-SHOW = f"; import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
+FRAMEWORKS = "keras", "tensorflow", "mxnet", "jax", "flax", "onnx", "onnxruntime", "safetensors"
+SHOW = f"; import sys; print(*[name for name in {HEAVY + FRAMEWORKS} if name in sys.modules])"
 
 
-def test_import_loads_nothing_heavy():
-    assert in_fresh_process("import rnnkit" + SHOW) == []
+@pytest.mark.parametrize("module", ["rnnkit", "rnnkit.interop"])
+def test_import_loads_nothing_heavy(module):
+    assert in_fresh_process(f"import {module}" + SHOW) == []
     found = in_fresh_process("import numba, tqdm" + SHOW)
     assert {"numba", "llvmlite", "tqdm"} <= set(found)  # the question can be answered
 

@@ -6,17 +6,24 @@ stands outside of the product with r. Its GRUv3 is no GRU of ours: it has a matr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.errors import message, wrong_type
+from rnnkit.errors import message
 from rnnkit.interop.networks import (
-    Network, blocks_of, check_shape, gate_order, gate_rows, mode_of_rows, real_array, reordered,
+    Network,
+    blocks_of,
+    check_shape,
+    gate_order,
+    gate_rows,
+    mode_of_rows,
+    real_array,
+    reordered,
 )
-from rnnkit.interop.stacks import Cell, Form, cells_of, one_bias, stacked_network
+from rnnkit.interop.stacks import Cell, Form, cells_of, named_mappings, one_bias, stacked_network
 from rnnkit.weights import check_names
 
 ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "r z n", "lstm": "i f g o"}
@@ -53,10 +60,7 @@ def from_flux(cells: Any, *, activation: str | None = None) -> Network:
     >>> from_flux({"Wi": np.ones((6, 3)), "Wh": np.ones((6, 2)), "b": np.ones(6)})
     <GRU: RNNDescriptor('gru', 3, 2, bias='input', dtype='float64'), 36 weights>
     """
-    one = isinstance(cells, Mapping)
-    if not one and not (isinstance(cells, Sequence) and cells and all(isinstance(cell, Mapping) for cell in cells)):
-        raise wrong_type("from_flux", "cells", "a mapping of names to arrays, or a list of such", cells)
-    layers = [_cell("cells" if one else f"cells[{n}]", fields) for n, fields in enumerate([cells] if one else cells)]
+    layers = [_cell(name, fields) for name, fields in named_mappings("from_flux", "cells", cells)]
     first = layers[0]
     check_names("from_flux", first.name, "the fields of a cell", (*first.entries, "Wi", "Wh"), first.entries)
     name = first.entry("Wh")

@@ -6,7 +6,7 @@ The LSTM has its one bias with R h, the others theirs with W x; the GRU of linen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +14,8 @@ import numpy as np
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_order, mode_of_rows, real_array, reordered
-from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, one_bias, stacked_network
+from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, named_mappings, one_bias, stacked_network
 from rnnkit.weights import check_names
-
 
 ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "r z n", "lstm": "i f g o"}
 
@@ -69,7 +68,7 @@ def from_jax(params: Any, *, activation: str | None = None) -> Network:
     params : mapping or list of mappings
         The tree of parameters, of arrays of JAX or NumPy, of an LSTMCell, OptimizedLSTMCell, GRUCell or SimpleCell of
         linen or nnx, of an RNN around one, or of a Bidirectional around two of these; or the trees of a stack, the
-        lowest first.  Of an nnx module it is ``nnx.to_pure_dict(nnx.state(module, nnx.Param))``.
+        lowest first.  Of an nnx module it is ``nnx.state(module, nnx.Param)``.
     activation : {"tanh", "relu"}, optional
         The activation_fn of a SimpleCell, which the tree does not tell; None is Flax's default, "tanh".
 
@@ -95,16 +94,7 @@ def from_jax(params: Any, *, activation: str | None = None) -> Network:
     >>> from_jax({"i": dense, "h": {"kernel": np.ones((2, 2))}}, activation="relu")
     <RNN: RNNDescriptor('rnn_relu', 2, 2, bias='input', dtype='float64'), 10 weights>
     """
-    one = isinstance(params, Mapping)
-    if not one and not (isinstance(params, Sequence) and params and all(isinstance(tree, Mapping) for tree in params)):
-        raise wrong_type("from_jax", "params", "a mapping of names to arrays, or a list of such", params)
-    layers = [
-        _directions("params" if one else f"params[{n}]", tree) for n, tree in enumerate([params] if one else params)
-    ]
-    for directions in layers:
-        if len(directions) != len(layers[0]):
-            expected = f"have {len(layers[0])} directions as {layers[0][0].name} does"
-            raise ValueError(message("from_jax", directions[0].name, expected, len(directions)))
+    layers = [_directions(name, tree) for name, tree in named_mappings("from_jax", "params", params)]
     return stacked_network("from_jax", _form(*_told(layers[0][0], activation)), layers)
 
 
@@ -156,6 +146,8 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
 
 def _directions(name: str, tree: Mapping[str, Any]) -> list[Cell]:
     """Return the cells of a layer, without what is wrapped around them."""
+    if not isinstance(tree, Mapping):
+        raise wrong_type("from_jax", name, "a mapping of names to arrays", tree)
     for wrapper in _WRAPPERS:
         if set(tree) == {wrapper}:
             return _directions(f'{name}["{wrapper}"]', tree[wrapper])

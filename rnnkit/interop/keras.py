@@ -14,10 +14,18 @@ import numpy as np
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
-    Network, blocks_of, check_shape, gate_order, gate_rows, mode_of_rows, real_array, reordered,
+    Network,
+    blocks_of,
+    check_left_out,
+    check_shape,
+    gate_order,
+    gate_rows,
+    mode_of_rows,
+    real_array,
+    reordered,
 )
 from rnnkit.interop.stacks import Cell, Form, both_biases, cells_of, one_bias, stacked_network
-from rnnkit.kernels.cells.modes import MODES, mode_of
+from rnnkit.kernels.cells.modes import mode_of
 
 ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "z r n", "lstm": "i f g o"}
 ENTRIES = "kernel", "recurrent_kernel", "bias"
@@ -74,17 +82,11 @@ def from_keras(source: Any, *, activation: str | None = None, reset_after: bool 
     """
     layers = _layers("from_keras", "source", source)
     if _is_layer(layers[0][1]):
-        for name, value in (("activation", activation), ("reset_after", reset_after)):
-            if value is not None:
-                raise ValueError(message("from_keras", name, "be left out with layers, which tell it", repr(value)))
+        check_left_out("from_keras", "with layers, which tell it", activation=activation, reset_after=reset_after)
         kind, stack = _told_by_layers("from_keras", layers)
     else:
         stack = [_halves(name, weights) for name, weights in layers]
         kind = _told_by_arrays(stack[0][0], activation, reset_after)
-    for directions in stack:
-        if len(directions) != len(stack[0]):
-            expected = f"have {len(stack[0])} directions as {stack[0][0].name} does"
-            raise ValueError(message("from_keras", directions[0].name, expected, len(directions)))
     return stacked_network("from_keras", _form(kind), stack)
 
 
@@ -169,10 +171,10 @@ def _told_by_arrays(cell: Cell, activation: str | None, reset_after: bool | None
     recurrent = real_array("from_keras", name, cell.entries["recurrent_kernel"])
     check_shape("from_keras", name, recurrent, (None, None), ("hidden_size", "gates*hidden_size"))
     mode = mode_of_rows("from_keras", name, recurrent.shape[1], recurrent.shape[0], activation=activation)
-    if reset_after is not None and (mode != "gru" or use_bias):
-        told = "with the bias of a GRU, whose shape tells it" if mode == "gru" else f'with mode="{mode}"'
-        raise ValueError(message("from_keras", "reset_after", f"be left out {told}", reset_after))
-    if mode == "gru" and use_bias:
+    if mode != "gru":
+        check_left_out("from_keras", f'with mode="{mode}"', reset_after=reset_after)
+    elif use_bias:
+        check_left_out("from_keras", "with a bias, whose shape tells it", reset_after=reset_after)
         reset_after = len(np.shape(cell.entries["bias"])) == 2
     return _Kind(mode, use_bias, reset_after is not False)
 

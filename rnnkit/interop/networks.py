@@ -65,31 +65,28 @@ def network(desc: RNNDescriptor, named: Mapping[str, np.ndarray]) -> Network:
 def mode_of_rows(function: str, name: str, rows: int, hidden_size: int, **activation: str | None) -> str:
     """Return the mode whose gates have so many rows in all.
 
-    `activation` is one argument of the converter, by its name: "tanh" or "relu" of a vanilla network, else None; the
-    rows do not tell it.
+    `activation` is one argument of the converter by its name, as the rows do not tell that of a vanilla network: "tanh"
+    or "relu", or None for tanh; of the others it is None.
     """
     modes = {RNNDescriptor(mode, 1, 1).num_gates * hidden_size: mode for mode in MODES}
     if rows not in modes:
         counts = " or ".join(str(count) for count in sorted(modes))
         expected = f"have {counts} rows, 1, 3 or 4 gates of hidden_size={hidden_size}"
         raise ValueError(message(function, name, expected, rows))
-    return vanilla_mode(function, activation) if rows == hidden_size else gated_mode(function, modes[rows], activation)
-
-
-def vanilla_mode(function: str, activation: Mapping[str, str | None]) -> str:
-    """Return the mode of a vanilla network with an activation, None for tanh, given by its argument's name."""
+    if rows != hidden_size:
+        check_left_out(function, f'with mode="{modes[rows]}"', **activation)
+        return modes[rows]
     ((argument, chosen),) = activation.items()
     if chosen not in (None, "tanh", "relu"):
         raise ValueError(message(function, argument, 'be "tanh" or "relu"', repr(chosen)))
     return mode_of("RNN", nonlinearity=chosen or "tanh")
 
 
-def gated_mode(function: str, mode: str, activation: Mapping[str, str | None]) -> str:
-    """Return the mode itself, which has no choice of an activation."""
-    ((argument, chosen),) = activation.items()
-    if chosen is not None:
-        raise ValueError(message(function, argument, f'be left out with mode="{mode}"', repr(chosen)))
-    return mode
+def check_left_out(function: str, why: str, **options: Any) -> None:
+    """Refuse options that are not None where something else tells them."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(message(function, name, f"be left out {why}", repr(value)))
 
 
 def real_array(function: str, name: str, value: Any) -> np.ndarray:
@@ -105,8 +102,11 @@ def real_array(function: str, name: str, value: Any) -> np.ndarray:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype of NumPy, JAX or PyTorch."""
-    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's are torch.float32
+    """Return the name of a dtype of NumPy's, which JAX and MXNet have too, or PyTorch's."""
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return str(dtype).rpartition(".")[2]  # torch.float32
 
 
 def _check_real(function: str, name: str, dtype: Any) -> None:

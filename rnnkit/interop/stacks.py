@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.errors import message
+from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network, check_shape, common_dtype, network, real_array
 from rnnkit.weights import check_names, suffix_of
 
@@ -54,6 +54,11 @@ class Cell(NamedTuple):
 
 def stacked_network(function: str, form: Form, layers: Sequence[Sequence[Cell]]) -> Network:
     """Return the network of a stack whose cells all have one form; each entry is checked, and named in messages."""
+    first = layers[0]
+    for layer in layers:
+        if len(layer) != len(first):
+            expected = f"be of {len(first)} directions as {first[0].name} is"
+            raise ValueError(message(function, layer[0].name, expected, len(layer)))
     cells = [cell for layer in layers for cell in layer]
     for cell in cells:
         expected = f"the entries of this {form.mode} network's cells"
@@ -61,16 +66,23 @@ def stacked_network(function: str, form: Form, layers: Sequence[Sequence[Cell]])
     arrays = [{n: real_array(function, cell.entry(n), cell.entries[n]) for n in form.entries} for cell in cells]
     every = {cell.entry(n): array for cell, those in zip(cells, arrays, strict=True) for n, array in those.items()}
     sizes = [_first_size(function, form, cells[0], arrays[0], dim) for dim in ("input_size", "hidden_size")]
-    bidirectional = len(layers[0]) == 2
-    desc = RNNDescriptor(
-        form.mode, *sizes, len(layers), bidirectional, dtype=common_dtype(function, every), **form.options
-    )
+    dtype = common_dtype(function, every)
+    desc = RNNDescriptor(form.mode, *sizes, len(layers), len(first) == 2, dtype=dtype, **form.options)
     named = {}
     for number, (cell, own) in enumerate(zip(cells, arrays, strict=True)):
         layer, direction = divmod(number, desc.num_directions)
         _check_shapes(function, form, cell, own, desc, layer)
         named |= {block + suffix_of(layer, direction): array for block, array in form.blocks(own).items()}
     return network(desc, named)
+
+
+def named_mappings(function: str, argument: str, value: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return a mapping, or those of a list, each with its name for messages."""
+    if isinstance(value, Mapping):
+        return [(argument, value)]
+    if not (isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value)):
+        raise wrong_type(function, argument, "a mapping of names to arrays, or a list of at least one", value)
+    return [(f"{argument}[{number}]", one) for number, one in enumerate(value)]
 
 
 def cells_of(desc: RNNDescriptor, blocks: Mapping[str, np.ndarray]) -> list[list[dict[str, np.ndarray]]]:

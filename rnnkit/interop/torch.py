@@ -12,7 +12,16 @@ import numpy as np
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
-    Network, blocks_of, check_shape, common_dtype, dtype_name, gate_rows, mode_of_rows, network, real_array,
+    Network,
+    blocks_of,
+    check_left_out,
+    check_shape,
+    common_dtype,
+    dtype_name,
+    gate_rows,
+    mode_of_rows,
+    network,
+    real_array,
 )
 from rnnkit.kernels.cells.modes import mode_of
 from rnnkit.weights import check_names, weight_layout
@@ -64,9 +73,7 @@ def from_torch(
     else:
         _check_module("from_torch", "source", source, " or a state dict")
         arrays = _arrays(prefix, source.state_dict())
-        for name, value in (("nonlinearity", nonlinearity), ("dropout", dropout)):
-            if value is not None:
-                raise ValueError(message("from_torch", name, "be left out with a module, which tells it", repr(value)))
+        check_left_out("from_torch", "with a module, which tells it", nonlinearity=nonlinearity, dropout=dropout)
         module = source.get_submodule(prefix[:-1])
         nonlinearity, dropout = getattr(module, "nonlinearity", None), module.dropout
     desc = _descriptor(prefix, arrays, nonlinearity, 0.0 if dropout is None else dropout)

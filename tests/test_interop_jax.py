@@ -1,0 +1,212 @@
+"""from_jax and to_jax, against Flax's linen and nnx, which run in a process of their own."""
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from foreign import assert_outputs, assert_refused, assert_same_bits, assert_same_network, net_of, problem_of
+from problems import Problem
+
+import rnnkit
+from rnnkit.interop import from_jax, to_jax
+
+FLAX = importlib.util.find_spec("flax") is not None or os.environ.get("CI") == "true"  # there it may not be skipped
+needs_flax = pytest.mark.skipif(not FLAX, reason="Flax is not installed")
+BIASES = {"lstm": "recurrent", "gru": "both", "rnn_tanh": "input", "rnn_relu": "input"}
+MODES = {
+    "linen.LSTMCell": "lstm",
+    "linen.OptimizedLSTMCell": "lstm",
+    "linen.GRUCell": "gru",
+    "linen.SimpleCell": "rnn_tanh",
+    "nnx.LSTMCell": "lstm",
+    "nnx.OptimizedLSTMCell": "lstm",
+    "nnx.GRUCell": "gru",
+    "nnx.SimpleCell": "rnn_tanh",
+}
+CASES = [
+    (cell, mode, bidirectional, dtype)
+    for cell, usual in MODES.items()
+    for mode in ([usual, "rnn_relu"] if usual == "rnn_tanh" else [usual])
+    for bidirectional, dtype in ((True, "float32"), (False, "float64"))  # JAX compiles each for a second
+]
+
+
+def problem_for(cell, mode, bidirectional, dtype, bias=None):
+    """One with the biases that the cell has, or others."""
+    bias = bias or ("input" if cell == "nnx.GRUCell" else BIASES[mode])
+    problem = problem_of(mode=mode, bidirectional=bidirectional, dtype=dtype, bias=bias)
+    for name, view in problem.views.items():
+        if mode == "gru" and name.startswith("bias_hh"):
+            view[: 2 * problem.hidden_size] = 0  # linen has that of n alone
+    return problem
+
+
+def run_flax(pairs):
+    """What Flax makes of each problem's network in cells of a class."""
+    cases = [
+        dict(
+            cell=cell, layers=to_jax(net_of(problem), cell), relu=problem.mode == "rnn_relu",
+            bidirectional=problem.bidirectional, hidden_size=problem.hidden_size, x=problem.x, hx=problem.hx,
+            cx=problem.cx,
+        )
+        for cell, problem in pairs
+    ]
+    command = [sys.executable, str(Path(__file__).with_name("flax_process.py"))]
+    return pickle.loads(subprocess.run(command, input=pickle.dumps(cases), stdout=subprocess.PIPE, check=True).stdout)
+
+
+def leaves(tree, path=""):
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}/")
+        else:
+            yield f"{path}{key}", (value.shape, value.dtype)
+
+
+@pytest.fixture(scope="module")
+def by_flax():
+    return dict(zip(CASES, run_flax([(case[0], problem_for(*case)) for case in CASES]), strict=True))
+
+
+@needs_flax
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_flax_computes_the_same(case, by_flax):
+    problem, found = problem_for(*case), by_flax[case]
+    net = net_of(problem)
+    assert_outputs(net, problem, found["y"], found["states"])
+    assert found["desc"] == net.desc
+    assert_same_bits("weights of JAX's arrays", found["weights"], net.weights)
+    for ours, own in zip(to_jax(net, case[0]), found["made"], strict=True):
+        assert dict(leaves(ours)) == dict(leaves(own))
+
+
+@needs_flax
+def test_other_biases_are_added_to_those_that_flax_has():
+    pairs = [
+        (cell, problem_of(mode=mode, bias=bias, num_layers=1))
+        for cell, mode in MODES.items()
+        for bias in (("both", "none") if cell.startswith("linen.") else ("none",))
+    ]
+    for (_, problem), found in zip(pairs, run_flax(pairs), strict=True):
+        assert_outputs(net_of(problem), problem, found["y"], found["states"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_a_round_trip_keeps_every_bit(case):
+    problem = problem_for(*case)
+    net, activation = net_of(problem), "relu" if problem.mode == "rnn_relu" else None
+    trees = to_jax(net, case[0])
+    assert_same_network(from_jax(trees, activation=activation), net)
+    for tree, again in zip(trees, to_jax(from_jax(trees, activation=activation), case[0]), strict=True):
+        assert dict(leaves(tree)) == dict(leaves(again))
+
+
+def test_the_default_is_a_cell_of_linen():
+    for mode, cell in (("lstm", "linen.LSTMCell"), ("gru", "linen.GRUCell"), ("rnn_relu", "linen.SimpleCell")):
+        net = net_of(problem_for(cell, mode, False, "float32"))
+        assert [dict(leaves(t)) for t in to_jax(net)] == [dict(leaves(t)) for t in to_jax(net, cell)]
+
+
+def test_the_wrappers_may_be_there_or_not():
+    net = net_of(replace(problem_for("linen.LSTMCell", "lstm", False, "float32"), num_layers=1))
+    (tree,) = to_jax(net)
+    for source in (tree, tree["cell"], {"params": tree}, {"params": tree["cell"]}, [tree], (tree["cell"],)):
+        assert_same_network(from_jax(source), net)
+
+
+def test_the_weights_are_copies():
+    net = net_of(Problem("lstm", bias="recurrent"))
+    (tree,) = to_jax(net)
+    again = from_jax(tree)
+    tree["cell"]["hi"]["bias"][:] = 9
+    assert_same_network(again, net)
+
+
+def lstm_tree(drop=(), **changes):
+    """The tree of an LSTM(3, 2), entries by their paths with a double underscore."""
+    (tree,) = to_jax(rnnkit.LSTM(3, 2, bias="recurrent", seed=0))
+    for path, array in changes.items():
+        dense, leaf = path.split("__")
+        tree["cell"].setdefault(dense, {})[leaf] = array
+    for path in drop:
+        dense, leaf = path.split("__")
+        del tree["cell"][dense][leaf]
+    return tree
+
+
+def dense_tree(features, size, columns):
+    kernels = {"dense_i": (features, columns), "dense_h": (size, columns)}
+    tree = {name: {"kernel": np.zeros(shape, "f4")} for name, shape in kernels.items()}
+    tree["dense_i"]["bias"] = np.zeros(columns, "f4")
+    return tree
+
+
+REFUSED = [
+    (lstm_tree(drop=["hi__bias"]), {}, ValueError,
+     'params["cell"] must hold the entries of a linen.LSTMCell, got 11 names; missing: hi/bias'),
+    (lstm_tree(hz__bias=np.zeros(2, "f4")), {}, ValueError,
+     'params["cell"] must hold the entries of a linen.LSTMCell, got 13 names; unknown: hz/bias'),
+    (lstm_tree(ig__kernel=np.zeros((2, 2), "f4")), {}, ValueError,
+     'params["cell"]["ig/kernel"] must have shape (input_size=3, hidden_size=2), got (2, 2)'),
+    (lstm_tree(ho__bias=np.zeros(3, "f4")), {}, ValueError,
+     'params["cell"]["ho/bias"] must have shape (hidden_size=2,), got (3,)'),
+    (lstm_tree(ho__bias=np.zeros(2)), {}, TypeError,
+     'params["cell"]["ho/bias"] must be float32 as params["cell"]["ii/kernel"] is, got float64; '
+     "convert one of them first"),
+    (lstm_tree(ho__bias=np.zeros(2, "f2")), {}, TypeError,
+     'params["cell"]["ho/bias"] must be float32 or float64, got float16; convert it to "float32" first'),
+    (lstm_tree(), dict(activation="tanh"), ValueError, "activation must be left out with mode=\"lstm\", got 'tanh'"),
+    (dense_tree(3, 2, 2), dict(activation="gelu"), ValueError,
+     "activation must be \"tanh\" or \"relu\", got 'gelu'"),
+    (dense_tree(3, 2, 8), {}, ValueError,
+     'params["dense_h/kernel"] must have the shape of a nnx.GRUCell or nnx.SimpleCell, got (2, 8)'),
+    ([lstm_tree(), lstm_tree()], {}, ValueError,
+     'params[1]["cell"]["ii/kernel"] must have shape (input_size=2, hidden_size=2), got (3, 2)'),
+    ([dense_tree(2, 2, 6), {"forward_rnn": dense_tree(2, 2, 6), "backward_rnn": dense_tree(2, 2, 6)}], {}, ValueError,
+     'params[1]["forward_rnn"] must be of 1 directions as params[0] is, got 2'),
+    ({"encoder": lstm_tree()}, {}, ValueError,
+     'params must hold the entries of a linen.LSTMCell, got 12 names; missing: ii/kernel, if/kernel, ig/kernel, '
+     "io/kernel, hi/kernel, hf/kernel, hg/kernel, ho/kernel, hi/bias, hf/bias, hg/bias, ho/bias; unknown: "
+     "encoder/cell/ii/kernel, encoder/cell/if/kernel, encoder/cell/ig/kernel, encoder/cell/io/kernel, "
+     "encoder/cell/hi/kernel, encoder/cell/hi/bias, encoder/cell/hf/kernel, encoder/cell/hf/bias, "
+     "encoder/cell/hg/kernel, encoder/cell/hg/bias, encoder/cell/ho/kernel, encoder/cell/ho/bias"),
+    (3, {}, TypeError, "params must be a mapping of names to arrays, or a list of at least one, got int"),
+    ([], {}, TypeError, "params must be a mapping of names to arrays, or a list of at least one, got list"),
+    ({"params": 3}, {}, TypeError, 'params["params"] must be a mapping of names to arrays, got int'),
+]
+
+
+@pytest.mark.parametrize(("source", "options", "kind", "text"), REFUSED, ids=[text[:70] for *_, text in REFUSED])
+def test_from_jax_refuses(source, options, kind, text):
+    assert_refused(lambda: from_jax(source, **options), kind, f"from_jax: {text}")
+
+
+TO_REFUSED = [
+    (rnnkit.LSTM(3, 2, proj_size=1), {}, "net.desc.proj_size must be None, got 1; Flax has nothing else"),
+    (rnnkit.LSTM(3, 2, cell_clip=(-1, 1)), {},
+     "net.desc.cell_clip must be None, got (-1.0, 1.0); Flax has nothing else"),
+    (rnnkit.GRU(3, 2, reset_after=False), {}, "net.desc.reset_after must be True, got False; Flax has nothing else"),
+    (rnnkit.GRU(2, 2, input_mode="skip"), {},
+     "net.desc.input_mode must be 'linear', got 'skip'; Flax has nothing else"),
+    (rnnkit.GRU(3, 2), dict(cell="linen.LSTMCell"),
+     "cell must be 'linen.GRUCell' or 'nnx.GRUCell' with mode=\"gru\", got 'linen.LSTMCell'"),
+]
+
+
+@pytest.mark.parametrize(("net", "options", "text"), TO_REFUSED, ids=[text[:70] for *_, text in TO_REFUSED])
+def test_to_jax_refuses(net, options, text):
+    assert_refused(lambda: to_jax(net, **options), ValueError, f"to_jax: {text}")
+
+
+def test_a_bias_inside_of_the_reset_is_refused_where_flax_has_none():
+    net = rnnkit.GRU(3, 2, seed=0)
+    net.views["bias_hh_l0"][4:] = [0, -0.5]
+    assert_refused(lambda: to_jax(net, "nnx.GRUCell"), ValueError,
+                   "to_jax: net.views must be 0 in the rows of n of every bias_hh, got up to 0.5; "
+                   "this cell of Flax has one bias, outside of the product with r")

@@ -1,0 +1,153 @@
+"""What the converters share, and how all of them are documented."""
+
+import inspect
+
+import numpy as np
+import pytest
+from foreign import assert_refused, assert_same_bits, net_of
+from problems import CELLS, Problem
+from test_docstrings import assert_documents_its_parameters, assert_typed, section
+
+import rnnkit
+from rnnkit import interop
+from rnnkit.interop.networks import (
+    blocks_of,
+    common_dtype,
+    gate_order,
+    mode_of_rows,
+    network,
+    real_array,
+    reordered,
+)
+from rnnkit.interop.stacks import added, cells_of, one_bias
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_named_blocks_become_a_network(cell):
+    problem = Problem(**CELLS[cell], num_layers=2, bidirectional=True)
+    net = network(problem.desc, problem.views)
+    kinds = {"tanh": rnnkit.RNN, "relu": rnnkit.RNN, "lstm": rnnkit.LSTM, "gru": rnnkit.GRU}
+    assert type(net) is kinds[cell.split("-")[0]]
+    assert net.desc == problem.desc
+    assert_same_bits("weights", net.weights, problem.w)
+    assert not np.shares_memory(net.weights, problem.w)
+
+
+def test_the_order_of_gates_is_ours():
+    orders = {mode: gate_order(rnnkit.RNNDescriptor(mode, 3, 2)) for mode in ("rnn_tanh", "rnn_relu", "gru", "lstm")}
+    assert orders == {"rnn_tanh": "a", "rnn_relu": "a", "gru": "r z n", "lstm": "i f g o"}
+
+
+def test_gates_are_reordered_along_an_axis():
+    array = np.arange(16).reshape(2, 8)
+    assert reordered(array, "i o f g", "i f g o", axis=1).tolist() == [
+        [0, 1, 4, 5, 6, 7, 2, 3], [8, 9, 12, 13, 14, 15, 10, 11]
+    ]
+    assert reordered(array.T, "i o f g", "i f g o").T.tolist() == reordered(array, "i o f g", "i f g o", -1).tolist()
+    assert reordered(reordered(array, "b a", "a b"), "a b", "b a").tolist() == array.tolist()
+    assert not np.shares_memory(reordered(array, "a", "a"), array)
+
+
+def test_a_foreign_byte_order_is_brought_to_ours():
+    array = real_array("from_x", "w", np.array([1.5, -2], ">f4"))
+    assert_same_bits("w", array, np.array([1.5, -2], "f4"))
+    assert array.dtype.isnative
+
+
+class Half:
+    """A tensor of a type that NumPy does not know."""
+
+    dtype = "torch.bfloat16"
+
+
+class OnAnotherDevice:
+    dtype = np.float32
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("not on the host")
+
+
+ARRAYS_REFUSED = [
+    (Half(), 'w must be float32 or float64, got bfloat16; convert it to "float32" first'),
+    (np.zeros(2, "f2"), 'w must be float32 or float64, got float16; convert it to "float32" first'),
+    ([1, 2], 'w must be float32 or float64, got int64; convert it to "float32" first'),
+    (["one"], 'w must be float32 or float64, got str96; convert it to "float32" first'),
+    (OnAnotherDevice(), "w must be an array on the host, got not on the host"),
+    (np.ma.zeros(2, "f4"), "w must be a plain array, got numpy.ma.MaskedArray; a mask is not looked at: "
+     "give w.filled(0), and lengths for padding"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), ARRAYS_REFUSED, ids=[text[:60] for _, text in ARRAYS_REFUSED])
+def test_what_is_no_real_array_is_refused(value, text):
+    assert_refused(lambda: real_array("from_x", "w", value), TypeError, f"from_x: {text}")
+
+
+def test_dtypes_must_not_differ():
+    assert common_dtype("from_x", {"a": np.zeros(1), "b": np.zeros(2)}) == "float64"
+    assert_refused(lambda: common_dtype("from_x", {"a": np.zeros(1), "b": np.zeros(2, "f4")}), TypeError,
+                   "from_x: b must be float64 as a is, got float32; convert one of them first")
+
+
+@pytest.mark.parametrize(("rows", "mode"), [(5, "rnn_tanh"), (15, "gru"), (20, "lstm")])
+def test_the_rows_tell_the_mode(rows, mode):
+    assert mode_of_rows("from_x", "w", rows, 5, activation=None) == mode
+
+
+def test_rows_that_are_no_gates_are_refused():
+    assert_refused(lambda: mode_of_rows("from_x", "w", 10, 5, activation=None), ValueError,
+                   "from_x: w must have 5 or 15 or 20 rows, 1, 3 or 4 gates of hidden_size=5, got 10")
+
+
+def test_a_network_is_asked_for_and_only_its_options_that_are_allowed():
+    net = net_of(Problem("gru"))
+    assert blocks_of("to_x", net, "why", reset_after=(True,)).keys() == net.views.keys()
+    assert_refused(lambda: blocks_of("to_x", net, "why", reset_after=(False,)), ValueError,
+                   "to_x: net.desc.reset_after must be False, got True; why")
+    assert_refused(lambda: blocks_of("to_x", net.desc, "why"), TypeError,
+                   "to_x: net must be an rnnkit.RNN, GRU or LSTM, got rnnkit.descriptor.RNNDescriptor")
+
+
+def test_a_network_on_a_gpu_is_taken_to_the_host(standin):
+    import cupy
+
+    net = net_of(Problem("gru", dtype="float32"))
+    host = net.weights
+    net.weights = cupy.asarray(host)
+    for name, block in blocks_of("to_x", net, "why").items():
+        assert type(block) is np.ndarray
+        assert_same_bits(name, block, rnnkit.weight_views(net.desc, host)[name])
+
+
+def test_sums_keep_the_bits_of_what_is_added_to_zero():
+    first, second = np.array([-0.0, 0.0, 1e-45, -0.0, 2.0], "f4"), np.array([0.0, -0.0, 0.0, 3.0, 0.5], "f4")
+    assert_same_bits("sum", added(first, second), np.array([-0.0, 0.0, 1e-45, 3.0, 2.5], "f4"))
+
+
+def test_the_bias_inside_of_a_reset_is_not_added():
+    problem = Problem("gru")
+    ((cell,),) = cells_of(problem.desc, problem.views)
+    with pytest.raises(ValueError, match=r"\Ato_x: net\.views must be 0 in the rows of n of every bias_hh, got up to "):
+        one_bias("to_x", problem.desc, cell, "X")
+    cell["bias_hh"][8:] = 0
+    assert_same_bits("n", one_bias("to_x", problem.desc, cell, "X")[8:], cell["bias_ih"][8:])
+    before = Problem("gru", reset_after=False)
+    ((cell,),) = cells_of(before.desc, before.views)
+    assert_same_bits("sum", one_bias("to_x", before.desc, cell, "X"), cell["bias_ih"] + cell["bias_hh"])
+
+
+@pytest.mark.parametrize("name", interop.__all__)
+def test_every_converter_is_documented_and_typed(name):
+    function = getattr(interop, name)
+    assert inspect.isfunction(function)
+    assert_documents_its_parameters(function, function.__doc__)
+    assert_typed(function)
+    for title in ("Returns", "Raises"):
+        assert section(function.__doc__, title)
+    assert "\n    Examples\n" in function.__doc__
+
+
+def test_each_way_has_its_way_back():
+    assert {name.removeprefix("from_") for name in interop.__all__ if name.startswith("from_")} == {
+        name.removeprefix("to_") for name in interop.__all__ if name.startswith("to_")
+    }
