@@ -26,7 +26,17 @@ DIRECTION = {
     "language_model.model": {"__init__", "network", "archive", "weights", "descriptor", "errors"},
     "language_model.corpus": {"errors"},
     "language_model": set(),
-    "interop": {"interop.flux", "interop.jax", "interop.keras", "interop.mxnet", "interop.torch"},
+    "interop": {
+        "interop.flux", "interop.jax", "interop.keras", "interop.mxnet", "interop.onnx", "interop.onnx_files",
+        "interop.safetensors", "interop.torch",
+    },
+    "interop.onnx_files": {
+        "interop.onnx", "interop.onnx_model", "interop.networks", "interop.packages", "archive", "errors",
+    },
+    "interop.onnx_model": {"descriptor"},
+    "interop.onnx": {"checks", "arrays", "engine", *SHARED},
+    "interop.safetensors": {"interop.torch", "interop.networks", "interop.packages", "archive", "descriptor", "errors"},
+    "interop.packages": {"errors"},
     "interop.flux": SHARED,
     "interop.jax": SHARED,
     "interop.keras": SHARED,

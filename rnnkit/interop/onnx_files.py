@@ -86,7 +86,8 @@ def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False) ->
     -----
     The inputs are x (T, N, I), and three that need not be given: hx and cx (LSTM), (L*D, N, H) or (L*D, 1, H) for all
     sequences, by default zeros; and lengths (N,) int32, where -1, the default, is T.  The outputs are y (T, N, D*H), hy
-    and cy.  T and N may differ from run to run.  Dropout, which acts in training alone, is not part of the model.
+    and cy.  T and N may differ from run to run, but N must not be 0, with which ONNX Runtime's GRU and LSTM crash; and
+    it warns that the inputs with defaults are no constants.  Dropout, which acts in training alone, is not written.
     """
     layers = arguments_of("save_onnx", net, reverse)
     if net.desc.dtype != "float32":
