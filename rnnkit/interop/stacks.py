@@ -30,7 +30,7 @@ class Form(NamedTuple):
     options : dict
         The other options of the descriptor.
     entries : dict of str to tuple of str
-        The sizes of each entry, "input_size", "hidden_size", or a number and an asterisk before these.
+        The shape of each entry, by the names of its sizes: "input_size", "4*hidden_size", or "biases", which is 2.
     blocks : callable
         Takes the arrays by entry and returns ours by the names in `BLOCKS`.
     """
@@ -53,7 +53,10 @@ class Cell(NamedTuple):
 
 
 def stacked_network(function: str, form: Form, layers: Sequence[Sequence[Cell]]) -> Network:
-    """Return the network of a stack whose cells all have one form; each entry is checked, and named in messages."""
+    """Return the network of a stack whose cells all have one form.
+
+    Everything is checked in the framework's own names and shapes, before any of it is converted.
+    """
     first = layers[0]
     for layer in layers:
         if len(layer) != len(first):
@@ -121,7 +124,7 @@ def added(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _first_size(function: str, form: Form, cell: Cell, arrays: dict[str, np.ndarray], dim: str) -> int:
-    """Return a size from the first entry that has it alone."""
+    """Return a size from the first entry along one of whose axes it stands."""
     name, dims = next((name, dims) for name, dims in form.entries.items() if dim in dims)
     check_shape(function, cell.entry(name), arrays[name], (None,) * len(dims), dims)
     return arrays[name].shape[dims.index(dim)]
