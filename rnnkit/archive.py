@@ -167,16 +167,27 @@ def _read_header(name: str, member: BinaryIO) -> Header:
 @contextmanager
 def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
     """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
-    name = os.fspath(path)
-    _status(function, name)
-    with _InChunks(open(name, "rb", buffering=0)) as file:
-        yield Reader(function, name, file)
+    with _InChunks(open_regular(function, path).detach()) as file:
+        yield Reader(function, os.fspath(path), file)
+
+
+def open_regular(function: str, path: str | PathLike[str]) -> io.BufferedReader:
+    """Open a regular file for reading; whatever else stands there is refused."""
+    _status(function, os.fspath(path))
+    return open(path, "rb")
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
-    """Write the members under their names; nobody ever sees half a file, and a failure leaves what was there before."""
-    with _beside(os.fspath(path)) as (file, target):
+    """Write the members under their names, as `replacing` does."""
+    with replacing("save", path) as file:
         np.savez(file, **members)
+
+
+@contextmanager
+def replacing(function: str, path: str | PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file for writing: nobody ever sees half of it, and a failure leaves what was there before."""
+    with _beside(os.fspath(path), function) as (file, target):
+        yield file
         file.flush()
         os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
         file.close()
@@ -199,13 +210,13 @@ def _status(function: str, name: str | bytes) -> os.stat_result:
 
 
 @contextmanager
-def _beside(name: str | bytes) -> Iterator[tuple[BinaryIO, str]]:
+def _beside(name: str | bytes, function: str = "save") -> Iterator[tuple[BinaryIO, str]]:
     """Open a new file in the folder of the target, with its mode; in the end it is removed, unless it was renamed."""
     known = None
     with suppress(FileNotFoundError):
-        known = _status("save", name)
+        known = _status(function, name)
     if not os.path.basename(name):
-        raise ValueError(message("save", f"path {name!r}", "name a file", "a folder or nothing"))
+        raise ValueError(message(function, f"path {name!r}", "name a file", "a folder or nothing"))
     target = os.fsdecode(os.path.realpath(name))  # symbolic links stay, and what they point to is written
     beside = ""
     try:

@@ -26,8 +26,9 @@ gru, ``reset_after=False`` (arXiv 1406.1078v3, the ONNX default, Keras ``reset_a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -44,6 +45,7 @@ MAX_SIZE = 2**31 - 1  # cuDNN's sizes are of C's int
 MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
 HOST_DTYPES = ("float32", "float64")
 DTYPES = (*HOST_DTYPES, "float16", "bfloat16")  # half precision on a GPU alone
+ADDED = {"allow_tf32"}  # fields that older files do not have
 # Options that not every mode has: what belongs to them.
 _OWN = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
 
@@ -323,6 +325,24 @@ _FIELDS = {
     "dtype": _dtype,
     "allow_tf32": _flag,
 }
+
+
+def text_of(desc: RNNDescriptor) -> str:
+    """Return a descriptor as it stands in files."""
+    return json.dumps(asdict(desc))
+
+
+def descriptor_of(text: str) -> RNNDescriptor:
+    """Return the descriptor of a text from a file; raise ValueError if that holds no valid one."""
+    expected = {field.name for field in fields(RNNDescriptor)}
+    try:
+        found = json.loads(text)
+        missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
+        if missing or unknown:
+            raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
+        return RNNDescriptor(**found)
+    except (TypeError, ValueError, ImportError, RecursionError) as error:
+        raise ValueError(str(error)[:400]) from error
 
 
 def only_with(option: str) -> str:

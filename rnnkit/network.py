@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
@@ -13,7 +11,7 @@ import numpy as np
 
 from rnnkit import archive, engine
 from rnnkit.arrays import Array, on_host
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.descriptor import RNNDescriptor, descriptor_of, text_of
 from rnnkit.errors import message
 from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.plan import Plan, prepare
@@ -22,7 +20,6 @@ from rnnkit.workspace import Workspace
 
 FORMAT = 1
 MEMBERS = ("format", "descriptor", "weights")
-ADDED = {"allow_tf32"}  # fields that older files of this format do not have
 
 
 class Options(TypedDict, total=False):
@@ -331,7 +328,7 @@ KINDS = {kind._name: kind for kind in (LSTM, GRU, RNN)}
 
 def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
     """Return what stands in the file of a network, by name."""
-    return dict(zip(MEMBERS, (FORMAT, json.dumps(asdict(desc)), on_host(w)), strict=True))
+    return dict(zip(MEMBERS, (FORMAT, text_of(desc), on_host(w)), strict=True))
 
 
 def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
@@ -387,12 +384,8 @@ def read(file: archive.Reader) -> tuple[RNNDescriptor, np.ndarray]:
 
 
 def _read_descriptor(file: archive.Reader) -> RNNDescriptor:
-    text, expected = file.text("descriptor"), {field.name for field in fields(RNNDescriptor)}
+    text = file.text("descriptor")
     try:
-        found = json.loads(text)
-        missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
-        if missing or unknown:
-            raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
-        return RNNDescriptor(**found)
-    except (TypeError, ValueError, ImportError, RecursionError) as error:
-        raise file.refusal("hold a valid descriptor", str(error)[:400]) from error
+        return descriptor_of(text)
+    except ValueError as error:
+        raise file.refusal("hold a valid descriptor", error) from error

@@ -67,7 +67,7 @@ def test_a_module_by_itself_and_one_that_is_there_twice():
     assert accelerate(twice) == (("0",), {})
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
 def test_a_quantised_module_is_left():
     model = nn.Sequential(nn.LSTM(3, 4))
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM}, dtype=torch.qint8)

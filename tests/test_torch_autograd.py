@@ -17,19 +17,19 @@ import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
 from rnnkit.torch.modules import _idle  # noqa: E402
 
-T, N, I, H = 6, 4, 3, 5
+T, N, F, H = 6, 4, 3, 5
 
 
 @pytest.fixture
 def gru():
     torch.manual_seed(0)
-    return rnnkit.torch.GRU(I, H, 2, bidirectional=True)
+    return rnnkit.torch.GRU(F, H, 2, bidirectional=True)
 
 
 @pytest.fixture
 def x():
     torch.manual_seed(1)
-    return torch.randn(T, N, I, requires_grad=True)
+    return torch.randn(T, N, F, requires_grad=True)
 
 
 def gradients(module, x, **options):
@@ -172,7 +172,7 @@ def test_a_workspace_is_used_again_when_nobody_needs_it(gru, x):
 
 
 def test_a_module_can_go(x):
-    own = rnnkit.torch.GRU(I, H)
+    own = rnnkit.torch.GRU(F, H)
     own(x)[0].sum().backward()
     gone = weakref.ref(own)
     del own
@@ -186,7 +186,7 @@ def test_a_compiled_model_breaks_its_graph_at_the_engine(x):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.rnn, self.readout = rnnkit.torch.LSTM(I, H), nn.Linear(H, 2)
+            self.rnn, self.readout = rnnkit.torch.LSTM(F, H), nn.Linear(H, 2)
 
         def forward(self, x):
             return self.readout(self.rnn(x + 1)[0]).relu()
@@ -203,6 +203,6 @@ def test_a_compiled_model_breaks_its_graph_at_the_engine(x):
 
 
 def test_a_graph_that_must_be_whole_is_refused(x):
-    model = nn.Sequential(nn.Linear(I, I), rnnkit.torch.LSTM(I, H))
+    model = nn.Sequential(nn.Linear(F, F), rnnkit.torch.LSTM(F, H))
     with pytest.raises(RuntimeError, match="RNN, GRU, or LSTM"):
         torch.compile(model, backend="eager", fullgraph=True)(x)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import rnnkit.torch  # noqa: E402
 
-T, N, I, H = 6, 4, 3, 5
+T, N, F, H = 6, 4, 3, 5
 LENGTHS = [6, 2, 4, 1]
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # in float64
 
@@ -31,8 +31,8 @@ def pair(kind, **options):
     """PyTorch's module and ours, with the same weights."""
     name = {"relu": "RNN", "projected": "LSTM"}.get(kind, kind)
     torch.manual_seed(1)
-    plain = getattr(nn, name)(I, H, dtype=torch.float64, **KINDS[kind], **options)
-    own = getattr(rnnkit.torch, name)(I, H, dtype=torch.float64, **KINDS[kind], **options)
+    plain = getattr(nn, name)(F, H, dtype=torch.float64, **KINDS[kind], **options)
+    own = getattr(rnnkit.torch, name)(F, H, dtype=torch.float64, **KINDS[kind], **options)
     own.load_state_dict(plain.state_dict())
     return plain, own
 
@@ -40,7 +40,7 @@ def pair(kind, **options):
 def given(module, form, with_states):
     """An input of that form, and initial states or None; all with a gradient."""
     torch.manual_seed(2)
-    shape = {"one": (T, I)}.get(form, (N, T, I) if module.batch_first else (T, N, I))
+    shape = {"one": (T, F)}.get(form, (N, T, F) if module.batch_first else (T, N, F))
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     count = module.num_layers * (1 + module.bidirectional)
     batch = () if form == "one" else (N,)
@@ -117,7 +117,7 @@ def test_a_sequence_may_be_empty():
 
 def test_sequences_that_come_as_a_list():
     plain, own = pair("LSTM")
-    packed = pack_sequence([torch.randn(n, I, dtype=torch.float64) for n in (2, 5, 3)], enforce_sorted=False)
+    packed = pack_sequence([torch.randn(n, F, dtype=torch.float64) for n in (2, 5, 3)], enforce_sorted=False)
     for a, b in zip(own(packed)[0], plain(packed)[0], strict=True):
         torch.testing.assert_close(a, b, **CLOSE)
 
@@ -125,9 +125,9 @@ def test_sequences_that_come_as_a_list():
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_the_same_seed_makes_the_same_module(kind):
     torch.manual_seed(5)
-    plain = getattr(nn, kind)(I, H, 2, bidirectional=True)
+    plain = getattr(nn, kind)(F, H, 2, bidirectional=True)
     torch.manual_seed(5)
-    own = getattr(rnnkit.torch, kind)(I, H, 2, bidirectional=True)
+    own = getattr(rnnkit.torch, kind)(F, H, 2, bidirectional=True)
     assert list(own.state_dict()) == list(plain.state_dict()) and repr(own) == repr(plain)
     for name, value in plain.state_dict().items():
         assert torch.equal(own.state_dict()[name], value)
@@ -135,8 +135,8 @@ def test_the_same_seed_makes_the_same_module(kind):
 
 
 def test_dropout_acts_in_training_and_follows_the_seed():
-    own = rnnkit.torch.GRU(I, H, 2, dropout=0.5)
-    x = torch.randn(T, N, I)
+    own = rnnkit.torch.GRU(F, H, 2, dropout=0.5)
+    x = torch.randn(T, N, F)
     torch.manual_seed(7)
     first = own(x)[0]
     with torch.no_grad():
@@ -144,23 +144,23 @@ def test_dropout_acts_in_training_and_follows_the_seed():
         torch.manual_seed(7)
         assert torch.equal(own(x)[0], first)
     own.eval()
-    plain = nn.GRU(I, H, 2)
+    plain = nn.GRU(F, H, 2)
     plain.load_state_dict(own.state_dict())
     torch.testing.assert_close(own(x)[0], plain(x)[0])
 
 
 def test_a_dropout_of_one_layer_drops_nothing():
     with pytest.warns(UserWarning, match="dropout option"):
-        own = rnnkit.torch.GRU(I, H, dropout=0.5)
-    x = torch.randn(T, N, I)
+        own = rnnkit.torch.GRU(F, H, dropout=0.5)
+    x = torch.randn(T, N, F)
     assert torch.equal(own(x)[0], own.eval()(x)[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_autocast_leaves_the_engine_its_dtype(dtype):
-    plain, own = nn.LSTM(I, H), rnnkit.torch.LSTM(I, H)
+    plain, own = nn.LSTM(F, H), rnnkit.torch.LSTM(F, H)
     own.load_state_dict(plain.state_dict())
-    x = torch.randn(T, N, I, requires_grad=True)
+    x = torch.randn(T, N, F, requires_grad=True)
     hx = torch.zeros(1, N, H), torch.zeros(1, N, H)
     with torch.autocast("cpu", torch.bfloat16):
         output, _ = own(x.to(dtype), tuple(state.to(dtype) for state in hx))
@@ -173,20 +173,20 @@ def test_autocast_leaves_the_engine_its_dtype(dtype):
 
 def wrong(expected, match, *arguments, module=None, **options):
     with pytest.raises(expected, match=match):
-        (module or rnnkit.torch.LSTM(I, H))(*arguments, **options)
+        (module or rnnkit.torch.LSTM(F, H))(*arguments, **options)
 
 
 def test_what_is_wrong_is_named():
-    x, state = torch.zeros(T, N, I), torch.zeros(1, N, H)
+    x, state = torch.zeros(T, N, F), torch.zeros(1, N, H)
     wrong(ValueError, "dtype", x.double())
     wrong(RuntimeError, "input must have 3 dimensions", x[None])
-    wrong(RuntimeError, "input_size", torch.zeros(T, N, I + 1))
+    wrong(RuntimeError, "input_size", torch.zeros(T, N, F + 1))
     wrong(RuntimeError, "Expected hidden", x, (state, state[:, :2]))
     wrong(TypeError, "forward: hx must be None or a tuple of two tensors, h and c, got Tensor of 1", x, state)
-    wrong(TypeError, "forward: hx must be None or a tensor", x, (state, state), module=rnnkit.torch.GRU(I, H))
+    wrong(TypeError, "forward: hx must be None or a tensor", x, (state, state), module=rnnkit.torch.GRU(F, H))
     wrong(ValueError, "lengths", x, lengths=[T + 1] * N)
     wrong(ValueError, "lengths must be None with a PackedSequence", pack_sequence([x[:, 0]]), lengths=[2])
-    wrong(TypeError, "dtype of the parameters must be", x.bfloat16(), module=rnnkit.torch.LSTM(I, H).bfloat16())
-    wrong(TypeError, "float16", x.half(), module=rnnkit.torch.LSTM(I, H).half())
+    wrong(TypeError, "dtype of the parameters must be", x.bfloat16(), module=rnnkit.torch.LSTM(F, H).bfloat16())
+    wrong(TypeError, "float16", x.half(), module=rnnkit.torch.LSTM(F, H).half())
     with pytest.raises(ValueError, match="proj_size"):
-        rnnkit.torch.GRU(I, H, proj_size=2)
+        rnnkit.torch.GRU(F, H, proj_size=2)

@@ -17,7 +17,7 @@ from torch.func import functional_call  # noqa: E402
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
 
-T, N, I, H = 6, 4, 3, 5
+T, N, F, H = 6, 4, 3, 5
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 KINDS = {"RNN": {}, "LSTM": {"proj_size": 2}, "GRU": {"bias": False}}
 
@@ -27,8 +27,8 @@ def modules(request):
     """PyTorch's module and ours, with the same weights."""
     options = {"num_layers": 2, "bidirectional": True, **KINDS[request.param]}
     torch.manual_seed(0)
-    plain = getattr(nn, request.param)(I, H, **options)
-    own = getattr(rnnkit.torch, request.param)(I, H, **options)
+    plain = getattr(nn, request.param)(F, H, **options)
+    own = getattr(rnnkit.torch, request.param)(F, H, **options)
     own.load_state_dict(plain.state_dict())
     return plain, own
 
@@ -46,7 +46,7 @@ def assert_flat(module):
 
 def assert_same(found, plain, dtype=torch.float32):
     torch.manual_seed(9)
-    x = torch.randn(T, N, I, dtype=dtype)
+    x = torch.randn(T, N, F, dtype=dtype)
     torch.testing.assert_close(found(x)[0], plain(x)[0], rtol=1e-5, atol=1e-6)
 
 
@@ -62,8 +62,8 @@ def shared(module):
 
 
 MADE = {
-    "as they come": lambda module: module, "deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.dumps(one)),
-    "torch.save": saved, "share_memory": shared, "train": lambda one: one.train(), "cpu": lambda one: one.cpu(),
+    "as they come": lambda module: module, "deepcopy": copy.deepcopy, "torch.save": saved, "share_memory": shared,
+    "pickle": lambda one: pickle.loads(pickle.dumps(one)), "train": nn.Module.train, "cpu": nn.Module.cpu,
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_another_dtype_and_back(modules):
 @pytest.mark.parametrize("assign", [False, True])
 def test_load_state_dict(modules, assign):
     plain, own = modules
-    other = type(plain)(I, H, 2, bidirectional=True, **KINDS[type(plain).__name__])
+    other = type(plain)(F, H, 2, bidirectional=True, **KINDS[type(plain).__name__])
     own.load_state_dict(copy.deepcopy(other.state_dict()), assign=assign)
     assert_flat(own)
     assert_same(own, other)
@@ -103,7 +103,7 @@ def test_load_state_dict(modules, assign):
 def test_parameters_of_another_device_are_filled_later(modules):
     plain, _ = modules
     kind = getattr(rnnkit.torch, type(plain).__name__)
-    own = kind(I, H, 2, bidirectional=True, device="meta", **KINDS[type(plain).__name__])
+    own = kind(F, H, 2, bidirectional=True, device="meta", **KINDS[type(plain).__name__])
     own.to_empty(device="cpu")
     assert_flat(own)
     own.load_state_dict(plain.state_dict())
@@ -125,7 +125,7 @@ def test_optimizers_step_the_flat_buffer(modules, name):
         stepped, steps = optimizer(module.parameters(), **options), []
         for _ in range(5):
             stepped.zero_grad()
-            loss = module(torch.randn(T, N, I))[0].square().mean()
+            loss = module(torch.randn(T, N, F))[0].square().mean()
             loss.backward()
             nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             stepped.step()
@@ -138,7 +138,7 @@ def test_optimizers_step_the_flat_buffer(modules, name):
 
 def test_gradients_are_views_of_one_buffer(modules):
     _, own = modules
-    own(torch.randn(T, N, I))[0].sum().backward()
+    own(torch.randn(T, N, F))[0].sum().backward()
     addresses = {one.grad.untyped_storage().data_ptr() for one in own.parameters()}
     assert len(addresses) == 1
 
@@ -149,7 +149,7 @@ def test_parameters_that_stand_elsewhere_are_gathered(modules):
     torch.manual_seed(3)
     given = {name: torch.randn_like(one, requires_grad=True) for name, one in own.named_parameters()}
     addresses = {name: one.data_ptr() for name, one in given.items()}
-    x = torch.randn(T, N, I)
+    x = torch.randn(T, N, F)
     found, expected = (functional_call(one, given, (x,))[0] for one in (own, plain))
     torch.testing.assert_close(found, expected)
     names = list(given)
@@ -166,7 +166,7 @@ def test_weight_norm(modules):
     for module in modules:
         nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
         torch.manual_seed(6)
-        output, _ = module(torch.randn(T, N, I))
+        output, _ = module(torch.randn(T, N, F))
         output.sum().backward()
         found.append((output, module.parametrizations.weight_hh_l0.original0.grad))
     for own, plain in zip(*found, strict=True):
@@ -180,7 +180,7 @@ def test_one_parameter_in_two_places(modules):
         module.weight_hh_l1_reverse = module.weight_hh_l0
     assert_same(own, plain)
     for module in modules:
-        module(torch.ones(T, N, I))[0].sum().backward()
+        module(torch.ones(T, N, F))[0].sum().backward()
     torch.testing.assert_close(own.weight_hh_l0.grad, plain.weight_hh_l0.grad, rtol=1e-4, atol=1e-4)
     copied = copy.deepcopy(own)
     assert copied.weight_hh_l1 is copied.weight_hh_l0
@@ -191,9 +191,9 @@ def test_distributed_data_parallel(modules, tmp_path):
     plain, own = modules
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
     wrapped = nn.parallel.DistributedDataParallel(own)
-    wrapped(torch.ones(T, N, I))[0].sum().backward()
+    wrapped(torch.ones(T, N, F))[0].sum().backward()
     torch.distributed.destroy_process_group()
     assert_flat(own)
-    plain(torch.ones(T, N, I))[0].sum().backward()
+    plain(torch.ones(T, N, F))[0].sum().backward()
     for a, b in zip(own.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)

@@ -169,9 +169,9 @@ def _source(path):
         return None
 
 
-def _file_of(kind):
-    """Where the class of a named tuple stands, a cell's say: what it says is a part of the code; "" if nobody knows."""
-    return getattr(sys.modules.get(kind.instance_class.__module__), "__file__", "")
+def _file_of(named_tuple):
+    """Where a class of named tuples stands, a cell say: what it says is a part of the code; "" if nobody knows."""
+    return getattr(sys.modules.get(named_tuple.__module__), "__file__", "")
 
 
 @cache
@@ -222,7 +222,8 @@ class Cache(FunctionCache):
     def _entry(self, sig, codegen):
         """Name of the file: after all that the code depends on, the CPU's name and features among it."""
         code = self._py_func.__code__
-        sources = _source(code.co_filename), *(_source(_file_of(kind)) for kind in sig if hasattr(kind, "instance_class"))
+        classes = (kind.instance_class for kind in sig if hasattr(kind, "instance_class"))
+        sources = _source(code.co_filename), *(_source(_file_of(one)) for one in classes)
         if not self._enabled or None in sources:
             return None
         place = self._py_func.__module__, self._py_func.__qualname__, code.co_firstlineno, sources

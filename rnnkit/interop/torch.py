@@ -67,7 +67,7 @@ def from_torch(
     >>> from_torch(named, "rnn")
     <GRU: RNNDescriptor('gru', 3, 2, bias='none', dtype='float64'), 30 weights>
     """
-    prefix = _with_dot(prefix)
+    prefix = with_dot(prefix)
     if isinstance(source, Mapping):
         arrays = _arrays(prefix, source)
     else:
@@ -112,7 +112,7 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     >>> {name: array.shape for name, array in to_torch(GRU(3, 2), "rnn").items()}
     {'rnn.weight_ih_l0': (6, 3), 'rnn.weight_hh_l0': (6, 2), 'rnn.bias_ih_l0': (6,), 'rnn.bias_hh_l0': (6,)}
     """
-    prefix, why = _with_dot(prefix), "PyTorch has nothing else"
+    prefix, why = with_dot(prefix), "PyTorch has nothing else"
     blocks = blocks_of("to_torch", net, why, input_mode=("linear",), cell_clip=(None,), reset_after=(True,))
     desc = net.desc if net.desc.bias == "none" else replace(net.desc, bias="both")
     rows = net.desc.num_gates * net.desc.hidden_size
@@ -125,7 +125,8 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def _with_dot(prefix: str) -> str:
+def with_dot(prefix: str) -> str:
+    """Return what stands before the names of parameters at a place in a model."""
     return f"{prefix}." if prefix and not prefix.endswith(".") else prefix
 
 

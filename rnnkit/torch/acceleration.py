@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rnnkit.errors import wrong_type
-from rnnkit.torch.modules import _DTYPES, GRU, LSTM, RNN
+from rnnkit.torch.modules import GRU, LSTM, RNN
 
 _FUSED = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
 _PLAIN = {fused: plain for plain, fused in _FUSED.items()}

@@ -96,7 +96,7 @@ class _Fused(nn.RNNBase):
         hx : Tensor (L*D, N, P), of an LSTM a tuple of that and (L*D, N, H), optional
             Initial states; of one sequence without N. None is zeros.
         lengths : array_like (N,) of int, optional
-            Length of each sequence, 0..T, in any order; None is T for all. Not with a PackedSequence, which has its own.
+            Length of each sequence, 0..T, in any order; None is T for all. Not with a PackedSequence: it has its own.
 
         Returns
         -------

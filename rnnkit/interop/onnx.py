@@ -1,0 +1,391 @@
+"""ONNX's operators RNN, GRU and LSTM: their arrays and attributes as networks, and back.
+
+An operator is one layer, forward, in reverse or in both directions; the order of its gates is in the table of modes.
+Its names and shapes are those of ONNX's documentation: D stands for num_directions, G for the number of gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit import checks
+from rnnkit.arrays import on_host
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.engine import Infer
+from rnnkit.errors import message, wrong_type
+from rnnkit.interop.networks import (
+    Network,
+    blocks_of,
+    check_shape,
+    common_dtype,
+    gate_order,
+    gate_rows,
+    network,
+    real_array,
+    reordered,
+)
+from rnnkit.interop.stacks import both_biases, cells_of
+from rnnkit.kernels.cells.modes import MODES
+from rnnkit.weights import suffix_of, weight_views
+
+OPERATORS = "RNN", "GRU", "LSTM"
+DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}  # of one direction
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+class OnnxNode(NamedTuple):
+    """One of ONNX's recurrent operators.
+
+    Attributes
+    ----------
+    net : RNN, GRU or LSTM
+        Its weights, as a network of one layer.
+    reverse : bool
+        Whether its one direction reads each sequence from the last step to the first.
+    layout : {0, 1}
+        Whether its arrays are time-major, as the network has them, or batch-major.
+    hx, cx : ndarray or None
+        Its own initial_h and initial_c, where these are constant.
+    lengths : array_like (N,) of int, or None
+        Its own sequence_lens, where these are constant.
+    computed : tuple of str
+        Those of hx, cx and lengths that the model computes for it: `infer` must be given them.
+    """
+
+    net: Network
+    reverse: bool = False
+    layout: int = 0
+    hx: np.ndarray | None = None
+    cx: np.ndarray | None = None
+    lengths: Any = None
+    computed: tuple[str, ...] = ()
+
+    def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
+        """Run the operator.
+
+        Parameters
+        ----------
+        x : ndarray (T, N, I), with layout 1 (N, T, I)
+            Its X.
+        hx, cx : ndarray (D, N, H), with layout 1 (N, D, H), optional
+            Its initial_h and initial_c; None is the operator's own, or else zeros.
+        lengths : array_like (N,) of int, optional
+            Its sequence_lens, 0..T each; None is the operator's own, or else T for all.
+
+        Returns
+        -------
+        Infer
+            y is Y (T, D, N, H), hy and cy are Y_h and Y_c (D, N, H); with layout 1 (N, T, D, H) and (N, D, H).  cy is
+            None except for an LSTM.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument has the wrong type, dtype, shape or value, or one that the model computes is not given.
+
+        Notes
+        -----
+        Whatever stands in the padding touches nothing, Y is 0 there.  A sequence of length 0 leaves the initial states.
+        """
+        given = {"hx": hx, "cx": cx, "lengths": lengths}
+        for name in given:
+            given[name] = getattr(self, name) if given[name] is None else given[name]
+            if given[name] is None and name in self.computed:
+                raise ValueError(message("infer", name, "be given, as the model computes it", None))
+        self._check("x", x, seq_length=None, batch_size=None, input_size=self.net.desc.input_size)
+        x, states = self._swapped(x), (given["hx"], given["cx"])
+        directions, hidden_size = self.net.desc.num_directions, self.net.desc.hidden_size
+        for name, state in zip(("hx", "cx"), states, strict=True):
+            if state is not None:
+                self._check(name, state, num_directions=directions, batch_size=x.shape[1], hidden_size=hidden_size)
+        lengths = checks.lengths("infer", given["lengths"], *x.shape[:2])
+        x = _backwards(x, lengths) if self.reverse else x
+        y, hy, cy = self.net.infer(x, *map(self._swapped, states), lengths=lengths)
+        y = (_backwards(y, lengths) if self.reverse else y).reshape(*y.shape[:2], directions, hidden_size)
+        y = y.swapaxes(0, 1) if self.layout else y.swapaxes(1, 2)
+        return Infer(y, self._swapped(hy), self._swapped(cy))
+
+    def _check(self, name: str, array: Any, **sizes: int | None) -> None:
+        """Check an array of these sizes by name, in their order with layout 0."""
+        dims = list(sizes)
+        if self.layout:
+            dims[:2] = dims[1], dims[0]
+        shape = tuple(sizes[name] for name in dims)
+        checks.array("infer", name, array, shape, tuple(dims), self.net.desc, self.net.weights)
+
+    def _swapped(self, array: Any) -> Any:
+        """Return a view in the network's layout of an array in the operator's, or the other way round."""
+        return array.swapaxes(0, 1) if self.layout and array is not None else array
+
+
+def from_onnx(
+    op_type: str, W: Any, R: Any, B: Any = None, *, P: Any = None,
+    sequence_lens: Any = None, initial_h: Any = None, initial_c: Any = None,
+    hidden_size: int | None = None, direction: str = "forward", layout: int = 0,
+    linear_before_reset: int = 0, input_forget: int = 0, clip: float | None = None,
+    activations: Sequence[str] = (), activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (),
+) -> OnnxNode:
+    """Return one of ONNX's recurrent operators as a network of one layer, with what the operator has besides.
+
+    Parameters
+    ----------
+    op_type : {"RNN", "GRU", "LSTM"}
+        The operator.
+    W : array_like (D, G*H, I), float32 or float64
+        Weights of the input, the gates in ONNX's order.
+    R : array_like (D, G*H, H)
+        Weights of the recurrence.
+    B : array_like (D, 2*G*H), optional
+        Both biases, that of W first; None is a network without biases.
+    P : array_like (D, 3*H), optional
+        Peepholes of an LSTM, which rnnkit does not have: zeros alone are taken.
+    sequence_lens, initial_h, initial_c : array_like, optional
+        Constant lengths (N,) and initial states (D, N, H), with layout 1 (N, D, H), of every `OnnxNode.infer`.
+    hidden_size : int, optional
+        H; None is that of R.
+    direction : {"forward", "reverse", "bidirectional"}
+        With "bidirectional" D is 2, else 1.
+    layout : {0, 1}
+        Whether arrays are time-major or batch-major.
+    linear_before_reset : {0, 1}
+        Of a GRU: 1 is ``reset_after=True``, 0 is ``reset_after=False``.
+    input_forget : {0}
+        rnnkit has no LSTM that couples the input and the forget gate.
+    clip : None
+        rnnkit does not clip what goes into the activations; its ``cell_clip`` is another thing.
+    activations : sequence of str
+        Those of each direction: Sigmoid and Tanh as ONNX has them by default, for an RNN Tanh or Relu.
+    activation_alpha, activation_beta : sequence of float
+        Parameters of activations; these have none.
+
+    Returns
+    -------
+    OnnxNode
+        Its `net` has the weights, copied and otherwise unchanged; its `infer` gives what the operator gives.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An array has another dtype or shape, or an attribute asks for what rnnkit does not have.
+
+    Examples
+    --------
+    >>> W, R = np.zeros((1, 6, 3), np.float32), np.zeros((1, 6, 2), np.float32)
+    >>> node = from_onnx("GRU", W, R, direction="reverse")
+    >>> node.net
+    <GRU: RNNDescriptor('gru', 3, 2, bias='none', reset_after=False), 30 weights>
+    >>> node.infer(np.ones((4, 5, 3), np.float32)).y.shape
+    (4, 1, 5, 2)
+    """
+    _check_choice("op_type", op_type, OPERATORS)
+    _check_choice("direction", direction, tuple(DIRECTIONS))
+    _check_choice("layout", layout, (0, 1))
+    _check_choice("linear_before_reset", linear_before_reset, (0, 1) if op_type == "GRU" else (0,))
+    _check_choice("input_forget", input_forget, (0,), "rnnkit has no LSTM that couples the input and the forget gate")
+    _check_choice("clip", clip, (None,), "rnnkit has no such: its cell_clip clips the cell state")
+    for name, values in {"activation_alpha": activation_alpha, "activation_beta": activation_beta}.items():
+        _check_choice(name, tuple(values), ((),), "Sigmoid, Tanh and Relu have no parameters")
+    mode = _mode_of(op_type, activations, DIRECTIONS[direction])
+    arrays = {"W": W, "R": R, "B": B, "P": P, "initial_h": initial_h, "initial_c": initial_c}
+    arrays = {name: real_array("from_onnx", name, value) for name, value in arrays.items() if value is not None}
+    for name, last in {"W": "input_size", "R": "hidden_size"}.items():
+        check_shape("from_onnx", name, arrays[name], (None,) * 3, ("num_directions", "gates*hidden_size", last))
+    desc = RNNDescriptor(
+        mode, arrays["W"].shape[2], arrays["R"].shape[2] if hidden_size is None else hidden_size, 1,
+        direction == "bidirectional", bias="none" if B is None else "both",
+        reset_after=op_type != "GRU" or bool(linear_before_reset), dtype=common_dtype("from_onnx", arrays),
+    )
+    _check_arrays(desc, op_type, layout, arrays)
+    net = network(desc, _blocks(desc, MODES[mode].onnx[1], **arrays))
+    states = arrays.get("initial_h"), arrays.get("initial_c")
+    return OnnxNode(net, direction == "reverse", layout, *states, sequence_lens)
+
+
+def to_onnx(net: Network, reverse: bool = False) -> list[dict[str, Any]]:
+    """Return a network as arrays and attributes of ONNX's operators, one operator for each layer.
+
+    Parameters
+    ----------
+    net : RNN, GRU or LSTM
+        A network in float32 or float64 without projection and without cell clip, which ONNX does not have.
+    reverse : bool
+        Whether the operators, of one direction, read each sequence from the last step to the first.
+
+    Returns
+    -------
+    list of dict
+        Arguments of `from_onnx`: op_type, the arrays W, R and B (without biases no B), and attributes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `net` is no network, or has what ONNX lacks, or has two directions where `reverse` asks for one.
+
+    Notes
+    -----
+    ONNX has both biases or none: one that the network lacks is zeros.  It has no ``input_mode="skip"``: W is then the
+    identity, for each gate.
+
+    Examples
+    --------
+    >>> from rnnkit import GRU
+    >>> (layer,) = to_onnx(GRU(3, 2, seed=0))
+    >>> layer["op_type"], layer["W"].shape, layer["B"].shape, layer["linear_before_reset"]
+    ('GRU', (1, 6, 3), (1, 12), 1)
+    """
+    return arguments_of("to_onnx", net, reverse)
+
+
+def arguments_of(function: str, net: Network, reverse: bool) -> list[dict[str, Any]]:
+    """Return the arguments of `from_onnx` for each layer of a network, on behalf of a function."""
+    blocks = blocks_of(function, net, "ONNX's operators have no such", proj_size=[None], cell_clip=[None])
+    desc = net.desc
+    if reverse and desc.bidirectional:
+        raise ValueError(message(function, "reverse", "be False for a network of both directions", reverse))
+    op_type, order, attributes = MODES[desc.mode].onnx
+    attributes = attributes | {"hidden_size": desc.hidden_size}
+    attributes["direction"] = "bidirectional" if desc.bidirectional else "reverse" if reverse else "forward"
+    if op_type == "GRU":
+        attributes["linear_before_reset"] = int(desc.reset_after)
+    if op_type == "RNN":
+        attributes["activations"] = attributes["activations"] * desc.num_directions
+    if desc.input_mode == "skip":
+        identity = np.tile(np.eye(desc.hidden_size, dtype=desc.np_dtype), (desc.num_gates, 1))
+        blocks |= {"weight_ih" + suffix_of(0, direction): identity for direction in range(desc.num_directions)}
+    layers = [_arrays(desc, order, cells) for cells in cells_of(desc, blocks)]
+    return [{"op_type": op_type} | arrays | attributes for arrays in layers]
+
+
+def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
+    """Return the layers of several operators as one network.
+
+    Parameters
+    ----------
+    nodes : sequence of OnnxNode
+        The layers from the lowest up, all of one kind, size and direction.  That each takes the outputs of the one
+        below, those of both directions side by side, is yours to know: the model says so, not its operators.
+
+    Returns
+    -------
+    RNN, GRU or LSTM
+        A network whose layers have copies of their weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A node differs from the first one or takes another number of features than the one below gives, or runs in
+        reverse, or has lengths or initial states of its own that are not zeros.
+
+    Examples
+    --------
+    >>> from rnnkit import LSTM
+    >>> net = LSTM(3, 5, num_layers=2, bidirectional=True, seed=0)
+    >>> same = stack_onnx([from_onnx(**layer) for layer in to_onnx(net)])
+    >>> same.desc == net.desc, bool((same.weights == net.weights).all())
+    (True, True)
+    """
+    if not isinstance(nodes, (list, tuple)) or not all(isinstance(node, OnnxNode) for node in nodes):
+        raise wrong_type("stack_onnx", "nodes", "a list of OnnxNode", nodes)
+    if not nodes:
+        raise ValueError(message("stack_onnx", "nodes", "hold at least one OnnxNode", "none"))
+    desc = replace(nodes[0].net.desc, num_layers=len(nodes))
+    named = {}
+    for layer, node in enumerate(nodes):
+        _check_layer(f"nodes[{layer}]", node, replace(desc, num_layers=1, input_size=desc.layer_input_size(layer)))
+        for name, block in weight_views(node.net.desc, on_host(node.net.weights)).items():
+            named[name.replace("_l0", f"_l{layer}")] = block
+    return network(desc, named)
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...], why: str = "") -> None:
+    if value not in choices:
+        expected = f"be {' or '.join(map(repr, choices))}"
+        raise ValueError(message("from_onnx", name, expected, repr(value), why))
+
+
+def _mode_of(op_type: str, activations: Sequence[str], num_directions: int) -> str:
+    """Return the mode with the activations of an operator, the case of whose names does not matter."""
+    if isinstance(activations, str) or not isinstance(activations, Sequence):
+        raise wrong_type("from_onnx", "activations", "a list of names", activations)
+    modes = {mode: entry.onnx[2] for mode, entry in MODES.items() if entry.onnx[0] == op_type}
+    known = {mode: attributes.get("activations", DEFAULTS[op_type]) for mode, attributes in modes.items()}
+    found = [str(name).capitalize() for name in activations] or DEFAULTS[op_type] * num_directions
+    for mode, names in known.items():
+        if found == names * num_directions:
+            return mode
+    expected = f"be {' or '.join(str(names * num_directions) for names in known.values())} with op_type={op_type!r}"
+    raise ValueError(message("from_onnx", "activations", expected, list(activations)))
+
+
+def _check_arrays(desc: RNNDescriptor, op_type: str, layout: int, arrays: dict[str, np.ndarray]) -> None:
+    """Check the shapes of what was given, by the names that ONNX has for the sizes."""
+    gates, hidden, directions, rows = desc.num_gates, desc.hidden_size, desc.num_directions, gate_rows(desc)
+    state = (directions, None, hidden), ("num_directions", "batch_size", "hidden_size")
+    if layout:
+        state = (None, directions, hidden), ("batch_size", "num_directions", "hidden_size")
+    expected = {
+        "W": ((directions, gates * hidden, desc.input_size), ("num_directions", rows, "input_size")),
+        "R": ((directions, gates * hidden, hidden), ("num_directions", rows, "hidden_size")),
+        "B": ((directions, 2 * gates * hidden), ("num_directions", f"2*{rows}")),
+        "P": ((directions, 3 * hidden), ("num_directions", "3*hidden_size")),
+        "initial_h": state,
+        "initial_c": state,
+    }
+    for name, array in arrays.items():
+        if name in ("P", "initial_c") and not desc.has_cell:
+            raise ValueError(message("from_onnx", name, f"be None with op_type={op_type!r}", f"shape {array.shape}"))
+        check_shape("from_onnx", name, array, *expected[name])
+    if "P" in arrays and arrays["P"].any():
+        raise ValueError(message("from_onnx", "P", "be zeros", "others", "rnnkit has no peepholes"))
+
+
+def _blocks(
+    desc: RNNDescriptor, order: str, W: np.ndarray, R: np.ndarray, B: np.ndarray | None = None, **_: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the named blocks of a network of one layer."""
+    blocks = {}
+    for direction in range(desc.num_directions):
+        parts = {"weight_ih": W[direction], "weight_hh": R[direction]}
+        if B is not None:
+            parts["bias_ih"], parts["bias_hh"] = np.split(B[direction], 2)
+        for kind, part in parts.items():
+            blocks[kind + suffix_of(0, direction)] = reordered(part, order, gate_order(desc))
+    return blocks
+
+
+def _arrays(desc: RNNDescriptor, order: str, cells: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return W, R and B of a layer, given the blocks of each direction."""
+    parts = {"W": [[cell["weight_ih"]] for cell in cells], "R": [[cell["weight_hh"]] for cell in cells]}
+    if desc.bias != "none":
+        parts["B"] = [both_biases(cell) for cell in cells]
+    return {
+        name: np.stack([np.concatenate([reordered(block, gate_order(desc), order) for block in own]) for own in those])
+        for name, those in parts.items()
+    }
+
+
+def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:
+    if node.net.desc != expected:
+        raise ValueError(message("stack_onnx", f"{name}.net.desc", f"be {expected}", node.net.desc))
+    if node.reverse:
+        cure = "the engine's layers run forward or both ways: run the nodes one after the other"
+        raise ValueError(message("stack_onnx", f"{name}.reverse", "be False", True, cure))
+    own = [state for state in ("hx", "cx") if getattr(node, state) is not None and getattr(node, state).any()]
+    own += ["lengths"] * (node.lengths is not None)
+    if own:
+        cure = f"give them to infer, and stack {name}._replace({own[0]}=None)"
+        expected = "have no lengths and initial states of its own"
+        raise ValueError(message("stack_onnx", name, expected, ", ".join(own), cure))
+
+
+def _backwards(x: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
+    """Return each sequence from its last step to its first; the padding stays where it is."""
+    if lengths is None:
+        return x[::-1]
+    steps = np.arange(len(x))[:, None]
+    order = np.where(steps < lengths, lengths - 1 - steps, steps)
+    return np.take_along_axis(x, order[:, :, None], axis=0)

@@ -1,0 +1,217 @@
+"""Files of ONNX models: their recurrent operators as networks, and networks as models that ONNX Runtime runs.
+
+The package onnx reads and writes the format; it is imported when a file is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from rnnkit import archive
+from rnnkit.errors import message, wrong_type
+from rnnkit.interop.networks import Network
+from rnnkit.interop.onnx import OPERATORS, OnnxNode, arguments_of, from_onnx
+from rnnkit.interop.onnx_model import model_of
+from rnnkit.interop.packages import package
+
+INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"  # RNN and GRU have the first six
+STATES = {"sequence_lens": "lengths", "initial_h": "hx", "initial_c": "cx"}  # what a model may compute
+ATTRIBUTES = (
+    "activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget", "layout",
+    "linear_before_reset",
+)
+MOST_BYTES = 2**31 - 2**20  # of the weights: a file of Protocol Buffers is smaller than 2 GiB
+
+
+def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -> dict[str, OnnxNode]:
+    """Return the RNN, GRU and LSTM operators of an ONNX model.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Name of the file.  Data that the model keeps outside of it are read where they are weights of these operators,
+        and from no other folder than that of the file and those inside.
+    names : collection of str, optional
+        Which operators to return; None is all.
+
+    Returns
+    -------
+    dict of str to OnnxNode
+        By the names of the nodes, in the order of the model, those in the bodies of others (Loop, If, Scan) included.
+        A node that has no name, or one that an earlier node has, goes by the name of its first output.
+
+    Raises
+    ------
+    ImportError
+        The package onnx is not installed.
+    OSError
+        The file, or one with its data, cannot be opened (FileNotFoundError: it is not there).
+    ValueError
+        The file is damaged or no ONNX model, has no such operator, or one of them asks for what rnnkit does not have,
+        or its weights are computed by the model.
+    """
+    if isinstance(names, str):
+        raise wrong_type("load_onnx", "names", "None or a collection of names", names)
+    return _File("load_onnx", path).nodes(names)
+
+
+def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False) -> None:
+    """Write a network as an ONNX model, which ONNX Runtime runs with the results of ``net.infer``.
+
+    Parameters
+    ----------
+    net : RNN, GRU or LSTM
+        A float32 network without projection and without cell clip, which ONNX does not have.
+    path : str or path-like
+        Name of the file, taken as it is.  It is written whole or not at all, as ``net.save`` does.
+    reverse : bool
+        Whether the network, of one direction, reads each sequence from the last step to the first.
+
+    Raises
+    ------
+    ImportError
+        The package onnx is not installed.
+    OSError
+        The file cannot be written.
+    TypeError, ValueError
+        `net` has what ONNX or ONNX Runtime lacks, or 2 GiB of weights, or has two directions where `reverse` asks for
+        one; or `path` names what is no regular file.
+
+    Notes
+    -----
+    The inputs are x (T, N, I), and three that need not be given: hx and cx (LSTM), (L*D, N, H) or (L*D, 1, H) for all
+    sequences, by default zeros; and lengths (N,) int32, where -1, the default, is T.  The outputs are y (T, N, D*H), hy
+    and cy.  T and N may differ from run to run, but N must not be 0, with which ONNX Runtime's GRU and LSTM crash; and
+    it warns that the inputs with defaults are no constants.  Dropout, which acts in training alone, is not written.
+    """
+    layers = arguments_of("save_onnx", net, reverse)
+    if net.desc.dtype != "float32":
+        why = "ONNX Runtime runs these operators in float32 alone"
+        raise ValueError(message("save_onnx", "net.desc.dtype", 'be "float32"', repr(net.desc.dtype), why))
+    nbytes = sum(value.nbytes for layer in layers for value in layer.values() if isinstance(value, np.ndarray))
+    if nbytes > MOST_BYTES:
+        raise ValueError(message("save_onnx", "net", f"have weights of at most {MOST_BYTES} bytes", nbytes))
+    model = model_of(package("save_onnx", "onnx"), net.desc, layers)
+    with archive.replacing("save_onnx", path) as file:
+        file.write(model.SerializeToString())
+
+
+class _File:
+    """An ONNX model that is read, and all that its errors name."""
+
+    def __init__(self, function: str, path: str | PathLike[str]) -> None:
+        self._function, self._where = function, f"path {os.fspath(path)!r}"
+        self._folder = os.path.realpath(os.path.dirname(os.fspath(path)))
+        self._onnx = package(function, "onnx")
+        from google.protobuf.message import DecodeError  # it comes with onnx
+
+        with archive.open_regular(function, path) as file:
+            data = file.read()
+        try:
+            self._model = self._onnx.load_model_from_string(data)
+        except DecodeError as error:
+            raise self._refusal("be a complete ONNX model", f"a cut-off one or another kind ({error})") from error
+        if not self._model.opset_import:  # the last thing in a file
+            raise self._refusal("be a complete ONNX model", "a cut-off one or another kind (without opset_import)")
+
+    def _refusal(self, expected: str, got: Any, cure: str = "") -> ValueError:
+        return ValueError(message(self._function, self._where, expected, got, cure))
+
+    def nodes(self, names: Collection[str] | None) -> dict[str, OnnxNode]:
+        """Return the operators of these names, or all."""
+        found = {}
+        for node, constants in _recurrent(self._model.graph, {}):
+            output = next(filter(None, node.output), "")
+            name = _text(output if not node.name or node.name in found else node.name)
+            found[name] = node, constants
+        if not found:
+            kinds = sorted({_text(node.op_type) for node in self._model.graph.node})
+            raise self._refusal("hold an RNN, GRU or LSTM", f"the operators {', '.join(kinds)[:200] or 'none'}")
+        missing = [name for name in names or () if name not in found]
+        if missing:
+            raise self._refusal(f"hold {', '.join(missing)}", f"the recurrent operators {', '.join(found)}"[:400])
+        wanted = found if names is None else names
+        return {name: self._node(name, *entry) for name, entry in found.items() if name in wanted}
+
+    def _node(self, name: str, node: Any, constants: dict[str, Any]) -> OnnxNode:
+        try:
+            inputs, computed = self._inputs(node, constants)
+            attributes = {entry.name: self._onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+            unknown = sorted(set(attributes) - set(ATTRIBUTES))
+            if unknown:
+                raise ValueError(f"the attribute {', '.join(unknown)}, which the operator does not have today")
+            attributes = {key: _text(value) for key, value in attributes.items()}
+            return from_onnx(node.op_type, **inputs, **attributes)._replace(computed=computed)
+        except (TypeError, ValueError) as error:
+            raise self._refusal("hold recurrent operators that rnnkit has", f"{name!r} with {error}") from error
+
+    def _inputs(self, node: Any, constants: dict[str, Any]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """Return the constants among the inputs of a node, and which states the model computes."""
+        known = INPUTS if node.op_type == "LSTM" else INPUTS[:6]
+        if len(node.input) > len(known):
+            raise ValueError(f"{len(node.input)} inputs, where a {node.op_type} has {len(known)}")
+        sources = {name: source for name, source in zip(known, node.input, strict=False) if source}
+        for name in ("W", "R"):
+            if name not in sources:
+                raise ValueError(f"no input {name}")
+        computed = [name for name, source in sources.items() if name != "X" and source not in constants]
+        for name in computed:
+            if name not in STATES:
+                raise ValueError(f"{name} from {sources[name]!r}, which the model computes: fold its constants first")
+        found = {name: constants[source] for name, source in sources.items() if name != "X" and name not in computed}
+        return {name: self._array(tensor) for name, tensor in found.items()}, tuple(STATES[name] for name in computed)
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        if tensor.data_type not in self._onnx.helper.get_all_tensor_dtypes():
+            raise ValueError(f"{tensor.name!r} of the unknown data type {tensor.data_type}")
+        if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
+            tensor = self._onnx.TensorProto(
+                name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=self._external(tensor)
+            )
+        return self._onnx.numpy_helper.to_array(tensor)
+
+    def _external(self, tensor: Any) -> bytes:
+        """Read the bytes of a tensor from a file in the model's folder; nothing that is said about them is believed."""
+        said = {entry.key: entry.value for entry in tensor.external_data}
+        path = os.path.realpath(os.path.join(self._folder, said.get("location", "")))
+        if os.path.commonpath([path, self._folder]) != self._folder:
+            raise ValueError(f"data of {tensor.name!r} in {said['location']!r}, outside of the model's folder")
+        if not os.path.exists(path):
+            expected = "have the data of its tensors beside it"
+            got = f"no file {path!r} for those of {tensor.name!r}"
+            raise FileNotFoundError(message(self._function, self._where, expected, got))
+        with archive.open_regular(self._function, path) as file:
+            size = os.fstat(file.fileno()).st_size
+            start = int(said.get("offset", 0))
+            length = int(said.get("length", size - start))
+            if start < 0 or length < 0 or start + length > size:
+                raise ValueError(f"bytes {start} to {start + length} of {path!r}, which has {size}")
+            file.seek(start)
+            return file.read(length)
+
+
+def _recurrent(graph: Any, outer: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the recurrent nodes of a graph and of the graphs in it, each with the constants that it sees, by name."""
+    constants = outer | {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _recurrent(body, constants)
+            if node.op_type == "Constant" and attribute.name == "value" and node.output:
+                constants[node.output[0]] = attribute.t
+        if node.op_type == "Identity" and node.input and node.output and node.input[0] in constants:
+            constants[node.output[0]] = constants[node.input[0]]
+        if node.op_type in OPERATORS and node.domain in ("", "ai.onnx"):
+            yield node, constants
+
+
+def _text(value: Any) -> Any:
+    """Return text for bytes, which Protocol Buffers give for an attribute's, and for any that is no UTF-8."""
+    if isinstance(value, list):
+        return [_text(item) for item in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

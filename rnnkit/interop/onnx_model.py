@@ -1,0 +1,94 @@
+"""A network as an ONNX model, with inputs and outputs as `net.infer` has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnkit.descriptor import RNNDescriptor
+
+OPSET, IR_VERSION = 17, 8  # old enough for every ONNX Runtime of the last years
+
+
+def model_of(onnx: Any, desc: RNNDescriptor, layers: list[dict[str, Any]]) -> Any:
+    """Return the model of a float32 network, whose layers are given as `to_onnx` gives them.
+
+    An input with a default is an initializer of the same name, of one row, which the model expands to all.
+    """
+    graph = _Graph(onnx, desc)
+    graph.add_inputs()
+    for layer, arguments in enumerate(layers):
+        graph.add_layer(layer, **arguments)
+    graph.add_outputs()
+    return graph.model()
+
+
+class _Graph:
+    """Nodes and constants, each by its name."""
+
+    def __init__(self, onnx: Any, desc: RNNDescriptor) -> None:
+        self._onnx, self._desc, self._nodes = onnx, desc, []
+        self._rows, self._width = desc.num_pseudo_layers, desc.num_directions * desc.hidden_size
+        self._states = {"hx": "hy", "cx": "cy"} if desc.has_cell else {"hx": "hy"}
+        self._constants = {name: np.zeros((self._rows, 1, desc.hidden_size), np.float32) for name in self._states}
+        self._constants |= {"lengths": np.array([-1], np.int32), "zero": np.array(0, np.int32)}
+
+    def _add(self, operator: str, inputs: list[str], *outputs: str, **attributes: Any) -> None:
+        self._nodes.append(self._onnx.helper.make_node(operator, inputs, outputs, outputs[0], **attributes))
+
+    def _constant(self, name: str, *values: int) -> str:
+        self._constants[name] = np.array(values, np.int64)
+        return name
+
+    def _parts(self, name: str) -> list[str]:
+        return [f"{name}_{layer}" for layer in range(self._desc.num_layers)]
+
+    def add_inputs(self) -> None:
+        """Bring lengths and initial states to one row for each sequence, and deal the states out to the layers."""
+        self._add("Shape", ["x"], "seq_len", start=0, end=1)
+        self._add("Shape", ["x"], "batch_size", start=1, end=2)
+        self._add("Cast", ["seq_len"], "whole", to=self._onnx.TensorProto.INT32)
+        self._add("Less", ["lengths", "zero"], "left_out")
+        self._add("Where", ["left_out", "whole", "lengths"], "given_lengths")
+        self._add("Expand", ["given_lengths", "batch_size"], "sequence_lens")
+        sizes = [self._constant("rows", self._rows), "batch_size", self._constant("units", self._desc.hidden_size)]
+        self._add("Concat", sizes, "state_shape", axis=0)
+        for name in self._states:
+            self._add("Expand", [name, "state_shape"], f"initial_{name}")
+            self._add("Split", [f"initial_{name}"], *self._parts(name), axis=0)
+
+    def add_layer(self, layer: int, op_type: str, W: Any, R: Any, B: Any = None, **attributes: Any) -> None:
+        """Add the operator of a layer, and bring the outputs of its directions together."""
+        names = {f"W_{layer}": W, f"R_{layer}": R, f"B_{layer}": B}
+        self._constants |= {name: array for name, array in names.items() if array is not None}
+        inputs = [f"y_{layer - 1}" if layer else "x", *(name if names[name] is not None else "" for name in names)]
+        inputs += ["sequence_lens", *(f"{name}_{layer}" for name in self._states)]
+        outputs = [f"layer_{layer}", *(f"{name}_{layer}" for name in self._states.values())]
+        self._add(op_type, inputs, *outputs, **attributes)
+        self._add("Transpose", [f"layer_{layer}"], f"swapped_{layer}", perm=[0, 2, 1, 3])  # to (T, N, D, H)
+        shape = self._constant("joined", 0, 0, self._width)  # 0: as it is
+        last = layer == self._desc.num_layers - 1
+        self._add("Reshape", [f"swapped_{layer}", shape], "y" if last else f"y_{layer}")
+
+    def add_outputs(self) -> None:
+        """Join the layers' last states; after a sequence of length 0, where ONNX Runtime has 0, the initial ones."""
+        self._add("Equal", ["sequence_lens", "zero"], "empty")
+        self._add("Unsqueeze", ["empty", self._constant("last_axis", 1)], "empty_rows")
+        for initial, last in self._states.items():
+            self._add("Concat", self._parts(last), f"last_{last}", axis=0)
+            self._add("Where", ["empty_rows", f"initial_{initial}", f"last_{last}"], last)
+
+    def model(self) -> Any:
+        """Return what was added, as a model."""
+        helper, real, units = self._onnx.helper, self._onnx.TensorProto.FLOAT, self._desc.hidden_size
+        value = helper.make_tensor_value_info
+        inputs = [value("x", real, ["T", "N", self._desc.input_size])]
+        inputs += [value(name, real, [self._rows, f"rows_of_{name}", units]) for name in self._states]
+        inputs.append(value("lengths", self._onnx.TensorProto.INT32, ["rows_of_lengths"]))
+        outputs = [value("y", real, ["T", "N", self._width])]
+        outputs += [value(name, real, [self._rows, "N", units]) for name in self._states.values()]
+        constants = [self._onnx.numpy_helper.from_array(array, name) for name, array in self._constants.items()]
+        graph = helper.make_graph(self._nodes, "network", inputs, outputs, constants)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="rnnkit")

@@ -1,0 +1,17 @@
+"""Packages that only files need: they are imported when a file is read or written."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from rnnkit.errors import message
+
+
+def package(function: str, name: str) -> ModuleType:
+    """Import a package, or say on behalf of a function that it is missing."""
+    try:
+        return import_module(name)
+    except ImportError:
+        cure = f"install it with pip install {name}"
+        raise ImportError(message(function, f"the package {name}", "be installed", "none", cure)) from None

@@ -1,0 +1,65 @@
+"""The ONNX standard's own tests of RNN, GRU and LSTM, which its package generates, against `from_onnx` and `infer`."""
+
+from importlib import import_module, reload
+
+import pytest
+from tolerances import assert_close
+
+from rnnkit.interop.onnx import from_onnx
+
+onnx = pytest.importorskip("onnx")
+
+INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"
+OUTPUTS = "Y", "Y_h", "Y_c"
+MISSING = {"test_lstm_with_peepholes": "P must be zeros"}  # the feature that rnnkit lacks
+
+
+def standard():
+    """Name -> node, inputs and outputs of each test: the modules call `expect` with them when imported."""
+    found, node_tests = {}, import_module("onnx.backend.test.case.node")
+
+    def expect(node, inputs, outputs, name):
+        found[name] = node, inputs, outputs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_tests, "expect", expect)
+        for operator in ("rnn", "gru", "lstm"):
+            reload(import_module(f"onnx.backend.test.case.node.{operator}"))
+    return found
+
+
+TESTS = standard()
+
+
+def named(names, listed, arrays):
+    """The arrays by the operator's names; one that is left out is listed as ""."""
+    present = [name for name, given in zip(names, listed, strict=False) if given]
+    return dict(zip(present, arrays, strict=True))
+
+
+def run(node, inputs):
+    given = named(INPUTS, node.input, inputs)
+    x, attributes = given.pop("X"), {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+    attributes = {name: value.decode() if isinstance(value, bytes) else value for name, value in attributes.items()}
+    return dict(zip(OUTPUTS, from_onnx(node.op_type, **given, **attributes).infer(x), strict=True))
+
+
+def test_there_are_tests_of_each_operator():
+    operators = [node.op_type for node, _, _ in TESTS.values()]
+    assert {"RNN": 6, "GRU": 6, "LSTM": 6}.items() <= {name: operators.count(name) for name in operators}.items()
+    assert MISSING.keys() <= TESTS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(TESTS.keys() - MISSING.keys()))
+def test_a_test_of_the_standard_passes(name):
+    node, inputs, outputs = TESTS[name]
+    found = run(node, inputs)
+    for output, expected in named(OUTPUTS, node.output, outputs).items():
+        assert_close(output, found[output], expected, "float32")
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_test_for_what_is_missing_is_refused_by_name(name):
+    node, inputs, _ = TESTS[name]
+    with pytest.raises(ValueError, match=MISSING[name]):
+        run(node, inputs)

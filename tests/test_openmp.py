@@ -1,0 +1,163 @@
+"""Kernels on the threads of an OpenMP runtime: one that stands in for it, and PyTorch's own."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import rnnkit
+from rnnkit.kernels.machine import openmp, team
+from rnnkit.kernels.machine.openmp import OpenMPTeam
+
+THREADS = 3
+
+
+class Runtime:
+    """GNU's entry points, with threads that Python starts; `absent` ones do not come."""
+
+    def __init__(self, absent=0):
+        self._number, self.absent, self.regions = threading.local(), absent, []
+        self.omp_get_thread_num = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: self._number.value)
+        self.GOMP_parallel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_uint] * 2)(self._parallel)
+
+    def _parallel(self, function, data, size, flags):
+        self.regions.append(size)
+        entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)
+
+        def run(number):
+            self._number.value = number
+            entry(data)
+
+        others = [threading.Thread(target=run, args=(number,)) for number in range(1, size - self.absent)]
+        for other in others:
+            other.start()
+        run(0)
+        for other in others:
+            other.join()
+
+
+@pytest.fixture
+def network():
+    desc = rnnkit.RNNDescriptor("gru", 24, 40, 2, True)
+    rng = np.random.default_rng(0)
+    return desc, rnnkit.init_weights(desc, seed=0), rng.normal(size=(30, 70, 24)).astype(np.float32)
+
+
+def results(network):
+    desc, w, x = network
+    found = rnnkit.forward(desc, w, x)
+    gradients = rnnkit.backward(desc, w, found.workspace, found.y)
+    return found.y, found.hy, gradients.dx, gradients.dw, rnnkit.infer(desc, w, x).y
+
+
+def assert_same(found, expected):
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("absent", [0, 1, 2], ids=["all", "one late", "alone"])
+def test_bits_are_those_of_every_other_team(network, absent):
+    expected, runtime = results(network), Runtime(absent)
+    with team.lent(THREADS, OpenMPTeam(runtime, THREADS)):
+        assert team.wanted_size() == THREADS
+        assert_same(results(network), expected)
+    assert set(runtime.regions) == {THREADS} and len(runtime.regions) >= 5
+
+
+def test_small_work_opens_no_region():
+    desc, runtime = rnnkit.RNNDescriptor("gru", 3, 4), Runtime()
+    with team.lent(THREADS, OpenMPTeam(runtime, THREADS)):
+        rnnkit.infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((5, 2, 3), np.float32))
+    assert runtime.regions == []
+
+
+def test_a_number_of_threads_is_lent_to_one_thread_for_a_while():
+    before, seen = team.wanted_size(), []
+    with team.lent(7):
+        other = threading.Thread(target=lambda: seen.append(team.wanted_size()))
+        other.start()
+        other.join()
+        with team.lent(5):
+            seen.append(team.wanted_size())
+        seen.append(team.wanted_size())
+    assert seen == [before, 5, 7] and team.wanted_size() == before
+
+
+class _Stopped(BaseException):
+    """What a signal's handler may raise."""
+
+
+def test_an_error_in_a_region_is_raised_behind_it(network):
+    own = OpenMPTeam(Runtime(), THREADS)
+
+    def kernel(*arguments):
+        raise _Stopped
+
+    with pytest.raises(_Stopped):
+        own.run(kernel, 10**9, ())
+    with team.lent(THREADS, own):
+        found = results(network)
+    assert_same(found, results(network))
+
+
+def test_a_second_caller_runs_alone(network):
+    expected, own, found = results(network), OpenMPTeam(Runtime(), THREADS), []
+
+    def call():
+        with team.lent(THREADS, own):
+            found.extend(results(network) for _ in range(3))
+
+    crowd = [threading.Thread(target=call) for _ in range(4)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert len(found) == 12
+    for one in found:
+        assert_same(one, expected)
+
+
+IN_PYTORCH = """
+import os
+import torch
+import rnnkit.torch
+from rnnkit.kernels.machine import team
+from rnnkit.torch import threads
+torch.set_num_threads(2)
+own = rnnkit.torch.GRU(64, 64, 2)
+x = torch.randn(50, 32, 64)
+def step():
+    own.zero_grad()
+    torch.mm(torch.ones(300, 300), torch.ones(300, 300))
+    own(x)[0].sum().backward()
+    return own.weight_hh_l0.grad.clone()
+first = step()
+lent = threads._team(2, os.getpid())
+assert lent is not None and lent._number >= 2 and team._team is None, "not on PyTorch's threads"
+assert torch.equal(step(), first)
+output = own(x)[0].detach().numpy()
+if os.fork() == 0:  # no operation of PyTorch's here, which would hang
+    same = (own(x)[0].detach().numpy() == output).all()
+    os._exit(0 if same and threads._team(2, os.getpid()) is None else 1)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+regions = lent._number
+torch.set_num_threads(1)
+assert torch.equal(step(), first) and lent._number == regions
+print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PyTorch has GNU's runtime on Linux only")
+def test_pytorch_lends_its_threads():
+    """And none to a forked child, in which GNU's runtime would hang."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-c", IN_PYTORCH], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_every_field_of_a_region_is_given():
+    assert len(OpenMPTeam(Runtime(), 2)._fields) == openmp._FIELDS
