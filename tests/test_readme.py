@@ -2,7 +2,9 @@
 
 import argparse
 import doctest
+import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,17 @@ def test_the_example_on_a_gpu(standin):
     exec(compile(found, "README.md", "exec"), names)
     assert names["y"].shape == (20, 128, 16) and names["gradients"].dw.shape == names["net"].weights.shape
     assert (names["result"].y.get()[:, 64:] == 0).all()
+
+
+def test_a_model_of_pytorch():
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("torch")
+    from torch import nn
+
+    (found,) = [block for block in blocks("python") if block.startswith("import rnnkit.interop")]
+    names = {"model": nn.ModuleDict({"encoder": nn.GRU(3, 4)}), "rnnkit": rnnkit}
+    exec(compile(found, "README.md", "exec"), names)
+    assert names["changed"] == ("encoder",) and names["net"].desc.mode == "gru"
 
 
 def test_the_example_is_about_twenty_lines():
@@ -88,4 +101,4 @@ def test_every_option_and_path_exists():
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`rnnkit\.(\w+)", README))))
 def test_every_name_exists(name):
-    assert hasattr(rnnkit, name)
+    assert hasattr(rnnkit, name) or find_spec(f"rnnkit.{name}")
