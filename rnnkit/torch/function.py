@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import MutableSequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +28,14 @@ class Layout(NamedTuple):
         """The array as (T, N, ...); what stands in the padding is anything."""
         if self.rows is not None:
             padded = _like(array, (*self.shape, array.shape[-1]))
-            padded.reshape(-1, array.shape[-1])[self.rows] = array
+            padded.reshape(-1, array.shape[-1])[_index(self.rows, array)] = array
             return padded
         return array.swapaxes(0, 1) if self.batch_first else array
 
     def own(self, array: Any) -> Any:
         """An array (T, N, ...) as the tensor has it."""
         if self.rows is not None:
-            return array.reshape(-1, array.shape[-1])[self.rows]
+            return array.reshape(-1, array.shape[-1])[_index(self.rows, array)]
         return array.swapaxes(0, 1) if self.batch_first else array
 
 
@@ -59,7 +60,7 @@ class Recurrence(torch.autograd.Function):
         arrays = call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
         weights = to_array(call.weights)
         options = {"lengths": call.lengths, "seed": call.seed}
-        with threads():
+        with _resources(x):
             y, hy, cy, workspace = engine.forward(call.desc, weights, *arrays, workspace=workspace, **options)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again.
@@ -76,7 +77,7 @@ class Recurrence(torch.autograd.Function):
         cotangents = dy, dhy, dcy
         dy = None if dy is None else call.layout.time_major(to_array(dy))
         weights = to_array(call.weights)
-        with threads():
+        with _resources(x):
             found = engine.backward(call.desc, weights, _workspace(kept), dy, _optional(dhy), _optional(dcy))
         dx = to_tensor(call.layout.own(found.dx))
         states = (to_tensor(state) if given else None for state, given in zip(found[1:3], ctx.has_states, strict=True))
@@ -101,7 +102,7 @@ class _Once(torch.autograd.Function):
 def infer(call: Call, x, hx, cx):
     """Run the network without keeping anything."""
     arrays = call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
-    with threads():
+    with _resources(x):
         y, hy, cy = engine.infer(call.desc, to_array(call.weights), *arrays, lengths=call.lengths)
     y = to_tensor(call.layout.own(y))
     return (y, to_tensor(hy)) if cy is None else (y, to_tensor(hy), to_tensor(cy))
@@ -114,18 +115,33 @@ def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
     return [flat[block.start : end].view(block.shape) for block, end in zip(blocks, ends, strict=True)]
 
 
+def check_device(tensor: torch.Tensor) -> None:
+    """Raise where there is no engine."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
+
+
 def to_array(tensor: torch.Tensor) -> Any:
     """The tensor's memory as an array, NumPy's or CuPy's."""
     if tensor.device.type == "cpu":
         return tensor.detach().numpy()
-    if tensor.device.type == "cuda":
-        return _cupy().from_dlpack(tensor.detach())
-    raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
+    return _cupy().from_dlpack(tensor.detach())
 
 
 def to_tensor(array: Any) -> torch.Tensor:
     """The array's memory as a tensor."""
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
+def _resources(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """What PyTorch would compute with where the tensor is: its threads, or its stream."""
+    if tensor.device.type == "cpu":
+        return threads()
+    return _cupy().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
+
+
+def _index(rows: np.ndarray, array: Any) -> Any:
+    return rows if isinstance(array, np.ndarray) else _cupy().asarray(rows)
 
 
 def _cupy() -> Any:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message
-from rnnkit.torch.function import Call, Layout, Recurrence, infer, views
+from rnnkit.torch.function import Call, Layout, Recurrence, check_device, infer, views
 from rnnkit.weights import num_weights, weight_layout
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
@@ -130,7 +130,8 @@ def _run(module: _Fused, input: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
     else:
         shape = tuple(data.shape[:2])
         layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
-        lengths = lengths.numpy() if isinstance(lengths, torch.Tensor) else lengths
+        lengths = lengths.cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
+    check_device(data)
     if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
         data, *states = (one.to(module._flat_weights[0].dtype) for one in (data, *states))
     output, *states = _call(module, data, (*states, None, None)[:2], layout, lengths)
