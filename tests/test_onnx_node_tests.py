@@ -46,7 +46,7 @@ def run(node, inputs):
 
 def test_there_are_tests_of_each_operator():
     operators = [node.op_type for node, _, _ in TESTS.values()]
-    assert {"RNN": 6, "GRU": 6, "LSTM": 6}.items() <= {name: operators.count(name) for name in operators}.items()
+    assert all(operators.count(name) >= 4 for name in ("RNN", "GRU", "LSTM"))  # 4 in ONNX 1.16, 6 in 1.23
     assert MISSING.keys() <= TESTS.keys()
 
 
