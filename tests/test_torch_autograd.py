@@ -171,6 +171,13 @@ def test_a_workspace_is_used_again_when_nobody_needs_it(gru, x):
     assert [one.memory for one in _idle[gru]] == [memory()]
 
 
+def test_no_workspace_follows_a_module_to_another_device(gru, x):
+    gru(x)[0].sum().backward()
+    assert len(_idle[gru]) == 1
+    gru.cpu()
+    assert gru not in _idle
+
+
 def test_a_module_can_go(x):
     own = rnnkit.torch.GRU(F, H)
     own(x)[0].sum().backward()

@@ -78,6 +78,10 @@ class _Fused(nn.RNNBase):
                     one.data = view
         return flat
 
+    def _apply(self, *arguments: Any, **options: Any) -> Any:
+        _idle.pop(self, None)  # of the device before
+        return super()._apply(*arguments, **options)
+
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
         self.flatten_parameters()  # assign=True puts in others
