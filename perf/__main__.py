@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib.util import find_spec
+from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,23 +25,48 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from perf import cases, compare, report, run
+    from perf import compare, report
 
-    if args.device == "cuda" and not _gpu():
-        print("perf: --device cuda needs a GPU that CuPy can use: pip install 'rnnkit[cuda13]'", file=sys.stderr)
+    rows = (_torch_rows if args.suite == "torch" else _rows)(args)
+    if isinstance(rows, str):
+        print(f"perf: {rows}", file=sys.stderr)
         return 2
-    pairs = cases.select(args.cases, args.passes, args.device)
-    if args.tf32:
-        pairs = [(case.with_tf32(), name) for case, name in pairs if case.desc.dtype == "float32"]
-    if not pairs:
-        print(f"perf: --cases must match a name such as ds2/lstm/infer, got {args.cases!r}", file=sys.stderr)
-        return 2
-    threads = args.threads if args.device == "cpu" else args.threads[:1]  # that of the reference
-    rows = run.run(pairs, args.against, threads, args.seconds, args.out, args.device)
     fused = compare.fused(rows)
     if fused:
         print(fused)
     return 0 if all(row["rnnkit"] == report.OK for row in rows) else 1
+
+
+def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
+    """Measure beside the other engines; return the rows, or why there can be none."""
+    from perf import cases, run
+
+    if args.device == "cuda" and not _gpu():
+        return "--device cuda needs a GPU that CuPy can use: pip install 'rnnkit[cuda13]'"
+    pairs = cases.select(args.cases, args.passes, args.device)
+    if args.tf32:
+        pairs = [(case.with_tf32(), name) for case, name in pairs if case.desc.dtype == "float32"]
+    if not pairs:
+        return f"--cases must match a name such as ds2/lstm/infer, got {args.cases!r}"
+    threads = args.threads if args.device == "cpu" else args.threads[:1]  # that of the reference
+    return run.run(pairs, args.against, threads, args.seconds, args.out, args.device)
+
+
+def _torch_rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
+    """Measure the training steps of PyTorch's models; return the rows, or why there can be none."""
+    from perf import cases, run, torch_suite
+
+    default = build_parser().parse_args(["run"])
+    others = ("device", "tf32", "against", "passes")
+    foreign = [f"--{name}" for name in others if getattr(args, name) != getattr(default, name)]
+    if foreign:
+        return f"--suite torch has no choice of {', '.join(foreign)}"
+    if find_spec("torch") is None:
+        return "--suite torch needs PyTorch: pip install 'rnnkit[torch]'"
+    pairs = cases.select(args.cases, (torch_suite.PASS,), among=torch_suite.CASES)
+    if not pairs:
+        return f"--cases must match a name such as small/gru/fit, got {args.cases!r}"
+    return run.run(pairs, ["torch"], args.threads, args.seconds, args.out, own=torch_suite.measure)
 
 
 def _gpu() -> bool:
@@ -87,7 +114,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
-    cases = "globs of names such as ds2/lstm/infer, with commas (default: all)"
+    suite = "networks beside other engines, or training steps of PyTorch's models with and without rnnkit.torch"
+    command.add_argument("--suite", choices=("engines", "torch"), default="engines", help=f"{suite} (default: engines)")
+    cases = "globs of names such as ds2/lstm/infer, or small/gru/fit for torch, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

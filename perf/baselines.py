@@ -143,7 +143,7 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     def move(array: np.ndarray) -> Any:
         return torch.from_numpy(array).to(device)
 
-    module = _torch_module(torch, given).to(device)
+    module = torch_module(torch, given).to(device)
     x, dy = move(given.x), move(given.dy)
     states = None if given.hx is None else tuple(move(s) for s in (given.hx, given.cx) if s is not None)
     states = states if states is None or given.desc.has_cell else states[0]
@@ -183,7 +183,8 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     return subject._replace(finish=torch.cuda.synchronize, memory=memory, release=torch.cuda.empty_cache)
 
 
-def _torch_module(torch: Any, given: Problem) -> Any:
+def torch_module(torch: Any, given: Problem) -> Any:
+    """Return PyTorch's own module with the weights of a case."""
     desc = given.desc
     kind, options = of_mode(desc.mode, "network", "torch")
     options = options | dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))

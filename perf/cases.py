@@ -129,10 +129,15 @@ def least_seconds(case: Case, pass_name: str, peak: float, bandwidth: float) -> 
     return input_flops(case) / peak + max(steps * read, recurrent_flops(case) / peak)
 
 
-def select(patterns: str, passes: tuple[str, ...], device: str = "cpu") -> list[tuple[Case, str]]:
-    """Return the cases and passes whose name (`ds2/lstm/infer`) one of the globs, with commas between them, matches."""
+def select(
+    patterns: str, passes: tuple[str, ...], device: str = "cpu", among: tuple[Case, ...] | None = None
+) -> list[tuple[Case, str]]:
+    """Return the cases and passes whose name (`ds2/lstm/infer`) one of the globs, with commas between them, matches.
+
+    Among all of `CASES` where no others are given.
+    """
     globs = patterns.split(",")
-    suited = (case for case in CASES if case.device in (None, device))
+    suited = (case for case in (CASES if among is None else among) if case.device in (None, device))
     names = ((case, pass_name) for case in suited for pass_name in case.passes if pass_name in passes)
     return [pair for pair in names if any(fnmatchcase(row_name(*pair), glob) for glob in globs)]
 

@@ -41,9 +41,12 @@ class Engines:
 
 def run(
     pairs: list[tuple[Case, str]], against: list[str], threads: list[int], seconds: float, out: str | None,
-    device: str = "cpu",
+    device: str = "cpu", *, own: Callable[..., dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure the cases and passes at each number of threads; print and return the rows, and write them to `out`."""
+    """Measure the cases and passes at each number of threads; print and return the rows, and write them to `out`.
+
+    A suite with a way of its `own` to measure gives it in place of `measure`.
+    """
     dtypes = sorted({case.desc.dtype for case, _ in pairs})
     facts, limits = (_peaks if device == "cpu" else _gpu_peaks)(dtypes, threads)
     header = report.machine() | facts
@@ -57,7 +60,8 @@ def run(
             stack.callback(engines.close)
             for case, pass_name in pairs:
                 asked = [engine for engine in against if engine != UNFUSED or count == max(threads)]
-                row = measure(case, pass_name, engines, asked, limits[case.desc.dtype, count], seconds)
+                limit = limits[case.desc.dtype, count]
+                row = (own or measure)(case, pass_name, engines, asked, limit, seconds)
                 rows.append(row)
                 print(_line(row), flush=True)
                 if writer:
@@ -131,34 +135,42 @@ def _attempt(engines: Engines, engine: str, method: str, *arguments: Any) -> str
 
 
 def _figures(case: Case, pass_name: str, times: dict, engines: Engines, peak: float) -> dict[str, Any]:
-    own = median(times[RNNKIT])
-    work = cases.flops(case, pass_name)
-    row = {
-        "rounds": len(times[RNNKIT]),
-        "seconds": own,
-        "gflops": work / own / 1e9,
-        "share_of_peak": work / own / peak,
-        "samples_per_s": case.batch_size / own,
-        "peak_memory_bytes": engines[RNNKIT].call("peak_memory"),
-    }
+    row = speed(case, pass_name, times, peak) | {"peak_memory_bytes": engines[RNNKIT].call("peak_memory")}
     on_gpu = engines.device == "cuda"
     if on_gpu:
         row["host_seconds"] = engines[RNNKIT].call("host_time")
     elif pass_name == "step" or (pass_name == "infer" and case.batch_size == 1):
         bandwidth = peaks.read_bandwidth(cases.streamed_bytes(case, pass_name), engines.threads)
-        row["share_of_limit"] = cases.least_seconds(case, pass_name, peak, bandwidth) / own
+        row["share_of_limit"] = cases.least_seconds(case, pass_name, peak, bandwidth) / row["seconds"]
     for engine in times.keys() - {RNNKIT}:
-        least, middle, most = ratios(times[RNNKIT], times[engine])
-        row |= {
-            f"{engine}_seconds": median(times[engine]),
-            f"{engine}_ratio_min": least,
-            f"{engine}_ratio_median": middle,
-            f"{engine}_ratio_max": most,
-            f"{engine}_peak_memory_bytes": engines[engine].call("peak_memory"),
-        }
+        row |= beside(engine, times) | {f"{engine}_peak_memory_bytes": engines[engine].call("peak_memory")}
         if on_gpu:
             row[f"{engine}_host_seconds"] = engines[engine].call("host_time")
     return row
+
+
+def speed(case: Case, pass_name: str, times: dict[str, list[float]], peak: float) -> dict[str, Any]:
+    """Return rnnkit's own figures of a row."""
+    own = median(times[RNNKIT])
+    work = cases.flops(case, pass_name)
+    return {
+        "rounds": len(times[RNNKIT]),
+        "seconds": own,
+        "gflops": work / own / 1e9,
+        "share_of_peak": work / own / peak,
+        "samples_per_s": case.batch_size / own,
+    }
+
+
+def beside(engine: str, times: dict[str, list[float]]) -> dict[str, float]:
+    """Return the figures of another engine: its time, and how many times as long as rnnkit it took."""
+    least, middle, most = ratios(times[RNNKIT], times[engine])
+    return {
+        f"{engine}_seconds": median(times[engine]),
+        f"{engine}_ratio_min": least,
+        f"{engine}_ratio_median": middle,
+        f"{engine}_ratio_max": most,
+    }
 
 
 def _line(row: dict[str, Any]) -> str:

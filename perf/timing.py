@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
-from perf.worker import serve
+from perf.worker import Bench, serve
 
 _THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -26,13 +26,16 @@ class Ratios(NamedTuple):
 
 
 class Worker:
-    """An engine in a process of its own, with a number of threads; `call` runs a method of `worker.Bench` there."""
+    """An engine in a process of its own, with a number of threads; `call` runs a method of `worker.Bench` there.
 
-    def __init__(self, engine: str, threads: int, device: str = "cpu") -> None:
+    Of another `kind` than that where it is given.
+    """
+
+    def __init__(self, engine: str, threads: int, device: str = "cpu", kind: type = Bench) -> None:
         context = multiprocessing.get_context("spawn")
         self.engine = engine
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(engine, threads, device, other), daemon=True)
+        self._process = context.Process(target=serve, args=(engine, threads, device, other, kind), daemon=True)
         with _environment(dict.fromkeys(_THREAD_VARIABLES, str(threads))):
             self._process.start()
         other.close()

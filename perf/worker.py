@@ -116,9 +116,9 @@ class Bench:
         return seconds
 
 
-def serve(engine: str, threads: int, device: str, pipe: Any) -> None:
-    """Answer each message, (method of Bench, arguments), with (result, None) or (None, error), until the pipe ends."""
-    bench = Bench(engine, threads, device)
+def serve(engine: str, threads: int, device: str, pipe: Any, kind: type = Bench) -> None:
+    """Answer each message, (method, arguments), with (result, None) or (None, error), until the pipe ends."""
+    bench = kind(engine, threads, device)
     while True:
         try:
             method, arguments = pipe.recv()
