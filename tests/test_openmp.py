@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rnnkit
-from rnnkit.kernels.machine import openmp, team
+from rnnkit.kernels.machine import openmp, sync, team
 from rnnkit.kernels.machine.openmp import OpenMPTeam
 
 THREADS = 3
@@ -67,6 +67,16 @@ def test_bits_are_those_of_every_other_team(network, absent):
     assert set(runtime.regions) == {THREADS} and len(runtime.regions) >= 5
 
 
+def test_other_threads_of_a_region_take_part(network):
+    """In one call of many at least: who comes late stays out."""
+    own, seen = OpenMPTeam(Runtime(), THREADS), set()
+    with team.lent(THREADS, own):
+        for _ in range(40):
+            results(network)
+            seen.add(own._sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
+    assert max(seen) > 1
+
+
 def test_small_work_opens_no_region():
     desc, runtime = rnnkit.RNNDescriptor("gru", 3, 4), Runtime()
     with team.lent(THREADS, OpenMPTeam(runtime, THREADS)):
@@ -101,6 +111,20 @@ def test_an_error_in_a_region_is_raised_behind_it(network):
     with team.lent(THREADS, own):
         found = results(network)
     assert_same(found, results(network))
+
+
+class _Interrupted(OpenMPTeam):
+    def _call(self):
+        raise _Stopped
+
+
+def test_a_region_that_is_interrupted_before_it_begins_does_not_pass_for_done(monkeypatch):
+    """What a callback raises, ctypes shows and drops."""
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    with pytest.raises(KeyboardInterrupt):
+        _Interrupted(Runtime(), THREADS).run(None, 10**9, ())
+    assert shown[0].exc_type is _Stopped
 
 
 def test_a_second_caller_runs_alone(network):

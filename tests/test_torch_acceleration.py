@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 
 import rnnkit.torch  # noqa: E402
 from rnnkit.torch import accelerate, restore  # noqa: E402
+from rnnkit.torch.modules import _idle  # noqa: E402
 
 
 class Own(nn.LSTM):
@@ -119,3 +120,40 @@ def test_an_optimizer_goes_on(model):
     restore(model)
     found += trained(model, optimizer, 3)
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_memory_that_processes_share_stays():
+    module = nn.GRU(3, 4).share_memory()
+    address = module.weight_hh_l0.data_ptr()
+    assert accelerate(module).changed == ("",)
+    assert module.weight_hh_l0.is_shared() and module.weight_hh_l0.data_ptr() == address
+    assert module(torch.ones(5, 2, 3))[0].shape == (5, 2, 4)
+
+
+def test_a_model_made_for_inference_may_be_trained():
+    module = nn.GRU(3, 4)
+    with torch.inference_mode():
+        accelerate(module)
+    module(torch.ones(5, 2, 3))[0].sum().backward()
+    assert module.weight_hh_l0.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_modules_that_only_look_like_pytorchs_are_left():
+    model = nn.ModuleDict({"patched": nn.GRU(3, 4), "scripted": torch.jit.script(nn.LSTM(3, 4)), "mixed": nn.RNN(3, 4)})
+    model["patched"].forward = model["patched"].forward
+    model["mixed"].weight_hh_l0.data = model["mixed"].weight_hh_l0.data.double()
+    assert accelerate(model) == ((), {
+        "patched": "it has a forward of its own",
+        "scripted": "a LSTM of TorchScript is compiled already",
+        "mixed": "its parameters are torch.float32, torch.float64, not float32 or float64",
+    })  # fmt: skip
+
+
+def test_restore_frees_what_was_kept_for_the_next_call():
+    module = nn.GRU(3, 4)
+    accelerate(module)
+    module(torch.ones(5, 2, 3))[0].sum().backward()
+    assert _idle[module]
+    restore(module)
+    assert module not in _idle

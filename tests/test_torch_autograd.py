@@ -4,6 +4,7 @@ import gc
 import os
 import weakref
 
+import numpy as np
 import pytest
 
 if os.environ.get("CI") == "true":
@@ -213,3 +214,66 @@ def test_a_graph_that_must_be_whole_is_refused(x):
     model = nn.Sequential(nn.Linear(F, F), rnnkit.torch.LSTM(F, H))
     with pytest.raises(RuntimeError, match="RNN, GRU, or LSTM"):
         torch.compile(model, backend="eager", fullgraph=True)(x)
+
+
+def test_second_derivatives_by_the_initial_states_are_refused(gru, x):
+    """Where nothing else wants a gradient, too."""
+    hx = torch.randn(4, N, H, requires_grad=True)
+    output, _ = gru.requires_grad_(False)(x.detach(), hx)
+    (dhx,) = torch.autograd.grad(output.sum(), hx, create_graph=True)
+    with pytest.raises(RuntimeError, match="backward: order must be 1, got 2"):
+        (output.sum() + dhx.sum()).backward()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_forward_derivatives_are_refused(gru, x, frozen):
+    gru.requires_grad_(not frozen)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x.detach(), torch.ones(T, N, F))
+        with pytest.raises(NotImplementedError, match="forward mode AD"):
+            gru(dual)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_traces_are_refused(gru, x):
+    """Results of the engine would be constants of a trace."""
+    traces = (
+        lambda: torch.jit.trace(gru, x.detach()),
+        lambda: torch.fx.experimental.proxy_tensor.make_fx(gru)(x.detach()),
+        lambda: torch.export.export(gru, (x.detach(),)),
+    )
+    for trace in traces:
+        for mode in (torch.no_grad, torch.enable_grad):
+            with mode(), pytest.raises(rnnkit.BackendError, match="forward: call must be run, got traced"):
+                trace()
+
+
+def test_inputs_are_let_go(gru):
+    """By the workspace that is kept for the next call, too."""
+    arrays = [np.ones(shape, np.float32) for shape in ((T, N, F), (4, N, H))]
+    gone = [weakref.ref(array) for array in arrays]
+    results = gru(*map(torch.from_numpy, arrays))
+    del arrays, results
+    assert all(one() is None for one in gone)
+
+
+class _Emptied(list):
+    """Another thread has taken the last one after the look."""
+
+    def __bool__(self):
+        return True
+
+
+def test_another_thread_may_take_the_last_workspace(gru, x):
+    expected, _ = gru(x)
+    _idle[gru] = _Emptied()
+    assert torch.equal(gru(x)[0], expected)
+
+
+def test_a_default_device_is_not_the_engines(x):
+    own = rnnkit.torch.GRU(F, H, 2, dropout=0.5)
+    with torch.device("meta"):
+        output, _ = own(x)
+    output.sum().backward()
+    assert own.weight_hh_l0.grad.device.type == "cpu"

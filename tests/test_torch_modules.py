@@ -13,6 +13,7 @@ else:
 from torch import nn  # noqa: E402
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence  # noqa: E402
 
+import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
@@ -106,6 +107,16 @@ def test_lengths_are_those_of_a_packed_sequence(kind):
             torch.testing.assert_close(a, b, **CLOSE)
 
 
+def test_lengths_are_for_inference_too():
+    _, own = pair("GRU", num_layers=2, bidirectional=True)
+    x, (hx,) = given(own, "batch", True)
+    expected = own(x, hx, lengths=LENGTHS)
+    with torch.no_grad():
+        found = own(x, hx, lengths=LENGTHS)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_a_sequence_may_be_empty():
     _, own = pair("GRU")
     x, (hx,) = given(own, "batch", True)
@@ -190,3 +201,53 @@ def test_what_is_wrong_is_named():
     wrong(TypeError, "float16", x.half(), module=rnnkit.torch.LSTM(F, H).half())
     with pytest.raises(ValueError, match="proj_size"):
         rnnkit.torch.GRU(F, H, proj_size=2)
+
+
+@pytest.mark.parametrize("where", ["input", "model", "both"])
+def test_another_device_is_named(where):
+    own, x = rnnkit.torch.LSTM(F, H), torch.zeros(T, N, F)
+    x = x if where == "model" else x.to("meta")
+    wrong(rnnkit.BackendError, "be on a CPU or a CUDA device", x, module=own if where == "input" else own.to("meta"))
+
+
+@pytest.mark.parametrize("needs", [True, False])
+def test_a_lazily_negated_input(needs):
+    plain, own = pair("GRU")
+    x = torch.randn(T, N, F, dtype=torch.float64)
+    negated = torch.complex(x, x).conj().imag
+    assert negated.is_neg()
+    own.requires_grad_(needs)
+    torch.testing.assert_close(own(negated)[0], plain(-x)[0], **CLOSE)
+
+
+@pytest.mark.parametrize("expanded", [True, False])
+def test_inputs_and_states_that_are_not_contiguous(expanded):
+    plain, own = pair("LSTM", num_layers=2)
+    torch.manual_seed(2)
+    x = torch.randn(F, N, T, dtype=torch.float64).permute(2, 1, 0).requires_grad_()
+    state = torch.randn(1, 1, H, dtype=torch.float64) if expanded else torch.randn(N, 2, H, dtype=torch.float64)
+    states = [state.expand(2, N, H) if expanded else state.transpose(0, 1) for _ in range(2)]
+    states = [one.requires_grad_() for one in states]
+    expected, expected_gradients = gradients(plain, x, states, "batch")
+    found, found_gradients = gradients(own, x, states, "batch")
+    for a, b in zip((*found, *found_gradients), (*expected, *expected_gradients), strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)
+
+
+def test_a_batch_of_none():
+    plain, own = pair("GRU", num_layers=2)
+    for module in (plain, own):
+        output, hidden = module(torch.zeros(T, 0, F, dtype=torch.float64))
+        assert output.shape == (T, 0, H) and hidden.shape == (2, 0, H)
+        (output.sum() + hidden.sum()).backward()
+        assert not module.weight_hh_l0.grad.any()
+
+
+def test_a_batch_without_steps():
+    """Which PyTorch's own module refuses."""
+    _, own = pair("GRU", num_layers=2)
+    hx = torch.randn(2, N, H, dtype=torch.float64, requires_grad=True)
+    output, hidden = own(torch.zeros(0, N, F, dtype=torch.float64), hx)
+    assert output.shape == (0, N, H) and torch.equal(hidden, hx)
+    (dhx,) = torch.autograd.grad(hidden.sum(), hx)
+    assert (dhx == 1).all()

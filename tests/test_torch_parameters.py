@@ -197,3 +197,40 @@ def test_distributed_data_parallel(modules, tmp_path):
     plain(torch.ones(T, N, F))[0].sum().backward()
     for a, b in zip(own.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_of_one_memory_go_on_to_have_it(modules):
+    _, own = modules
+    own.weight_hh_l1.data = own.weight_hh_l0.data
+    own.flatten_parameters()
+    with torch.no_grad():
+        own.weight_hh_l1.fill_(7)
+    assert (own.weight_hh_l0 == 7).all()
+
+
+def test_parameters_that_do_not_fit_are_named(modules):
+    _, own = modules
+    own.weight_hh_l0.data = own.weight_hh_l0.data.double()
+    with pytest.raises(TypeError, match=r"forward: weight_hh_l0 must .* torch.float32 on cpu.*, got .*float64 on cpu"):
+        own(torch.ones(T, N, F))
+    own.weight_hh_l0 = nn.Parameter(torch.zeros(1, 1))
+    own.flatten_parameters()
+    assert own.weight_hh_l0.shape == (1, 1)
+    with pytest.raises(TypeError, match=r"forward: weight_hh_l0 must have shape .*, got \(1, 1\)"):
+        own(torch.ones(T, N, F))
+
+
+class Rounding(nn.Module):
+    """A parametrisation that autocast acts on."""
+
+    def forward(self, weight):
+        return weight @ torch.eye(weight.shape[1])
+
+
+def test_autocast_may_act_on_a_parametrisation(modules):
+    found = []
+    for module in modules:
+        nn.utils.parametrize.register_parametrization(module, "weight_hh_l1", Rounding())
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(module(torch.ones(T, N, F))[0].float())
+    torch.testing.assert_close(*found, rtol=0.05, atol=0.02)

@@ -94,6 +94,7 @@ class OpenMPTeam:
         self._parallel.restype = None
         self._callback = ctypes.CFUNCTYPE(None)(self._call)
         self._call_now = self._error = None
+        self._done = False
         addresses = [ctypes.cast(one, ctypes.c_void_p).value for one in (library.omp_get_thread_num, self._callback)]
         self._fields = np.array([*addresses, self._sync.ctypes.data, self._sync.size, 0, AWAKE_SPINS], np.int64)
         self._entry = _region_entry(self._sync)
@@ -108,10 +109,10 @@ class OpenMPTeam:
         self._number = number = self._number + 1
         self._sync[NUMBER], self._sync[SPIN_LIMIT] = number, work // _WORK_PER_SPIN
         self._fields[_KNOWN] = number - 1
-        self._call_now, self._error = (kernel, arguments), None
+        self._call_now, self._error, self._done = (kernel, arguments), None, False
         self._parallel(self._entry, self._fields.ctypes.data, self._size, 0)
-        if self._error is not None:
-            error, self._error = self._error, None
+        if not self._done:  # without an error: ctypes has swallowed what a signal's handler raised before `_call` began
+            error, self._error = self._error or KeyboardInterrupt(), None
             raise error
 
     def _call(self):
@@ -120,6 +121,7 @@ class OpenMPTeam:
         closed = self._number * GATE_STEP + CLOSED
         try:
             kernel(*arguments, 0, self._size, self._sync)
+            self._done = True
         except BaseException as error:
             self._error = error
         finally:

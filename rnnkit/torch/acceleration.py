@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from rnnkit.errors import wrong_type
-from rnnkit.torch.modules import GRU, LSTM, RNN
+from rnnkit.torch.modules import GRU, LSTM, RNN, release
 
 _FUSED = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
+_NAMES = tuple(plain.__name__ for plain in _FUSED)
 _PLAIN = {fused: plain for plain, fused in _FUSED.items()}
 
 
@@ -33,7 +34,9 @@ def accelerate(model: nn.Module) -> Acceleration:
     """Make every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model run on the engine.
 
     The modules and their parameters stay the same objects: references to them, hooks, names, values and an
-    optimizer's state all hold. Only their class is another one, which is a subclass of theirs.
+    optimizer's state all hold. Only their class is another one, which is a subclass of theirs. The values move into
+    one buffer, though, so what views the old memory (`.data`, `.numpy()`, an earlier `state_dict()`) follows no more;
+    parameters in memory that processes share stay there.
 
     Parameters
     ----------
@@ -92,6 +95,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
         if type(module) in _PLAIN:
             module.__class__ = _PLAIN[type(module)]
             module.flatten_parameters()
+            release(module)
             changed.append(name)
     return tuple(changed)
 
@@ -101,8 +105,9 @@ def _recurrent(function: str, model: nn.Module):
     if not isinstance(model, nn.Module):
         raise wrong_type(function, "model", "a torch.nn.Module", model)
     for name, module in model.named_modules():
-        kinds = (kind.__name__ for kind in type(module).__mro__)
-        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) or any("RNNBase" in kind for kind in kinds):
+        kinds = [kind.__name__ for kind in type(module).__mro__]
+        scripted = isinstance(module, torch.jit.ScriptModule) and module.original_name in _NAMES
+        if scripted or isinstance(module, nn.RNNCellBase) or any("RNNBase" in kind for kind in kinds):
             yield name, module
 
 
@@ -113,10 +118,14 @@ def _obstacle(module: nn.Module) -> str | None:
         return None
     if isinstance(module, nn.RNNCellBase):
         return f"a {kind.__name__} runs one step at a time"
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"a {module.original_name} of TorchScript is compiled already"
     if kind not in _FUSED:
         return f"{kind.__module__}.{kind.__qualname__} is a class of its own, not torch.nn's"
+    if "forward" in vars(module):
+        return "it has a forward of its own"
     dtypes = {one.dtype for one in module.parameters()}
-    if not dtypes <= {torch.float32, torch.float64}:
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64}:
         return f"its parameters are {', '.join(sorted(map(str, dtypes)))}, not float32 or float64"
     devices = {one.device.type for one in module.parameters()}
     return None if devices == {"cpu"} else f"its parameters are on {', '.join(sorted(devices))}, not on the CPU"

@@ -56,15 +56,16 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
-        workspace = call.idle.pop() if call.idle else None
+        workspace = _idle_one(call.idle)
         arrays = call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
         weights = to_array(call.weights)
         options = {"lengths": call.lengths, "seed": call.seed}
         with _resources(x):
             y, hy, cy, workspace = engine.forward(call.desc, weights, *arrays, workspace=workspace, **options)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
-        # changes of x and the weights, which backward reads again.
-        ctx.save_for_backward(x, _kept(workspace, call.idle), *parameters)
+        # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
+        states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
+        ctx.save_for_backward(x, _kept(workspace, call.idle), *states, *parameters)
         ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
         ctx.set_materialize_grads(False)
         y = to_tensor(_copied(call.layout.own(y)))  # the workspace's own is read again, and the user may change his
@@ -73,7 +74,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy, dhy, dcy=None):
         """Every gradient, those of the parameters as views of one flat buffer."""
-        call, (x, kept, *parameters) = ctx.call, ctx.saved_tensors
+        call, (x, kept, *others) = ctx.call, ctx.saved_tensors
         cotangents = dy, dhy, dcy
         dy = None if dy is None else call.layout.time_major(to_array(dy))
         weights = to_array(call.weights)
@@ -83,7 +84,7 @@ class Recurrence(torch.autograd.Function):
         states = (to_tensor(state) if given else None for state, given in zip(found[1:3], ctx.has_states, strict=True))
         found = dx, *states, *views(call.desc, to_tensor(found.dw))
         if torch.is_grad_enabled():  # create_graph: whoever asks for the gradient of a gradient must not get zeros
-            found = _Once.apply(len(found), *found, x, *cotangents, *parameters)
+            found = _Once.apply(len(found), *found, x, *cotangents, *others)
         return None, *found
 
 
@@ -115,17 +116,13 @@ def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
     return [flat[block.start : end].view(block.shape) for block, end in zip(blocks, ends, strict=True)]
 
 
-def check_device(tensor: torch.Tensor) -> None:
-    """Raise where there is no engine."""
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
-
-
 def to_array(tensor: torch.Tensor) -> Any:
     """The tensor's memory as an array, NumPy's or CuPy's."""
     if tensor.device.type == "cpu":
-        return tensor.detach().numpy()
-    return _cupy().from_dlpack(tensor.detach())
+        return tensor.detach().resolve_neg().numpy()
+    if tensor.device.type == "cuda":
+        return _cupy().from_dlpack(tensor.detach())
+    raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
 
 
 def to_tensor(array: Any) -> torch.Tensor:
@@ -171,14 +168,28 @@ class _Lease:
 
     def __init__(self, workspace: Any, idle: MutableSequence[Any]) -> None:
         self.workspace = workspace
-        weakref.finalize(self, idle.append, workspace).atexit = False
+        weakref.finalize(self, _release, workspace, idle).atexit = False
 
 
 def _kept(workspace: Any, idle: MutableSequence[Any]) -> torch.Tensor:
     """A tensor that has the workspace with it, for autograd to save."""
-    kept = torch.empty(0)
+    kept = torch.empty(0, device="cpu")
     kept.lease = _Lease(workspace, idle)
     return kept
+
+
+def _release(workspace: Any, idle: MutableSequence[Any]) -> None:
+    """Let its memory be used again, and the caller's inputs go."""
+    workspace.x, workspace.inputs = workspace.x[:0].copy(), {}
+    idle.append(workspace)
+
+
+def _idle_one(idle: MutableSequence[Any]) -> Any:
+    """A workspace whose memory may be used again, or None; another thread may take the last one meanwhile."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
 
 
 def _workspace(kept: torch.Tensor) -> Any:

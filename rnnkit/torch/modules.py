@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.errors import message
-from rnnkit.torch.function import Call, Layout, Recurrence, check_device, infer, views
+from rnnkit.errors import BackendError, message
+from rnnkit.torch.function import Call, Layout, Recurrence, infer, views
 from rnnkit.weights import num_weights, weight_layout
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
@@ -43,13 +44,15 @@ class _Fused(nn.RNNBase):
     def flatten_parameters(self) -> None:
         """Make all parameters views of one flat buffer, unless they are; they keep their identity and values."""
         parameters = list(self._parameters.values())
-        if any(type(one) is not nn.Parameter or one.device.type == "meta" for one in parameters):
-            return  # of another kind, or without memory: the weights are gathered at each call
+        if any(type(one) is not nn.Parameter or not _is_ours_to_move(one) for one in parameters):
+            return  # the weights are gathered at each call
         kinds = {(one.dtype, one.device) for one in parameters}
-        if len(kinds) != 1 or next(iter(kinds))[0] not in _DTYPES or len(set(map(id, parameters))) != len(parameters):
+        if len(kinds) != 1 or next(iter(kinds))[0] not in _DTYPES:
             return
+        if len({one.data_ptr() for one in parameters}) != len(parameters):
+            return  # two have one memory, and go on to
         desc = self._desc(0.0)
-        if set(self._parameters) != {block.name for block in weight_layout(desc)}:
+        if {name: one.shape for name, one in self._parameters.items()} != dict(map(_entry, weight_layout(desc))):
             return
         self._flat(desc, [self._parameters[block.name] for block in weight_layout(desc)], moves=True)
 
@@ -70,7 +73,9 @@ class _Fused(nn.RNNBase):
             storage = first.untyped_storage()
             if storage.nbytes() >= (first.storage_offset() + size) * itemsize:
                 return first.detach().as_strided((size,), (1,))
-        with torch.no_grad():
+        for block, one in zip(weight_layout(desc), parameters, strict=True):
+            _check_parameter(block, one, first)
+        with torch.inference_mode(False), torch.no_grad():  # what is made here may be trained later
             flat = torch.empty(size, dtype=first.dtype, device=first.device)
             for view, one in zip(views(desc, flat), parameters, strict=True):
                 view.copy_(one)
@@ -112,10 +117,33 @@ class _Fused(nn.RNNBase):
         Raises
         ------
         RuntimeError, ValueError, TypeError
-            As PyTorch's own: a wrong shape, dtype or kind of argument.
+            As PyTorch's own: a wrong shape, dtype or kind of argument. No steps at all are right, though: the states
+            stay as they are.
+        BackendError
+            The input is neither on a CPU nor on a CUDA device; or the call is traced or exported, which would take its
+            results for constants: call :func:`restore` first.
         """
         run = _run_untraced if "torch._dynamo" in sys.modules else _run
         return run(self, input, hx, lengths)
+
+
+def _entry(block: Any) -> tuple[str, tuple[int, ...]]:
+    return block.name, block.shape
+
+
+def _check_parameter(block: Any, one: torch.Tensor, first: torch.Tensor) -> None:
+    """Raise where a copy into the flat buffer would be a conversion, which autocast alone asks for."""
+    fits = one.shape == block.shape and one.device == first.device
+    if not fits or (one.dtype != first.dtype and not torch.is_autocast_enabled(first.device.type)):
+        expected = f"have shape {tuple(block.shape)} and be {first.dtype} on {first.device} as the first one"
+        actual = f"{tuple(one.shape)}, {one.dtype} on {one.device}"
+        raise TypeError(message("forward", block.name, expected, actual))
+
+
+def _is_ours_to_move(parameter: nn.Parameter) -> bool:
+    """Whether it has memory, which no other process has too."""
+    device = parameter.device.type
+    return device != "meta" and not (device == "cpu" and parameter.is_shared())
 
 
 def _run(module: _Fused, input: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
@@ -123,6 +151,7 @@ def _run(module: _Fused, input: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
         return _run_one(module, input, hx, lengths)
     packed = input if isinstance(input, PackedSequence) else None
     data, batch_sizes = (input, None) if packed is None else (packed.data, packed.batch_sizes)
+    _check_place(data)
     states = _states(module, hx)
     module.check_input(data, batch_sizes)
     if states:
@@ -135,7 +164,6 @@ def _run(module: _Fused, input: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
         shape = tuple(data.shape[:2])
         layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
         lengths = lengths.cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
-    check_device(data)
     if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
         data, *states = (one.to(module._flat_weights[0].dtype) for one in (data, *states))
     output, *states = _call(module, data, (*states, None, None)[:2], layout, lengths)
@@ -168,6 +196,16 @@ def _states(module: _Fused, hx: Any) -> tuple[torch.Tensor, ...]:
     return states
 
 
+def _check_place(data: torch.Tensor) -> None:
+    """Raise where the engine cannot come: it reads memory, and a trace would take its results for constants."""
+    if data.device.type not in ("cpu", "cuda"):
+        raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", data.device))
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    if torch.jit.is_tracing() or torch.compiler.is_exporting() or proxies is not None:
+        cure = "trace or export PyTorch's own module: call rnnkit.torch.restore first"
+        raise BackendError(message("forward", "call", "be run", "traced", cure))
+
+
 def _as_given(module: _Fused, states: tuple[torch.Tensor, ...]) -> Any:
     return states if module.mode == "LSTM" else states[0]
 
@@ -189,12 +227,19 @@ def _call(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], layout: L
     desc = module._desc(module.dropout if module.training and module.num_layers > 1 else 0.0)
     parameters = [getattr(module, block.name) for block in weight_layout(desc)]
     # From PyTorch's generator, so that torch.manual_seed decides.
-    seed = int(torch.randint(2**63 - 1, ())) if desc.dropout else None
+    seed = int(torch.randint(2**63 - 1, (), device="cpu")) if desc.dropout else None
     weights, idle = module._flat(desc, parameters), _idle.setdefault(module, deque(maxlen=_IDLE))
     call, tensors = Call(desc, weights, layout, lengths, seed, idle), (data, *states, *parameters)
-    if desc.dropout or (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)):
+    # A forward derivative may be asked for, too: autograd says that there is none.
+    wanted = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+    if desc.dropout or wanted or forward_ad._current_level >= 0:
         return Recurrence.apply(call, *tensors)
     return infer(call, data, *states)
+
+
+def release(module: nn.Module) -> None:
+    """Free the memory that is kept for a module's next call."""
+    _idle.pop(module, None)
 
 
 class RNN(_Fused, nn.RNN):

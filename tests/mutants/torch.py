@@ -1,0 +1,136 @@
+"""Faults in the modules for PyTorch, and in the team on an OpenMP runtime's threads."""
+
+from mutants.mutant import Mutant
+
+ACCELERATION, AUTOGRAD = "tests/test_torch_acceleration.py::test_", "tests/test_torch_autograd.py::test_"
+MODULES, PARAMETERS = "tests/test_torch_modules.py::test_", "tests/test_torch_parameters.py::test_"
+OPENMP = "tests/test_openmp.py::test_"
+RESULTS = f"{MODULES}results_and_gradients_are_those_of_pytorch"
+PACKED, BATCH = f"{RESULTS}[GRU-packed in any order-states]", f"{RESULTS}[LSTM-batch-states]"
+WRONG, LET_GO = f"{MODULES}what_is_wrong_is_named", f"{AUTOGRAD}inputs_are_let_go"
+SECOND, IN_ORDER = f"{AUTOGRAD}second_derivatives_are_refused", f"{RESULTS}[GRU-packed-states]"
+TRACES, LEFT = f"{AUTOGRAD}traces_are_refused", f"{ACCELERATION}modules_that_only_look_like_pytorchs_are_left"
+MISFIT, PYTORCH = f"{PARAMETERS}parameters_that_do_not_fit_are_named", f"{OPENMP}pytorch_lends_its_threads"
+
+
+def _in(path, *faults):
+    return tuple(Mutant(what, path, *fault) for what, *fault in faults)
+
+
+MUTANTS = (
+    *_in(
+        "rnnkit/torch/function.py",
+        ("hx and cx of PyTorch have the gradients of each other's order", "zip(found[1:3], ctx",
+         "zip(found[2:0:-1], ctx", (BATCH,)),
+        ("steps of a packed sequence are in another order", "return array.reshape(-1, array.shape[-1])[_index(self.rows, array)]",
+         "return array.reshape(-1, array.shape[-1])[np.sort(self.rows)]", (PACKED,)),
+        ("a gradient of batch_first is not turned back", "to_tensor(call.layout.own(found.dx))",
+         "to_tensor(found.dx)", (BATCH,)),
+        ("PyTorch's output is the workspace's own memory", "to_tensor(_copied(call.layout.own(y)))",
+         "to_tensor(call.layout.own(np.lib.stride_tricks.as_strided(y)))",
+         (f"{AUTOGRAD}the_output_may_be_changed_in_place",)),
+        ("autograd does not watch the weights", "*states, *parameters)", "*states)",
+         (f"{AUTOGRAD}what_backward_reads_must_not_change_before_it",)),
+        ("autograd does not watch the input", "save_for_backward(x, _kept",
+         "save_for_backward(x.detach().clone(), _kept", (f"{AUTOGRAD}what_backward_reads_must_not_change_before_it",)),
+        ("second derivatives pass for zeros", "    if torch.is_grad_enabled():", "    if False:", (SECOND,)),
+        ("second derivatives of initial states pass for zeros", "state.requires_grad else", "False else",
+         (f"{AUTOGRAD}second_derivatives_by_the_initial_states_are_refused",)),
+        ("autograd fills in zeros for the engine", "ctx.set_materialize_grads(False)",
+         "ctx.set_materialize_grads(True)", (f"{AUTOGRAD}parts_of_the_results_may_be_unused",)),
+        ("a workspace is never used again", "    idle.append(workspace)", "    del idle",
+         (f"{AUTOGRAD}a_workspace_is_used_again_when_nobody_needs_it",)),
+        ("a workspace is used again at once", "finalize(self, _release, workspace, idle).atexit = False",
+         "finalize(idle.append(workspace) or self, int)", (f"{AUTOGRAD}a_retained_graph_gives_the_same_bits_again",
+         f"{AUTOGRAD}one_module_twice_in_a_graph")),
+        ("a workspace keeps the inputs", "    workspace.x, workspace.inputs = workspace.x[:0].copy(), {}\n", "",
+         (LET_GO,)),
+        ("two threads take one workspace", "    except IndexError:", "    except KeyError:",
+         (f"{AUTOGRAD}another_thread_may_take_the_last_workspace",)),
+        ("a lazily negated input is taken as it lies", "detach().resolve_neg().numpy()", "detach().numpy()",
+         (f"{MODULES}a_lazily_negated_input",)),
+        ("an input is read without its strides", "resolve_neg().numpy()\n",
+         'resolve_neg().numpy().ravel("K").reshape(tensor.shape)\n',
+         (f"{MODULES}inputs_and_states_that_are_not_contiguous",)),
+        ("lengths are for training", "*arrays, lengths=call.lengths)", "*arrays)",
+         (f"{MODULES}lengths_are_for_inference_too",)),
+    ),
+    *_in(
+        "rnnkit/torch/modules.py",
+        ("hx of a packed sequence is in the order of the lengths", "lengths[order] =", "lengths[:] =", (PACKED,)),
+        ("a packed sequence keeps no order", "packed.sorted_indices, packed.unsorted_indices)", "None, None)",
+         (PACKED,)),
+        ("a packed sequence has T and N exchanged", "shape = len(sizes), int(sizes[0])",
+         "shape = int(sizes[0]), len(sizes)", (IN_ORDER,)),
+        ("one sequence of batch_first is a batch of its steps", "axis = 0 if module.batch_first else 1", "axis = 1",
+         (f"{RESULTS}[GRU-one-states]",)),
+        ("PyTorch's dropout acts in evaluation", "if module.training and module.num_layers > 1",
+         "if module.num_layers > 1", (f"{MODULES}dropout_acts_in_training_and_follows_the_seed",)),
+        ("PyTorch's seed decides nothing", 'int(torch.randint(2**63 - 1, (), device="cpu")) if', "3 if",
+         (f"{MODULES}dropout_acts_in_training_and_follows_the_seed",)),
+        ("gradients of initial states alone are forgotten", "one.requires_grad for one in tensors",
+         "one.requires_grad for one in parameters", (f"{AUTOGRAD}gradients_are_of_what_wants_one",)),
+        ("no_grad keeps a workspace", "wanted = torch.is_grad_enabled() and any(", "wanted = any(",
+         (f"{AUTOGRAD}without_gradients_nothing_is_kept",)),
+        ("forward derivatives are dropped", " or forward_ad._current_level >= 0", "",
+         (f"{AUTOGRAD}forward_derivatives_are_refused",)),
+        ("a trace takes results for constants", "torch.jit.is_tracing() or ", "", (TRACES,)),
+        ("parameters that stand elsewhere are taken for the flat buffer",
+         "one.data_ptr() != address + block.start * itemsize", "False",
+         (f"{PARAMETERS}parameters_that_stand_elsewhere_are_gathered",)),
+        ("parameters of functional_call are moved", "                if moves:\n", "                if True:\n",
+         (f"{PARAMETERS}parameters_that_stand_elsewhere_are_gathered",)),
+        ("parameters of one memory are parted", "len({one.data_ptr() for one in parameters})",
+         "len(set(map(id, parameters)))", (f"{PARAMETERS}parameters_of_one_memory_go_on_to_have_it",)),
+        ("parameters are converted on the way", "one.dtype != first.dtype and not", "False and not", (MISFIT,)),
+        ("autocast may not act on a parametrisation", "not torch.is_autocast_enabled(first.device.type)",
+         "True", (f"{PARAMETERS}autocast_may_act_on_a_parametrisation",)),
+        ("a batch of none is refused", 'if data.device.type not in ("cpu", "cuda"):',
+         'if data.device.type not in ("cpu", "cuda") or not data.numel():', (f"{MODULES}a_batch_of_none",)),
+        ("a batch without steps is refused", "_check_place(data)\n    states", "data[0]\n    states",
+         (f"{MODULES}a_batch_without_steps",)),
+        ("memory that processes share is left", 'and not (device == "cpu" and parameter.is_shared())', "",
+         (f"{ACCELERATION}memory_that_processes_share_stays",)),
+        ("what is made in inference mode stays there", "torch.inference_mode(False), torch",
+         "torch", (f"{ACCELERATION}a_model_made_for_inference_may_be_trained",)),
+        ("the default device is the engine's", '(2**63 - 1, (), device="cpu")', "(2**63 - 1, ())",
+         (f"{AUTOGRAD}a_default_device_is_not_the_engines",)),
+        ("make_fx takes results for constants", " or proxies is not None", "", (TRACES,)),
+        ("a shape of a parameter is broadcast", "fits = one.shape == block.shape and ", "fits = ", (MISFIT,)),
+        ("load_state_dict(assign=True) leaves parameters apart", "*arguments)\n        self.flatten_parameters()",
+         "*arguments)", (f"{PARAMETERS}load_state_dict",)),
+        ("a copy's parameters are apart", "__setstate__(state)\n        self.flatten_parameters()",
+         "__setstate__(state)", (f"{PARAMETERS}whatever_makes_a_module_of_one",)),
+        ("a packed sequence may have other lengths", "        if lengths is not None:\n", "        if False:\n",
+         (WRONG,)),
+        ("autocast reaches the engine", "if torch.is_autocast_enabled(data.device.type):", "if False:",
+         (f"{MODULES}autocast_leaves_the_engine_its_dtype",)),
+        ("states need not be tensors", "if len(states) != wanted or not all(", "if not all(", (WRONG,)),
+    ),
+    *_in(
+        "rnnkit/torch/acceleration.py",
+        ("a user's subclass is accelerated", "_FUSED[type(module)]\n", "_FUSED.get(type(module), LSTM)\n", (LEFT,)),
+        ("a forward of its own is passed over", 'if "forward" in vars(module):', "if False:", (LEFT,)),
+        ("half precision is accelerated", "not dtypes <= {torch.float32, torch.float64}:", "False:",
+         (f"{ACCELERATION}what_is_changed_and_what_is_left",)),
+        ("two dtypes are accelerated", "if len(dtypes) != 1 or", "if", (LEFT,)),
+        ("memory stays with a restored module", "            release(module)\n", "",
+         (f"{ACCELERATION}restore_frees_what_was_kept_for_the_next_call",)),
+    ),
+    *_in(
+        "rnnkit/torch/threads.py",
+        ("PyTorch's threads are not asked", "if size > 1 else None", "if size > 2 else None", (PYTORCH,)),
+        ("a forked child uses its parent's OpenMP", " or process != _PROCESS", "", (PYTORCH,)),
+    ),
+    *_in(
+        "kernels/machine/openmp.py",
+        ("an error in a region is lost", "        if not self._done:  #", "        if False:  #",
+         (f"{OPENMP}an_error_in_a_region_is_raised_behind_it",)),
+        ("a region that never began is done", "self._error or KeyboardInterrupt(), None", "self._error, None",
+         (f"{OPENMP}a_region_that_is_interrupted_before_it_begins_does_not_pass_for_done",)),
+        ("threads of a region take no part", "self._fields[_KNOWN] = number - 1", "self._fields[_KNOWN] = number",
+         (f"{OPENMP}other_threads_of_a_region_take_part",)),
+        ("small work opens a region", "        return False\n", "        return True\n",
+         (f"{OPENMP}small_work_opens_no_region",)),
+    ),
+)  # fmt: skip
