@@ -164,8 +164,8 @@ assert lent is not None and lent._number >= 2 and team._team is None, "not on Py
 assert torch.equal(step(), first)
 output = own(x)[0].detach().numpy()
 if os.fork() == 0:  # no operation of PyTorch's here, which would hang
-    same = (own(x)[0].detach().numpy() == output).all()
-    os._exit(0 if same and threads._team(2, os.getpid()) is None else 1)
+    alone = threads._team(2, os.getpid()) is None  # before a call, which would hang
+    os._exit(0 if alone and (own(x)[0].detach().numpy() == output).all() else 1)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 regions = lent._number
 torch.set_num_threads(1)
