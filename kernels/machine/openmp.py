@@ -20,7 +20,6 @@ _THREAD_NUMBER, _CALLER, _SYNC, _SIZE, _KNOWN, _SPINS, _FIELDS = range(7)
 """Elements of what the threads of a region are given: where to ask for one's number, what the first one calls, and the
 arguments of `take_part` for the others."""
 _WORK_PER_SPIN = 6_000  # as in `team`
-_SMALL_WORK = 1_000_000  # multiply-adds, about 8 us on one thread: what it takes to open a region
 
 
 def _emit_others_part(context, module, like, kind):
