@@ -234,3 +234,10 @@ def test_autocast_may_act_on_a_parametrisation(modules):
         with torch.autocast("cpu", torch.bfloat16):
             found.append(module(torch.ones(T, N, F))[0].float())
     torch.testing.assert_close(*found, rtol=0.05, atol=0.02)
+
+
+def test_parameters_in_another_order_of_one_memory(modules):
+    plain, own = modules
+    with torch.no_grad():
+        nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(own.parameters()), own.parameters())
+    assert_same(own, plain)
