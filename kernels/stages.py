@@ -127,8 +127,7 @@ def _runner(stages_of):
 
                 for stage, function, own in calls:
                     call = context.get_function(function, own)
-                    read, written = map(pointer, stage.reads), list(map(pointer, stage.writes))
-                    read = list(read)
+                    read, written = list(map(pointer, stage.reads)), list(map(pointer, stage.writes))
                     with cgutils.for_range(builder, count, intp=I64) as loop:
                         values = [builder.load(builder.gep(start, [loop.index])) for start in read]
                         result = call(builder, [cell, *values])

@@ -105,7 +105,7 @@ def calls(monkeypatch, soil):
 
     def patient(self, code, work, arguments):
         before = self.sync.copy()
-        run_together(self, code, team._WORK_PER_SPIN << 31, arguments)
+        run_together(self, code, team.WORK_PER_SPIN << 31, arguments)
         size = int(self.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
         arrivals = (self.sync - before)[sync.ARRIVED :: len(before) // sync.TEAMS].tolist()
         taken = slice(sync.TAKEN, sync.TAKEN + size * sync.CACHE_LINE, sync.CACHE_LINE)

@@ -28,7 +28,7 @@ DIRECTION = {
     "language_model": set(),
     "torch": {"torch.acceleration", "torch.modules"},
     "torch.acceleration": {"torch.modules", "errors"},
-    "torch.modules": {"torch.function", "weights", "descriptor", "errors"},
+    "torch.modules": {"torch.function", "weights", "descriptor", "errors", "cells"},
     "torch.function": {"torch.threads", "engine", "weights", "descriptor", "errors"},
     "torch.threads": {"forking", "kernels"},
     "interop": {

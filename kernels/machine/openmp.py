@@ -15,11 +15,11 @@ from numba.np.arrayobj import populate_array
 from .jit import kernel
 from .registers import I64
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, sync_size, take_part
+from .team import WORK_PER_SPIN
 
 _THREAD_NUMBER, _CALLER, _SYNC, _SIZE, _KNOWN, _SPINS, _FIELDS = range(7)
 """Elements of what the threads of a region are given: where to ask for one's number, what the first one calls, and the
 arguments of `take_part` for the others."""
-_WORK_PER_SPIN = 6_000  # as in `team`
 
 
 def _emit_others_part(context, module, like, kind):
@@ -107,7 +107,7 @@ class OpenMPTeam:
     def run(self, kernel, work, arguments):
         """Run the kernel on all threads that come; one caller at a time."""
         self._number = number = self._number + 1
-        self._sync[NUMBER], self._sync[SPIN_LIMIT] = number, work // _WORK_PER_SPIN
+        self._sync[NUMBER], self._sync[SPIN_LIMIT] = number, work // WORK_PER_SPIN
         self._fields[_KNOWN] = number - 1
         self._call_now, self._error, self._done = (kernel, arguments), None, False
         self._parallel(self._entry, self._fields.ctypes.data, self._size, 0)

@@ -24,7 +24,7 @@ from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serv
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
 _BRIEF_WORK = 500_000  # multiply-adds, about 4 us on one thread: what pays with helpers that are awake
-_WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half of what the work takes
+WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half of what the work takes
 _CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awake
 
 
@@ -55,7 +55,7 @@ class _Team:
         closed = number * GATE_STEP + CLOSED
         try:  # from here on: a number that no gate is ever closed for would keep the helpers awake
             self.number = number
-            self.sync[NUMBER], self.sync[SPIN_LIMIT] = number, work // _WORK_PER_SPIN
+            self.sync[NUMBER], self.sync[SPIN_LIMIT] = number, work // WORK_PER_SPIN
             self.wake()
             kernel(*arguments, 0, 1 + len(self.helpers), self.sync)
         finally:

@@ -17,6 +17,7 @@ from rnnkit.interop.networks import (
     Network,
     blocks_of,
     check_shape,
+    class_of,
     gate_order,
     gate_rows,
     mode_of_rows,
@@ -26,8 +27,8 @@ from rnnkit.interop.networks import (
 from rnnkit.interop.stacks import Cell, Form, cells_of, named_mappings, one_bias, stacked_network
 from rnnkit.weights import check_names
 
-ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "r z n", "lstm": "i f g o"}
-_BIAS = {"rnn_tanh": "bias", "rnn_relu": "bias", "gru": "b", "lstm": "bias"}  # its name in Flux 0.16
+ORDERS = {"RNN": "a", "GRU": "r z n", "LSTM": "i f g o"}
+_BIAS = {"RNN": "bias", "GRU": "b", "LSTM": "bias"}  # its name in Flux 0.16
 
 
 def from_flux(cells: Any, *, activation: str | None = None) -> Network:
@@ -103,11 +104,11 @@ def to_flux(net: Network) -> list[dict[str, np.ndarray]]:
         cell_clip=(None,), reset_after=(True,),
     )
     desc = net.desc
-    have, want, found = gate_order(desc), ORDERS[desc.mode], []
+    have, want, found = gate_order(desc), ORDERS[class_of(desc.mode)], []
     for (cell,) in cells_of(desc, blocks):
         arrays = {"Wi": cell["weight_ih"], "Wh": cell["weight_hh"]}
         if desc.bias != "none":
-            arrays[_BIAS[desc.mode]] = one_bias("to_flux", desc, cell, "Flux")
+            arrays[_BIAS[class_of(desc.mode)]] = one_bias("to_flux", desc, cell, "Flux")
         found.append({name: reordered(array, have, want) for name, array in arrays.items()})
     return found
 
@@ -131,7 +132,7 @@ def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
 def _form(mode: str, has_bias: bool) -> Form:
     """Return how Flux writes down such cells."""
     desc = RNNDescriptor(mode, 1, 1)
-    rows, have, want = gate_rows(desc), ORDERS[mode], gate_order(desc)
+    rows, have, want = gate_rows(desc), ORDERS[class_of(mode)], gate_order(desc)
     dims = {"Wi": (rows, "input_size"), "Wh": (rows, "hidden_size"), **({"bias": (rows,)} if has_bias else {})}
     names = {"Wi": "weight_ih", "Wh": "weight_hh", "bias": "bias_ih"}
 

@@ -13,11 +13,20 @@ import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
-from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_order, mode_of_rows, real_array, reordered
+from rnnkit.interop.networks import (
+    Network,
+    blocks_of,
+    check_shape,
+    class_of,
+    gate_order,
+    mode_of_rows,
+    real_array,
+    reordered,
+)
 from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, named_mappings, one_bias, stacked_network
 from rnnkit.weights import check_names
 
-ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "r z n", "lstm": "i f g o"}
+ORDERS = {"RNN": "a", "GRU": "r z n", "LSTM": "i f g o"}
 
 
 class _Layout(NamedTuple):
@@ -135,7 +144,7 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
         reset_after=(True,),
     )
     desc = net.desc
-    names = [name for name, layout in CELLS.items() if layout.gates == ORDERS[desc.mode]]
+    names = [name for name, layout in CELLS.items() if layout.gates == ORDERS[class_of(desc.mode)]]
     if cell is not None and cell not in names:
         listed = " or ".join(map(repr, names))
         raise ValueError(message("to_jax", "cell", f'be {listed} with mode="{desc.mode}"', repr(cell)))

@@ -18,6 +18,7 @@ from rnnkit.interop.networks import (
     blocks_of,
     check_left_out,
     check_shape,
+    class_of,
     gate_order,
     gate_rows,
     mode_of_rows,
@@ -25,9 +26,9 @@ from rnnkit.interop.networks import (
     reordered,
 )
 from rnnkit.interop.stacks import Cell, Form, both_biases, cells_of, one_bias, stacked_network
-from rnnkit.kernels.cells.modes import mode_of
+from rnnkit.kernels.cells.modes import MODES, mode_of
 
-ORDERS = {"rnn_tanh": "a", "rnn_relu": "a", "gru": "z r n", "lstm": "i f g o"}
+ORDERS = {"RNN": "a", "GRU": "z r n", "LSTM": "i f g o"}
 ENTRIES = "kernel", "recurrent_kernel", "bias"
 # What the arguments of a layer must be, else it computes what we cannot. Dropout here drops the same inputs at all
 # steps, ours others at each.
@@ -171,7 +172,7 @@ def _told_by_arrays(cell: Cell, activation: str | None, reset_after: bool | None
     recurrent = real_array("from_keras", name, cell.entries["recurrent_kernel"])
     check_shape("from_keras", name, recurrent, (None, None), ("hidden_size", "gates*hidden_size"))
     mode = mode_of_rows("from_keras", name, recurrent.shape[1], recurrent.shape[0], activation=activation)
-    if mode != "gru":
+    if "reset_after" not in MODES[mode].options:
         check_left_out("from_keras", f'with mode="{mode}"', reset_after=reset_after)
     elif use_bias:
         check_left_out("from_keras", "with a bias, whose shape tells it", reset_after=reset_after)
@@ -230,11 +231,11 @@ def _form(kind: _Kind) -> Form:
     """Return how Keras writes down such cells."""
     mode, use_bias, reset_after = kind
     desc = RNNDescriptor(mode, 1, 1, reset_after=reset_after)
-    rows, two = gate_rows(desc), use_bias and mode == "gru" and reset_after
+    rows, two = gate_rows(desc), use_bias and "reset_after" in MODES[mode].options and reset_after
     dims = {"kernel": ("input_size", rows), "recurrent_kernel": ("hidden_size", rows)}
     if use_bias:
         dims["bias"] = ("biases", rows) if two else (rows,)
-    have, want = ORDERS[mode], gate_order(desc)
+    have, want = ORDERS[class_of(mode)], gate_order(desc)
 
     def blocks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         ours = {name: reordered(array, have, want, axis=-1) for name, array in arrays.items()}
@@ -250,11 +251,11 @@ def _form(kind: _Kind) -> Form:
 def _weights(desc: RNNDescriptor, cell: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return the arrays of one direction of a layer, in Keras's order."""
     arrays = [cell["weight_ih"].T, cell["weight_hh"].T]
-    if desc.bias != "none" and desc.mode == "gru" and desc.reset_after:
+    if desc.bias != "none" and "reset_after" in MODES[desc.mode].options and desc.reset_after:
         arrays.append(np.stack(both_biases(cell)))
     elif desc.bias != "none":
         arrays.append(one_bias("to_keras", desc, cell, "Keras"))
-    have, want = gate_order(desc), ORDERS[desc.mode]
+    have, want = gate_order(desc), ORDERS[class_of(desc.mode)]
     return [np.ascontiguousarray(reordered(array, have, want, axis=-1)) for array in arrays]
 
 

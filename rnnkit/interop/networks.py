@@ -30,6 +30,11 @@ def gate_order(desc: RNNDescriptor) -> str:
     return " ".join(gate.name for gate in desc.cell.declaration.gates)
 
 
+def class_of(mode: str) -> str:
+    """Return the name of the class that most frameworks have for a mode, "RNN", "GRU" or "LSTM"."""
+    return MODES[mode].network[0]
+
+
 def gate_rows(desc: RNNDescriptor) -> str:
     """Return what the rows of all gates together are called in messages, "4*hidden_size" for example."""
     return "hidden_size" if desc.num_gates == 1 else f"{desc.num_gates}*hidden_size"

@@ -56,33 +56,32 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
-        workspace = _idle_one(call.idle)
-        arrays = call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
-        weights = to_array(call.weights)
-        options = {"lengths": call.lengths, "seed": call.seed}
+        options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
         with _resources(x):
-            y, hy, cy, workspace = engine.forward(call.desc, weights, *arrays, workspace=workspace, **options)
+            arrays = to_array(call.weights), call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+            y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
+            # The workspace's own is read again, and the user may change his.
+            results = _tensors(call.layout.own(y).copy(order="C"), hy, cy)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
         ctx.save_for_backward(x, _kept(workspace, call.idle), *states, *parameters)
         ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
         ctx.set_materialize_grads(False)
-        y = to_tensor(_copied(call.layout.own(y)))  # the workspace's own is read again, and the user may change his
-        return (y, to_tensor(hy)) if cy is None else (y, to_tensor(hy), to_tensor(cy))
+        return results
 
     @staticmethod
     def backward(ctx, dy, dhy, dcy=None):
         """Every gradient, those of the parameters as views of one flat buffer."""
         call, (x, kept, *others) = ctx.call, ctx.saved_tensors
         cotangents = dy, dhy, dcy
-        dy = None if dy is None else call.layout.time_major(to_array(dy))
-        weights = to_array(call.weights)
         with _resources(x):
-            found = engine.backward(call.desc, weights, _workspace(kept), dy, _optional(dhy), _optional(dcy))
-        dx = to_tensor(call.layout.own(found.dx))
-        states = (to_tensor(state) if given else None for state, given in zip(found[1:3], ctx.has_states, strict=True))
-        found = dx, *states, *views(call.desc, to_tensor(found.dw))
+            dy = None if dy is None else call.layout.time_major(to_array(dy))
+            arrays = dy, _optional(dhy), _optional(dcy)
+            found = engine.backward(call.desc, to_array(call.weights), _workspace(kept), *arrays)
+            dx = to_tensor(call.layout.own(found.dx))
+            states = [to_tensor(one) if given else None for one, given in zip(found[1:3], ctx.has_states, strict=True)]
+            found = dx, *states, *views(call.desc, to_tensor(found.dw))
         if torch.is_grad_enabled():  # create_graph: whoever asks for the gradient of a gradient must not get zeros
             found = _Once.apply(len(found), *found, x, *cotangents, *others)
         return None, *found
@@ -102,11 +101,15 @@ class _Once(torch.autograd.Function):
 
 def infer(call: Call, x, hx, cx):
     """Run the network without keeping anything."""
-    arrays = call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
     with _resources(x):
-        y, hy, cy = engine.infer(call.desc, to_array(call.weights), *arrays, lengths=call.lengths)
-    y = to_tensor(call.layout.own(y))
-    return (y, to_tensor(hy)) if cy is None else (y, to_tensor(hy), to_tensor(cy))
+        arrays = to_array(call.weights), call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+        y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths)
+        return _tensors(call.layout.own(y), hy, cy)
+
+
+def _tensors(*arrays: Any) -> tuple[torch.Tensor, ...]:
+    """Those that there are: cy is an LSTM's alone."""
+    return tuple(to_tensor(array) for array in arrays if array is not None)
 
 
 def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
@@ -157,10 +160,6 @@ def _optional(tensor: Any) -> Any:
 def _like(array: Any, shape: tuple[int, ...]) -> Any:
     library = np if isinstance(array, np.ndarray) else _cupy()
     return library.empty(shape, array.dtype)
-
-
-def _copied(array: Any) -> Any:
-    return array.copy(order="C")
 
 
 class _Lease:

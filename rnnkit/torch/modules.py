@@ -18,11 +18,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
+from rnnkit.kernels.cells.modes import MODES
 from rnnkit.torch.function import Call, Layout, Recurrence, infer, views
 from rnnkit.weights import num_weights, weight_layout
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
-_MODES = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}
+_MODES = {facts.cudnn: mode for mode, facts in MODES.items()}  # PyTorch has the names of cuDNN
 _IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
 _idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
 """Workspaces of each module whose memory may be used again."""

@@ -1,6 +1,6 @@
 """Faults in the converters of other frameworks' weights."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import faults_in
 
 FLUX, JAX = "tests/test_interop_flux.py::test_", "tests/test_interop_jax.py::test_"
 KERAS, MXNET = "tests/test_interop_keras.py::test_", "tests/test_interop_mxnet.py::test_"
@@ -12,12 +12,8 @@ NOT_KERAS, FROM_TORCH = f"{KERAS}what_computes_something_else_is_refused", f"{TO
 TO_TORCH = f"{TORCH}to_torch_refuses_and_writes_nothing"
 
 
-def _in(name, *faults):
-    return tuple(Mutant(what, f"rnnkit/interop/{name}.py", *fault) for what, *fault in faults)
-
-
-_TORCH = _in(
-    "torch",
+_TORCH = faults_in(
+    "rnnkit/interop/torch.py",
     ("the projection of PyTorch is not told from the weights", "if projection is None else projection.shape[1]", "",
      (MODULES,)),
     ("a PyTorch module does not tell its nonlinearity", 'getattr(module, "nonlinearity", None), module', "None, module",
@@ -36,10 +32,10 @@ _TORCH = _in(
      '    _check_entries("to_torch", "module", prefix, desc, own)\n', "", (TO_TORCH,)),
     ("to_torch gives the weights of another GRU", "reset_after=(True,)", "reset_after=(True, False)", (TO_TORCH,)),
 )
-_KERAS = _in(
-    "keras",
+_KERAS = faults_in(
+    "rnnkit/interop/keras.py",
     ("the gates of a Keras GRU are ours", '"z r n"', '"r z n"', (LAYERS,)),
-    ("the gates of a Keras LSTM are ONNX's", '"lstm": "i f g o"', '"lstm": "i o f g"', (LAYERS,)),
+    ("the gates of a Keras LSTM are ONNX's", '"LSTM": "i f g o"', '"LSTM": "i o f g"', (LAYERS,)),
     ("the two biases of a Keras GRU are exchanged", 'zip(("bias_ih", "bias_hh"),', 'zip(("bias_hh", "bias_ih"),',
      (LAYERS,)),
     ("to_keras exchanges the two biases", "np.stack(both_biases(cell))", "np.stack(both_biases(cell)[::-1])",
@@ -61,8 +57,8 @@ _KERAS = _in(
      (f"{KERAS}to_keras_refuses",)),
 )
 _OTHERS = (
-    *_in(
-        "mxnet",
+    *faults_in(
+        "rnnkit/interop/mxnet.py",
         ("p of MXNet is forgotten", "dropout=p,", "", (f"{MXNET}p_is_the_dropout",)),
         ("a bound of MXNet may stand alone", "if bounds.count(None) == 1", "if False", (f"{MXNET}from_mxnet_refuses",)),
         ("to_mxnet leaves out a bias that is not there", 'replace(net.desc, bias="both")', "net.desc",
@@ -72,18 +68,18 @@ _OTHERS = (
         ("a vector of MXNet may be too long", '    check_shape("from_mxnet", "vector", array, (num_weights(desc),)',
          '    check_shape("from_mxnet", "vector", array, (None,)', (f"{MXNET}from_mxnet_refuses",)),
     ),
-    *_in(
-        "flux",
-        ("the gates of Flux's GRU are Keras's", '"gru": "r z n"', '"gru": "z r n"', (CELLS,)),
-        ("the gates of Flux's LSTM are ONNX's", '"lstm": "i f g o"', '"lstm": "i o f g"', (CELLS,)),
-        ("the bias of Flux's GRU has the name of the others'", '"gru": "b"', '"gru": "bias"', (CELLS,)),
+    *faults_in(
+        "rnnkit/interop/flux.py",
+        ("the gates of Flux's GRU are Keras's", '"GRU": "r z n"', '"GRU": "z r n"', (CELLS,)),
+        ("the gates of Flux's LSTM are ONNX's", '"LSTM": "i f g o"', '"LSTM": "i o f g"', (CELLS,)),
+        ("the bias of Flux's GRU has the name of the others'", '"GRU": "b"', '"GRU": "bias"', (CELLS,)),
         ("a GRUv3Cell passes for a GRUCell", 'str(field).startswith("Wh_")', "False", (f"{FLUX}from_flux_refuses",)),
         ("a bias of Flux that is False is an array", 'if isinstance(found.get("bias"), (bool, np.bool_))', "if False",
          (f"{FLUX}one_cell_is_a_stack_of_one_and_the_bias_has_either_name_or_none",)),
         ("to_flux gives one of two directions", "bidirectional=(False,), ", "", (f"{FLUX}to_flux_refuses",)),
     ),
-    *_in(
-        "jax",
+    *faults_in(
+        "rnnkit/interop/jax.py",
         ("the gates of linen's LSTM are exchanged", '"i f g o") for leaf', '"f i g o") for leaf', (BY_FLAX,)),
         ("the gates of nnx's LSTM are exchanged", '_Layout("i f g o", _DENSE', '_Layout("f i g o", _DENSE', (BY_FLAX,)),
         ("the gates of nnx's GRU are Keras's", '_Layout("r z n", _DENSE', '_Layout("z r n", _DENSE', (ROUND,)),
@@ -94,8 +90,8 @@ _OTHERS = (
         ("a kernel of Flax of another size passes", "if rows == columns * len(entries)", "if True",
          (f"{JAX}from_jax_refuses",)),
     ),
-    *_in(
-        "stacks",
+    *faults_in(
+        "rnnkit/interop/stacks.py",
         ("layers may have other directions", "if len(layer) != len(first)", "if False", (f"{JAX}from_jax_refuses",)),
         ("a bias inside of the reset is added outside", "if gate.apart and own.any()", "if False",
          (f"{SHARED}the_bias_inside_of_a_reset_is_not_added",)),
@@ -109,8 +105,8 @@ _OTHERS = (
          "check_names(function, cell.name, expected, form.entries, cell.entries)", "del expected",
          (f"{FLUX}from_flux_refuses",)),
     ),
-    *_in(
-        "networks",
+    *faults_in(
+        "rnnkit/interop/networks.py",
         ("a foreign byte order is kept", '.astype(array.dtype.newbyteorder("="), copy=False)', "",
          (f"{SHARED}a_foreign_byte_order_is_brought_to_ours",)),
         ("arrays may have two dtypes", "if arrays[name].dtype != arrays[first].dtype", "if False",

@@ -1,6 +1,6 @@
 """Faults in the operators of ONNX, and in files of other formats."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import faults_in
 
 ARRAYS, MODELS = "tests/test_interop_onnx.py::test_", "tests/test_onnx_files.py::test_"
 TENSORS, STANDARD = "tests/test_interop_safetensors.py::test_", "tests/test_onnx_node_tests.py::test_"
@@ -14,12 +14,8 @@ CONSTANTS, KEEPS = f"{MODELS}constants_of_every_kind_are_found", f"{TENSORS}ther
 HOSTILE = f"{TENSORS}a_hostile_header_is_refused_before_memory_is_taken"
 
 
-def _in(name, *faults):
-    return tuple(Mutant(what, f"rnnkit/interop/{name}.py", *fault) for what, *fault in faults)
-
-
-_OPERATORS = _in(
-    "onnx",
+_OPERATORS = faults_in(
+    "rnnkit/interop/onnx.py",
     ("a reverse operator reads forward", "        x = _backwards(x, lengths) if self.reverse else x\n", "",
      (SAYS, f"{STANDARD}a_test_of_the_standard_passes")),
     ("a reverse operator starts in the padding", "lengths - 1 - steps, steps)", "len(x) - 1 - steps, steps)", (SAYS,)),
@@ -40,8 +36,8 @@ _OPERATORS = _in(
     ("layers that do not fit are stacked", "        _check_layer(f", "        False and _check_layer(f", (LAYERS,)),
     ("initial states are lost in a stack", "and getattr(node, state).any()", "and False", (LAYERS,)),
 )
-_MODELS = _in(
-    "onnx_files",
+_MODELS = faults_in(
+    "rnnkit/interop/onnx_files.py",
     ("a model that ends early is taken for one", "if not self._model.opset_import:", "if False:",
      (f"{MODELS}a_file_that_is_cut_off_anywhere",)),
     ("two nodes of one name are one", "if not node.name or node.name in found else", "if not node.name else", (NAMES,)),
@@ -59,15 +55,15 @@ _MODELS = _in(
     ("constants are initializers alone", 'if node.op_type == "Constant" and', "if False and", (CONSTANTS,)),
     ("a model is written in place", 'with archive.replacing("save_onnx", path) as', 'with open(path, "wb") as',
      (f"{MODELS}a_failure_leaves_what_was_there",)),
-) + _in(
-    "onnx_model",
+) + faults_in(
+    "rnnkit/interop/onnx_model.py",
     ("a model forgets the states of empty sequences", '"Where", ["empty_rows", f"initial_{initial}", f"last_{last}"],',
      '"Identity", [f"last_{last}"],', (RESULTS,)),
     ("a model's states are for one sequence", '"Expand", [name, "state_shape"],', '"Identity", [name],', (RESULTS,)),
     ("a model's directions are mixed", "perm=[0, 2, 1, 3]", "perm=[0, 1, 2, 3]", (RESULTS,)),
 )
-_TENSORS = _in(
-    "safetensors",
+_TENSORS = faults_in(
+    "rnnkit/interop/safetensors.py",
     ("tensors of every dtype are read", "if dtype not in DTYPES:", "if False:",
      (f"{TENSORS}other_dtypes_are_refused_by_name",)),
     ("every tensor of a file is read", "_tensor(file, name) if _stands_at(before, name) else None",

@@ -11,3 +11,8 @@ class Mutant(NamedTuple):
     before: str
     after: str
     tests: tuple[str, ...]  # as pytest takes them, from the root: "tests/test_perf.py::test_x"
+
+
+def faults_in(path, *faults):
+    """Mutants of one file, each of (name, before, after, tests)."""
+    return tuple(Mutant(name, path, *fault) for name, *fault in faults)

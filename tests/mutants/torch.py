@@ -1,6 +1,6 @@
 """Faults in the modules for PyTorch, and in the team on an OpenMP runtime's threads."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import faults_in
 
 ACCELERATION, AUTOGRAD = "tests/test_torch_acceleration.py::test_", "tests/test_torch_autograd.py::test_"
 MODULES, PARAMETERS = "tests/test_torch_modules.py::test_", "tests/test_torch_parameters.py::test_"
@@ -13,12 +13,8 @@ TRACES, LEFT = f"{AUTOGRAD}traces_are_refused", f"{ACCELERATION}modules_that_onl
 MISFIT, PYTORCH = f"{PARAMETERS}parameters_that_do_not_fit_are_named", f"{OPENMP}pytorch_lends_its_threads"
 
 
-def _in(path, *faults):
-    return tuple(Mutant(what, path, *fault) for what, *fault in faults)
-
-
 MUTANTS = (
-    *_in(
+    *faults_in(
         "rnnkit/torch/function.py",
         ("hx and cx of PyTorch have the gradients of each other's order", "zip(found[1:3], ctx",
          "zip(found[2:0:-1], ctx", (BATCH,)),
@@ -27,8 +23,8 @@ MUTANTS = (
          "return array.reshape(-1, array.shape[-1])[np.sort(self.rows)]", (PACKED,)),
         ("a gradient of batch_first is not turned back", "to_tensor(call.layout.own(found.dx))",
          "to_tensor(found.dx)", (BATCH,)),
-        ("PyTorch's output is the workspace's own memory", "to_tensor(_copied(call.layout.own(y)))",
-         "to_tensor(call.layout.own(np.lib.stride_tricks.as_strided(y)))",
+        ("PyTorch's output is the workspace's own memory", 'call.layout.own(y).copy(order="C")',
+         "call.layout.own(np.lib.stride_tricks.as_strided(y))",
          (f"{AUTOGRAD}the_output_may_be_changed_in_place",)),
         ("autograd does not watch the weights", "*states, *parameters)", "*states)",
          (f"{AUTOGRAD}what_backward_reads_must_not_change_before_it",)),
@@ -54,7 +50,7 @@ MUTANTS = (
         ("lengths are for training", "*arrays, lengths=call.lengths)", "*arrays)",
          (f"{MODULES}lengths_are_for_inference_too",)),
     ),
-    *_in(
+    *faults_in(
         "rnnkit/torch/modules.py",
         ("hx of a packed sequence is in the order of the lengths", "lengths[order] =", "lengths[:] =", (PACKED,)),
         ("a packed sequence keeps no order", "packed.sorted_indices, packed.unsorted_indices)", "None, None)",
@@ -106,7 +102,7 @@ MUTANTS = (
          (f"{MODULES}autocast_leaves_the_engine_its_dtype",)),
         ("states need not be tensors", "if len(states) != wanted or not all(", "if not all(", (WRONG,)),
     ),
-    *_in(
+    *faults_in(
         "rnnkit/torch/acceleration.py",
         ("a user's subclass is left without a word", "    if kind not in _FUSED:", "    if False:",
          (f"{ACCELERATION}what_is_changed_and_what_is_left",)),
@@ -117,12 +113,12 @@ MUTANTS = (
         ("memory stays with a restored module", "            release(module)\n", "",
          (f"{ACCELERATION}restore_frees_what_was_kept_for_the_next_call",)),
     ),
-    *_in(
+    *faults_in(
         "rnnkit/torch/threads.py",
         ("PyTorch's threads are not asked", "if size > 1 else None", "if size > 2 else None", (PYTORCH,)),
         ("a forked child uses its parent's OpenMP", " or process != _PROCESS", "", (PYTORCH,)),
     ),
-    *_in(
+    *faults_in(
         "kernels/machine/openmp.py",
         ("an error in a region is lost", "        if not self._done:  #", "        if False:  #",
          (f"{OPENMP}an_error_in_a_region_is_raised_behind_it",)),
