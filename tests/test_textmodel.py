@@ -82,6 +82,36 @@ def test_loss_is_the_mean_over_the_bytes_and_the_state_goes_on():
     assert_close("second", second, np.mean(expected[3:]), "float64")
 
 
+def test_parts_of_a_batch_add_up_to_its_gradient():
+    model = small_model()
+    inputs, targets = bytes_of(8, (5, 3)) % 3, bytes_of(9, (5, 3))
+    state = model.add_gradient(inputs, targets, count=15)[1]
+    model.gradient.flat.fill(0)
+    whole, _ = model.add_gradient(inputs, targets, state, count=15)
+    expected = model.gradient.flat.copy()
+    model.gradient.flat.fill(0)
+    nats = 0.0
+    for part in (slice(0, 2), slice(2, 3)):
+        own = State(state.hx[:, part], state.cx[:, part])
+        nats += model.add_gradient(inputs[:, part], targets[:, part], own, count=15)[0]
+    assert_close("nats", nats, whole, "float64")
+    assert_close("gradient", model.gradient.flat, expected, "float64")
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_weight_decay_acts_on_matrices_and_on_no_bias(mode):
+    model = small_model(mode)
+    parts = model.decayed
+    assert [part.start for part, _ in parts] == [0, *(part.stop for part, _ in parts[:-1])]
+    assert parts[-1][0].stop == model.parameters.flat.size
+    for part, acts in parts:
+        model.parameters.flat[part] = acts
+    matrices = rnnkit.weight_views(model.desc, model.parameters.network)
+    for name, view in (*matrices.items(), *((name, getattr(model.parameters, name)) for name in BLOCKS[::2])):
+        assert np.all(view == (view.ndim == 2)), name
+    assert not model.parameters.output_bias.any()
+
+
 def test_parameters_are_views_that_fill_the_buffer():
     desc = rnnkit.RNNDescriptor("gru", 3, 4)
     parameters = Parameters(desc)

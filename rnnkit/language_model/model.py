@@ -81,7 +81,7 @@ class TextModel:
     Attributes
     ----------
     gradient : Parameters
-        Overwritten by every `loss_and_gradient`.
+        What `add_gradient` adds to; zeros at first.
     """
 
     def __init__(self, desc: rnnkit.RNNDescriptor, parameters: Parameters, trained_with: dict[str, Any]):
@@ -103,10 +103,13 @@ class TextModel:
         parameters.output_weight[:] = rng.uniform(-bound, bound, parameters.output_weight.shape)
         return cls(desc, parameters, trained_with={})
 
-    def loss_and_gradient(
-        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, seed: int | None = None
+    def add_gradient(
+        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, *, count: int, seed: int | None = None
     ) -> tuple[float, State]:
-        """Return the mean loss over a batch, leave its gradient in `gradient`, and return the state to go on from.
+        """Return the summed loss over a batch, add the gradient of loss/count, and return the state to go on from.
+
+        A step's batch may come in parts, on several machines even: the gradient is cleared before the first of them,
+        and `count` is the number of bytes in all of them.
 
         Parameters
         ----------
@@ -114,13 +117,15 @@ class TextModel:
             Bytes, and the byte that follows each of them.
         state : State
             From the call before; the gradient stops at it (truncated backpropagation through time).
+        count : int
+            What the loss is divided by before its gradient is taken: T*N where this is the whole batch.
         seed : int, optional
             Of the dropout mask.
 
         Returns
         -------
         loss : float
-            Mean of -ln p(target) over the T*N bytes, in nats.
+            Sum of -ln p(target) over the T*N bytes, in nats.
         state : State
             Copies: they outlive the next call.
         """
@@ -133,15 +138,38 @@ class TextModel:
         scores = self.scores(rows)
         nats = softmax_loss(scores, targets.ravel())
         scores[np.arange(inputs.size), targets.ravel()] -= 1
-        scores /= inputs.size
+        scores /= count
 
-        gradient.flat.fill(0)
-        np.matmul(scores.T, rows, out=gradient.output_weight)
-        np.sum(scores, axis=0, out=gradient.output_bias)
+        gradient.output_weight += scores.T @ rows
+        gradient.output_bias += scores.sum(axis=0)
         dy = (scores @ parameters.output_weight).reshape(y.shape)
         dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx
         _add_rows(gradient.embedding, inputs.ravel(), dx.reshape(inputs.size, -1))
-        return float(nats.mean()), State(hy.copy(), None if cy is None else cy.copy())
+        return float(nats.sum(dtype=np.float64)), State(hy.copy(), None if cy is None else cy.copy())
+
+    def loss_and_gradient(
+        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, seed: int | None = None
+    ) -> tuple[float, State]:
+        """Return the mean loss over a whole batch in nats, leave its gradient, and return the state to go on from."""
+        self.gradient.flat.fill(0)
+        nats, state = self.add_gradient(inputs, targets, state, count=inputs.size, seed=seed)
+        return nats / inputs.size, state
+
+    @property
+    def decayed(self) -> list[tuple[slice, bool]]:
+        """Parts of the flat buffer in order, and whether weight decay acts on them: matrices, and no biases."""
+        network = rnnkit.num_weights(self.desc)
+        biases = [block.start for block in rnnkit.weight_layout(self.desc) if len(block.shape) == 1]
+        matrices = min(biases, default=network)
+        sizes = (
+            (self.parameters.embedding.size, True),
+            (matrices, True),
+            (network - matrices, False),
+            (self.parameters.output_weight.size, True),
+            (self.parameters.output_bias.size, False),
+        )
+        ends = accumulate(size for size, _ in sizes)
+        return [(slice(end - size, end), acts) for end, (size, acts) in zip(ends, sizes, strict=True)]
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the model to a file that `load` reads, and `rnnkit.load` its network alone.
