@@ -21,6 +21,7 @@ from rnnkit.weights import check_size
 VOCABULARY = 256
 OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # beside the network's
 TRAINED_WITH = "trained_with"
+SPARE = 3  # elements behind the gradient
 
 
 class State(NamedTuple):
@@ -40,18 +41,22 @@ class Parameters:
     ----------
     desc : RNNDescriptor
         Of one direction; its input_size I is the size of the embedding.
+    spare : int
+        Elements behind the parameters, for what is summed over ranks with a gradient.
 
     Attributes
     ----------
+    buffer : ndarray (size + spare,), desc.dtype
+        All of it; zeros at first.
     flat : ndarray (size,), desc.dtype
-        The buffer of which the others are views; zeros at first.
+        The view of the buffer of which the others are views.
     embedding : ndarray (256, I)
     network : ndarray (num_weights,)
         The recurrent network's flat buffer.
     output_weight, output_bias : ndarray (256, P), (256,)
     """
 
-    def __init__(self, desc: rnnkit.RNNDescriptor):
+    def __init__(self, desc: rnnkit.RNNDescriptor, spare: int = 0):
         shapes = (
             (VOCABULARY, desc.input_size),
             (rnnkit.num_weights(desc),),
@@ -60,7 +65,8 @@ class Parameters:
         )
         ends = list(accumulate(map(math.prod, shapes)))
         check_size("Parameters", desc, ends[-1] - rnnkit.num_weights(desc))
-        self.flat = np.zeros(ends[-1], desc.np_dtype)
+        self.buffer = np.zeros(ends[-1] + spare, desc.np_dtype)
+        self.flat = self.buffer[: ends[-1]]
         parts = np.split(self.flat, ends[:-1])
         views = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
         self.embedding, self.network, self.output_weight, self.output_bias = views
@@ -88,7 +94,7 @@ class TextModel:
         self.desc = desc
         self.parameters = parameters
         self.trained_with = trained_with
-        self.gradient = Parameters(desc)
+        self.gradient = Parameters(desc, SPARE)
         self._workspace = None
 
     @classmethod
@@ -181,9 +187,13 @@ class TextModel:
         ValueError
             `path` names something that is no regular file.
         """
+        archive.write(path, self.members())
+
+    def members(self) -> dict[str, Any]:
+        """Return what a file of the model holds, by name."""
         network = members(self.desc, self.parameters.network)
         others = {name: getattr(self.parameters, name) for name in OTHER_PARAMETERS}
-        archive.write(path, network | others | {TRAINED_WITH: json.dumps(self.trained_with)})
+        return network | others | {TRAINED_WITH: json.dumps(self.trained_with)}
 
     def scores(self, y: np.ndarray) -> np.ndarray:
         """Return the scores (rows, 256) of the next byte, before softmax, for outputs of the network (rows, P)."""
@@ -203,32 +213,33 @@ def load(path: str | PathLike[str]) -> TextModel:
         The file is damaged, or holds something else.  Nothing in it is ever unpickled, as in `rnnkit.load`.
     """
     with archive.opened("load", path) as file:
-        desc, network = read(file)
-        if desc.dtype not in HOST_DTYPES or desc.bidirectional:
-            expected = f"hold a network of one direction and of dtype {' or '.join(HOST_DTYPES)}"
-            raise file.refusal(expected, repr(desc))
-        file.require((*OTHER_PARAMETERS, TRAINED_WITH))
-        trained_with = _read_settings(file)
-        parameters = Parameters(desc)
-        parameters.network[:] = network
-        for name in OTHER_PARAMETERS:
-            own = getattr(parameters, name)
-            dtype, shape, *_ = file.header(name)
-            if dtype != own.dtype or shape != own.shape:
-                expected = f"hold {name} of dtype {own.dtype} and shape {own.shape}"
-                raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
-            own[:] = file.array(name)
-    return TextModel(desc, parameters, trained_with)
+        return read_model(file)
 
 
-def _read_settings(file: archive.Reader) -> dict[str, Any]:
-    text = file.text(TRAINED_WITH)
+def read_model(file: archive.Reader) -> TextModel:
+    """Read a model from an open file, which may hold more; raise ValueError as `load` does."""
+    desc, network = read(file)
+    if desc.dtype not in HOST_DTYPES or desc.bidirectional:
+        expected = f"hold a network of one direction and of dtype {' or '.join(HOST_DTYPES)}"
+        raise file.refusal(expected, repr(desc))
+    file.require((*OTHER_PARAMETERS, TRAINED_WITH))
+    parameters = Parameters(desc)
+    parameters.network[:] = network
+    for name in OTHER_PARAMETERS:
+        own = getattr(parameters, name)
+        own[:] = file.array_like(name, own)
+    return TextModel(desc, parameters, read_object(file, TRAINED_WITH))
+
+
+def read_object(file: archive.Reader, name: str) -> dict[str, Any]:
+    """Read a member that is one JSON object."""
+    text = file.text(name)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise file.refusal(f"hold {TRAINED_WITH} as JSON", str(error)[:400]) from error
+        raise file.refusal(f"hold {name} as JSON", str(error)[:400]) from error
     if not isinstance(found, dict):
-        raise file.refusal(f"hold {TRAINED_WITH} as a JSON object", type(found).__name__)
+        raise file.refusal(f"hold {name} as a JSON object", type(found).__name__)
     return found
 
 

@@ -1,0 +1,46 @@
+"""Pictures of logs: training and validation bits over the course of one or several runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import cycle
+
+from matplotlib.figure import Figure
+
+from rnnkit.language_model.report import read_log
+
+AXES = {  # name -> column, divisor, label
+    "bytes": ("bytes", 1e6, "training text read (MB)"),
+    "steps": ("step", 1, "steps"),
+    "minutes": ("seconds", 60, "time (min)"),
+}
+SIZE, DPI = (8, 5), 120  # inches, pixels an inch
+
+
+def curves(logs: Sequence[str], x: str, y_max: float | None = None) -> Figure:
+    """Return the picture of several runs.
+
+    Parameters
+    ----------
+    logs : sequence of str
+        Names of files that `train --log` has written.
+    x : str
+        A key of `AXES`.
+    """
+    column, divisor, label = AXES[x]
+    figure = Figure(SIZE, DPI, layout="constrained")
+    axes = figure.add_subplot()
+    for path, color in zip(logs, cycle(f"C{number}" for number in range(10)), strict=False):
+        rows, name = read_log(path), os.path.splitext(os.path.basename(path))[0]
+        for kind, style, legend in (("train_bits", "-", f"{name}, training"), ("validation_bits", "o--", f"{name}, validation")):
+            points = [(float(row[column]) / divisor, float(row[kind])) for row in rows if row[kind]]
+            if points:
+                thin = {"alpha": 0.5, "linewidth": 1} if kind == "train_bits" else {"markersize": 4}
+                axes.plot(*zip(*points, strict=True), style, color=color, label=legend, **thin)
+    axes.set_xlabel(label)
+    axes.set_ylabel("bits per byte")
+    axes.set_ylim(bottom=0, top=y_max)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
