@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
@@ -33,12 +31,14 @@ class Record:
 
     settings: Settings
     files: list  # of str, of the text, as absolute paths; empty: the Python standard library
+    source: str  # of the text, in words
     text: str  # digest of the text, the held-out part included
     num_ranks: int = 1
     step: int = 0
     seconds: float = 0.0
     first_seconds: float = 0.0
     best_bits: float | None = None  # by validation
+    best_step: int = 0
     kept: list = field(default_factory=list)  # steps of the files that are kept
 
 
@@ -117,25 +117,17 @@ class Saver:
     ----------
     out : Path
         The newest.
-    every : tuple of (str, float)
-        ("steps", N) or ("seconds", S) between two of them.
     keep : int
         How many of the newest also have a name with their step, and stay.
     """
 
-    def __init__(self, out: Path, every: tuple[str, float], keep: int, clock: Callable[[], float] = time.monotonic):
-        self.out, self._every, self._keep, self._clock = out, every, keep, clock
-        self._last = clock()
+    def __init__(self, out: Path, keep: int):
+        self.out, self._keep = out, keep
 
     @property
     def best(self) -> Path:
         """The model with the fewest bits on the validation text."""
         return self._beside("best")
-
-    def due(self, step: int) -> bool:
-        """Whether it is time for a file."""
-        unit, amount = self._every
-        return step % amount == 0 if unit == "steps" else self._clock() - self._last >= amount
 
     def save(self, run: Run, record: Record, state: State) -> None:
         """Write the run's file; an older one that is kept has its step in its name."""
@@ -148,7 +140,6 @@ class Saver:
             self._link(self._beside(f"step{run.step}"))
         for step in set(before) - set(record.kept):
             self._beside(f"step{step}").unlink(missing_ok=True)
-        self._last = self._clock()
 
     def _beside(self, what: str) -> Path:
         return self.out.with_name(f"{self.out.stem}-{what}{self.out.suffix}")

@@ -11,7 +11,7 @@ from typing import Any
 import rnnkit
 from rnnkit.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import commands
-from rnnkit.language_model.console import CommandError, Interrupted, Parser, fail, show_what_is_logged
+from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, fail, show_what_is_logged, why
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.settings import groups, number
 from rnnkit.language_model.train_command import DEFAULTS, train
@@ -39,10 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except Interrupted as end:
         return 128 + end.number
-    except OSError as error:
-        return fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except (CommandError, ValueError, MemoryError) as error:
-        return fail(str(error) or type(error).__name__)
+    except REFUSALS as error:
+        return fail(why(error))
     return 0
 
 
@@ -50,10 +48,9 @@ def build_parser() -> Parser:
     """Return the parser of the whole command line."""
     parser = Parser(prog="rnnkit", description="Train a byte-level language model with rnnkit, and write text with it.")
     parser.add_argument("--version", action="version", version=f"rnnkit {rnnkit.__version__}")
-    adders = commands_parser = parser.add_subparsers(required=True, metavar="COMMAND")
+    adders = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (_add_train, _add_sample, _add_score, _add_plot, _add_warmup):
         add(adders)
-    del commands_parser
     return parser
 
 

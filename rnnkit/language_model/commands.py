@@ -22,7 +22,7 @@ def sample(args: argparse.Namespace) -> None:
     out, streaming = sys.stdout.buffer, sys.stdout.isatty()
     out.write(prompt)
     # Without a prompt the model starts as after the end of a line.
-    text = textmodel.generate(model, prompt or b"\n", args.temperature, args.seed, top_p=args.top_p)
+    text = textmodel.generate(model, prompt or b"\n", args.temperature, args.seed)
     for byte in islice(text, args.bytes):
         out.write(bytes([byte]))
         if streaming or byte == ord("\n"):

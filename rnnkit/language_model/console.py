@@ -11,9 +11,15 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
+from rnnkit.errors import BackendError
+
 
 class CommandError(Exception):
     """What was asked for cannot be done; the message says why and what would help."""
+
+
+class Agreed(CommandError):
+    """All ranks raise it alike: the first one says why."""
 
 
 class Interrupted(Exception):
@@ -28,11 +34,7 @@ class Parser(argparse.ArgumentParser):
     """One line for an error, without the usage."""
 
     def error(self, message: str) -> None:
-        self.exit(2, f"{self.prog}: {message}; see {self.help_command} --help\n")
-
-    @property
-    def help_command(self) -> str:
-        return self.prog
+        self.exit(2, f"{self.prog}: {message}; see rnnkit{' train' * self.prog.endswith('train')} --help\n")
 
 
 def show_what_is_logged() -> None:
@@ -53,6 +55,9 @@ def extra(command: str, name: str) -> ModuleType:
         package = name.split(".")[0]
         cure = f"install it with: pip install {package}"
         raise CommandError(f"{command}: {package} must be installed, got none; {cure}") from None
+
+
+REFUSALS = CommandError, OSError, ValueError, MemoryError, BackendError  # what a user is told in a line
 
 
 class Signals:
@@ -80,6 +85,13 @@ def noticed_signals() -> Iterator[Signals]:
         yield found
     finally:
         restore()
+
+
+def why(error: Exception) -> str:
+    """Return what an error says, with the name of the file where there is one."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
 
 
 def fail(why: str) -> int:

@@ -7,6 +7,7 @@ import sysconfig
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,11 +38,20 @@ def read_files(paths: Iterable[str | Path]) -> bytes:
     return b"".join(Path(path).read_bytes() for path in paths)
 
 
-def split(text: bytes) -> tuple[bytes, bytes]:
-    """Return the training part and the held-out part that follows it: 5 % of the text, at most 256 KiB."""
+class Texts(NamedTuple):
+    """The parts of a text, in its order."""
+
+    training: bytes
+    validation: bytes
+    held_out: bytes
+
+
+def split(text: bytes) -> Texts:
+    """Cut a text: its last 5 %, at most 256 KiB, are held out, and a quarter as much before them is for validation."""
     held_out = min(HELD_OUT_BYTES, int(len(text) * HELD_OUT_FRACTION))
-    cut = len(text) - held_out
-    return text[:cut], text[cut:]
+    stop = len(text) - held_out
+    start = stop - held_out // 4
+    return Texts(text[:start], text[start:stop], text[stop:])
 
 
 def rows(text: bytes, batch_size: int, seq_len: int) -> np.ndarray:

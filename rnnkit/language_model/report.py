@@ -37,10 +37,10 @@ class Progress:
         self._bits: float | None = None
         self._validation: float | None = None
         self._bar: Any = None
-        self._begun = run.progress, run.seconds
-        self._start: tuple[int, float, float] | None = None  # step, seconds and progress after the first step here
+        self._first: float | None = None  # seconds of the first step here, which compiles
+        self._steps, self._spent = 0, 0.0  # in the others
+        self._place = 0.0, 0.0  # seconds and progress of the run after the first step here
         self._next_line = clock()
-        self.first = 0.0
 
     def __enter__(self) -> Progress:
         self._stack = ExitStack()
@@ -61,9 +61,10 @@ class Progress:
     def update(self, step: Step) -> None:
         """Take notice of a step that was done."""
         run = self._run
-        if self._start is None:
-            self.first = run.seconds - self._begun[1]
-            self._start = run.step, run.seconds, run.progress
+        if self._first is None:
+            self._first, self._place = step.seconds, (run.seconds, run.progress)
+        else:
+            self._steps, self._spent = self._steps + 1, self._spent + step.seconds
         self._bits = step.bits if self._bits is None else SMOOTHING * self._bits + (1 - SMOOTHING) * step.bits
         if self._bar:
             self._bar.set_postfix_str(self._words(), refresh=False)
@@ -85,42 +86,38 @@ class Progress:
 
     def speed(self) -> str:
         """How fast it went, in words."""
-        first = f"first step {self.first:.1f} s, compilation included"
-        step, seconds, _ = self._start
-        steps = self._run.step - step
-        if not steps:
-            return first
-        rate = steps * self._run.step_bytes / (self._run.seconds - seconds)
-        return f"{rate:,.0f} bytes/s over {steps:,} steps; {first}"
+        first = f"first step {self._first or 0.0:.1f} s, compilation included"
+        return f"{self._rate:,.0f} bytes/s over {self._steps:,} steps; {first}" if self._steps else first
+
+    @property
+    def _rate(self) -> float:
+        return self._steps * self._run.step_bytes / self._spent
 
     def _line(self) -> None:
         if self._bits is not None:
             print(f"{self._run.progress:4.0%}  step {self._run.step:,}  {self._words()}", file=self._stream, flush=True)
 
     def _words(self) -> str:
-        run, (step, seconds, progress) = self._run, self._start
         words = [f"{self._bits:.3f} bits/byte"]
         if self._validation is not None:
             words.append(f"validation {self._validation:.3f}")
-        spent = run.seconds - seconds
-        if run.step > step and spent > 0:
-            rate = (run.step - step) * run.step_bytes / spent
-            words.append(f"{self._tqdm.tqdm.format_sizeof(rate)}B/s")
-            left = spent * (1 - run.progress) / (run.progress - progress) if run.progress > progress else 0
-            words.append(f"{self._tqdm.tqdm.format_interval(left)} left")
-        else:
-            words.append(f"first step {self.first:.1f} s")
-        return ", ".join(words)
+        if not self._steps:
+            return ", ".join([*words, f"first step {self._first:.1f} s"])
+        seconds, progress = self._place
+        done = self._run.progress - progress
+        left = (self._run.seconds - seconds) * (1 - self._run.progress) / done if done > 0 else 0.0
+        bar = self._tqdm.tqdm
+        return ", ".join([*words, f"{bar.format_sizeof(self._rate)}B/s", f"{bar.format_interval(left)} left"])
 
 
 class Log:
-    """A CSV file with a row every `every` steps and at each validation.
+    """A CSV file with a row for each of the intervals that the caller takes.
 
     A run that goes on appends to the file, whose rows of steps that it has yet to do are dropped.
     """
 
-    def __init__(self, path: Path, every: int, step: int):
-        self._every, self._step, self._bits = every, step, []
+    def __init__(self, path: Path, step: int):
+        self._bits: list[float] = []
         rows = [row for row in read_log(path) if int(row["step"]) <= step] if step and path.exists() else []
         self._file = open(path, "w", newline="")
         self._writer = csv.DictWriter(self._file, COLUMNS)
@@ -128,10 +125,10 @@ class Log:
         self._writer.writerows(rows)
         self._file.flush()
 
-    def write(self, run: Run, step: Step, validation: float | None) -> None:
-        """Take notice of a step that was done, and of the bits on the validation text where it has been scored."""
+    def write(self, run: Run, step: Step, validation: float | None, due: bool) -> None:
+        """Take notice of a step that was done, and write a row where one is due: means over the steps since the last."""
         self._bits.append(step.bits)
-        if validation is None and run.step % self._every and run.progress < 1:
+        if not due:
             return
         numbers = run.seconds, step.rate, step.norm, sum(self._bits) / len(self._bits), validation
         texts = ["" if number is None else f"{number:.6g}" for number in numbers]
@@ -169,11 +166,11 @@ def _is_row(row: dict[str, str]) -> bool:
 
 
 @contextmanager
-def logged(path: str | None, every: int, step: int) -> Iterator[Callable[..., None]]:
+def logged(path: str | None, step: int) -> Iterator[Callable[..., None]]:
     """Give what writes the log; without a path it does nothing."""
     if path is None:
         yield lambda *args: None
         return
-    log = Log(Path(path), every, step)
+    log = Log(Path(path), step)
     with log._file:
         yield log.write

@@ -18,11 +18,21 @@ from rnnkit.language_model import checkpoint, corpus, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.checkpoint import Record, Saver
 from rnnkit.language_model.configuration import parsed
-from rnnkit.language_model.console import CommandError, Interrupted, Parser, Signals, extra, noticed_signals
+from rnnkit.language_model.console import (
+    REFUSALS,
+    Agreed,
+    CommandError,
+    Interrupted,
+    Parser,
+    Signals,
+    extra,
+    noticed_signals,
+    why,
+)
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.report import Progress, logged
 from rnnkit.language_model.settings import BUDGETS, Settings
-from rnnkit.language_model.training import Run, Step, optimizer_of
+from rnnkit.language_model.training import Run, optimizer_of
 
 DEFAULTS = {"out": "model.npz", "save_every": "10m", "keep": 0, "validate_every": "5%", "log_every": "20"}
 OF_THE_MODEL = ("mode", "layers", "hidden", "embedding")  # settings that a model brings with it
@@ -38,27 +48,35 @@ class Job:
     record: Record
     texts: corpus.Texts
     saver: Saver
-    source: str  # of the text, in words
     begun: str  # what it goes on from, in words
+    speed: str = ""  # in words, at the end
 
 
 def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> None:
     """Train a model, save it, and print what it makes of the held-out text beside general compressors."""
-    comm = distributed.world()
+    comm, end = distributed.world(), None
     # The threads of NumPy's BLAS go on spinning after a product, on the cores that the engine needs: with them a step
     # of the default network took 22 ms, without them 15 ms. One thread also means the same bits on any machine size.
-    with extra("train", "threadpoolctl").threadpool_limits(1, "blas"):
-        if comm is None:
-            _train(args, add_options, None)
-            return
-        with distributed.aborting(comm):
-            distributed.share_cores(comm)
+    with extra("train", "threadpoolctl").threadpool_limits(1, "blas"), distributed.aborting(comm):
+        distributed.share_cores(comm)
+        try:
             _train(args, add_options, comm)
+        except (Agreed, Interrupted) as error:
+            end = error
+        except REFUSALS as error:
+            if comm is None:
+                raise
+            raise SystemExit(f"rnnkit: {why(error)}") from error
+    if end and (comm is None or comm.rank == 0):
+        raise end
+    if end:
+        raise SystemExit(2)
 
 
 def _train(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> None:
     job = _together(comm, lambda: _job(args, add_options, comm))
     first = comm is None or comm.rank == 0
+    _compare(job)
     if first:
         _introduce(job)
     with noticed_signals() as signals:
@@ -82,7 +100,7 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
             raise CommandError(f"train: --init-from must be left out with --resume, got {options['init_from']}")
         saved = checkpoint.load(options["resume"])
         _refuse_others(given, saved.record.settings, "--resume", "run")
-        texts, _ = _texts(options.get("files") or saved.record.files, saved.record.digest)
+        texts, _ = _texts(options.get("files") or saved.record.files, saved.record.text)
         run = Run(saved.model, saved.optimizer, texts.training, saved.record.settings, comm)
         run.go_on(saved.record.step, saved.record.seconds, saved.record.first_seconds, saved.state)
         record, begun = saved.record, f"{options['resume']}, after {run.step:,} steps"
@@ -90,16 +108,13 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
         model, settings, begun = _beginning(options, given)
         texts, digest = _texts(options.get("files", []))
         run = Run(model, optimizer_of(model, settings), texts.training, settings, comm)
-        files = [str(Path(path).absolute()) for path in options.get("files", [])]
-        record = Record(settings, files, digest)
-    if comm is not None:
-        _compare(comm, run, record)
-        if record.num_ranks != comm.size and run.step:
-            begun += f", trained on {record.num_ranks} ranks: other sums, other bits"
-        record.num_ranks = comm.size
-    names = textwrap.shorten(", ".join(options.get("files") or record.files), SOURCE_LENGTH)
-    saver = Saver(out, options["keep"])
-    return Job(options, run, record, texts, saver, names or "the Python standard library", begun)
+        files = options.get("files", [])
+        source = textwrap.shorten(", ".join(files), SOURCE_LENGTH) or "the Python standard library"
+        record = Record(settings, [str(Path(path).absolute()) for path in files], source, digest)
+    if run.step and record.num_ranks != run.num_ranks:
+        begun += f", on {record.num_ranks} ranks then: from here on the bits are others"
+    record.num_ranks = run.num_ranks
+    return Job(options, run, record, texts, Saver(out, options["keep"]), begun)
 
 
 def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Texts, str]:
@@ -154,34 +169,33 @@ def _together(comm: Any, work: Callable[[], Job]) -> Job:
     """Do what may be refused on all ranks; where one refuses, all end, and the first that did says why."""
     if comm is None:
         return work()
-    error, job = None, None
+    job, refusal = None, None
     try:
         job = work()
-    except (CommandError, ValueError, OSError, MemoryError) as found:
-        error = found
-    errors = comm.allgather(error and (type(error), str(error)))
-    failed = [rank for rank, found in enumerate(errors) if found]
+    except REFUSALS as error:
+        refusal = why(error)
+    refusals = comm.allgather(refusal)
+    failed = [rank for rank, found in enumerate(refusals) if found]
     if failed:
-        if comm.rank == failed[0]:
-            if len(failed) < comm.size:
-                raise CommandError(f"rank {comm.rank}: {error}") from error
-            raise error
-        raise SystemExit(2)
+        where = "" if len(failed) == comm.size else f"rank {failed[0]}: "
+        raise Agreed(where + refusals[failed[0]])
     return job
 
 
-def _compare(comm: Any, run: Run, record: Record) -> None:
-    """Refuse ranks that read other texts, or other models."""
-    own = record.digest, checkpoint.digest(run.model.parameters.flat.tobytes()), record.settings.to_json()
-    for rank, found in enumerate(comm.allgather(own)):
-        if found != own:
-            raise CommandError(f"train: all ranks must have the same text, model and settings, got others on {rank}")
+def _compare(job: Job) -> None:
+    """Refuse ranks that have read other texts, or other models."""
+    comm, record = job.run.comm, job.record
+    if comm is not None:
+        own = record.text, checkpoint.digest(job.run.model.parameters.flat.tobytes()), record.settings.to_json()
+        others = [rank for rank, found in enumerate(comm.allgather(own)) if found != comm.bcast(own)]
+        if others:
+            raise Agreed(f"train: all ranks must have the text, model and settings of rank 0, got others on {others[0]}")
 
 
 def _introduce(job: Job) -> None:
     run, texts = job.run, job.texts
     held = f"{len(texts.validation):,} for validation, {len(texts.held_out):,} held out"
-    print(f"text      {job.source}: {len(texts.training):,} bytes to train on, {held}")
+    print(f"text      {job.record.source}: {len(texts.training):,} bytes to train on, {held}")
     print(f"model     {run.model.desc}, {run.model.parameters.flat.size:,} parameters with embedding and output")
     if job.begun:
         print(f"from      {job.begun}")
@@ -198,20 +212,19 @@ def _work(job: Job, signals: Signals, first: bool) -> None:
     tqdm = None if options.get("quiet") or not first else extra("train", "tqdm")
     with (
         Progress(run, tqdm) as progress,
-        logged(options.get("log") if first else None, run) as log,
+        logged(options.get("log") if first else None, run.step) as log,
         np.errstate(over="ignore", invalid="ignore"),  # the loss tells, once and with the cure
     ):
         while run.progress < 1:
             step = run.advance(signals.number is not None)
             if not math.isfinite(step.bits):
-                cure = f"got {step.bits} in step {run.step}; give a lower --lr"
-                raise CommandError(f"train: the loss must stay finite, {cure}")
+                raise Agreed(f"train: the loss must stay finite, got {step.bits} in step {run.step}; give a lower --lr")
             progress.update(step)
             bits = None
             if (every["validate_every"].due(run) or run.progress == 1) and first and job.texts.validation:
                 bits = _validate(job)
                 progress.validated(bits)
-            log(step, bits, every["log_every"].due(run) or run.progress == 1)
+            log(run, step, bits, every["log_every"].due(run) or bits is not None or run.progress == 1)
             if samples and samples.due(run) and first:
                 progress.say(_sample(run))
             if step.stop:
@@ -247,7 +260,9 @@ def _save(job: Job) -> None:
 
 
 def _describe(job: Job) -> None:
-    job.run.model.trained_with = {"text": job.source} | asdict(job.run.settings) | {"steps": job.run.step}
+    settings = asdict(job.run.settings) | {"steps": job.run.step}
+    given = {name: value for name, value in settings.items() if value is not None}
+    job.run.model.trained_with = {"text": job.record.source} | given
 
 
 def _interrupted(job: Job, signals: Signals, first: bool) -> Interrupted:

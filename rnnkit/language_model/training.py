@@ -25,6 +25,7 @@ class Step(NamedTuple):
     rate: float
     norm: float  # of the gradient, before it was clipped
     stop: bool  # whether any rank has asked for an end
+    seconds: float  # that it took on this rank
 
 
 def optimizer_of(model: TextModel, settings: Settings) -> Adam:
@@ -67,7 +68,7 @@ class Run:
     def __init__(self, model: TextModel, optimizer: Adam, text: bytes, settings: Settings, comm: Any = None):
         self.model, self.optimizer, self.settings, self.comm = model, optimizer, settings, comm
         rows = corpus.rows(text, settings.batch, settings.seq_len)
-        own = distributed.shard(settings.batch, comm) if comm else slice(0, settings.batch)
+        own = distributed.shard(settings.batch, comm)
         if own.stop - own.start < settings.accumulate:
             expected = f"be at most the {own.stop - own.start} rows of a rank"
             raise ValueError(message("train", "--accumulate", expected, settings.accumulate, "give a larger --batch"))
@@ -76,6 +77,11 @@ class Run:
         self._gradients = [model.gradient.flat[block] for block, _ in model.decayed]
         self.step, self.seconds, self.first_seconds = 0, 0.0, 0.0
         self._started: float | None = None  # when the run would have begun if this process had done all of it
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that train together."""
+        return self.comm.size if self.comm else 1
 
     @property
     def num_steps(self) -> int | None:
@@ -108,22 +114,20 @@ class Run:
         """
         if self._started is None:
             self._started = time.perf_counter() - self.seconds
-        settings, gradient = self.settings, self.model.gradient
+        settings, gradient, begin = self.settings, self.model.gradient, time.perf_counter()
         gradient.buffer.fill(0)
         nats = sum(self._add_part(number) for number in range(len(self._parts)))
         seconds = time.perf_counter() - self._started
         # What is not a gradient travels with it: one collective a step.
         gradient.buffer[-SPARE:] = nats, stop, seconds
-        if self.comm:
-            distributed.allreduce_gradients(gradient.buffer, self.comm)
-            seconds = gradient.buffer[-1] / self.comm.size
-        nats, stop = float(gradient.buffer[-SPARE]), bool(gradient.buffer[-SPARE + 1])
+        distributed.allreduce_gradients(gradient.buffer, self.comm)
+        nats, stops, seconds = map(float, gradient.buffer[-SPARE:])
         norm = clip_gradient_norm(gradient.flat, settings.clip)
         rate = learning_rate(self._middle(), settings)
         self.optimizer.step(self._gradients, rate)
-        self.step, self.seconds = self.step + 1, float(seconds)
+        self.step, self.seconds = self.step + 1, seconds / self.num_ranks
         self.first_seconds = self.first_seconds or self.seconds
-        return Step(nats / self.step_bytes / math.log(2), rate, norm, stop)
+        return Step(nats / self.step_bytes / math.log(2), rate, norm, stops > 0, time.perf_counter() - begin)
 
     def _middle(self) -> float:
         """The progress in the middle of the step that is being done."""
