@@ -10,7 +10,7 @@ from gradcheck import assert_gradients
 from tolerances import assert_close
 
 import rnnkit
-from rnnkit.language_model import corpus, training
+from rnnkit.language_model import corpus, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.model import Parameters, State, TextModel
 
@@ -128,52 +128,19 @@ def test_softmax_loss_by_hand():
     assert_close("nats", nats, np.array([math.log(4), 0, math.log(2)]), "float64")
 
 
-def test_adam_equals_the_paper(monkeypatch):
-    monkeypatch.setattr(training.Adam, "BLOCK", 4)  # so that ten elements take more than one block
-    rng = np.random.default_rng(4)
-    parameters = rng.standard_normal(10)
-    theta, m, v = parameters.tolist(), [0.0] * 10, [0.0] * 10
-    optimizer = training.Adam(10, np.float64)
-    for t, rate in enumerate((0.1, 0.2, 0.05), 1):
-        gradient = rng.standard_normal(10)
-        optimizer.update(parameters, gradient, rate)
-        for i, g in enumerate(gradient):
-            m[i] = 0.9 * m[i] + 0.1 * g
-            v[i] = 0.99 * v[i] + 0.01 * g * g
-            theta[i] -= rate * (m[i] / (1 - 0.9**t)) / (math.sqrt(v[i] / (1 - 0.99**t)) + 1e-8)
-        assert_close("parameters", parameters, theta, "float64")
-
-
-def test_clip_norm_shortens_only_what_is_too_long():
-    gradient = np.array([3.0, 4.0])
-    training.clip_norm(gradient, 6.0)
-    assert gradient.tolist() == [3.0, 4.0]
-    training.clip_norm(gradient, 1.0)
-    assert_close("gradient", gradient, np.array([0.6, 0.8]), "float64")
-
-
-def test_learning_rate_rises_and_falls_to_zero():
-    settings = training.Settings(steps=100, seq_len=1, learning_rate=2.0, clip=1.0, seed=0)
-    rates = [training.learning_rate(step, settings) for step in range(101)]
-    assert rates[0] == 1.0
-    assert rates[1] == max(rates) > 1.99
-    assert rates[50] == pytest.approx(1.0)
-    assert rates[100] == 0.0
-    assert min(rates[:100]) > 0
-
-
-def test_split_keeps_every_byte_on_one_side():
-    for size, held_out in ((0, 0), (19, 0), (20, 1), (1000, 50), (6_000_000, 1 << 18)):
+def test_split_keeps_every_byte_in_one_part():
+    for size, validation, held_out in ((0, 0, 0), (19, 0, 0), (20, 0, 1), (1000, 12, 50), (6_000_000, 1 << 16, 1 << 18)):
         text = bytes_of(5, size).tobytes()
         parts = corpus.split(text)
         assert b"".join(parts) == text
-        assert len(parts[1]) == held_out
+        assert (len(parts.validation), len(parts.held_out)) == (validation, held_out)
 
 
 def test_batches_go_on_row_by_row():
     text = bytes(range(2 * 8 + 1))
     rows = corpus.rows(text, batch_size=2, seq_len=3)
-    found = list(itertools.islice(corpus.batches(rows, seq_len=3), 3))
+    found = [corpus.batch(rows, 3, number) for number in range(3)]
+    assert corpus.num_batches(rows, 3) == 2
     assert [batch[0].T.tolist() for batch in found[:2]] == [[[0, 1, 2], [8, 9, 10]], [[3, 4, 5], [11, 12, 13]]]
     assert [batch[1].T.tolist() for batch in found[:2]] == [[[1, 2, 3], [9, 10, 11]], [[4, 5, 6], [12, 13, 14]]]
     assert [batch[2] for batch in found] == [True, False, True]
@@ -182,7 +149,8 @@ def test_batches_go_on_row_by_row():
 
 def test_shortest_text_has_one_batch_and_a_shorter_one_none():
     rows = corpus.rows(bytes(8), batch_size=2, seq_len=3)
-    (_, targets, first), *_ = itertools.islice(corpus.batches(rows, 3), 1)
+    _, targets, first = corpus.batch(rows, 3, 0)
+    assert corpus.num_batches(rows, 3) == 1
     assert targets.shape == (3, 2)
     assert first
     expected = r"rows: text must have at least batch_size\*\(seq_len\+1\)=8 bytes to train on, got 7; give more text"
@@ -196,7 +164,7 @@ def test_held_out_bits_count_every_byte_once(size, seq_len):
     rng = np.random.default_rng(size)
     shares = rng.dirichlet(np.ones(256))
     text = bytes_of(size, size)
-    bits = training.held_out_bits(fixed_model(shares), text.tobytes(), b"before", seq_len=seq_len)
+    bits = scoring.held_out_bits(fixed_model(shares), text.tobytes(), b"before", seq_len=seq_len)
     assert_close("bits", bits, -np.log2(shares[text]).mean(), "float64")
 
 
@@ -204,7 +172,7 @@ def test_held_out_bits_equal_a_step_by_step_reading():
     model = small_model()
     text, before = bytes_of(6, 40).tobytes(), b"xyz"
     expected = np.mean(naive_nats(model, before[-1:] + text)) / math.log(2)
-    assert_close("bits", training.held_out_bits(model, text, before, seq_len=7), expected, "float64")
+    assert_close("bits", scoring.held_out_bits(model, text, before, seq_len=7), expected, "float64")
 
 
 def test_order0_bits_by_hand():
@@ -322,48 +290,3 @@ def test_a_byte_that_is_ruled_out_is_no_error():
     model = fixed_model(shares)
     model.parameters.output_bias[66:] = -np.inf
     assert list(itertools.islice(textmodel.generate(model, b"x", 0.5, seed=0), 3)) == [65, 65, 65]
-
-
-def test_each_step_of_training_has_its_rate_and_a_dropout_mask_of_its_own(monkeypatch):
-    """Learning rates and seeds as they are used, not as the functions beside them would give."""
-    seeds, rates = [], []
-
-    def record_seed(inputs, targets, state, seed):
-        seeds.append(seed)
-        return 0.0, State()
-
-    monkeypatch.setattr(training.Adam, "update", lambda self, parameters, gradient, rate: rates.append(rate))
-    settings = training.Settings(steps=60, seq_len=3, learning_rate=1.0, clip=1.0, seed=5)
-    for _ in range(2):
-        model = small_model()
-        monkeypatch.setattr(model, "loss_and_gradient", record_seed)
-        list(training.train(model, corpus.rows(bytes(16), batch_size=2, seq_len=3), settings))
-    assert rates == 2 * [training.learning_rate(step, settings) for step in range(60)]
-    assert len(set(seeds[:60])) == 60
-    assert seeds[60:] == seeds[:60]
-
-
-def test_training_lowers_the_loss_and_repeats_its_bits():
-    text = b"the quick brown fox jumps over the lazy dog. " * 40
-    rows = corpus.rows(text, batch_size=4, seq_len=16)
-    settings = training.Settings(steps=80, seq_len=16, learning_rate=5e-2, clip=1.0, seed=3)
-    models = [small_model("gru", "float32", seed=3) for _ in range(2)]
-    losses = [list(training.train(model, rows, settings)) for model in models]
-    assert losses[0][0] > 5 > 3 > losses[0][-1]
-    assert losses[0] == losses[1]
-    assert models[0].parameters.flat.tobytes() == models[1].parameters.flat.tobytes()
-
-
-def test_training_starts_each_pass_from_a_zero_state_and_carries_it_on_within(monkeypatch):
-    model = small_model()
-    seen = []
-
-    def record(inputs, targets, state, seed):
-        seen.append(state)
-        return 0.0, State(len(seen))
-
-    monkeypatch.setattr(model, "loss_and_gradient", record)
-    rows = corpus.rows(bytes(16), batch_size=2, seq_len=3)
-    settings = training.Settings(steps=4, seq_len=3, learning_rate=1.0, clip=1.0, seed=0)
-    assert list(training.train(model, rows, settings)) == [0.0] * 4
-    assert seen == [State(), State(1), State(), State(3)]

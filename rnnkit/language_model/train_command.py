@@ -49,6 +49,7 @@ class Job:
     texts: corpus.Texts
     saver: Saver
     begun: str  # what it goes on from, in words
+    tqdm: Any  # the module, or None where nothing is to be shown
     speed: str = ""  # in words, at the end
 
 
@@ -90,6 +91,7 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
     del args.run
     defaults = {name: Every(value) if name.endswith("_every") else value for name, value in DEFAULTS.items()}
     options = parsed(add_options, args, defaults | ({"out": args.resume} if "resume" in args else {}))
+    tqdm = None if options.get("quiet") else extra("train", "tqdm")
     out = Path(options["out"])
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise CommandError(f"train: --out must name a file in a folder that exists, got {out}")
@@ -114,7 +116,7 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
     if run.step and record.num_ranks != run.num_ranks:
         begun += f", on {record.num_ranks} ranks then: from here on the bits are others"
     record.num_ranks = run.num_ranks
-    return Job(options, run, record, texts, Saver(out, options["keep"]), begun)
+    return Job(options, run, record, texts, Saver(out, options["keep"]), begun, tqdm)
 
 
 def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Texts, str]:
@@ -209,9 +211,8 @@ def _work(job: Job, signals: Signals, first: bool) -> None:
     run, options = job.run, job.options
     every = {name: options[name].start(run) for name in DEFAULTS if name.endswith("_every")}
     samples = options["sample_every"].start(run) if "sample_every" in options else None
-    tqdm = None if options.get("quiet") or not first else extra("train", "tqdm")
     with (
-        Progress(run, tqdm) as progress,
+        Progress(run, job.tqdm if first else None) as progress,
         logged(options.get("log") if first else None, run.step) as log,
         np.errstate(over="ignore", invalid="ignore"),  # the loss tells, once and with the cure
     ):
