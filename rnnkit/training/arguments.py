@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import library_of, no_array
+from rnnkit.arrays import library_of, no_array, overlap
 from rnnkit.checks import same_place
 from rnnkit.errors import message, wrong_type
 
@@ -23,6 +23,13 @@ def number(function: str, name: str, value: Any, expected: str, inside: Callable
     if not inside(value):
         raise ValueError(message(function, name, expected, value))
     return float(value)
+
+
+def integer(function: str, name: str, value: Any, low: int) -> None:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+        raise wrong_type(function, name, "an int", value)
+    if value < low:
+        raise ValueError(message(function, name, f"be at least {low}", value))
 
 
 def real_array(function: str, name: str, value: Any) -> None:
@@ -54,6 +61,13 @@ def contiguous(function: str, name: str, value: Any) -> None:
 def writeable(function: str, name: str, value: Any) -> None:
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         raise ValueError(message(function, name, "be writeable", "a read-only array"))
+
+
+def separate(function: str, name: str, value: Any, **others: Any) -> None:
+    """Check that what is written shares no memory with what is read."""
+    for other_name, other in others.items():
+        if overlap(value, other):
+            raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
 
 
 def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:

@@ -10,7 +10,8 @@ import numpy as np
 from rnnkit.arrays import Array, library_of
 from rnnkit.training import arguments
 
-BLOCK = 1 << 14  # elements that are squared at a time: they and their squares stay in the L1 or L2 cache
+LANES = 256  # sums in float64 side by side: a call of 450,000 numbers took 0.05 ms, with 64 lanes 0.08
+_SMALLEST = np.finfo(np.float64).tiny / np.finfo(np.float64).eps**2  # above, squares that vanish are too small to count
 
 
 def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float:
@@ -57,27 +58,24 @@ def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float
 
 
 def _norm(values: Array) -> float:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        total = _sum_of_squares(values)
-        # Squares that a format this narrow holds: none is infinite, and those that vanish are too small to count.
-        if np.finfo(values.dtype).tiny / np.finfo(values.dtype).eps ** 2 < total < math.inf:
-            return math.sqrt(total)
-        largest = float(abs(values).max()) if values.size else 0.0
-        if largest == 0 or not math.isfinite(largest):
-            return largest
-        return largest * math.sqrt(_sum_of_squares(values / largest))
+    total = _sum_of_squares(values)
+    if _SMALLEST < total < math.inf:
+        return math.sqrt(total)
+    largest = float(abs(values).max()) if values.size else 0.0
+    if largest == 0 or not math.isfinite(largest):
+        return largest
+    return largest * math.sqrt(_sum_of_squares(values / largest))
 
 
 def _sum_of_squares(values: Array) -> float:
-    """Sums of blocks by NumPy, whose order is always the same; BLAS shares a long dot product out among threads."""
-    library = library_of(values)
-    size = BLOCK if library is np else max(values.size, 1)
-    scratch = library.empty(min(size, values.size), values.dtype)
-    total = 0.0
-    for start in range(0, values.size, size):
-        block = values[start : start + size]
-        total += float(library.multiply(block, block, out=scratch[: block.size]).sum())
-    return total
+    if library_of(values) is not np:
+        return float((values.astype(np.float64) ** 2).sum())
+    from rnnkit.kernels.training import add_squares  # on the first call: it brings Numba
+
+    lanes = np.zeros(LANES)
+    add_squares(lanes, values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(lanes.sum())
 
 
 def _scale(values: Array, limit: float, norm: float) -> None:

@@ -13,6 +13,8 @@ from rnnkit.arrays import Array, library_of, no_array, overlap
 from rnnkit.errors import message
 from rnnkit.training import arguments
 
+SILENT = {"under": "ignore", "over": "ignore", "invalid": "ignore"}  # infinity and NaN go the way of the arithmetic
+
 
 class Loss(NamedTuple):
     """What a loss gives: `loss`, the mean over the valid entries as a float; its `gradient` by the scores, zeros in
@@ -85,10 +87,116 @@ def softmax_cross_entropy(
     return entries.loss(gradient, into, losses)
 
 
+def sigmoid_cross_entropy(
+    scores: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    out: Array | None = None,
+) -> Loss:
+    """Return -ln of the probability of yes-or-no targets under the logistic function of scores, its mean and gradient.
+
+    Parameters
+    ----------
+    scores : ndarray (...), float32 or float64
+        Before the logistic function. (T, N, ...) with lengths.
+    targets : ndarray (...), bool, integer or float
+        Of the shape of the scores: 1 is yes, 0 is no, and what is between is the probability of yes.
+    lengths : array_like (N,), optional
+        Valid steps of each sequence. What stands behind them in scores and targets is never read.
+    count : float, optional
+        What the sum of the losses is divided by; by default the number of valid entries, that is of scores. Give the
+        number of entries of a whole batch where you call once for each part of it.
+    out : ndarray (...), optional
+        Where the gradient is written, C-contiguous; `scores` itself is fine, and saves memory.
+
+    Returns
+    -------
+    Loss
+        (loss, gradient, losses) in nats. Without a valid entry the loss is 0, and so is the gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong. Nothing is written then.
+
+    Notes
+    -----
+    With p = 1/(1 + exp(-score)) the loss is -target*ln(p) - (1 - target)*ln(1 - p), computed without overflow as
+    max(score, 0) - score*target + ln(1 + exp(-abs(score))), and the gradient (p - target) / count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> loss, gradient, _ = sigmoid_cross_entropy(np.array([0.0, 1000.0]), np.array([True, True]))
+    >>> round(loss, 6), gradient.tolist()
+    (0.346574, [-0.25, 0.0])
+    """
+    function = "sigmoid_cross_entropy"
+    arguments.real_array(function, "scores", scores)
+    entries = _Entries(function, scores, targets, scores.shape, lengths, count, out)
+    if targets.dtype.kind not in "biuf":
+        raise TypeError(message(function, "targets", "hold bools, integers or floats", f"dtype {targets.dtype}"))
+    found = entries.targets.astype(scores.dtype)
+    outside = ~((found >= 0) & (found <= 1))
+    if outside.any():
+        raise ValueError(message(function, "targets", "be in 0..1", float(found[outside][0])))
+    gradient, into = entries.gradient()
+    losses = _sigmoid(entries.scores, found, entries.count, into)
+    return entries.loss(gradient, into, losses)
+
+
+def squared_error(
+    y: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    out: Array | None = None,
+) -> Loss:
+    """Return the square of the difference between outputs and targets, its mean, and the gradient of that.
+
+    Parameters
+    ----------
+    y : ndarray (...), float32 or float64
+        (T, N, ...) with lengths.
+    targets : ndarray (...)
+        Of the shape and dtype of y.
+    lengths : array_like (N,), optional
+        Valid steps of each sequence. What stands behind them in y and targets is never read.
+    count : float, optional
+        What the sum of the squares is divided by; by default the number of valid entries, that is of elements of y.
+        Give the number of entries of a whole batch where you call once for each part of it.
+    out : ndarray (...), optional
+        Where the gradient is written, C-contiguous; `y` itself is fine, and saves memory.
+
+    Returns
+    -------
+    Loss
+        (loss, gradient, losses); the gradient is 2*(y - targets) / count. Without a valid entry the loss is 0, and so
+        is the gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong. Nothing is written then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> loss, gradient, _ = squared_error(np.array([1.0, 5.0]), np.array([1.0, 2.0]))
+    >>> loss, gradient.tolist()
+    (4.5, [0.0, 3.0])
+    """
+    function = "squared_error"
+    arguments.real_array(function, "y", y)
+    entries = _Entries(function, y, targets, y.shape, lengths, count, out, name="y")
+    arguments.same_dtype(function, "targets", targets, y, "y")
+    gradient, into = entries.gradient()
+    with np.errstate(**SILENT):
+        library_of(y).subtract(entries.scores, entries.targets, out=into)
+        losses = into * into
+        into *= 2 / entries.count
+    return entries.loss(gradient, into, losses)
+
+
 def _softmax(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
     """Write the gradient (rows, C), which may be where the scores are, and return the losses (rows,)."""
     library = library_of(scores)
-    with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+    with np.errstate(**SILENT):
         library.subtract(scores, scores.max(axis=1, keepdims=True), out=gradient)
         flat = gradient.reshape(-1)
         places = library.arange(0, flat.size, scores.shape[1]) + targets
@@ -102,6 +210,19 @@ def _softmax(scores: Array, targets: Array, count: float, gradient: Array) -> Ar
     return losses
 
 
+def _sigmoid(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
+    """Write the gradient, which may be where the scores are, and return the losses."""
+    library = library_of(scores)
+    with np.errstate(**SILENT):
+        small = library.exp(-abs(scores))  # 0..1: neither form of the logistic function overflows
+        losses = library.maximum(scores, 0) - scores * targets + library.log1p(small)
+        positive = scores >= 0
+        library.divide(library.where(positive, 1, small), 1 + small, out=gradient)
+        gradient -= targets
+        gradient *= 1 / count
+    return losses
+
+
 class _Entries:
     """The valid entries of a call, and where what is found about them goes.
 
@@ -110,12 +231,13 @@ class _Entries:
     """
 
     def __init__(
-        self, function: str, scores: Array, targets: Any, shape: tuple[int, ...], lengths: Any, count: Any, out: Any
+        self, function: str, scores: Array, targets: Any, shape: tuple[int, ...], lengths: Any, count: Any, out: Any,
+        name: str = "scores",
     ) -> None:
         if library_of(targets) is None:
             raise no_array(function, "targets", arguments.AN_ARRAY, targets)
         checks.same_place(function, "targets", targets, scores)
-        arguments.same_shape(function, "targets", targets, shape, "as the scores say")
+        arguments.same_shape(function, "targets", targets, shape, f"as {name} says")
         self._like, self._shape, self._out = scores, shape, out
         self._valid = _valid_steps(function, scores, shape, lengths)
         self.scores, self.targets = self._chosen(scores), self._chosen(targets)
@@ -125,7 +247,7 @@ class _Entries:
             expected = "be a finite number above 0"
             self.count = arguments.number(function, "count", count, expected, lambda value: 0 < value < math.inf)
         if out is not None:
-            _check_out(function, out, scores, targets)
+            _check_out(function, out, name, scores, targets)
 
     def _chosen(self, array: Array) -> Array:
         return array if self._valid is None else _by_step(array)[self._valid]
@@ -149,7 +271,7 @@ class _Entries:
 
 def _by_step(array: Array) -> Array:
     """(T, N, ...) as (T*N, ...): a view of what is contiguous."""
-    return array.reshape(-1, *array.shape[2:])
+    return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
 
 def _valid_steps(function: str, scores: Array, shape: tuple[int, ...], lengths: Any) -> Array | None:
@@ -166,12 +288,13 @@ def _valid_steps(function: str, scores: Array, shape: tuple[int, ...], lengths: 
     return library_of(scores).asarray(np.flatnonzero(np.arange(seq_len)[:, None] < checked))
 
 
-def _check_out(function: str, out: Any, scores: Array, targets: Array) -> None:
+def _check_out(function: str, out: Any, name: str, scores: Array, targets: Array) -> None:
     checks.same_place(function, "out", out, scores)
-    arguments.same_dtype(function, "out", out, scores, "the array of scores")
-    arguments.same_shape(function, "out", out, scores.shape, "as the scores do")
+    arguments.same_dtype(function, "out", out, scores, name)
+    arguments.same_shape(function, "out", out, scores.shape, f"as {name} has")
     arguments.contiguous(function, "out", out)
     arguments.writeable(function, "out", out)
-    for name, other in ("scores", scores), ("targets", targets):
+    for other_name, other in (name, scores), ("targets", targets):
         if out is not scores and overlap(out, other):
-            raise ValueError(message(function, "out", "be scores itself, or have memory of its own", f"that of {name}"))
+            expected = f"be {name} itself, or have memory of its own"
+            raise ValueError(message(function, "out", expected, f"memory of {other_name}"))

@@ -283,9 +283,9 @@ def _is_share(value: float) -> bool:
 
 
 def _kernels() -> Any:
-    from rnnkit.kernels import optimizers
+    from rnnkit.kernels import training
 
-    return optimizers
+    return training
 
 
 # CuPy's twins of the kernels.

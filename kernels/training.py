@@ -1,4 +1,4 @@
-"""One step of an optimizer over one buffer, in a single pass: what it takes is reading and writing memory.
+"""What a training step does to whole buffers, in one pass each: what that takes is reading and writing memory.
 
 w parameters, dw their gradient, `rate` what the step is multiplied by, `keep` the part of w that weight decay leaves.
 Every element is loaded into a local first and stored last: between stores that might overlap, LLVM vectorises nothing.
@@ -40,3 +40,16 @@ def descent(w, dw, rate, keep):
     rate, keep = real(rate), real(keep)
     for i in range(w.size):
         w[i] = keep * w[i] - rate * dw[i]
+
+
+@kernel
+def add_squares(lanes, values):
+    """lanes[j] += values[i]**2 for i = j, j + lanes.size, ..., in the float64 of the lanes.
+
+    One chain of additions a lane, in every vector width: the sum has the same bits on every machine.
+    """
+    for start in range(0, values.size, lanes.size):
+        block = values[start : start + lanes.size]
+        for j in range(block.size):
+            value = np.float64(block[j])
+            lanes[j] += value * value
