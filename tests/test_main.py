@@ -202,7 +202,7 @@ def test_bad_files_are_one_line(folder, capsys, tmp_path):
     assert_refused(capsys, "train", tmp_path, because=f"{tmp_path}: Is a directory")
     because = "train: text must have at least 20 bytes, so that one can be held out, got 0"
     assert_refused(capsys, "train", empty, because=because)
-    because = r"rows: text must have at least batch_size\*\(seq_len\+1\)=\d+ bytes to train on, got 95; .*"
+    because = r"rows: text must have at least batch_size\*\(seq_len\+1\)=\d+ bytes to train on, got 94; .*"
     assert_refused(capsys, "train", short, because=because)
     out = missing / "model.npz"
     because = f"train: --out must name a file in a folder that exists, got {out}"

@@ -204,15 +204,15 @@ def saved_with(tmp_path, **changes):
     ({"run": "[]"}, "must hold run as a JSON object, got list"),
     ({"run": "{}"}, "must hold run with settings, files, .*, got "),
     ({"run": lambda old: str(old).replace('"step": 1', '"step": "1"')}, "must hold run with step of type int, got 1"),
-    ({"run": lambda old: str(old).replace('"batch": 4', '"batch": 0')}, "must hold run with .*batch as it may be, got 0"),
-    ({"run": lambda old: str(old).replace('"batch": 4', '"batch": 4.5')}, "must hold run with .*batch as it may be.*"),
-    ({"run": lambda old: str(old).replace('"steps": 20', '"steps": null')}, "must hold run with .*one of steps, minutes"),
-    ({"run": lambda old: str(old).replace('"mode": "lstm"', '"mode": "lstn"')}, "must hold run with .*mode as it may be"),
+    ({"run": lambda old: str(old).replace('"batch": 4', '"batch": 0')}, "must hold settings that a run may have, got batch=0"),
+    ({"run": lambda old: str(old).replace('"batch": 4', '"batch": 4.5')}, "must hold settings that a run may have, got batch=4.5"),
+    ({"run": lambda old: str(old).replace('"steps": 20', '"steps": null')}, "must hold settings that a run may have, got steps=None, min"),
+    ({"run": lambda old: str(old).replace('"mode": "lstm"', '"mode": "lstn"')}, "must hold settings that a run may have, got mode=lstn"),
     ({"run": lambda old: str(old).replace('"hidden": 6', '"hidden": 7')}, "must hold a run of .*, its network, got one of"),
     ({"state_hx": np.zeros((1, 4, 7), "f4")}, r"must hold state_hx of dtype float32 and shape \(1, 4, 6\), got dtype"),
-    ({"state_cx": None}, "must hold state_cx, got no state_cx"),
+    ({"state_cx": None}, "must hold state_hx, state_cx, .*, got no state_cx"),
     ({"optimizer_mean": np.zeros(3, "f4")}, "must hold optimizer_mean of dtype float32 and shape"),
-    ({"optimizer_steps": None}, "must hold optimizer_steps, got no optimizer_steps"),
+    ({"optimizer_steps": None}, "must hold state_hx, .*, got no optimizer_steps"),
 ])
 def test_load_refuses_another_file(tmp_path, changes, text):
     path = saved_with(tmp_path, **changes)

@@ -83,9 +83,10 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         desc = record.settings.desc
         if desc != model.desc:
             raise file.refusal(f"hold a run of {model.desc}, its network", f"one of {desc}")
-        state = State(**{name: file.array_like(STATE + name, like) for name, like in zeros(desc, record).items()})
         optimizer = optimizer_of(model, record.settings)
-        own = optimizer.state
+        states, own = zeros(desc, record), optimizer.state
+        file.require((*(STATE + name for name in states), *(OPTIMIZER + name for name in own)))
+        state = State(**{name: file.array_like(STATE + name, like) for name, like in states.items()})
         optimizer.restore({name: file.array_like(OPTIMIZER + name, array) for name, array in own.items()})
     return Checkpoint(record, model, optimizer, state)
 
@@ -107,7 +108,7 @@ def _read_record(file: archive.Reader) -> Record:
     try:
         return Record(**found | {"settings": Settings.from_json(found["settings"])})
     except ValueError as error:
-        raise file.refusal(f"hold {RUN} with", error) from error
+        raise file.refusal("hold settings that a run may have", error) from error
 
 
 class Saver:

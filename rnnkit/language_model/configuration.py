@@ -29,6 +29,7 @@ def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace, defa
     if path is None:
         return defaults | given
     parser = Parser(prog=path, argument_default=argparse.SUPPRESS, add_help=False)
+    parser.command = "rnnkit train"
     add_options(parser)
     config = vars(parser.parse_args(_arguments(path, parser)))
     if any(name in given for name in BUDGETS):

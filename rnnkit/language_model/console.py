@@ -33,8 +33,10 @@ class Interrupted(Exception):
 class Parser(argparse.ArgumentParser):
     """One line for an error, without the usage."""
 
+    command = ""  # whose options these are, where the name is another's
+
     def error(self, message: str) -> None:
-        self.exit(2, f"{self.prog}: {message}; see rnnkit{' train' * self.prog.endswith('train')} --help\n")
+        self.exit(2, f"{self.prog}: {message}; see {self.command or self.prog} --help\n")
 
 
 def show_what_is_logged() -> None:

@@ -90,12 +90,12 @@ class Settings:
         """Return the settings that a file holds; raise ValueError, which says why, where these are none of ours."""
         known = {one.name: one for one in fields(cls)}
         if not isinstance(found, dict) or found.keys() != known.keys():
-            raise ValueError(f"settings named {', '.join(known)}, got {str(found)[:400]}")
-        for name, value in found.items():
-            if not _holds(known[name], value):
-                raise ValueError(f"{name} as it may be, got {str(value)[:400]}")
+            raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
+        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not _holds(known[name], value)]
+        if wrong:
+            raise ValueError(", ".join(wrong))
         if sum(found[name] is not None for name in BUDGETS) != 1:
-            raise ValueError(f"one of {', '.join(BUDGETS)}, got {str(found)[:400]}")
+            raise ValueError(", ".join(f"{name}={found[name]}" for name in BUDGETS))
         return cls(**found)
 
 
