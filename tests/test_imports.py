@@ -26,6 +26,10 @@ DIRECTION = {
     "language_model.model": {"__init__", "network", "archive", "weights", "descriptor", "errors"},
     "language_model.corpus": {"errors"},
     "language_model": set(),
+    "distributed": {"distributed.collectives", "distributed.launch", "distributed.ranks"},
+    "distributed.collectives": {"arrays", "errors"},
+    "distributed.launch": {"errors"},
+    "distributed.ranks": {"forking", "kernels", "errors"},
     "torch": {"torch.acceleration", "torch.modules"},
     "torch.acceleration": {"torch.modules", "errors"},
     "torch.modules": {"torch.function", "weights", "descriptor", "errors", "cells"},
@@ -232,12 +236,12 @@ def in_fresh_process(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-HEAVY = "numba", "llvmlite", "cupy", "scipy", "torch", "tqdm"
+HEAVY = "numba", "llvmlite", "cupy", "scipy", "torch", "tqdm", "mpi4py"
 FRAMEWORKS = "keras", "tensorflow", "mxnet", "jax", "flax", "onnx", "onnxruntime", "safetensors"
 SHOW = f"; import sys; print(*[name for name in {HEAVY + FRAMEWORKS} if name in sys.modules])"
 
 
-@pytest.mark.parametrize("module", ["rnnkit", "rnnkit.interop"])
+@pytest.mark.parametrize("module", ["rnnkit", "rnnkit.interop", "rnnkit.distributed"])
 def test_import_loads_nothing_heavy(module):
     assert in_fresh_process(f"import {module}" + SHOW) == []
     found = in_fresh_process("import numba, tqdm" + SHOW)
