@@ -8,6 +8,7 @@ from itertools import cycle
 
 from matplotlib.figure import Figure
 
+from rnnkit.errors import message
 from rnnkit.language_model.report import read_log
 
 AXES = {  # name -> column, divisor, label
@@ -15,10 +16,14 @@ AXES = {  # name -> column, divisor, label
     "steps": ("step", 1, "steps"),
     "minutes": ("seconds", 60, "time (min)"),
 }
+KINDS = (
+    ("train_bits", "training", {"alpha": 0.5, "linewidth": 1}),
+    ("validation_bits", "validation", {"linestyle": "--", "marker": "o", "markersize": 4}),
+)
 SIZE, DPI = (8, 5), 120  # inches, pixels an inch
 
 
-def curves(logs: Sequence[str], x: str, y_max: float | None = None) -> Figure:
+def curves(logs: Sequence[str], x: str) -> Figure:
     """Return the picture of several runs.
 
     Parameters
@@ -33,14 +38,15 @@ def curves(logs: Sequence[str], x: str, y_max: float | None = None) -> Figure:
     axes = figure.add_subplot()
     for path, color in zip(logs, cycle(f"C{number}" for number in range(10)), strict=False):
         rows, name = read_log(path), os.path.splitext(os.path.basename(path))[0]
-        for kind, style, legend in (("train_bits", "-", f"{name}, training"), ("validation_bits", "o--", f"{name}, validation")):
+        if not rows:
+            raise ValueError(message("read_log", f"path {path!r}", "have rows", "none"))
+        for kind, label_of_kind, style in KINDS:
             points = [(float(row[column]) / divisor, float(row[kind])) for row in rows if row[kind]]
             if points:
-                thin = {"alpha": 0.5, "linewidth": 1} if kind == "train_bits" else {"markersize": 4}
-                axes.plot(*zip(*points, strict=True), style, color=color, label=legend, **thin)
+                axes.plot(*zip(*points, strict=True), color=color, label=f"{name}, {label_of_kind}", **style)
     axes.set_xlabel(label)
     axes.set_ylabel("bits per byte")
-    axes.set_ylim(bottom=0, top=y_max)
+    axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
     return figure

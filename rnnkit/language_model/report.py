@@ -145,16 +145,20 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     ValueError
         It is no log, or a row is damaged.
     """
+    where = f"path {os.fspath(path)!r}"
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            found = ",".join(reader.fieldnames or ())[:200] or "nothing"
-            raise ValueError(message("read_log", f"path {os.fspath(path)!r}", f"begin with {','.join(COLUMNS)}", found))
-        rows = list(reader)
+        try:
+            names, rows = tuple(reader.fieldnames or ()), list(reader)
+        except csv.Error as error:  # a line of a megabyte, say
+            raise ValueError(message("read_log", where, "be a CSV file", error)) from error
+    if names != COLUMNS:
+        got = ",".join(names)[:200] or "nothing"
+        raise ValueError(message("read_log", where, f"begin with {','.join(COLUMNS)}", got))
     for number, row in enumerate(rows, 2):
         if not _is_row(row):
             got = f"{list(row.values())} in line {number}"[:400]
-            raise ValueError(message("read_log", f"path {os.fspath(path)!r}", "have a number in each column", got))
+            raise ValueError(message("read_log", where, "have a number in each column", got))
     return rows
 
 

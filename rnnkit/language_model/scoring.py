@@ -45,3 +45,8 @@ def held_out_bits(model: TextModel, text: bytes, before: bytes, num_rows: int = 
     return nats / math.log(2) / len(text)
 
 
+
+
+def bits(model: TextModel, text: bytes) -> float:
+    """Return the model's bits per byte on a whole text, which it reads as after the end of a line."""
+    return held_out_bits(model, text, b"\n")

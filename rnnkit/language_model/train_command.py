@@ -31,7 +31,7 @@ from rnnkit.language_model.console import (
 )
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.report import Progress, logged
-from rnnkit.language_model.settings import BUDGETS, Settings
+from rnnkit.language_model.settings import Settings
 from rnnkit.language_model.training import Run, optimizer_of
 
 DEFAULTS = {"out": "model.npz", "save_every": "10m", "keep": 0, "validate_every": "5%", "log_every": "20"}
@@ -159,12 +159,11 @@ def _check_dropout(settings: Settings) -> None:
 
 def _refuse_others(given: dict[str, Any], own: Settings, option: str, what: str) -> None:
     """Settings may be given again, but not others than those that a file brings with it."""
-    if any(given.get(name) is not None for name in BUDGETS):
-        given = dict.fromkeys(BUDGETS) | given
     for name, value in given.items():
-        if value != getattr(own, name):
-            name, has = f"--{name.replace('_', '-')}", getattr(own, name)
-            raise CommandError(f"train: {name} must be {has} with {option}, as in its {what}, got {value}")
+        has = getattr(own, name)
+        if value != has:
+            expected = f"be {has}" if has is not None else "be left out"
+            raise CommandError(f"train: --{name.replace('_', '-')} must {expected} with {option}, as in its {what}, got {value}")
 
 
 def _together(comm: Any, work: Callable[[], Job]) -> Job:
