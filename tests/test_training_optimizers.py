@@ -220,7 +220,7 @@ CONSTRUCTED = [
     (SGD, (WHOLE,), {"weight_decay": np.inf}, ValueError, f"weight_decay {FINITE} inf"),
     (SGD, (WHOLE,), {"weight_decay": "1"}, TypeError, "weight_decay must be a number, or a sequence of one for each"),
     (SGD, (WHOLE,), {"weight_decay": True}, TypeError, "weight_decay must be a number, got bool"),
-    (SGD, (WHOLE,), {"weight_decay": [1, 1]}, ValueError, "weight_decay must hold one number for each of 1 arrays, got 2"),
+    (SGD, (WHOLE,), {"weight_decay": [1, 1]}, ValueError, "weight_decay must hold one number for each of 1 arrays"),
     (SGD, ([WHOLE],), {"weight_decay": [-1]}, ValueError, rf"weight_decay\[0\] {FINITE} -1"),
     (SGD, (WHOLE, 1), {}, ValueError, "momentum must be in 0 <= momentum < 1, got 1"),
     (SGD, (WHOLE, 0.5), {"nesterov": 1}, TypeError, "nesterov must be a bool, got int"),
