@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import signal
 import stat
 import subprocess
 import sys
@@ -78,8 +77,8 @@ def test_train_prints_figures_and_learns(folder):
     text = (folder / "text.txt").read_bytes()
     held_out = len(text) // 20
     validation = held_out // 4
-    parts = f"{len(text) - held_out - validation:,} bytes to train on, {validation:,} for validation, {held_out:,} held out"
-    assert parts in stdout
+    training = len(text) - held_out - validation
+    assert f"{training:,} bytes to train on, {validation:,} for validation, {held_out:,} held out" in stdout
     assert re.search(r"^speed     [\d,]+ bytes/s over 59 steps; first step \d+\.\d s", stdout, re.MULTILINE)
     bits = held_out_figures(stdout)
     assert list(bits) == ["rnnkit", "order-0 entropy", "zlib -9", "lzma, given the text before first"]

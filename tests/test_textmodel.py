@@ -129,7 +129,8 @@ def test_softmax_loss_by_hand():
 
 
 def test_split_keeps_every_byte_in_one_part():
-    for size, validation, held_out in ((0, 0, 0), (19, 0, 0), (20, 0, 1), (1000, 12, 50), (6_000_000, 1 << 16, 1 << 18)):
+    expected = (0, 0, 0), (19, 0, 0), (20, 0, 1), (1000, 12, 50), (6_000_000, 1 << 16, 1 << 18)
+    for size, validation, held_out in expected:
         text = bytes_of(5, size).tobytes()
         parts = corpus.split(text)
         assert b"".join(parts) == text

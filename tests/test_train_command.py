@@ -64,7 +64,8 @@ def test_ctrl_c_saves_a_run_that_goes_on_to_the_same_bits(train, text, tmp_path)
             process.send_signal(number)
             out, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (status, b"")
-        (steps,) = re.findall(rb"saved     \S+part.npz, after (\d+) steps; to go on: rnnkit train --resume \S+part", out)
+        how = rb"; to go on: rnnkit train --resume \S+part.npz"
+        (steps,) = re.findall(rb"saved     \S+part.npz, after (\d+) steps" + how, out)
         assert 1 <= int(steps) < 300
         status, out, err = train("--quiet", "--resume", "part.npz", files=())
         assert (status, err) == (0, "")
@@ -81,8 +82,8 @@ def assert_survives_kills(text, folder, kills, rng, steps=150):
     subprocess.run(command(*begin, *options, "--out", folder / "whole/m.npz"), check=True, capture_output=True)
     out, killed = folder / "cut/m.npz", 0
     while True:
-        started = command("train", "--resume", out, *options) if out.exists() else command(*begin, *options, "--out", out)
-        process = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        started = ["train", "--resume", out] if out.exists() else [*begin, "--out", out]
+        process = subprocess.Popen(command(*started, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         with process:
             if killed < kills:
                 lines = iter(process.stdout.readline, b"")
@@ -342,7 +343,8 @@ def test_ranks_go_on_to_the_same_bits(text, tmp_path):
     options = [*SMALL, "--quiet", "--steps", "200", "--save-every", "1"]
     assert launch(2, text, *options, "--out", "whole.npz", cwd=tmp_path).returncode == 0
     started = [MPIEXEC, "-n", "2", *command("train", text, *options, "--out", "cut.npz")]
-    with subprocess.Popen(started, env={**CLEAN, "NUMBA_NUM_THREADS": "1"}, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+    environment = {**CLEAN, "NUMBA_NUM_THREADS": "1"}
+    with subprocess.Popen(started, env=environment, cwd=tmp_path, stdout=subprocess.PIPE) as process:
         while not (tmp_path / "cut.npz").exists():
             assert process.poll() is None
             time.sleep(0.02)
@@ -383,6 +385,32 @@ def test_a_refusal_is_one_line_of_one_rank(text, tmp_path):
 
 
 @mpi
+def test_a_signal_on_one_rank_ends_all(text, tmp_path):
+    shell = f"echo $$ > pid$PMI_RANK; exec {' '.join(command('train', text, *SMALL, '--quiet', '--steps', '1000000'))}"
+    started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
+    with subprocess.Popen(started, env={**CLEAN, "NUMBA_NUM_THREADS": "1"}, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True) as process:
+        assert any(line.startswith("training") for line in process.stdout)
+        os.kill(int((tmp_path / "pid1").read_text()), signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert "saved     model.npz, after" in out
+    assert process.returncode == 128 + signal.SIGTERM
+    assert checkpoint.load(tmp_path / "model.npz").record.num_ranks == 2
+
+
+@mpi
+def test_a_text_that_only_one_rank_lacks_is_named_with_it(text, tmp_path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "t.txt").write_bytes(text.read_bytes())
+    (tmp_path / "1").mkdir()
+    shell = f"cd $PMI_RANK && exec {' '.join(command('train', 't.txt', *SMALL, '--quiet'))}"
+    started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
+    done = subprocess.run(started, env=CLEAN, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "rnnkit: rank 1: t.txt: No such file or directory\n" in done.stderr
+
+
+@mpi
 def test_a_text_that_differs_between_ranks_is_refused(text, tmp_path):
     """Each rank in a folder of its own, as on machines without a common file system."""
     for rank in (0, 1):
@@ -392,4 +420,4 @@ def test_a_text_that_differs_between_ranks_is_refused(text, tmp_path):
     started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
     done = subprocess.run(started, env=CLEAN, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
-    assert "rnnkit: train: all ranks must have the text, model and settings of rank 0, got others on 1\n" in done.stderr
+    assert "rnnkit: train: all ranks must have the text, model and settings of rank 0, got others on rank 1\n" in done.stderr

@@ -65,7 +65,7 @@ def _add_train(adders) -> None:
         argument_default=argparse.SUPPRESS,
     )
     parser.set_defaults(run=lambda args: train(args, add_train_options))
-    parser.add_argument("--config", metavar="FILE.toml", help="file of options by their names here; those given go before")
+    parser.add_argument("--config", metavar="FILE.toml", help="options by their names; those given here go before")
     add_train_options(parser)
 
 
@@ -75,17 +75,17 @@ def add_train_options(parser: Parser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help=files)
     group = parser.add_argument_group("beginning and end")
     _option(group, "--out", str, DEFAULTS["out"], "file to write; with --resume that file", "MODEL")
-    _option(group, "--resume", str, None, "go on with the run in this file, with its settings, to the same bits", "MODEL")
+    _option(group, "--resume", str, None, "go on with the run in this file, to the same bits", "MODEL")
     warm = "begin a new run from this model's weights: another optimizer state, schedule and place in the text"
     _option(group, "--init-from", str, None, warm, "MODEL")
     interval = "EVERY: steps, or a time as 30s, 10m, 2h, or a share of the run as 5%%"
     _option(group, "--save-every", Every, DEFAULTS["save_every"], f"save the run; {interval}", "EVERY")
-    _option(group, "--keep", number(int, 0), DEFAULTS["keep"], "saves to keep beside the newest, by their step's name", "K")
+    _option(group, "--keep", number(int, 0), DEFAULTS["keep"], "newest saves to keep, and the best model", "K")
     group.add_argument("--quiet", action="store_true", help="no progress")
     _option(group, "--validate-every", Every, DEFAULTS["validate_every"], "score the validation text", "EVERY")
     _option(group, "--sample-every", Every, None, "show a text that the model writes", "EVERY")
     _option(group, "--log", str, None, "curves to write as CSV, for rnnkit plot", "FILE.csv")
-    _option(group, "--log-every", Every, DEFAULTS["log_every"], "a row of the log, beside those of validations", "EVERY")
+    _option(group, "--log-every", Every, DEFAULTS["log_every"], "a row of the log", "EVERY")
     for name, settings in groups():
         group = parser.add_argument_group(TITLES[name])
         for one in settings:

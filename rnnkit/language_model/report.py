@@ -126,7 +126,7 @@ class Log:
         self._file.flush()
 
     def write(self, run: Run, step: Step, validation: float | None, due: bool) -> None:
-        """Take notice of a step that was done, and write a row where one is due: means over the steps since the last."""
+        """Take notice of a step that was done; where a row is due, write one, with the mean since the last."""
         self._bits.append(step.bits)
         if not due:
             return

@@ -66,7 +66,8 @@ class Settings:
         """Return the settings with what is given, which is right in itself; a budget that is given is the only one."""
         budgets = [name for name in BUDGETS if given.get(name) is not None]
         if len(budgets) > 1:
-            raise ValueError(message("train", "budget", "be one of --steps, --minutes and --epochs", ", ".join(budgets)))
+            expected = "be one of --steps, --minutes and --epochs"
+            raise ValueError(message("train", "budget", expected, ", ".join(budgets)))
         others = dict.fromkeys(BUDGETS) if budgets else {}
         return cls(**others | given)
 

@@ -8,6 +8,7 @@ import signal
 import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,10 @@ def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> No
 def _train(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> None:
     job = _together(comm, lambda: _job(args, add_options, comm))
     first = comm is None or comm.rank == 0
-    _compare(job)
-    if first:
-        _introduce(job)
     with noticed_signals() as signals:
+        _compare(job)  # all ranks together: signals are noticed on all of them before the first says that it begins
+        if first:
+            _introduce(job)
         _work(job, signals, first)
     if first:
         _conclude(job)
@@ -163,7 +164,8 @@ def _refuse_others(given: dict[str, Any], own: Settings, option: str, what: str)
         has = getattr(own, name)
         if value != has:
             expected = f"be {has}" if has is not None else "be left out"
-            raise CommandError(f"train: --{name.replace('_', '-')} must {expected} with {option}, as in its {what}, got {value}")
+            cure = f"with {option}, as in its {what}, got {value}"
+            raise CommandError(f"train: --{name.replace('_', '-')} must {expected} {cure}")
 
 
 def _together(comm: Any, work: Callable[[], Job]) -> Job:
@@ -190,7 +192,8 @@ def _compare(job: Job) -> None:
         own = record.text, checkpoint.digest(job.run.model.parameters.flat.tobytes()), record.settings.to_json()
         others = [rank for rank, found in enumerate(comm.allgather(own)) if found != comm.bcast(own)]
         if others:
-            raise Agreed(f"train: all ranks must have the text, model and settings of rank 0, got others on {others[0]}")
+            expected = "have the text, model and settings of rank 0"
+            raise Agreed(f"train: all ranks must {expected}, got others on rank {others[0]}")
 
 
 def _introduce(job: Job) -> None:
@@ -247,8 +250,8 @@ def _validate(job: Job) -> float:
 
 
 def _sample(run: Run) -> str:
-    text = textmodel.generate(run.model, b"\n", 0.7, seed=0)
-    return f"--- step {run.step:,}\n" + bytes(byte for byte, _ in zip(text, range(200))).decode(errors="replace")
+    text = bytes(islice(textmodel.generate(run.model, b"\n", 0.7, seed=0), 200))
+    return f"--- step {run.step:,}\n{text.decode(errors='replace')}"
 
 
 def _save(job: Job) -> None:
@@ -267,7 +270,8 @@ def _describe(job: Job) -> None:
 
 def _interrupted(job: Job, signals: Signals, first: bool) -> Interrupted:
     if first:
-        print(f"saved     {job.saver.out}, after {job.run.step:,} steps; to go on: rnnkit train --resume {job.saver.out}")
+        out = job.saver.out
+        print(f"saved     {out}, after {job.run.step:,} steps; to go on: rnnkit train --resume {out}")
     return Interrupted(signals.number or signal.SIGTERM)
 
 
@@ -280,8 +284,9 @@ def _conclude(job: Job) -> None:
     model.save(out)
     print(f"speed     {job.speed}")
     print(f"saved     {out}")
-    if job.record.best_bits is not None:
-        print(f"best      {job.record.best_bits:.3f} bits per byte on the validation text, in step {job.record.best_step:,}")
+    record = job.record
+    if record.best_bits is not None:
+        print(f"best      {record.best_bits:.3f} bits per byte on the validation text, in step {record.best_step:,}")
     print("held-out bits per byte", flush=True)
     before = texts.training + texts.validation
     print(f"  {scoring.held_out_bits(model, texts.held_out, before):6.3f}  rnnkit")
