@@ -44,7 +44,8 @@ def shard(size: int, comm: Comm | None) -> slice:
     """
     ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
     if size < ranks:
-        raise ValueError(message("shard", "size", f"be at least the number of ranks={ranks}", size, "start fewer ranks"))
+        expected = f"be at least the number of ranks={ranks}"
+        raise ValueError(message("shard", "size", expected, size, "start fewer ranks"))
     return slice(size * rank // ranks, size * (rank + 1) // ranks)
 
 
