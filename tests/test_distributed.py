@@ -13,7 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from test_docstrings import assert_documents_its_parameters, assert_typed, section
 
+from rnnkit import distributed
 from rnnkit.distributed import aborting, allreduce_gradients, broadcast_weights, collectives, shard, share_cores, world
 from rnnkit.distributed.launch import LAUNCHERS
 from rnnkit.errors import BackendError
@@ -316,6 +318,15 @@ def test_an_mpi_that_runs_already_is_asked_without_a_launcher():
     code = "from mpi4py import MPI; from rnnkit.distributed import world; print(world(), MPI.Is_finalized())"
     run = alone("-c", code)
     assert (run.returncode, run.stdout) == (0, "None False\n"), run.stderr
+
+
+@pytest.mark.parametrize("name", distributed.__all__)
+def test_functions_are_documented_and_typed(name):
+    function = getattr(distributed, name)
+    assert_documents_its_parameters(function, function.__doc__)
+    assert_typed(function)
+    returns = {"world": ["mpi4py.MPI.Comm or None"], "shard": ["slice"], "share_cores": ["int"]}
+    assert section(function.__doc__, "Returns") == returns.get(name)
 
 
 class Recorder:

@@ -64,3 +64,12 @@ def test_the_figures_can_be_taken_again():
     assert found, printed
     low, middle, high, share = map(float, found.groups())
     assert low <= middle <= high and 0 < share < 100
+
+
+@mpi
+def test_what_runs_while_the_program_computes_can_be_measured_again():
+    command = [MPIEXEC, "-n", "2", sys.executable, ROOT / "scripts" / "overlap.py", "2000", "10000"]
+    printed = subprocess.check_output(command, env=CLEAN, text=True, timeout=HANG)
+    time = r"\d+\.\d\d ms"
+    line = rf"{{}} floats: Allreduce {time}, Wait {time}; computing alone {time}, after Iallreduce {time}\n"
+    assert re.fullmatch(line.format(2000) + line.format(10000), printed), printed
