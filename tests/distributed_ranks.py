@@ -173,6 +173,13 @@ def wrong_buffers(comm):
         say(comm, type(error).__name__, error)
 
 
+def ending(comm):
+    """Open MPI's launcher reports a failure where nothing calls MPI_Finalize; mpi4py does at exit, if so told."""
+    import mpi4py
+
+    say(comm, mpi4py.rc.initialize, mpi4py.rc.finalize)
+
+
 def told(comm):
     say(comm, comm and comm.size)
 
