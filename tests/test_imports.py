@@ -26,6 +26,11 @@ DIRECTION = {
     "language_model.model": {"__init__", "network", "archive", "weights", "descriptor", "errors"},
     "language_model.corpus": {"errors"},
     "language_model": set(),
+    "training": {"training.clipping", "training.losses", "training.optimizers"},
+    "training.clipping": {"training.arguments", "arrays"},
+    "training.losses": {"training.arguments", "checks", "arrays", "errors"},
+    "training.optimizers": {"training.arguments", "checks", "arrays", "errors", "kernels"},
+    "training.arguments": {"checks", "arrays", "errors"},
     "torch": {"torch.acceleration", "torch.modules"},
     "torch.acceleration": {"torch.modules", "errors"},
     "torch.modules": {"torch.function", "weights", "descriptor", "errors", "cells"},
@@ -237,7 +242,7 @@ FRAMEWORKS = "keras", "tensorflow", "mxnet", "jax", "flax", "onnx", "onnxruntime
 SHOW = f"; import sys; print(*[name for name in {HEAVY + FRAMEWORKS} if name in sys.modules])"
 
 
-@pytest.mark.parametrize("module", ["rnnkit", "rnnkit.interop"])
+@pytest.mark.parametrize("module", ["rnnkit", "rnnkit.interop", "rnnkit.training"])
 def test_import_loads_nothing_heavy(module):
     assert in_fresh_process(f"import {module}" + SHOW) == []
     found = in_fresh_process("import numba, tqdm" + SHOW)

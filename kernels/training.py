@@ -1,0 +1,55 @@
+"""What a training step does to whole buffers, in one pass each: what that takes is reading and writing memory.
+
+w parameters, dw their gradient, `rate` what the step is multiplied by, `keep` the part of w that weight decay leaves.
+Every element is loaded into a local first and stored last: between stores that might overlap, LLVM vectorises nothing.
+"""
+
+import numpy as np
+
+from .machine.jit import kernel
+
+
+@kernel
+def adam(w, dw, mean, square, beta1, beta2, rate, epsilon, keep):
+    real = w.dtype.type
+    from_mean, from_dw, rate, epsilon = real(beta1), real(1.0 - beta1), real(rate), real(epsilon)
+    from_square, from_dw_squared, keep = real(beta2), real(1.0 - beta2), real(keep)
+    for i in range(w.size):
+        g = dw[i]
+        m = from_mean * mean[i] + from_dw * g
+        v = from_square * square[i] + from_dw_squared * (g * g)
+        w_i = keep * w[i] - rate * (m / (np.sqrt(v) + epsilon))
+        mean[i], square[i], w[i] = m, v, w_i
+
+
+@kernel
+def momentum_descent(w, dw, velocity, momentum, nesterov, rate, keep):
+    real = w.dtype.type
+    momentum, rate, keep = real(momentum), real(rate), real(keep)
+    for i in range(w.size):
+        g = dw[i]
+        v = momentum * velocity[i] + g
+        step = g + momentum * v if nesterov else v
+        w_i = keep * w[i] - rate * step
+        velocity[i], w[i] = v, w_i
+
+
+@kernel
+def descent(w, dw, rate, keep):
+    real = w.dtype.type
+    rate, keep = real(rate), real(keep)
+    for i in range(w.size):
+        w[i] = keep * w[i] - rate * dw[i]
+
+
+@kernel
+def add_squares(lanes, values):
+    """lanes[j] += values[i]**2 for i = j, j + lanes.size, ..., in the float64 of the lanes.
+
+    One chain of additions a lane, in every vector width: the sum has the same bits on every machine.
+    """
+    for start in range(0, values.size, lanes.size):
+        block = values[start : start + lanes.size]
+        for j in range(block.size):
+            value = np.float64(block[j])
+            lanes[j] += value * value

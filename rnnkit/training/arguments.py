@@ -1,0 +1,88 @@
+"""Checks of the arguments: each takes the name of the calling function first, for its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from rnnkit.arrays import library_of, no_array, overlap
+from rnnkit.checks import same_place
+from rnnkit.errors import message, wrong_type
+
+DTYPES = (np.dtype("float32"), np.dtype("float64"))
+AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
+
+
+def number(function: str, name: str, value: Any, expected: str, inside: Callable[[float], bool]) -> float:
+    """Return a number that `inside` accepts; `expected` says in words what that is."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        raise wrong_type(function, name, "a number", value)
+    if not inside(value):
+        raise ValueError(message(function, name, expected, value))
+    return float(value)
+
+
+def integer(function: str, name: str, value: Any, low: int) -> None:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+        raise wrong_type(function, name, "an int", value)
+    if value < low:
+        raise ValueError(message(function, name, f"be at least {low}", value))
+
+
+def real_array(function: str, name: str, value: Any) -> None:
+    """Check that a value is an array of float32 or float64."""
+    if library_of(value) is None:
+        raise no_array(function, name, AN_ARRAY, value)
+    if value.dtype not in DTYPES:
+        cure = f'convert it with {name}.astype("float32")'
+        raise TypeError(message(function, name, "be float32 or float64", value.dtype, cure))
+
+
+def same_dtype(function: str, name: str, value: Any, like: Any, like_name: str) -> None:
+    if value.dtype != like.dtype:
+        cure = f'convert it with {name}.astype("{like.dtype}")'
+        raise TypeError(message(function, name, f"be {like.dtype} as {like_name} is", value.dtype, cure))
+
+
+def same_shape(function: str, name: str, value: Any, shape: tuple[int, ...], reason: str) -> None:
+    if value.shape != shape:
+        raise ValueError(message(function, name, f"have shape {shape} {reason}", value.shape))
+
+
+def contiguous(function: str, name: str, value: Any) -> None:
+    if not value.flags.c_contiguous:
+        cure = f"copy it with numpy.ascontiguousarray({name})"
+        raise ValueError(message(function, name, "be C-contiguous", f"strides {value.strides}", cure))
+
+
+def writeable(function: str, name: str, value: Any) -> None:
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        raise ValueError(message(function, name, "be writeable", "a read-only array"))
+
+
+def separate(function: str, name: str, value: Any, **others: Any) -> None:
+    """Check that what is written shares no memory with what is read."""
+    for other_name, other in others.items():
+        if overlap(value, other):
+            raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
+
+
+def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return one array or a sequence of them as a list of (name, array), of one dtype and in one place."""
+    if library_of(value) is not None:
+        found = [(name, value)]
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        found = [(f"{name}[{i}]", array) for i, array in enumerate(value)]
+    else:
+        raise no_array(function, name, f"{AN_ARRAY}, or a sequence of them", value)
+    if not found:
+        raise ValueError(message(function, name, "hold at least one array", "none"))
+    for own, array in found:
+        real_array(function, own, array)
+        same_place(function, own, array, found[0][1])
+        same_dtype(function, own, array, found[0][1], found[0][0])
+        contiguous(function, own, array)
+    return found

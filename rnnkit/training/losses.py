@@ -1,0 +1,300 @@
+"""Losses and their gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit import checks
+from rnnkit.arrays import Array, library_of, no_array, overlap
+from rnnkit.errors import message
+from rnnkit.training import arguments
+
+SILENT = {"under": "ignore", "over": "ignore", "invalid": "ignore"}  # infinity and NaN go the way of the arithmetic
+
+
+class Loss(NamedTuple):
+    """What a loss gives: `loss`, the mean over the valid entries as a float; its `gradient` by the scores, zeros in
+    padding; and `losses`, that of every entry, of the shape of the targets, zeros in padding."""
+
+    loss: float
+    gradient: Array
+    losses: Array
+
+
+def softmax_cross_entropy(
+    scores: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    out: Array | None = None,
+) -> Loss:
+    """Return -ln p(target) under the softmax of scores, its mean, and the gradient of that.
+
+    Parameters
+    ----------
+    scores : ndarray (..., C), float32 or float64
+        Before softmax. (T, N, C) with lengths.
+    targets : ndarray (...), any integer dtype
+        A class of 0..C-1 for every entry.
+    lengths : array_like (N,), optional
+        Valid steps of each sequence. What stands behind them in scores and targets is never read.
+    count : float, optional
+        What the sum of the losses is divided by; by default the number of valid entries. Give the number of entries of
+        a whole batch where you call once for each part of it, and the sums over the calls are right.
+    out : ndarray (..., C), optional
+        Where the gradient is written, C-contiguous; `scores` itself is fine, and saves memory.
+
+    Returns
+    -------
+    Loss
+        (loss, gradient, losses) in nats. Without a valid entry the loss is 0, and so is the gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong. Nothing is written then.
+
+    Notes
+    -----
+    The gradient is (softmax(scores) - onehot(targets)) / count. The largest score is subtracted before exp.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scores = np.zeros((2, 1, 4))
+    >>> loss, gradient, losses = softmax_cross_entropy(scores, np.array([[1], [3]]), lengths=[1])
+    >>> round(loss, 6), losses.round(6).tolist()
+    (1.386294, [[1.386294], [0.0]])
+    >>> gradient.tolist()
+    [[[0.25, -0.75, 0.25, 0.25]], [[0.0, 0.0, 0.0, 0.0]]]
+    """
+    function = "softmax_cross_entropy"
+    arguments.real_array(function, "scores", scores)
+    if scores.ndim < 1 or scores.shape[-1] < 1:
+        raise ValueError(message(function, "scores", "have shape (..., num_classes)", scores.shape))
+    num_classes = scores.shape[-1]
+    entries = _Entries(function, scores, targets, scores.shape[:-1], lengths, count, out)
+    if targets.dtype.kind not in "iu":
+        raise TypeError(message(function, "targets", "hold integers", f"dtype {targets.dtype}"))
+    wanted = entries.targets.reshape(-1)
+    outside = (wanted < 0) | (wanted >= num_classes)
+    if outside.any():
+        expected = f"be in 0..num_classes-1={num_classes - 1}"
+        raise ValueError(message(function, "targets", expected, int(wanted[outside][0])))
+    gradient, into = entries.gradient()
+    losses = _softmax(entries.scores.reshape(-1, num_classes), wanted, entries.count, into.reshape(-1, num_classes))
+    return entries.loss(gradient, into, losses)
+
+
+def sigmoid_cross_entropy(
+    scores: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    out: Array | None = None,
+) -> Loss:
+    """Return -ln of the probability of yes-or-no targets under the logistic function of scores, its mean and gradient.
+
+    Parameters
+    ----------
+    scores : ndarray (...), float32 or float64
+        Before the logistic function. (T, N, ...) with lengths.
+    targets : ndarray (...), bool, integer or float
+        Of the shape of the scores: 1 is yes, 0 is no, and what is between is the probability of yes.
+    lengths : array_like (N,), optional
+        Valid steps of each sequence. What stands behind them in scores and targets is never read.
+    count : float, optional
+        What the sum of the losses is divided by; by default the number of valid entries, that is of scores. Give the
+        number of entries of a whole batch where you call once for each part of it.
+    out : ndarray (...), optional
+        Where the gradient is written, C-contiguous; `scores` itself is fine, and saves memory.
+
+    Returns
+    -------
+    Loss
+        (loss, gradient, losses) in nats. Without a valid entry the loss is 0, and so is the gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong. Nothing is written then.
+
+    Notes
+    -----
+    With p = 1/(1 + exp(-score)) the loss is -target*ln(p) - (1 - target)*ln(1 - p), computed without overflow as
+    max(score, 0) - score*target + ln(1 + exp(-abs(score))), and the gradient (p - target) / count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> loss, gradient, _ = sigmoid_cross_entropy(np.array([0.0, 1000.0]), np.array([True, True]))
+    >>> round(loss, 6), gradient.tolist()
+    (0.346574, [-0.25, 0.0])
+    """
+    function = "sigmoid_cross_entropy"
+    arguments.real_array(function, "scores", scores)
+    entries = _Entries(function, scores, targets, scores.shape, lengths, count, out)
+    if targets.dtype.kind not in "biuf":
+        raise TypeError(message(function, "targets", "hold bools, integers or floats", f"dtype {targets.dtype}"))
+    found = entries.targets.astype(scores.dtype)
+    outside = ~((found >= 0) & (found <= 1))
+    if outside.any():
+        raise ValueError(message(function, "targets", "be in 0..1", float(found[outside][0])))
+    gradient, into = entries.gradient()
+    losses = _sigmoid(entries.scores, found, entries.count, into)
+    return entries.loss(gradient, into, losses)
+
+
+def squared_error(
+    y: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    out: Array | None = None,
+) -> Loss:
+    """Return the square of the difference between outputs and targets, its mean, and the gradient of that.
+
+    Parameters
+    ----------
+    y : ndarray (...), float32 or float64
+        (T, N, ...) with lengths.
+    targets : ndarray (...)
+        Of the shape and dtype of y.
+    lengths : array_like (N,), optional
+        Valid steps of each sequence. What stands behind them in y and targets is never read.
+    count : float, optional
+        What the sum of the squares is divided by; by default the number of valid entries, that is of elements of y.
+        Give the number of entries of a whole batch where you call once for each part of it.
+    out : ndarray (...), optional
+        Where the gradient is written, C-contiguous; `y` itself is fine, and saves memory.
+
+    Returns
+    -------
+    Loss
+        (loss, gradient, losses); the gradient is 2*(y - targets) / count. Without a valid entry the loss is 0, and so
+        is the gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong. Nothing is written then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> loss, gradient, _ = squared_error(np.array([1.0, 5.0]), np.array([1.0, 2.0]))
+    >>> loss, gradient.tolist()
+    (4.5, [0.0, 3.0])
+    """
+    function = "squared_error"
+    arguments.real_array(function, "y", y)
+    entries = _Entries(function, y, targets, y.shape, lengths, count, out, name="y")
+    arguments.same_dtype(function, "targets", targets, y, "y")
+    gradient, into = entries.gradient()
+    with np.errstate(**SILENT):
+        library_of(y).subtract(entries.scores, entries.targets, out=into)
+        losses = into * into
+        into *= 2 / entries.count
+    return entries.loss(gradient, into, losses)
+
+
+def _softmax(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
+    """Write the gradient (rows, C), which may be where the scores are, and return the losses (rows,)."""
+    library = library_of(scores)
+    with np.errstate(**SILENT):
+        library.subtract(scores, scores.max(axis=1, keepdims=True), out=gradient)
+        flat = gradient.reshape(-1)
+        places = library.arange(0, flat.size, scores.shape[1]) + targets
+        losses = -flat[places]
+        library.exp(gradient, out=gradient)
+        total = gradient.sum(axis=1, keepdims=True)
+        losses += library.log(total[:, 0])
+        total *= count
+        gradient *= 1 / total  # a division for each row and not for each score
+        flat[places] -= 1 / count
+    return losses
+
+
+def _sigmoid(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
+    """Write the gradient, which may be where the scores are, and return the losses."""
+    library = library_of(scores)
+    with np.errstate(**SILENT):
+        small = library.exp(-abs(scores))  # 0..1: neither form of the logistic function overflows
+        losses = library.maximum(scores, 0) - scores * targets + library.log1p(small)
+        positive = scores >= 0
+        library.divide(library.where(positive, 1, small), 1 + small, out=gradient)
+        gradient -= targets
+        gradient *= 1 / count
+    return losses
+
+
+class _Entries:
+    """The valid entries of a call, and where what is found about them goes.
+
+    `scores` and `targets` are those of the valid steps: themselves without lengths, else copies with one axis in place
+    of T and N.
+    """
+
+    def __init__(
+        self, function: str, scores: Array, targets: Any, shape: tuple[int, ...], lengths: Any, count: Any, out: Any,
+        name: str = "scores",
+    ) -> None:
+        if library_of(targets) is None:
+            raise no_array(function, "targets", arguments.AN_ARRAY, targets)
+        checks.same_place(function, "targets", targets, scores)
+        arguments.same_shape(function, "targets", targets, shape, f"as {name} says")
+        self._like, self._shape, self._out = scores, shape, out
+        self._valid = _valid_steps(function, scores, shape, lengths)
+        self.scores, self.targets = self._chosen(scores), self._chosen(targets)
+        if count is None:
+            self.count = float(max(self.targets.size, 1))
+        else:
+            expected = "be a finite number above 0"
+            self.count = arguments.number(function, "count", count, expected, lambda value: 0 < value < math.inf)
+        if out is not None:
+            _check_out(function, out, name, scores, targets)
+
+    def _chosen(self, array: Array) -> Array:
+        return array if self._valid is None else _by_step(array)[self._valid]
+
+    def gradient(self) -> tuple[Array, Array]:
+        """Return the gradient, and where that of the valid entries is to be written."""
+        gradient = library_of(self._like).empty(self._like.shape, self._like.dtype) if self._out is None else self._out
+        return gradient, gradient if self._valid is None else self.scores
+
+    def loss(self, gradient: Array, valid: Array, losses: Array) -> Loss:
+        """Return the result, padding filled with zeros."""
+        loss = float(losses.sum(dtype=np.float64)) / self.count
+        if self._valid is None:
+            return Loss(loss, gradient, losses.reshape(self._shape))
+        gradient[...] = 0
+        _by_step(gradient)[self._valid] = valid
+        everywhere = library_of(losses).zeros(self._shape, losses.dtype)
+        _by_step(everywhere)[self._valid] = losses.reshape(-1, *self._shape[2:])
+        return Loss(loss, gradient, everywhere)
+
+
+def _by_step(array: Array) -> Array:
+    """(T, N, ...) as (T*N, ...): a view of what is contiguous."""
+    return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+
+def _valid_steps(function: str, scores: Array, shape: tuple[int, ...], lengths: Any) -> Array | None:
+    """Return the numbers t*N + n of the valid steps; None is all."""
+    if lengths is None:
+        return None
+    if len(shape) < 2:
+        expected = "have shape (seq_len, batch_size, ...) where lengths are given"
+        raise ValueError(message(function, "targets", expected, shape))
+    seq_len, batch_size = shape[:2]
+    checked = checks.lengths(function, lengths, seq_len, batch_size)
+    if (checked == seq_len).all():
+        return None
+    return library_of(scores).asarray(np.flatnonzero(np.arange(seq_len)[:, None] < checked))
+
+
+def _check_out(function: str, out: Any, name: str, scores: Array, targets: Array) -> None:
+    checks.same_place(function, "out", out, scores)
+    arguments.same_dtype(function, "out", out, scores, name)
+    arguments.same_shape(function, "out", out, scores.shape, f"as {name} has")
+    arguments.contiguous(function, "out", out)
+    arguments.writeable(function, "out", out)
+    for other_name, other in (name, scores), ("targets", targets):
+        if out is not scores and overlap(out, other):
+            expected = f"be {name} itself, or have memory of its own"
+            raise ValueError(message(function, "out", expected, f"memory of {other_name}"))

@@ -1,0 +1,268 @@
+"""What stands on top of the network: a dense readout on a flat buffer, and the outputs that it reads."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit import checks
+from rnnkit.arrays import Array, library_of, no_array, overlap
+from rnnkit.errors import message, wrong_type
+from rnnkit.training import arguments
+
+DTYPES = ("float32", "float64")
+
+
+class DenseBackward(NamedTuple):
+    """What `dense_backward` gives: `dx` (..., I), the gradient by the input, and `dw`, the buffer with that by the
+    weights added."""
+
+    dx: Array
+    dw: Array
+
+
+def init_dense(input_size: int, num_outputs: int, seed: int | None = None, dtype: str = "float32") -> np.ndarray:
+    """Return weights of a dense readout, drawn as PyTorch's Linear does: uniform within 1/sqrt(input_size).
+
+    Parameters
+    ----------
+    input_size, num_outputs : int
+        Sizes of x and y, at least 1.
+    seed : int, optional
+        The same seed gives the same bits; without one it is drawn.
+    dtype : {"float32", "float64"}
+
+    Returns
+    -------
+    ndarray (num_outputs*input_size + num_outputs,)
+        As :func:`dense` takes them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> init_dense(3, 2, seed=0).shape
+    (8,)
+    """
+    function = "init_dense"
+    arguments.integer(function, "input_size", input_size, 1)
+    arguments.integer(function, "num_outputs", num_outputs, 1)
+    checks.seed(function, seed)
+    if dtype not in DTYPES:
+        raise ValueError(message(function, "dtype", 'be "float32" or "float64"', repr(dtype)))
+    bound = input_size**-0.5
+    return np.random.default_rng(seed).uniform(-bound, bound, num_outputs * (input_size + 1)).astype(dtype)
+
+
+def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> Array:
+    """Return x times weights plus bias.
+
+    Parameters
+    ----------
+    w : ndarray (num_outputs*I + num_outputs,), float32 or float64
+        Flat buffer: weights (num_outputs, I), an output after the other, then bias (num_outputs,). C-contiguous.
+    x : ndarray (..., I)
+        Of the dtype of w.
+    num_outputs : int
+        At least 1.
+    out : ndarray (..., num_outputs), optional
+        Where y is written, C-contiguous.
+
+    Returns
+    -------
+    ndarray (..., num_outputs)
+        y: a new array, or `out`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong. Nothing is written then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> w = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.5, 0.25])
+    >>> dense(w, np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), num_outputs=2).tolist()
+    [[1.5, 4.25], [3.5, 6.25]]
+    """
+    arguments.integer("dense", "num_outputs", num_outputs, 1)
+    _check_input("dense", w, x, num_outputs)
+    shape = (*x.shape[:-1], num_outputs)
+    if out is not None:
+        checks.same_place("dense", "out", out, x)
+        arguments.same_dtype("dense", "out", out, x, "x")
+        arguments.same_shape("dense", "out", out, shape, "as x and num_outputs say")
+        arguments.contiguous("dense", "out", out)
+        arguments.writeable("dense", "out", out)
+        arguments.separate("dense", "out", out, w=w, x=x)
+    weight, bias = _views(w, num_outputs)
+    y = library_of(x).empty(shape, x.dtype) if out is None else out
+    rows = y.reshape(-1, num_outputs)
+    library_of(x).matmul(x.reshape(-1, x.shape[-1]), weight.T, out=rows)
+    rows += bias
+    return y
+
+
+def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) -> DenseBackward:
+    """Return the gradients of a dense readout.
+
+    Parameters
+    ----------
+    w : ndarray (num_outputs*I + num_outputs,)
+        As :func:`dense` took them.
+    x : ndarray (..., I)
+        As :func:`dense` took it.
+    dy : ndarray (..., num_outputs)
+        Gradient by y. Where it is 0, as the losses leave it in padding, nothing is added to dw.
+    dw : ndarray of the shape of w, optional
+        Buffer into which the gradient by the weights is added; by default a new one.
+
+    Returns
+    -------
+    DenseBackward
+        (dx, dw).
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong. Nothing is written then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> w, x = np.array([1.0, 2.0, 3.0, 0.5]), np.array([[1.0, 0.0, 2.0]])
+    >>> dx, dw = dense_backward(w, x, np.array([[10.0]]))
+    >>> dx.tolist(), dw.tolist()
+    ([[10.0, 20.0, 30.0]], [10.0, 0.0, 20.0, 10.0])
+    """
+    function = "dense_backward"
+    arguments.real_array(function, "dy", dy)
+    if dy.ndim < 1 or dy.shape[-1] < 1:
+        raise ValueError(message(function, "dy", "have shape (..., num_outputs)", dy.shape))
+    num_outputs = dy.shape[-1]
+    _check_input(function, w, x, num_outputs)
+    checks.same_place(function, "dy", dy, w)
+    arguments.same_dtype(function, "dy", dy, w, "w")
+    arguments.same_shape(function, "dy", dy, (*x.shape[:-1], num_outputs), "as x says")
+    if dw is None:
+        dw = library_of(w).zeros(w.shape, w.dtype)
+    else:
+        checks.same_place(function, "dw", dw, w)
+        arguments.same_dtype(function, "dw", dw, w, "w")
+        arguments.same_shape(function, "dw", dw, w.shape, "as w has")
+        arguments.contiguous(function, "dw", dw)
+        arguments.writeable(function, "dw", dw)
+        arguments.separate(function, "dw", dw, w=w, x=x, dy=dy)
+    rows, dy_rows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, num_outputs)
+    weight, _ = _views(w, num_outputs)
+    dweight, dbias = _views(dw, num_outputs)
+    dweight += dy_rows.T @ rows
+    dbias += dy_rows.sum(axis=0)
+    return DenseBackward((dy_rows @ weight).reshape(x.shape), dw)
+
+
+def last_output(hy: Array, num_directions: int = 1) -> Array:
+    """Return the final hidden states of the top layer, both directions beside each other: what a classifier reads.
+
+    Parameters
+    ----------
+    hy : ndarray (L*D, N, P)
+        As forward and infer give it.
+    num_directions : int
+        1, or 2 for a bidirectional network.
+
+    Returns
+    -------
+    ndarray (N, D*P)
+        A copy: forward direction, which has read a whole sequence up to its end, then reverse, which has read it back
+        to its start. y[-1] is something else: there the reverse direction has read one step, and with lengths padding.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> hy = np.arange(8.0).reshape(4, 2, 1)  # two layers, two directions, two sequences
+    >>> last_output(hy, 2).tolist()
+    [[4.0, 6.0], [5.0, 7.0]]
+    """
+    function = "last_output"
+    directions = _check_directions(function, num_directions)
+    if library_of(hy) is None:
+        raise no_array(function, "hy", arguments.AN_ARRAY, hy)
+    if hy.ndim != 3 or hy.shape[0] < 1 or hy.shape[0] % directions:
+        expected = f"have shape (num_layers*num_directions, batch_size, hidden_size) with num_directions={directions}"
+        raise ValueError(message(function, "hy", expected, hy.shape))
+    return hy[-directions:].swapaxes(0, 1).copy().reshape(hy.shape[1], directions * hy.shape[2])
+
+
+def last_output_backward(doutput: Array, num_layers: int, num_directions: int = 1) -> Array:
+    """Return the gradient by hy, for backward, from that by what :func:`last_output` returned.
+
+    Parameters
+    ----------
+    doutput : ndarray (N, D*P)
+    num_layers : int
+        At least 1.
+    num_directions : int
+        1, or 2 for a bidirectional network.
+
+    Returns
+    -------
+    ndarray (L*D, N, P)
+        dhy: zeros for all layers but the top one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> last_output_backward(np.array([[4.0, 6.0], [5.0, 7.0]]), 2, 2).tolist()
+    [[[0.0], [0.0]], [[0.0], [0.0]], [[4.0], [5.0]], [[6.0], [7.0]]]
+    """
+    function = "last_output_backward"
+    arguments.integer(function, "num_layers", num_layers, 1)
+    directions = _check_directions(function, num_directions)
+    if library_of(doutput) is None:
+        raise no_array(function, "doutput", arguments.AN_ARRAY, doutput)
+    if doutput.ndim != 2 or doutput.shape[1] % directions:
+        expected = f"have shape (batch_size, num_directions*hidden_size) with num_directions={directions}"
+        raise ValueError(message(function, "doutput", expected, doutput.shape))
+    batch_size, size = len(doutput), doutput.shape[1] // directions
+    dhy = library_of(doutput).zeros((num_layers * directions, batch_size, size), doutput.dtype)
+    dhy[-directions:] = doutput.reshape(batch_size, directions, size).swapaxes(0, 1)
+    return dhy
+
+
+def _check_directions(function: str, value: Any) -> int:
+    arguments.integer(function, "num_directions", value, 1)
+    if value > 2:
+        raise ValueError(message(function, "num_directions", "be 1 or 2", value))
+    return int(value)
+
+
+def _check_input(function: str, w: Any, x: Any, num_outputs: int) -> None:
+    arguments.real_array(function, "x", x)
+    if x.ndim < 1 or x.shape[-1] < 1:
+        raise ValueError(message(function, "x", "have shape (..., input_size)", x.shape))
+    checks.same_place(function, "w", w, x)
+    arguments.same_dtype(function, "w", w, x, "x")
+    size = num_outputs * (x.shape[-1] + 1)
+    reason = f"for input_size={x.shape[-1]} and num_outputs={num_outputs}"
+    arguments.same_shape(function, "w", w, (size,), reason)
+    arguments.contiguous(function, "w", w)
+
+
+def _views(w: Array, num_outputs: int) -> tuple[Array, Array]:
+    """Weights (num_outputs, I) and bias (num_outputs,)."""
+    return w[:-num_outputs].reshape(num_outputs, -1), w[-num_outputs:]

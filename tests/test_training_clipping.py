@@ -1,0 +1,113 @@
+"""The norm of a gradient: against NumPy and PyTorch, at the ends of the formats, and everything that is refused."""
+
+import numpy as np
+import pytest
+from tolerances import assert_close, assert_same_bits
+
+from rnnkit.training import clip_gradient_norm
+
+DTYPES = ("float32", "float64")
+
+
+def gradient_of(size, dtype):
+    return np.random.default_rng(size).normal(size=size).astype(dtype)
+
+
+def assert_norm(norm, expected, dtype):
+    assert type(norm) is float
+    assert_close("norm", norm / expected, 1.0, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 1000, 100_003])
+def test_the_norm_is_that_before_and_the_limit_holds(size, dtype):
+    gradient = gradient_of(size, dtype)
+    before = gradient.copy()
+    expected = np.linalg.norm(before.astype(np.float64))
+    assert_norm(clip_gradient_norm(gradient, 0.1 * expected), expected, dtype)
+    assert_close("gradient", gradient, 0.1 * before.astype(np.float64), dtype)
+
+
+@pytest.mark.parametrize("limit", [5.0, 5.1, np.inf])
+def test_a_gradient_within_the_limit_is_left_as_it_is(limit):
+    gradient = np.array([3.0, -4.0])
+    assert clip_gradient_norm(gradient, limit) == 5.0
+    assert_same_bits("gradient", gradient, np.array([3.0, -4.0]))
+
+
+def test_several_arrays_have_one_norm():
+    gradient = gradient_of(100, "float64")
+    parts = gradient[:30].copy(), gradient[30:30], gradient[30:].reshape(7, 10).copy()
+    expected = gradient.copy()
+    norm = clip_gradient_norm(expected, 1.0)
+    assert_norm(clip_gradient_norm(parts, 1.0), norm, "float64")
+    for part, wanted in zip(parts, np.split(expected, [30, 30]), strict=True):
+        assert_close("part", part.reshape(-1), wanted, "float64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pytorchs_norm(dtype):
+    torch = pytest.importorskip("torch")
+    gradient = gradient_of(1000, dtype)
+    parameter = torch.zeros(1000, dtype=getattr(torch, dtype), requires_grad=True)
+    parameter.grad = torch.from_numpy(gradient.copy())
+    norm = torch.nn.utils.clip_grad_norm_([parameter], 1e6)
+    assert_norm(clip_gradient_norm(gradient, 1e6), float(norm), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("power", [-0.99, -0.9, -0.5, 0.5, 0.9, 0.99])
+def test_no_square_overflows_or_vanishes(power, dtype):
+    scale = float(np.finfo(dtype).max) ** power
+    gradient = (scale * gradient_of(1000, "float64") / 5).astype(dtype)
+    before = gradient.copy()
+    of_one = before.astype(np.float64) / scale
+    expected = float(np.linalg.norm(of_one))
+    assert_norm(clip_gradient_norm(gradient, 1.0) / scale, expected, dtype)
+    if power > 0:
+        assert_close("gradient", gradient, of_one / expected, dtype)
+    else:
+        assert_same_bits("gradient", gradient, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("bad", "limit"), [(np.nan, 1.0), (np.inf, 1.0), (-np.inf, np.inf)])
+def test_what_is_not_finite_is_told_and_left(bad, limit, dtype):
+    gradient = gradient_of(100, dtype)
+    gradient[7] = bad
+    before = gradient.copy()
+    norm = clip_gradient_norm(gradient, limit)
+    assert not np.isfinite(norm) and np.isnan(norm) == np.isnan(bad)
+    assert_same_bits("gradient", gradient, before)
+
+
+def test_nothing_has_no_norm():
+    assert clip_gradient_norm(np.zeros(0), 1.0) == 0.0
+    assert clip_gradient_norm(np.zeros(5, np.float32), 1.0) == 0.0
+
+
+READ_ONLY = np.ones(3)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("gradient", "limit", "error", "message"),
+    [
+        ([1.0, 2.0], 1, TypeError, r"gradient\[0\] must be a numpy.ndarray or a cupy.ndarray, got float"),
+        ("text", 1, TypeError, "gradient must be a numpy.ndarray or a cupy.ndarray, or a sequence of them, got str"),
+        ([], 1, ValueError, "gradient must hold at least one array, got none"),
+        (np.ones(3, int), 1, TypeError, r'gradient must be float32 or float64, got int64; convert .*"float32"\)'),
+        ([np.ones(3), np.ones(3, "f4")], 1, TypeError, r"gradient\[1\] must be float64 as gradient\[0\] is, got float"),
+        (np.ones((3, 2))[:, 0], 1, ValueError, r"gradient must be C-contiguous, got strides \(16,\); copy it with "),
+        (READ_ONLY, 1, ValueError, "gradient must be writeable, got a read-only array"),
+        (np.ma.ones(3), 1, TypeError, "gradient must be .*, got numpy.ma.MaskedArray; a mask is not looked at"),
+        (np.ones(3), 0, ValueError, "limit must be above 0, got 0"),
+        (np.ones(3), -1.5, ValueError, r"limit must be above 0, got -1\.5"),
+        (np.ones(3), np.nan, ValueError, "limit must be above 0, got nan"),
+        (np.ones(3), "1", TypeError, "limit must be a number, got str"),
+        (np.ones(3), True, TypeError, "limit must be a number, got bool"),
+    ],
+)
+def test_what_is_refused(gradient, limit, error, message):
+    with pytest.raises(error, match=rf"\Aclip_gradient_norm: {message}"):
+        clip_gradient_norm(gradient, limit)
