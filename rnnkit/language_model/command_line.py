@@ -22,7 +22,7 @@ import numpy as np
 import rnnkit
 from rnnkit import archive, warmup
 from rnnkit.descriptor import HOST_DTYPES, MODES
-from rnnkit.language_model import corpus, training
+from rnnkit.language_model import corpus, sampling, scoring, training
 from rnnkit.language_model import model as textmodel
 
 # Not filled in by argparse: with --init-from the model has its own, and what is given all the same is refused.
@@ -93,7 +93,7 @@ def _train(args: argparse.Namespace) -> None:
     archive.check_target(out)  # as after the training, which would be lost then
     progress_bar = _progress_bar("train", args)
     model = _starting_model(args)
-    text, held_out = corpus.split(corpus.read_files(args.files) if args.files else corpus.library_source())
+    text, _, held_out = corpus.split(corpus.read_files(args.files) if args.files else corpus.library_source())
     if not held_out:
         raise CommandError(f"train: text must have at least 20 bytes, so that one can be held out, got {len(text)}")
     rows = corpus.rows(text, args.batch, args.seq_len)
@@ -113,7 +113,7 @@ def _train(args: argparse.Namespace) -> None:
     print(f"speed     {speed}")
     print(f"saved     {out}")
     print("held-out bits per byte", flush=True)
-    print(f"  {training.held_out_bits(model, held_out, text):6.3f}  rnnkit")
+    print(f"  {scoring.bits_per_byte(model, held_out, text):6.3f}  rnnkit")
     print(f"  {corpus.order0_bits(held_out):6.3f}  order-0 entropy")
     print(f"  {corpus.zlib_bits(held_out):6.3f}  zlib -9")
     print(f"  {corpus.lzma_bits(held_out, text):6.3f}  lzma, given the training text first")
@@ -126,7 +126,7 @@ def sample(args: argparse.Namespace) -> None:
     out = sys.stdout.buffer
     out.write(prompt)
     # Without a prompt the model starts as after the end of a line.
-    text = textmodel.generate(model, prompt or b"\n", args.temperature, args.seed)
+    text = sampling.generate(model, prompt or b"\n", args.temperature, args.seed)
     for byte in islice(text, args.bytes):
         out.write(bytes([byte]))
         if byte == ord("\n"):
@@ -179,7 +179,7 @@ def _starting_model(args: argparse.Namespace) -> textmodel.TextModel:
     if args.init_from:
         model = textmodel.load(args.init_from)
         desc = model.desc if args.dropout is None else replace(model.desc, dropout=args.dropout)
-        model = textmodel.TextModel(desc, model.parameters, model.trained_with)
+        model = textmodel.TextModel(desc, model.alphabet, model.parameters, model.trained_with)
     else:
         shape = NETWORK_DEFAULTS | given
         sizes = shape["embedding"], shape["hidden"], shape["layers"]
