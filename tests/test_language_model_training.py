@@ -68,7 +68,7 @@ def test_training_lowers_the_loss_and_repeats_its_bits():
     text = b"the quick brown fox jumps over the lazy dog. " * 40
     rows = corpus.rows(text, batch_size=4, seq_len=16)
     settings = training.Settings(steps=80, seq_len=16, learning_rate=5e-2, clip=1.0, seed=3)
-    models = [small_model("gru", "float32", seed=4) for _ in range(2)]
+    models = [small_model("gru", "float32", seed=0) for _ in range(2)]
     losses = [list(training.train(model, rows, settings)) for model in models]
     assert losses[0][0] > 5 > 3 > losses[0][-1]
     assert losses[0] == losses[1]
