@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rnnkit import archive, warmup
 from rnnkit.descriptor import HOST_DTYPES, MODES
-from rnnkit.language_model import corpus, scoring
+from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.console import CommandError, extra
 
@@ -22,7 +22,7 @@ def sample(args: argparse.Namespace) -> None:
     out, streaming = sys.stdout.buffer, sys.stdout.isatty()
     out.write(prompt)
     # Without a prompt the model starts as after the end of a line.
-    text = textmodel.generate(model, prompt or b"\n", args.temperature, args.seed)
+    text = sampling.generate(model, prompt or b"\n", args.temperature, args.seed, args.top_p)
     for byte in islice(text, args.bytes):
         out.write(bytes([byte]))
         if streaming or byte == ord("\n"):
@@ -33,12 +33,9 @@ def score(args: argparse.Namespace) -> None:
     """Print the bits per byte of files, beside those of general compressors."""
     model = textmodel.load(args.model)
     texts = {path: corpus.read_files([path]) for path in args.files}
-    empty = [path for path, text in texts.items() if not text]
-    if empty:
-        raise CommandError(f"score: FILE must have at least one byte, got an empty {empty[0]}")
     print(f"{'bytes':>12} {'rnnkit':>8} {'order-0':>8} {'zlib -9':>8} {'lzma':>8}  bits per byte of")
     for path, text in texts.items():
-        bits = scoring.bits(model, text), corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)
+        bits = scoring.bits_per_byte(model, text), corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)
         print(f"{len(text):12,} " + " ".join(f"{value:8.3f}" for value in bits) + f"  {path}", flush=True)
 
 

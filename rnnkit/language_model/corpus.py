@@ -16,6 +16,7 @@ from rnnkit.errors import message
 LIBRARY_BYTES = 5 << 20  # more than the default training run reads
 HELD_OUT_FRACTION = 0.05
 HELD_OUT_BYTES = 1 << 18  # of a large text; scored within about a second
+VALIDATION_SHARE = 4  # part of the held-out size: 64 KiB of a large text, scored in a quarter of a second
 # What is not the library's own text: other packages, tests, and the generated tables of character encodings.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
 
@@ -34,24 +35,34 @@ def library_source(num_bytes: int = LIBRARY_BYTES) -> bytes:
 
 
 def read_files(paths: Iterable[str | Path]) -> bytes:
-    """Return the files' bytes, one after the other."""
-    return b"".join(Path(path).read_bytes() for path in paths)
+    """Return the files' bytes, one after the other; raise OSError for what cannot be read, ValueError for no byte."""
+    paths = list(paths)
+    text = b"".join(Path(path).read_bytes() for path in paths)
+    if not text:
+        expected = "name files with at least one byte together"
+        raise ValueError(message("read_files", "paths", expected, ", ".join(map(repr, map(str, paths))) or "none"))
+    return text
 
 
-class Texts(NamedTuple):
-    """The parts of a text, in its order."""
+class Split(NamedTuple):
+    """The parts of a text, in their order: what is trained on, looked at meanwhile, and scored at the end."""
 
     training: bytes
     validation: bytes
     held_out: bytes
 
 
-def split(text: bytes) -> Texts:
-    """Cut a text: its last 5 %, at most 256 KiB, are held out, and a quarter as much before them is for validation."""
+def split(text: bytes) -> Split:
+    """Hold out the last 5 % of a text, at most 256 KiB, and for validation a quarter of that size in front of it."""
     held_out = min(HELD_OUT_BYTES, int(len(text) * HELD_OUT_FRACTION))
-    stop = len(text) - held_out
-    start = stop - held_out // 4
-    return Texts(text[:start], text[start:stop], text[stop:])
+    cut = len(text) - held_out
+    start = cut - held_out // VALIDATION_SHARE
+    return Split(text[:start], text[start:cut], text[cut:])
+
+
+def alphabet(text: bytes) -> np.ndarray:
+    """Return the bytes that occur in a text, in ascending order: (K,), uint8."""
+    return np.flatnonzero(np.bincount(np.frombuffer(text, np.uint8), minlength=256)).astype(np.uint8)
 
 
 def rows(text: bytes, batch_size: int, seq_len: int) -> np.ndarray:
@@ -130,3 +141,13 @@ def lzma_bits(text: bytes, context: bytes = b"") -> float:
         return len(lzma.compress(data, lzma.FORMAT_RAW, filters=filters))
 
     return 8 * (compressed_size(context + text) - compressed_size(context)) / len(text)
+
+
+def yardsticks(text: bytes, before: bytes = b"") -> dict[str, float]:
+    """Return what others make of a text, in bits per byte by name; LZMA has just read what is before it."""
+    lzma_name = "lzma, given the training text first" if before else "lzma"
+    return {
+        "order-0 entropy": order0_bits(text),
+        "zlib -9": zlib_bits(text),
+        lzma_name: lzma_bits(text, before),
+    }

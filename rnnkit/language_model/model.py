@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from itertools import accumulate
 from os import PathLike
 from typing import Any, NamedTuple
@@ -12,13 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
-from rnnkit import archive
+from rnnkit import archive, training
 from rnnkit.descriptor import HOST_DTYPES
-from rnnkit.errors import message
+from rnnkit.language_model.readout import Readout
 from rnnkit.network import members, read
 from rnnkit.weights import check_size
 
-VOCABULARY = 256
+ALL_BYTES = np.arange(256, dtype=np.uint8)
+ALPHABET = "alphabet"
 OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # beside the network's
 TRAINED_WITH = "trained_with"
 SPARE = 3  # elements behind the gradient
@@ -41,6 +41,8 @@ class Parameters:
     ----------
     desc : RNNDescriptor
         Of one direction; its input_size I is the size of the embedding.
+    num_classes : int
+        C, one for each byte of the alphabet and one for all others.
     spare : int
         Elements behind the parameters, for what is summed over ranks with a gradient.
 
@@ -50,18 +52,18 @@ class Parameters:
         All of it; zeros at first.
     flat : ndarray (size,), desc.dtype
         The view of the buffer of which the others are views.
-    embedding : ndarray (256, I)
+    embedding : ndarray (C, I)
     network : ndarray (num_weights,)
         The recurrent network's flat buffer.
-    output_weight, output_bias : ndarray (256, P), (256,)
+    output_weight, output_bias : ndarray (C, P), (C,)
     """
 
-    def __init__(self, desc: rnnkit.RNNDescriptor, spare: int = 0):
+    def __init__(self, desc: rnnkit.RNNDescriptor, num_classes: int, spare: int = 0):
         shapes = (
-            (VOCABULARY, desc.input_size),
+            (num_classes, desc.input_size),
             (rnnkit.num_weights(desc),),
-            (VOCABULARY, desc.output_size),
-            (VOCABULARY,),
+            (num_classes, desc.output_size),
+            (num_classes,),
         )
         ends = list(accumulate(map(math.prod, shapes)))
         check_size("Parameters", desc, ends[-1] - rnnkit.num_weights(desc))
@@ -75,12 +77,16 @@ class Parameters:
 class TextModel:
     """The model and the gradient of its loss.
 
+    A byte of the alphabet has a class of its own; all others share the last one, and its probability in equal parts.
+
     Parameters
     ----------
     desc : RNNDescriptor
         Of one direction; its input_size is the size of the embedding.
+    alphabet : ndarray (K,), uint8
+        Different bytes in ascending order, those of the training text say.
     parameters : Parameters
-        Kept by reference.
+        Of K + 1 classes; kept by reference.
     trained_with : dict
         Settings of the last training, as numbers and text; empty before the first.
 
@@ -90,24 +96,31 @@ class TextModel:
         What `add_gradient` adds to; zeros at first.
     """
 
-    def __init__(self, desc: rnnkit.RNNDescriptor, parameters: Parameters, trained_with: dict[str, Any]):
+    def __init__(
+        self, desc: rnnkit.RNNDescriptor, alphabet: np.ndarray, parameters: Parameters, trained_with: dict[str, Any]
+    ):
         self.desc = desc
+        self.alphabet = alphabet
         self.parameters = parameters
         self.trained_with = trained_with
-        self.gradient = Parameters(desc, SPARE)
+        self.gradient = Parameters(desc, len(alphabet) + 1, SPARE)
+        self._class_of = np.full(256, len(alphabet))
+        self._class_of[alphabet] = np.arange(len(alphabet))
+        others = (self.gradient.output_weight, self.gradient.output_bias)
+        self._readout = Readout(parameters.output_weight, parameters.output_bias, *others)
         self._workspace = None
 
     @classmethod
-    def random(cls, desc: rnnkit.RNNDescriptor, seed: int) -> TextModel:
+    def random(cls, desc: rnnkit.RNNDescriptor, seed: int, alphabet: np.ndarray = ALL_BYTES) -> TextModel:
         """Return an untrained model; the same seed gives the same bits."""
         network_seed, other_seed = np.random.SeedSequence(seed).spawn(2)
-        parameters = Parameters(desc)
+        parameters = Parameters(desc, len(alphabet) + 1)
         parameters.network[:] = rnnkit.init_weights(desc, int(network_seed.generate_state(1)[0]))
         rng = np.random.default_rng(other_seed)
         parameters.embedding[:] = rng.standard_normal(parameters.embedding.shape)
         bound = desc.output_size**-0.5
         parameters.output_weight[:] = rng.uniform(-bound, bound, parameters.output_weight.shape)
-        return cls(desc, parameters, trained_with={})
+        return cls(desc, alphabet, parameters, trained_with={})
 
     def add_gradient(
         self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, *, count: int, seed: int | None = None
@@ -126,7 +139,7 @@ class TextModel:
         count : int
             What the loss is divided by before its gradient is taken: T*N where this is the whole batch.
         seed : int, optional
-            Of the dropout mask.
+            Of the dropout masks.
 
         Returns
         -------
@@ -136,30 +149,36 @@ class TextModel:
             Copies: they outlive the next call.
         """
         parameters, gradient = self.parameters, self.gradient
-        x = parameters.embedding[inputs]
+        classes, wanted = self._class_of[inputs], self._class_of[targets].ravel()
+        x = parameters.embedding[classes]
         y, hy, cy, self._workspace = rnnkit.forward(
             self.desc, parameters.network, x, *state, seed=seed, workspace=self._workspace
         )
-        rows = y.reshape(inputs.size, -1)
-        scores = self.scores(rows)
-        nats = softmax_loss(scores, targets.ravel())
-        scores[np.arange(inputs.size), targets.ravel()] -= 1
-        scores /= count
+        dropout = self.desc.dropout
+        nats, dy = self._readout.add_gradient(y.reshape(inputs.size, -1), wanted, count, dropout, seed)
+        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy.reshape(y.shape), dw=gradient.network).dx
+        _add_rows(gradient.embedding, classes.ravel(), dx.reshape(inputs.size, -1))
+        return nats + self._nats_of_others(wanted), State(hy.copy(), None if cy is None else cy.copy())
 
-        gradient.output_weight += scores.T @ rows
-        gradient.output_bias += scores.sum(axis=0)
-        dy = (scores @ parameters.output_weight).reshape(y.shape)
-        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx
-        _add_rows(gradient.embedding, inputs.ravel(), dx.reshape(inputs.size, -1))
-        return float(nats.sum(dtype=np.float64)), State(hy.copy(), None if cy is None else cy.copy())
+    def nats(self, y: np.ndarray, targets: np.ndarray) -> float:
+        """Return the sum of -ln p(target) over outputs of the network (rows, P) and bytes (rows,)."""
+        wanted = self._class_of[targets]
+        scores = self._readout.scores(y)
+        losses = training.softmax_cross_entropy(scores, wanted, out=scores).losses
+        return float(losses.sum(dtype=np.float64)) + self._nats_of_others(wanted)
 
-    def loss_and_gradient(
-        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, seed: int | None = None
-    ) -> tuple[float, State]:
-        """Return the mean loss over a whole batch in nats, leave its gradient, and return the state to go on from."""
-        self.gradient.flat.fill(0)
-        nats, state = self.add_gradient(inputs, targets, state, count=inputs.size, seed=seed)
-        return nats / inputs.size, state
+    def inputs(self, data: np.ndarray) -> np.ndarray:
+        """Return what the network reads for bytes (T, N): their rows of the embedding, (T, N, I)."""
+        return self.parameters.embedding[self._class_of[data]]
+
+    def scores(self, y: np.ndarray) -> np.ndarray:
+        """Return the scores (rows, K) of the alphabet before softmax for outputs of the network (rows, P)."""
+        return self._readout.scores(y)[:, :-1]
+
+    def _nats_of_others(self, classes: np.ndarray) -> float:
+        """What it takes to tell the bytes outside of the alphabet from each other."""
+        num_others = np.count_nonzero(classes == len(self.alphabet))
+        return num_others * math.log(256 - len(self.alphabet)) if num_others else 0.0
 
     @property
     def decayed(self) -> list[tuple[slice, bool]]:
@@ -193,13 +212,8 @@ class TextModel:
         """Return what a file of the model holds, by name."""
         network = members(self.desc, self.parameters.network)
         others = {name: getattr(self.parameters, name) for name in OTHER_PARAMETERS}
-        return network | others | {TRAINED_WITH: json.dumps(self.trained_with)}
-
-    def scores(self, y: np.ndarray) -> np.ndarray:
-        """Return the scores (rows, 256) of the next byte, before softmax, for outputs of the network (rows, P)."""
-        scores = y @ self.parameters.output_weight.T
-        scores += self.parameters.output_bias
-        return scores
+        own = {ALPHABET: self.alphabet, TRAINED_WITH: json.dumps(self.trained_with)}
+        return network | others | own
 
 
 def load(path: str | PathLike[str]) -> TextModel:
@@ -210,7 +224,8 @@ def load(path: str | PathLike[str]) -> TextModel:
     OSError
         The file cannot be opened.
     ValueError
-        The file is damaged, or holds something else.  Nothing in it is ever unpickled, as in `rnnkit.load`.
+        The file is damaged, or holds something else, a model of rnnkit 0.4 say, which has no alphabet.  Nothing in it
+        is ever unpickled, as in `rnnkit.load`.
     """
     with archive.opened("load", path) as file:
         return read_model(file)
@@ -222,13 +237,25 @@ def read_model(file: archive.Reader) -> TextModel:
     if desc.dtype not in HOST_DTYPES or desc.bidirectional:
         expected = f"hold a network of one direction and of dtype {' or '.join(HOST_DTYPES)}"
         raise file.refusal(expected, repr(desc))
-    file.require((*OTHER_PARAMETERS, TRAINED_WITH))
-    parameters = Parameters(desc)
+    file.require((*OTHER_PARAMETERS, ALPHABET, TRAINED_WITH))
+    alphabet = _read_alphabet(file)
+    parameters = Parameters(desc, len(alphabet) + 1)
     parameters.network[:] = network
     for name in OTHER_PARAMETERS:
         own = getattr(parameters, name)
         own[:] = file.array_like(name, own)
-    return TextModel(desc, parameters, read_object(file, TRAINED_WITH))
+    return TextModel(desc, alphabet, parameters, read_object(file, TRAINED_WITH))
+
+
+def _read_alphabet(file: archive.Reader) -> np.ndarray:
+    dtype, shape, *_ = file.header(ALPHABET)
+    if dtype != np.uint8 or len(shape) != 1 or not 1 <= shape[0] <= 256:
+        expected = f"hold {ALPHABET} of dtype uint8 and shape (1..256,)"
+        raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
+    alphabet = file.array(ALPHABET)
+    if np.any(alphabet[1:] <= alphabet[:-1]):
+        raise file.refusal(f"hold {ALPHABET} in ascending order", "another order or a byte twice")
+    return alphabet
 
 
 def read_object(file: archive.Reader, name: str) -> dict[str, Any]:
@@ -243,55 +270,8 @@ def read_object(file: archive.Reader, name: str) -> dict[str, Any]:
     return found
 
 
-def softmax_loss(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Turn scores (rows, 256) into probabilities, in place, and return -ln p(target) for each row, in nats."""
-    scores -= scores.max(axis=1, keepdims=True)
-    of_target = scores[np.arange(targets.size), targets]
-    np.exp(scores, out=scores)
-    total = scores.sum(axis=1, keepdims=True)
-    scores /= total
-    return np.log(total[:, 0]) - of_target
-
-
 def _add_rows(sums, index, rows):
     """sums[index[i]] += rows[i] for every i; as a sum over runs of equal index, many times faster than np.add.at."""
     order = np.argsort(index, kind="stable")
     values, starts = np.unique(index[order], return_index=True)
     sums[values] += np.add.reduceat(rows[order], starts, axis=0)
-
-
-def generate(model: TextModel, prompt: bytes, temperature: float, seed: int | None = None) -> Iterator[int]:
-    """Yield the bytes that the model goes on with, one at a time and without end.
-
-    Parameters
-    ----------
-    model : TextModel
-    prompt : bytes
-        What the model has read before, at least one byte.
-    temperature : float
-        0: always the likeliest byte; 1: drawn from the model's distribution; between: nearer to the likeliest.
-    seed : int, optional
-        The same seed gives the same bytes.
-
-    Raises
-    ------
-    ValueError
-        The scores of the next byte are not numbers: nothing can be drawn from them.
-    """
-    desc, parameters = model.desc, model.parameters
-    plan = rnnkit.prepare(desc, parameters.network)
-    rng = np.random.default_rng(seed)
-    hx = np.zeros((desc.num_layers, 1, desc.output_size), desc.np_dtype)
-    cx = np.zeros((desc.num_layers, 1, desc.hidden_size), desc.np_dtype) if desc.has_cell else None
-    unread = list(prompt)
-    while True:
-        for byte in unread:
-            y, hx, cx = plan.step(parameters.embedding[[byte]], hx, cx)
-        # The largest of scores/temperature + Gumbel noise is a draw from their softmax (the Gumbel-max trick).
-        noise = rng.gumbel(size=VOCABULARY)
-        scores = model.scores(y)[0] + temperature * noise
-        if np.isnan(scores).any():
-            raise ValueError(message("generate", "model", "give scores that are numbers", "NaN", "train it anew"))
-        byte = int(np.argmax(scores))
-        unread = [byte]
-        yield byte

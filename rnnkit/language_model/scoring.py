@@ -1,4 +1,4 @@
-"""What a model makes of a text, in bits per byte."""
+"""Bits per byte: what a model makes of a text."""
 
 from __future__ import annotations
 
@@ -7,46 +7,45 @@ import math
 import numpy as np
 
 import rnnkit
-from rnnkit.language_model.model import State, TextModel, softmax_loss
+from rnnkit.errors import message
+from rnnkit.language_model.model import State, TextModel
+
+CONTEXT = 256  # bytes that each row has read before the first of them that counts
+ROWS, SHORTEST_ROW, SEQ_LEN = 64, 256, 128
 
 
-def held_out_bits(model: TextModel, text: bytes, before: bytes, num_rows: int = 64, seq_len: int = 128) -> float:
-    """Return the model's bits per byte on a text, every byte of it predicted once.
+def bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", context: int = CONTEXT) -> float:
+    """Return the model's bits per byte on a text, every byte of it predicted once, from bytes that stand before it.
 
-    The text is cut into `num_rows` rows that run side by side, each from a zero state: what a row's first bytes lose by
-    that counts against the model.
+    The text is cut into rows that run side by side, each of which first reads the bytes in front of it.
 
     Parameters
     ----------
     text : bytes
         At least one byte.
     before : bytes
-        What precedes the text; its last byte is the input that the first prediction is made from.
-    num_rows, seq_len : int
-        Size of the batches; they decide speed and memory.
+        What precedes the text. Where that is shorter than `context`, line ends stand in front of it.
+    context : int
+        How many bytes a row reads that count in another row, or are of `before`.
+
+    Raises
+    ------
+    ValueError
+        The text is empty.
     """
-    row_size = max(256, -(-len(text) // num_rows))
-    num_rows = -(-len(text) // row_size)
-    data = np.zeros(num_rows * row_size + 1, np.uint8)
-    data[: len(text) + 1] = np.frombuffer(before[-1:] + text, np.uint8)
-    inputs = data[:-1].reshape(num_rows, row_size).T
-    targets = data[1:].reshape(num_rows, row_size).T
-    row_lengths = np.full(num_rows, row_size)
-    row_lengths[-1] = len(text) - (num_rows - 1) * row_size
+    if not text:
+        raise ValueError(message("bits_per_byte", "text", "have at least one byte", "none"))
+    row_size = max(SHORTEST_ROW, -(-len(text) // ROWS))
+    starts = np.arange(0, len(text), row_size)
+    before = (b"\n" * (context + 1) + before)[-context - 1 :]
+    data = np.zeros(len(before) + row_size * len(starts), np.uint8)
+    data[: len(before) + len(text)] = np.frombuffer(before + text, np.uint8)
 
     nats, state = 0.0, State()
-    for start in range(0, row_size, seq_len):
-        chunk = slice(start, start + seq_len)
-        x = model.parameters.embedding[inputs[chunk]]
-        lengths = np.clip(row_lengths - start, 0, len(x))
-        y, *state = rnnkit.infer(model.desc, model.parameters.network, x, *state, lengths=lengths)
-        inside = np.arange(len(x))[:, None] < lengths
-        nats += softmax_loss(model.scores(y[inside]), targets[chunk][inside]).sum(dtype=np.float64)
+    for first in range(-context, row_size, SEQ_LEN):
+        steps = np.arange(first, min(first + SEQ_LEN, row_size))[:, None]  # 0 is the first that counts
+        places = steps + starts
+        y, *state = rnnkit.infer(model.desc, model.parameters.network, model.inputs(data[places + context]), *state)
+        inside = (steps >= 0) & (places < len(text))
+        nats += model.nats(y[inside], data[places[inside] + context + 1])
     return nats / math.log(2) / len(text)
-
-
-
-
-def bits(model: TextModel, text: bytes) -> float:
-    """Return the model's bits per byte on a whole text, which it reads as after the end of a line."""
-    return held_out_bits(model, text, b"\n")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit import archive, distributed
-from rnnkit.language_model import checkpoint, corpus, scoring
+from rnnkit.language_model import checkpoint, corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.checkpoint import Record, Saver
 from rnnkit.language_model.configuration import parsed
@@ -47,7 +47,7 @@ class Job:
     options: dict[str, Any]
     run: Run
     record: Record
-    texts: corpus.Texts
+    texts: corpus.Split
     saver: Saver
     begun: str  # what it goes on from, in words
     tqdm: Any  # the module, or None where nothing is to be shown
@@ -108,8 +108,8 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
         run.go_on(saved.record.step, saved.record.seconds, saved.record.first_seconds, saved.state)
         record, begun = saved.record, f"{options['resume']}, after {run.step:,} steps"
     else:
-        model, settings, begun = _beginning(options, given)
         texts, digest = _texts(options.get("files", []))
+        model, settings, begun = _beginning(options, given, texts.training)
         run = Run(model, optimizer_of(model, settings), texts.training, settings, comm)
         files = options.get("files", [])
         source = textwrap.shorten(", ".join(files), SOURCE_LENGTH) or "the Python standard library"
@@ -120,7 +120,7 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
     return Job(options, run, record, texts, Saver(out, options["keep"]), begun, tqdm)
 
 
-def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Texts, str]:
+def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Split, str]:
     """Return the parts of the text, and what tells it from others."""
     text = corpus.read_files(files) if files else corpus.library_source()
     texts, digest = corpus.split(text), checkpoint.digest(text)
@@ -132,30 +132,24 @@ def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Texts,
     return texts, digest
 
 
-def _beginning(options: dict[str, Any], given: dict[str, Any]) -> tuple[textmodel.TextModel, Settings, str]:
+def _beginning(
+    options: dict[str, Any], given: dict[str, Any], text: bytes
+) -> tuple[textmodel.TextModel, Settings, str]:
     """Return the model, the settings, and what the model has learned before, in words."""
     if "init_from" not in options:
         settings = Settings.of(given)
-        _check_dropout(settings)
-        return textmodel.TextModel.random(settings.desc, settings.seed), settings, ""
+        return textmodel.TextModel.random(settings.desc, settings.seed, corpus.alphabet(text)), settings, ""
     model = textmodel.load(options["init_from"])
     desc = model.desc
     own = dict(zip(OF_THE_MODEL, (desc.mode, desc.num_layers, desc.hidden_size, desc.input_size), strict=True))
     settings = Settings.of(own | given)
     _refuse_others({name: value for name, value in given.items() if name in own}, replace(settings, **own),
                    "--init-from", "model")
-    _check_dropout(settings)
     desc = replace(desc, dropout=settings.dropout)
     if desc != settings.desc:
         raise CommandError(f"train: --init-from must be a model that train makes, got one of {desc}")
     begun = f"the weights of {options['init_from']}, trained with {model.trained_with}"
-    return textmodel.TextModel(desc, model.parameters, model.trained_with), settings, begun
-
-
-def _check_dropout(settings: Settings) -> None:
-    if settings.dropout and settings.layers == 1:
-        cure = "it acts between layers: give --layers 2 or more"
-        raise CommandError(f"train: --dropout must be 0 with one layer, got {settings.dropout}; {cure}")
+    return textmodel.TextModel(desc, model.alphabet, model.parameters, model.trained_with), settings, begun
 
 
 def _refuse_others(given: dict[str, Any], own: Settings, option: str, what: str) -> None:
@@ -240,7 +234,7 @@ def _work(job: Job, signals: Signals, first: bool) -> None:
 
 def _validate(job: Job) -> float:
     """Return the bits per byte on the validation text, and keep the model that needs the fewest."""
-    bits = scoring.held_out_bits(job.run.model, job.texts.validation, job.texts.training)
+    bits = scoring.bits_per_byte(job.run.model, job.texts.validation, job.texts.training)
     if job.record.best_bits is None or bits < job.record.best_bits:
         job.record.best_bits, job.record.best_step = bits, job.run.step
         if job.options["keep"]:
@@ -250,7 +244,7 @@ def _validate(job: Job) -> float:
 
 
 def _sample(run: Run) -> str:
-    text = bytes(islice(textmodel.generate(run.model, b"\n", 0.7, seed=0), 200))
+    text = bytes(islice(sampling.generate(run.model, b"\n", 0.7, seed=0), 200))
     return f"--- step {run.step:,}\n{text.decode(errors='replace')}"
 
 
@@ -289,7 +283,7 @@ def _conclude(job: Job) -> None:
         print(f"best      {record.best_bits:.3f} bits per byte on the validation text, in step {record.best_step:,}")
     print("held-out bits per byte", flush=True)
     before = texts.training + texts.validation
-    print(f"  {scoring.held_out_bits(model, texts.held_out, before):6.3f}  rnnkit")
+    print(f"  {scoring.bits_per_byte(model, texts.held_out, before):6.3f}  rnnkit")
     print(f"  {corpus.order0_bits(texts.held_out):6.3f}  order-0 entropy")
     print(f"  {corpus.zlib_bits(texts.held_out):6.3f}  zlib -9")
     print(f"  {corpus.lzma_bits(texts.held_out, before):6.3f}  lzma, given the text before first")

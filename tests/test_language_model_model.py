@@ -1,0 +1,203 @@
+"""The language model around the engine: its gradient and its file."""
+
+import itertools
+
+import numpy as np
+import pytest
+from gradcheck import assert_gradients
+from language_models import bytes_of, naive_nats, small_model
+from tolerances import assert_close
+
+import rnnkit
+from rnnkit.kernels.machine.team import lent
+from rnnkit.language_model import model as textmodel
+from rnnkit.language_model import readout
+from rnnkit.language_model.model import Parameters, State, TextModel
+
+BLOCKS = ("embedding", "network", "output_weight", "output_bias")
+
+
+@pytest.mark.parametrize("alphabet", [range(256), [0, 2, 3, 5, 6]])
+@pytest.mark.parametrize(("mode", "num_layers", "dropout"), [
+    ("lstm", 2, 0.0), ("gru", 2, 0.0), ("rnn_tanh", 2, 0.0), ("lstm", 1, 0.5), ("lstm", 2, 0.5)
+])
+def test_gradient_equals_central_differences(mode, num_layers, dropout, alphabet):
+    model = small_model(mode, num_layers=num_layers, dropout=dropout, alphabet=alphabet)
+    data = bytes_of(1, (6, 2)) % 7  # few bytes, so that each is seen more than once, those outside the alphabet too
+    state = model.add_gradient(data[:2], data[1:3], count=1, seed=1)[1]
+    letters = list(model.alphabet)
+    seen = np.unique([letters.index(byte) if byte in letters else len(letters) for byte in data[2:5].ravel()])
+
+    def put(blocks):
+        for name in BLOCKS[1:]:
+            getattr(model.parameters, name)[:] = blocks[name]
+        model.parameters.embedding[seen] = blocks["embedding"]
+
+    def loss(blocks):
+        put(blocks)
+        model.gradient.flat.fill(0)
+        return model.add_gradient(data[2:5], data[3:6], state, count=6, seed=2)[0] / 6
+
+    def gradients(blocks):
+        loss(blocks)
+        found = {name: getattr(model.gradient, name).copy() for name in BLOCKS}
+        unseen = np.delete(found["embedding"], seen, axis=0)
+        assert not unseen.any()
+        return found | {"embedding": found["embedding"][seen]}
+
+    start = {name: getattr(model.parameters, name).copy() for name in BLOCKS}
+    start["embedding"] = start["embedding"][seen]
+    assert_gradients(loss, gradients, start, seed=2)
+
+
+@pytest.mark.parametrize("alphabet", [range(256), range(100, 200)])
+def test_loss_is_the_sum_over_the_bytes_and_the_state_goes_on(alphabet):
+    model = small_model(alphabet=alphabet)
+    data = bytes_of(3, 7)
+    first, state = model.add_gradient(data[:3, None], data[1:4, None], count=3)
+    second, _ = model.add_gradient(data[3:6, None], data[4:7, None], state, count=3)
+    expected = naive_nats(model, data)
+    assert_close("first", first, np.sum(expected[:3]), "float64")
+    assert_close("second", second, np.sum(expected[3:]), "float64")
+
+
+def test_every_byte_has_a_probability_and_they_sum_to_one():
+    model = small_model(alphabet=[7, 65, 255])
+    y = np.random.default_rng(0).standard_normal((1, 4))
+    shares = [np.exp(-model.nats(y, np.array([byte], np.uint8))) for byte in range(256)]
+    assert_close("sum", sum(shares), 1.0, "float64")
+    assert len({round(shares[byte], 12) for byte in (0, 8, 254)}) == 1
+    assert np.argmax(model.scores(y)) == np.argmax([shares[7], shares[65], shares[255]])
+
+
+def test_a_large_batch_has_the_gradient_of_its_rows_on_any_number_of_threads():
+    model = small_model("gru", "float64")
+    inputs, targets = bytes_of(10, (37, 17)), bytes_of(11, (37, 17))  # five blocks of rows, the last not full
+    found = []
+    for size in (1, 2, 3):
+        model.gradient.flat.fill(0)
+        with lent(size):
+            nats, _ = model.add_gradient(inputs, targets, count=37 * 17)
+        found.append((nats, model.gradient.flat.tobytes()))
+    assert len(set(found)) == 1
+    whole = model.gradient.flat.copy()
+    model.gradient.flat.fill(0)
+    for column in range(17):
+        part = slice(column, column + 1)
+        nats -= model.add_gradient(inputs[:, part], targets[:, part], count=37 * 17)[0]
+    assert abs(nats) < 1e-9
+    assert_close("gradient", model.gradient.flat, whole, "float64")
+
+
+def test_dropout_acts_on_what_is_read_out_and_the_same_seed_drops_the_same():
+    model = small_model(num_layers=1, dropout=0.25)
+    inputs, targets = bytes_of(12, (40, 50)), bytes_of(13, (40, 50))
+    nats = [model.add_gradient(inputs, targets, count=1, seed=seed)[0] for seed in (3, 3, 4)]
+    assert nats[0] == nats[1] != nats[2]
+    kept = readout._mask(np.ones((400, 50)), 0.25, (3, 0))
+    assert set(np.unique(kept)) == {0.0, 1 / 0.75}
+    # Four standard deviations of a binomial: 4 * sqrt(20000 * 0.75 * 0.25) = 245.
+    assert abs(np.count_nonzero(kept) - 15_000) < 245
+    assert not np.array_equal(kept, readout._mask(np.ones((400, 50)), 0.25, (3, 1)))
+
+
+def test_parts_of_a_batch_add_up_to_its_gradient():
+    model = small_model()
+    inputs, targets = bytes_of(8, (5, 3)) % 3, bytes_of(9, (5, 3))
+    state = model.add_gradient(inputs, targets, count=15)[1]
+    model.gradient.flat.fill(0)
+    whole, _ = model.add_gradient(inputs, targets, state, count=15)
+    expected = model.gradient.flat.copy()
+    model.gradient.flat.fill(0)
+    nats = 0.0
+    for part in (slice(0, 2), slice(2, 3)):
+        own = State(state.hx[:, part], state.cx[:, part])
+        nats += model.add_gradient(inputs[:, part], targets[:, part], own, count=15)[0]
+    assert_close("nats", nats, whole, "float64")
+    assert_close("gradient", model.gradient.flat, expected, "float64")
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_weight_decay_acts_on_matrices_and_on_no_bias(mode):
+    model = small_model(mode)
+    parts = model.decayed
+    assert [part.start for part, _ in parts] == [0, *(part.stop for part, _ in parts[:-1])]
+    assert parts[-1][0].stop == model.parameters.flat.size
+    for part, acts in parts:
+        model.parameters.flat[part] = acts
+    matrices = rnnkit.weight_views(model.desc, model.parameters.network)
+    for name, view in (*matrices.items(), *((name, getattr(model.parameters, name)) for name in BLOCKS[::2])):
+        assert np.all(view == (view.ndim == 2)), name
+    assert not model.parameters.output_bias.any()
+
+
+def test_parameters_are_views_that_fill_the_buffer():
+    desc = rnnkit.RNNDescriptor("gru", 3, 4)
+    parameters = Parameters(desc, 257)
+    assert parameters.flat.size == 257 * 3 + rnnkit.num_weights(desc) + 257 * 4 + 257
+    for value, name in enumerate(BLOCKS, 1):
+        getattr(parameters, name)[:] = value
+    assert [int(value) for value, _ in itertools.groupby(parameters.flat)] == [1, 2, 3, 4]
+
+
+def test_saved_model_is_loaded_with_the_same_bits(tmp_path):
+    model = small_model("gru", "float32", alphabet=[0, 3, 255])
+    model.trained_with = {"steps": 7}
+    model.save(tmp_path / "model")
+    loaded = textmodel.load(tmp_path / "model")
+    assert loaded.desc == model.desc
+    assert loaded.trained_with == {"steps": 7}
+    assert loaded.alphabet.tolist() == [0, 3, 255]
+    assert loaded.parameters.flat.tobytes() == model.parameters.flat.tobytes()
+    assert rnnkit.load(tmp_path / "model").weights.tobytes() == model.parameters.network.tobytes()
+
+
+def test_load_refuses_another_file(tmp_path):
+    path = tmp_path / "model.npz"
+    rnnkit.LSTM(3, 4).save(path)
+    with pytest.raises(ValueError, match="load: path .* must hold embedding, .*, got no embedding"):
+        textmodel.load(path)
+
+    model = small_model()
+    model.save(path)
+    with np.load(path) as file:
+        contents = dict(file)
+    np.savez(path, **contents | {"embedding": np.zeros((256, 5))})
+    expected = r"must hold embedding of dtype float64 and shape \(257, 3\), got dtype float64 and shape \(256, 5\)"
+    with pytest.raises(ValueError, match=expected):
+        textmodel.load(path)
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"trained_with": "[]"}, "must hold trained_with as a JSON object, got list"),
+    ({"trained_with": "{"}, "must hold trained_with as JSON, got Expecting property name"),
+    ({"trained_with": np.zeros(3)}, "must hold trained_with as one text of at most 4194304 characters, got dtype"),
+    ({"embedding": np.zeros(768)}, r"must hold embedding of .* shape \(257, 3\), got dtype float64 and shape \(768,\)"),
+    ({"alphabet": np.zeros(0, "u1")}, r"must hold alphabet of dtype uint8 and shape \(1..256,\), got .* shape \(0,\)"),
+    ({"alphabet": np.zeros(257, "u1")}, r"must hold alphabet of dtype uint8 and shape \(1..256,\), got .*\(257,\)"),
+    ({"alphabet": np.arange(256)}, r"must hold alphabet of dtype uint8 .*, got dtype int64"),
+    ({"alphabet": np.array([1, 3, 3], "u1")}, "must hold alphabet in ascending order, got another order or a byte tw"),
+    ({"alphabet": np.array([3], "u1")}, r"must hold embedding of dtype float64 and shape \(2, 3\), got .*\(257, 3\)"),
+    ({"output_bias": np.zeros(257, "f4")}, r"must hold output_bias of dtype float64 .* got dtype float32"),
+])
+def test_load_refuses_other_members(changes, text, tmp_path):
+    small_model().save(tmp_path / "model")
+    with np.load(tmp_path / "model") as file:
+        np.savez(tmp_path / "model.npz", **dict(file) | changes)
+    with pytest.raises(ValueError, match=rf"\Aload: path '{tmp_path / 'model.npz'}' {text}"):
+        textmodel.load(tmp_path / "model.npz")
+
+
+def test_load_refuses_a_model_without_an_alphabet(tmp_path):
+    """As version 0.4 wrote it."""
+    small_model().save(tmp_path / "model")
+    with np.load(tmp_path / "model") as file:
+        np.savez(tmp_path / "model.npz", **{name: file[name] for name in file if name != "alphabet"})
+    with pytest.raises(ValueError, match="must hold embedding, .*, alphabet, trained_with, got no alphabet"):
+        textmodel.load(tmp_path / "model.npz")
+
+
+def test_load_refuses_a_network_of_two_directions(tmp_path):
+    TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4, bidirectional=True), 0).save(tmp_path / "model")
+    with pytest.raises(ValueError, match="must hold a network of one direction and of dtype float32 or float64, got"):
+        textmodel.load(tmp_path / "model")
