@@ -38,20 +38,14 @@ def test_score_prints_bits_of_each_file(run, tmp_path):
     assert status == 0 and header.split() == "bytes rnnkit order-0 zlib -9 lzma bits per byte of".split()
     model = textmodel.load("model.npz")
     for line, (name, text) in zip(lines, texts.items(), strict=True):
-        bits = scoring.bits(model, text), corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)
+        bits = scoring.bits_per_byte(model, text), corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)
         assert line.split() == [f"{len(text):,}", *(f"{value:.3f}" for value in bits), name]
-
-
-def test_score_counts_every_byte(run):
-    """The first one too: the model reads it as after the end of a line."""
-    model, text = textmodel.load("model.npz"), b"hello world, hello"
-    assert scoring.bits(model, text) == scoring.held_out_bits(model, text, b"\n")
 
 
 def test_score_refuses(run, tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     for arguments, because in (
-        (["empty"], "score: FILE must have at least one byte, got an empty empty"),
+        (["empty"], "read_files: paths must name files with at least one byte together, got 'empty'"),
         (["none"], "none: No such file or directory"),
         (["empty", "--model", "none.npz"], "none.npz: No such file or directory"),
     ):

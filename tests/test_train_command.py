@@ -1,5 +1,6 @@
 """`rnnkit train` as a user runs it: saved runs, what signals and kills leave, configuration files, logs and ranks."""
 
+import contextlib
 import csv
 import os
 import re
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from test_distributed import CLEAN, MPIEXEC, mpi
 
-from rnnkit.language_model import checkpoint, command_line, console
+from rnnkit.language_model import checkpoint, command_line, console, sampling
 from rnnkit.language_model import model as textmodel
 
 SMALL = ["--mode", "gru", "--hidden", "8", "--embedding", "4", "--batch", "4", "--seq-len", "16", "--lr", "0.03"]
@@ -240,7 +241,7 @@ def test_samples_are_of_the_model_as_it_is(train):
     _, out, _ = train("--quiet", "--steps", 20, "--sample-every", 10, "--save-every", 20)
     samples = re.split(r"--- step \d+\n", out.split("speed")[0])[1:]
     assert len(samples) == 2 and samples[0] != samples[1]
-    text = bytes(islice(textmodel.generate(textmodel.load("model.npz"), b"\n", 0.7, seed=0), 200))
+    text = bytes(islice(sampling.generate(textmodel.load("model.npz"), b"\n", 0.7, seed=0), 200))
     assert samples[1] == text.decode(errors="replace") + "\n"
 
 
@@ -324,6 +325,22 @@ def bits_in(out):
     return float(re.search(r"^ +([\d.]+)  rnnkit$", out, re.MULTILINE)[1])
 
 
+@pytest.fixture
+def start(tmp_path):
+    """Start a program of several ranks, in an empty folder; whatever the test leaves running is killed."""
+    with contextlib.ExitStack() as stack:
+
+        def start(ranks, *arguments):
+            environment = {**CLEAN, "NUMBA_NUM_THREADS": "1"}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+            command = [MPIEXEC, "-n", str(ranks), *arguments]
+            process = stack.enter_context(subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes))
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
 @mpi
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_train_one_model(train, text, tmp_path, ranks):
@@ -339,35 +356,33 @@ def test_ranks_train_one_model(train, text, tmp_path, ranks):
 
 
 @mpi
-def test_ranks_go_on_to_the_same_bits(text, tmp_path):
+def test_ranks_go_on_to_the_same_bits(text, tmp_path, start):
     options = [*SMALL, "--quiet", "--steps", "200", "--save-every", "1"]
     assert launch(2, text, *options, "--out", "whole.npz", cwd=tmp_path).returncode == 0
-    started = [MPIEXEC, "-n", "2", *command("train", text, *options, "--out", "cut.npz")]
-    environment = {**CLEAN, "NUMBA_NUM_THREADS": "1"}
-    with subprocess.Popen(started, env=environment, cwd=tmp_path, stdout=subprocess.PIPE) as process:
-        while not (tmp_path / "cut.npz").exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.kill()
+    process = start(2, *command("train", text, *options, "--out", "cut.npz"))
+    wait_for(tmp_path / "cut.npz", process)
+    process.kill()
+    process.wait(timeout=60)
     done = launch(2, "--resume", "cut.npz", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert flat(tmp_path / "cut.npz") == flat(tmp_path / "whole.npz")
 
 
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
 @mpi
-def test_a_rank_that_is_killed_ends_all_and_leaves_a_whole_file(text, tmp_path):
+def test_a_rank_that_is_killed_ends_all_and_leaves_a_whole_file(text, tmp_path, start):
     options = [*SMALL, "--quiet", "--steps", "1000000", "--save-every", "1", "--out", "m.npz"]
-    shell = f"echo $$ > pid$PMI_RANK; exec {' '.join(command('train', text, *options))}"
-    started = [MPIEXEC, "-n", "3", "sh", "-c", shell]
-    with subprocess.Popen(started, env={**CLEAN, "NUMBA_NUM_THREADS": "1"}, cwd=tmp_path, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE, text=True) as process:
-        while not (tmp_path / "m.npz").exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        begin = time.monotonic()
-        os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode != 0 and time.monotonic() - begin < 15, err
+    process = start(3, "sh", "-c", f"echo $$ > pid$PMI_RANK; exec {' '.join(command('train', text, *options))}")
+    wait_for(tmp_path / "m.npz", process)
+    begin = time.monotonic()
+    os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and time.monotonic() - begin < 15
     assert checkpoint.load(tmp_path / "m.npz").record.step >= 1
 
 
@@ -385,14 +400,12 @@ def test_a_refusal_is_one_line_of_one_rank(text, tmp_path):
 
 
 @mpi
-def test_a_signal_on_one_rank_ends_all(text, tmp_path):
-    shell = f"echo $$ > pid$PMI_RANK; exec {' '.join(command('train', text, *SMALL, '--quiet', '--steps', '1000000'))}"
-    started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
-    with subprocess.Popen(started, env={**CLEAN, "NUMBA_NUM_THREADS": "1"}, cwd=tmp_path, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True) as process:
-        assert any(line.startswith("training") for line in process.stdout)
-        os.kill(int((tmp_path / "pid1").read_text()), signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
+def test_a_signal_on_one_rank_ends_all(text, tmp_path, start):
+    options = [*SMALL, "--quiet", "--steps", "1000000"]
+    process = start(2, "sh", "-c", f"echo $$ > pid$PMI_RANK; exec {' '.join(command('train', text, *options))}")
+    assert any(line.startswith("training") for line in process.stdout)
+    os.kill(int((tmp_path / "pid1").read_text()), signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
     assert "saved     model.npz, after" in out
     assert process.returncode == 128 + signal.SIGTERM
     assert checkpoint.load(tmp_path / "model.npz").record.num_ranks == 2

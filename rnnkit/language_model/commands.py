@@ -35,7 +35,7 @@ def score(args: argparse.Namespace) -> None:
     texts = {path: corpus.read_files([path]) for path in args.files}
     print(f"{'bytes':>12} {'rnnkit':>8} {'order-0':>8} {'zlib -9':>8} {'lzma':>8}  bits per byte of")
     for path, text in texts.items():
-        bits = scoring.bits_per_byte(model, text), corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)
+        bits = scoring.bits_per_byte(model, text), *corpus.yardsticks(text).values()
         print(f"{len(text):12,} " + " ".join(f"{value:8.3f}" for value in bits) + f"  {path}", flush=True)
 
 

@@ -156,7 +156,8 @@ class TextModel:
         )
         dropout = self.desc.dropout
         nats, dy = self._readout.add_gradient(y.reshape(inputs.size, -1), wanted, count, dropout, seed)
-        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy.reshape(y.shape), dw=gradient.network).dx
+        dy = dy.reshape(y.shape)
+        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx
         _add_rows(gradient.embedding, classes.ravel(), dx.reshape(inputs.size, -1))
         return nats + self._nats_of_others(wanted), State(hy.copy(), None if cy is None else cy.copy())
 

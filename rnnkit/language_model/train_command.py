@@ -283,7 +283,6 @@ def _conclude(job: Job) -> None:
         print(f"best      {record.best_bits:.3f} bits per byte on the validation text, in step {record.best_step:,}")
     print("held-out bits per byte", flush=True)
     before = texts.training + texts.validation
-    print(f"  {scoring.bits_per_byte(model, texts.held_out, before):6.3f}  rnnkit")
-    print(f"  {corpus.order0_bits(texts.held_out):6.3f}  order-0 entropy")
-    print(f"  {corpus.zlib_bits(texts.held_out):6.3f}  zlib -9")
-    print(f"  {corpus.lzma_bits(texts.held_out, before):6.3f}  lzma, given the text before first")
+    scores = {"rnnkit": scoring.bits_per_byte(model, texts.held_out, before)}
+    for name, bits in (scores | corpus.yardsticks(texts.held_out, before)).items():
+        print(f"  {bits:6.3f}  {name}")
