@@ -219,6 +219,7 @@ CONSTRUCTED = [
     (Adam, (WHOLE,), {"weight_decay": -1}, ValueError, f"weight_decay {FINITE} -1"),
     (SGD, (WHOLE,), {"weight_decay": np.inf}, ValueError, f"weight_decay {FINITE} inf"),
     (SGD, (WHOLE,), {"weight_decay": "1"}, TypeError, "weight_decay must be a number, or a sequence of one for each"),
+    (SGD, (WHOLE,), {"weight_decay": np.array(1.0)}, TypeError, "weight_decay must be a number, or a sequence of one"),
     (SGD, (WHOLE,), {"weight_decay": True}, TypeError, "weight_decay must be a number, got bool"),
     (SGD, (WHOLE,), {"weight_decay": [1, 1]}, ValueError, "weight_decay must hold one number for each of 1 arrays"),
     (SGD, ([WHOLE],), {"weight_decay": [-1]}, ValueError, rf"weight_decay\[0\] {FINITE} -1"),
