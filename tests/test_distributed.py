@@ -16,7 +16,16 @@ import pytest
 from test_docstrings import assert_documents_its_parameters, assert_typed, section
 
 from rnnkit import distributed
-from rnnkit.distributed import aborting, allreduce_gradients, broadcast_weights, collectives, shard, share_cores, world
+from rnnkit.distributed import (
+    aborting,
+    allreduce_gradients,
+    broadcast_weights,
+    collectives,
+    shard,
+    share_cores,
+    world,
+)
+from rnnkit.distributed import ranks as ranks_module
 from rnnkit.distributed.launch import LAUNCHERS
 from rnnkit.errors import BackendError
 
@@ -25,7 +34,8 @@ PROGRAM = Path(__file__).with_name("distributed_ranks.py")
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 HANG = 300  # seconds: a program takes 2 to 20
 SECONDS = 30  # within which ranks that wait for one that died must have ended; it takes less than one
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_", "SLURM_"))}
+OF_LAUNCHERS = "PMI", "OMPI_COMM_WORLD_", "SLURM_"
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
 
 missing = not (MPIEXEC and find_spec("mpi4py"))
 # In continuous integration these tests may not be skipped.
@@ -142,6 +152,29 @@ def test_ranks_share_the_cores_that_they_may_use():
     assert said(launch(2, "cores", NUMBA_NUM_THREADS=None)) == shared
     assert said(launch(2, "own_core", NUMBA_NUM_THREADS=None)) == [["1"], ["1"]]
     assert said(launch(2, "cores", NUMBA_NUM_THREADS="3")) == [["3"], ["3"]]
+
+
+@pytest.mark.parametrize(
+    ("mine", "all_ranks", "threads"),
+    [
+        (range(4), [range(4)] * 2, 2),
+        (range(2), [range(2), range(2, 4)], 2),
+        (range(8), [range(8)] * 3, 2),
+        (range(12), [range(12)] * 6, 2),  # twelve times 1/6, which floats do not add up to 2
+        (range(4), [range(4), range(2, 4)], 3),
+        (range(2), [range(2)] * 3, 1),
+    ],
+)
+def test_a_core_counts_for_as_many_ranks_as_may_use_it(mine, all_ranks, threads, monkeypatch):
+    import numba
+
+    found = []
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    monkeypatch.setattr(numba, "set_num_threads", found.append)
+    monkeypatch.setattr(ranks_module, "_cores", lambda: set(mine))
+    monkeypatch.setattr(ranks_module, "_on_this_machine", lambda comm, value: list(map(set, all_ranks)))
+    share_cores(Recorder([]))
+    assert found == [threads]
 
 
 @mpi
@@ -296,6 +329,8 @@ def test_the_launcher_of_another_mpi_is_noticed(module):
 
 @mpi
 def test_open_mpi_s_launcher_is_noticed_before_mpich_ends_the_process():
+    if not alone("-m", "mpi4py", "--mpi-lib-version").stdout.startswith("MPICH"):
+        pytest.skip("mpi4py has another MPI than that of the extra mpi")
     run = alone(PROGRAM, "told", OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", PMIX_RANK="0")
     assert run.returncode == 1
     told = r"Open MPI's mpiexec with 4 ranks \(OMPI_COMM_WORLD_SIZE=4\), got MPICH [\d.]+"

@@ -80,7 +80,14 @@ MUTANTS = (
         ),
         ("a rank may have no item", "    if size < ranks:", "    if False:", SHARDS),
         ("every rank takes all cores", "Fraction(1, sum(core in cores for cores in allowed))", "1", CORES),
-        ("a core of its own is shared", "sum(core in cores for cores in allowed)", "len(allowed)", CORES),
+        (
+            "a core of its own is shared", "sum(core in cores for cores in allowed)", "len(allowed)",
+            test("a_core_counts_for_as_many_ranks_as_may_use_it"),
+        ),
+        (
+            "shares are floats", "Fraction(1, sum(core in cores for cores in allowed))",
+            "1 / sum(core in cores for cores in allowed)", test("a_core_counts_for_as_many_ranks_as_may_use_it"),
+        ),
         ("NUMBA_NUM_THREADS is overruled", ' and "NUMBA_NUM_THREADS" not in os.environ', "", CORES),
         (
             "sys.exit() of one rank ends all", "and not error.code)", "and False)",
