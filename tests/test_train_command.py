@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from test_distributed import CLEAN, MPIEXEC, mpi
+from launched import CLEAN, MPIEXEC, mpi
 
 from rnnkit.language_model import checkpoint, command_line, console, sampling
 from rnnkit.language_model import model as textmodel
