@@ -45,7 +45,7 @@ class Progress:
     def __enter__(self) -> Progress:
         self._stack = ExitStack()
         if self._tqdm and self._stream.isatty():
-            layout = "{percentage:3.0f}% {bar} {postfix}"
+            layout = "{percentage:3.0f}% {bar} {desc}"
             options = {"total": 1.0, "bar_format": layout, "file": self._stream, "initial": self._run.progress}
             self._bar = self._stack.enter_context(self._tqdm.tqdm(**options))
             from tqdm.contrib.logging import logging_redirect_tqdm
@@ -67,7 +67,7 @@ class Progress:
             self._steps, self._spent = self._steps + 1, self._spent + step.seconds
         self._bits = step.bits if self._bits is None else SMOOTHING * self._bits + (1 - SMOOTHING) * step.bits
         if self._bar:
-            self._bar.set_postfix_str(self._words(), refresh=False)
+            self._bar.set_description_str(self._words(), refresh=False)
             self._bar.update(run.progress - self._bar.n)
         elif self._tqdm and self._clock() >= self._next_line:
             self._line()
