@@ -20,12 +20,16 @@ DIRECTION = {
     "warmup": {"__init__", "cells", "weights"},
     "language_model.command_line": {
         "__init__", "language_model.commands", "language_model.console", "language_model.every",
-        "language_model.settings", "language_model.train_command", "descriptor",
+        "language_model.job", "language_model.settings", "language_model.train_command", "descriptor",
     },
     "language_model.train_command": {
+        "language_model.console", "language_model.corpus", "language_model.job", "language_model.report",
+        "language_model.sampling", "language_model.scoring", "language_model.training", "distributed",
+    },
+    "language_model.job": {
         "language_model.checkpoint", "language_model.configuration", "language_model.console", "language_model.corpus",
-        "language_model.every", "language_model.model", "language_model.report", "language_model.sampling",
-        "language_model.scoring", "language_model.settings", "language_model.training", "distributed", "archive",
+        "language_model.every", "language_model.model", "language_model.report", "language_model.settings",
+        "language_model.training", "archive",
     },
     "language_model.commands": {
         "language_model.console", "language_model.corpus", "language_model.model", "language_model.plot",

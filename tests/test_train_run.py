@@ -153,9 +153,11 @@ def test_a_signal_on_one_rank_stops_all():
 
 
 def test_the_loss_and_the_norm_are_those_of_the_step():
-    run = new_run(clip=1e-3)
+    run, fresh = new_run(clip=1e-3), new_run(clip=1e-3)
+    run.model.gradient.buffer[:] = 7  # of an earlier step
     before = run.model.parameters.flat.copy()
     step = run.advance()
+    assert step[:3] == fresh.advance()[:3]
     assert 4 < step.bits < 6 and step.norm > 1e-3
     assert math.sqrt(float(run.model.gradient.flat @ run.model.gradient.flat)) == pytest.approx(1e-3, rel=1e-3)
     assert np.abs(run.model.parameters.flat - before).max() <= step.rate * 1.01

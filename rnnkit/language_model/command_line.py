@@ -13,8 +13,9 @@ from rnnkit.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import commands
 from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, fail, show_what_is_logged, why
 from rnnkit.language_model.every import Every
+from rnnkit.language_model.job import DEFAULTS
 from rnnkit.language_model.settings import groups, number
-from rnnkit.language_model.train_command import DEFAULTS, train
+from rnnkit.language_model.train_command import train
 
 TITLES = {
     "network": "network, with --init-from that of the model",

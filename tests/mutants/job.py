@@ -53,7 +53,7 @@ MUTANTS = (
             "the gradient of the last step is not cleared",
             "        gradient.buffer.fill(0)\n",
             "",
-            (f"{RUN}training_lowers_the_loss_and_repeats_its_bits",),
+            (f"{RUN}the_loss_and_the_norm_are_those_of_the_step",),
         ),
         ("weights do not decay", "settings.weight_decay * acts", "0.0 * acts", (f"{RUN}weights_decay_but_for_biases",)),
         (
@@ -119,7 +119,7 @@ MUTANTS = (
         ("a run may be of another network", "        if desc != model.desc:", "        if False:", (REFUSED,)),
     ),
     *faults_in(
-        "rnnkit/language_model/train_command.py",
+        "rnnkit/language_model/job.py",
         ("a run goes on with other settings", "        if value != has:", "        if False:", (AGAIN,)),
         (
             "a run goes on with another text",
@@ -127,6 +127,21 @@ MUTANTS = (
             "    if False:",
             (f"{COMMAND}a_run_goes_on_with_its_own_text",),
         ),
+        (
+            "a refusal of one rank leaves the others waiting",
+            "    refusals = comm.allgather(refusal)\n",
+            "    refusals = [refusal]\n",
+            (f"{COMMAND}a_text_that_only_one_rank_lacks_is_named_with_it",),
+        ),
+        (
+            "ranks may read other texts",
+            "        if others:\n",
+            "        if False:\n",
+            (f"{COMMAND}a_text_that_differs_between_ranks_is_refused",),
+        ),
+    ),
+    *faults_in(
+        "rnnkit/language_model/train_command.py",
         (
             "a signal does not save",
             "            if step.stop:\n                _save(job)\n",
@@ -144,18 +159,6 @@ MUTANTS = (
             "bits < job.record.best_bits",
             "True",
             (f"{COMMAND}the_best_by_validation_is_kept",),
-        ),
-        (
-            "a refusal of one rank leaves the others waiting",
-            "    refusals = comm.allgather(refusal)\n",
-            "    refusals = [refusal]\n",
-            (f"{COMMAND}a_text_that_only_one_rank_lacks_is_named_with_it",),
-        ),
-        (
-            "ranks may read other texts",
-            "        if others:\n",
-            "        if False:\n",
-            (f"{COMMAND}a_text_that_differs_between_ranks_is_refused",),
         ),
     ),
     *faults_in(
