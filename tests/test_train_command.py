@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import os
 import re
 import signal
@@ -266,6 +267,50 @@ def test_files_in_a_configuration(train, text, tmp_path):
     (tmp_path / "run.toml").write_text(f'files = ["{text}", "{text}"]\nsteps = 1\nquiet = true')
     status, out, _ = train("--config", "run.toml", files=())
     assert status == 0 and f"text      {text}, {text}: " in out
+
+
+def test_nothing_is_written_over_what_is_read(train, text, tmp_path):
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(text.read_bytes())
+    (tmp_path / "link.txt").symlink_to(copy)
+    (tmp_path / "run.toml").write_text("steps = 1")
+    own = "must name a file of its own, got"
+    for options, because in (
+        (["--out", copy], f"train: --out {own} {copy}, as FILE does"),
+        (["--out", "link.txt"], f"train: --out {own} link.txt, as FILE does"),
+        (["--log", copy], f"train: --log {own} {copy}, as FILE does"),
+        (["--log", "model.npz"], f"train: --log {own} model.npz, as --out does"),
+        (["--config", "run.toml", "--out", "run.toml"], f"train: --out {own} run.toml, as --config does"),
+    ):
+        status, out, err = train("--quiet", *options, files=[copy])
+        assert (status, out, err) == (2, "", f"rnnkit: {because}\n")
+    assert copy.read_bytes() == text.read_bytes() and (tmp_path / "run.toml").read_text() == "steps = 1"
+
+
+def test_a_full_disk_does_not_end_a_run(train, tmp_path, monkeypatch, caplog):
+    """Neither a save nor the log; the last save is another thing."""
+    save, failing = checkpoint.Saver.save, {5, 10}
+
+    def full(saver, run, *others):
+        if run.step in failing:
+            raise OSError(errno.ENOSPC, "No space left on device", "model.npz")
+        save(saver, run, *others)
+
+    monkeypatch.setattr(checkpoint.Saver, "save", full)
+    monkeypatch.setattr("rnnkit.language_model.report.Log.write", lambda *args: (tmp_path / "none" / "x").touch())
+    assert train("--quiet", "--steps", 12, "--save-every", 5)[0] == 0
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("a save failed, and the run goes on: model.npz: No space left on device") == 2
+    assert sum(line.startswith("the log failed, and the run goes on: ") for line in said) == 12
+
+
+def test_a_signal_in_the_last_step_finds_a_finished_run(train, monkeypatch):
+    from rnnkit.language_model.training import Run
+
+    advance = Run.advance
+    monkeypatch.setattr(Run, "advance", lambda run, stop: advance(run, run.step == 4))
+    status, out, _ = train("--quiet", "--steps", 5)
+    assert status == 0 and "held-out" in out
 
 
 @pytest.mark.parametrize(("content", "because"), [

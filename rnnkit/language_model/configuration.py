@@ -25,7 +25,7 @@ def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace, defa
         Of options that are no settings.
     """
     given = vars(args).copy()
-    path = given.pop("config", None)
+    path = given.get("config")
     if path is None:
         return defaults | given
     parser = Parser(prog=path, argument_default=argparse.SUPPRESS, add_help=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -38,6 +39,11 @@ class Job:
     begun: str  # what it goes on from, in words
     tqdm: Any  # the module, or None where nothing is to be shown
     speed: str = ""  # in words, at the end
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank prints, saves and scores."""
+        return self.run.comm is None or self.run.comm.rank == 0
 
 
 def prepared(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> Job:
@@ -87,6 +93,7 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise CommandError(f"train: --out must name a file in a folder that exists, got {out}")
     archive.check_target(out)  # as after the training, which would be lost then
+    _keep_apart(options)
     given = {one.name: options[one.name] for one in fields(Settings) if one.name in options}
     if "resume" in options:
         if "init_from" in options:
@@ -109,6 +116,17 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
     record.num_ranks = run.num_ranks
     log = Log(options.get("log") if comm is None or comm.rank == 0 else None, run.step)
     return Job(options, run, record, texts, Saver(out, options["keep"]), log, begun, tqdm)
+
+
+def _keep_apart(options: dict[str, Any]) -> None:
+    """Refuse to write over what is read, or two things into one file."""
+    written = [(f"--{name}", options[name]) for name in ("out", "log") if name in options]
+    read = [("FILE", path) for path in options.get("files", [])]
+    read += [("--config", options["config"])] if "config" in options else []
+    for number, (name, path) in enumerate(written):
+        for other, taken in read + written[:number]:
+            if os.path.realpath(path) == os.path.realpath(taken):
+                raise CommandError(f"train: {name} must name a file of its own, got {path}, as {other} does")
 
 
 def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Split, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -25,10 +27,11 @@ from rnnkit.language_model.console import (
     noticed_signals,
     why,
 )
-from rnnkit.language_model.job import DEFAULTS, Job, compare, prepared
+from rnnkit.language_model.job import Job, compare, prepared
 from rnnkit.language_model.report import Progress
 from rnnkit.language_model.training import Run
 
+logger = logging.getLogger("rnnkit")
 
 def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> None:
     """Train a model, save it, and print what it makes of the held-out text beside general compressors."""
@@ -53,13 +56,12 @@ def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> No
 
 def _train(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> None:
     job = prepared(args, add_options, comm)
-    first = comm is None or comm.rank == 0
     with noticed_signals() as signals:
         compare(job)  # all ranks together: signals are noticed on all of them before the first says that it begins
-        if first:
+        if job.first:
             _introduce(job)
-        _work(job, signals, first)
-    if first:
+        _work(job, signals)
+    if job.first:
         _conclude(job)
 
 
@@ -75,13 +77,12 @@ def _introduce(job: Job) -> None:
     print(f"training  Ctrl-C saves the run in {job.saver.out}, which --resume goes on with", flush=True)
 
 
-def _work(job: Job, signals: Signals, first: bool) -> None:
+def _work(job: Job, signals: Signals) -> None:
     """Train until the run is done, or a signal has come."""
     run, options = job.run, job.options
-    every = {name: options[name].start(run) for name in DEFAULTS if name.endswith("_every")}
-    samples = options["sample_every"].start(run) if "sample_every" in options else None
+    every = {name: options[name].start(run) for name in options if name.endswith("_every")}
     with (
-        Progress(run, job.tqdm if first else None) as progress,
+        Progress(run, job.tqdm if job.first else None) as progress,
         job.log as log,
         np.errstate(over="ignore", invalid="ignore"),  # the loss tells, once and with the cure
     ):
@@ -89,20 +90,34 @@ def _work(job: Job, signals: Signals, first: bool) -> None:
             step = run.advance(signals.number is not None)
             if not math.isfinite(step.bits):
                 raise Agreed(f"train: the loss must stay finite, got {step.bits} in step {run.step}; give a lower --lr")
+            due = {name for name, interval in every.items() if interval.due(run)}
+            if run.progress == 1:
+                due |= {"validate_every", "log_every"}
             progress.update(step)
             bits = None
-            if (every["validate_every"].due(run) or run.progress == 1) and first and job.texts.validation:
+            if "validate_every" in due and job.first and job.texts.validation:
                 bits = _validate(job)
                 progress.validated(bits)
-            log.write(run, step, bits, every["log_every"].due(run) or bits is not None or run.progress == 1)
-            if samples and samples.due(run) and first:
+            with _outlived("the log"):
+                log.write(run, step, bits, "log_every" in due or bits is not None)
+            if "sample_every" in due and job.first:
                 progress.say(_sample(run))
-            if step.stop:
+            if run.progress < 1 and step.stop:
                 _save(job)
-                raise _interrupted(job, signals, first)
-            if every["save_every"].due(run) and run.progress < 1:
-                _save(job)
+                raise _interrupted(job, signals)
+            if run.progress < 1 and "save_every" in due:
+                with _outlived("a save"):
+                    _save(job)
         job.speed = progress.speed()
+
+
+@contextmanager
+def _outlived(what: str) -> Iterator[None]:
+    """A disk that is full does not end a run, which may go on until there is room again."""
+    try:
+        yield
+    except OSError as error:
+        logger.warning("%s failed, and the run goes on: %s", what, why(error))
 
 
 def _validate(job: Job) -> float:
@@ -112,7 +127,8 @@ def _validate(job: Job) -> float:
         job.record.best_bits, job.record.best_step = bits, job.run.step
         if job.options["keep"]:
             _describe(job)
-            job.run.model.save(job.saver.best)
+            with _outlived("a save"):
+                job.run.model.save(job.saver.best)
     return bits
 
 
@@ -135,8 +151,8 @@ def _describe(job: Job) -> None:
     job.run.model.trained_with = {"text": job.record.source} | given
 
 
-def _interrupted(job: Job, signals: Signals, first: bool) -> Interrupted:
-    if first:
+def _interrupted(job: Job, signals: Signals) -> Interrupted:
+    if job.first:
         out = job.saver.out
         print(f"saved     {out}, after {job.run.step:,} steps; to go on: rnnkit train --resume {out}")
     return Interrupted(signals.number or signal.SIGTERM)
