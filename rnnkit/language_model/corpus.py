@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 import sysconfig
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,26 +91,32 @@ def rows(text: bytes, batch_size: int, seq_len: int) -> np.ndarray:
     return np.frombuffer(text, np.uint8, row_size * batch_size).reshape(batch_size, row_size).T
 
 
-def batches(rows: np.ndarray, seq_len: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Yield batches without end; each row goes on where it ended in the batch before, and at its end starts again.
+def num_batches(rows: np.ndarray, seq_len: int) -> int:
+    """Return the batches in one pass over the rows (row_size, N), of seq_len < row_size steps each."""
+    return (len(rows) - 1) // seq_len
+
+
+def batch(rows: np.ndarray, seq_len: int, number: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return a batch by its number: each row goes on where it ended in the batch before, and at its end starts again.
 
     Parameters
     ----------
     rows : ndarray (row_size, N), uint8
     seq_len : int
         T, less than row_size.
+    number : int
+        Counted from 0.
 
-    Yields
-    ------
+    Returns
+    -------
     inputs, targets : ndarray (T, N), uint8
         Bytes, and the byte that follows each of them; views of `rows`.
     first : bool
         Whether the rows start at their beginning, where the carried state has to be dropped.
     """
-    while True:
-        for start in range(0, len(rows) - seq_len, seq_len):
-            stop = start + seq_len
-            yield rows[start:stop], rows[start + 1 : stop + 1], start == 0
+    start = number % num_batches(rows, seq_len) * seq_len
+    stop = start + seq_len
+    return rows[start:stop], rows[start + 1 : stop + 1], start == 0
 
 
 def order0_bits(text: bytes) -> float:

@@ -21,6 +21,7 @@ ALL_BYTES = np.arange(256, dtype=np.uint8)
 ALPHABET = "alphabet"
 OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # beside the network's
 TRAINED_WITH = "trained_with"
+SPARE = 3  # elements behind the gradient
 
 
 class State(NamedTuple):
@@ -42,18 +43,22 @@ class Parameters:
         Of one direction; its input_size I is the size of the embedding.
     num_classes : int
         C, one for each byte of the alphabet and one for all others.
+    spare : int
+        Elements behind the parameters, for what is summed over ranks with a gradient.
 
     Attributes
     ----------
+    buffer : ndarray (size + spare,), desc.dtype
+        All of it; zeros at first.
     flat : ndarray (size,), desc.dtype
-        The buffer of which the others are views; zeros at first.
+        The view of the buffer of which the others are views.
     embedding : ndarray (C, I)
     network : ndarray (num_weights,)
         The recurrent network's flat buffer.
     output_weight, output_bias : ndarray (C, P), (C,)
     """
 
-    def __init__(self, desc: rnnkit.RNNDescriptor, num_classes: int):
+    def __init__(self, desc: rnnkit.RNNDescriptor, num_classes: int, spare: int = 0):
         shapes = (
             (num_classes, desc.input_size),
             (rnnkit.num_weights(desc),),
@@ -62,7 +67,8 @@ class Parameters:
         )
         ends = list(accumulate(map(math.prod, shapes)))
         check_size("Parameters", desc, ends[-1] - rnnkit.num_weights(desc))
-        self.flat = np.zeros(ends[-1], desc.np_dtype)
+        self.buffer = np.zeros(ends[-1] + spare, desc.np_dtype)
+        self.flat = self.buffer[: ends[-1]]
         parts = np.split(self.flat, ends[:-1])
         views = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
         self.embedding, self.network, self.output_weight, self.output_bias = views
@@ -97,7 +103,7 @@ class TextModel:
         self.alphabet = alphabet
         self.parameters = parameters
         self.trained_with = trained_with
-        self.gradient = Parameters(desc, len(alphabet) + 1)
+        self.gradient = Parameters(desc, len(alphabet) + 1, SPARE)
         self._class_of = np.full(256, len(alphabet))
         self._class_of[alphabet] = np.arange(len(alphabet))
         others = (self.gradient.output_weight, self.gradient.output_bias)
@@ -150,7 +156,8 @@ class TextModel:
         )
         dropout = self.desc.dropout
         nats, dy = self._readout.add_gradient(y.reshape(inputs.size, -1), wanted, count, dropout, seed)
-        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy.reshape(y.shape), dw=gradient.network).dx
+        dy = dy.reshape(y.shape)
+        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx
         _add_rows(gradient.embedding, classes.ravel(), dx.reshape(inputs.size, -1))
         return nats + self._nats_of_others(wanted), State(hy.copy(), None if cy is None else cy.copy())
 
@@ -200,10 +207,14 @@ class TextModel:
         ValueError
             `path` names something that is no regular file.
         """
+        archive.write(path, self.members())
+
+    def members(self) -> dict[str, Any]:
+        """Return what a file of the model holds, by name."""
         network = members(self.desc, self.parameters.network)
         others = {name: getattr(self.parameters, name) for name in OTHER_PARAMETERS}
         own = {ALPHABET: self.alphabet, TRAINED_WITH: json.dumps(self.trained_with)}
-        archive.write(path, network | others | own)
+        return network | others | own
 
 
 def load(path: str | PathLike[str]) -> TextModel:
@@ -218,23 +229,23 @@ def load(path: str | PathLike[str]) -> TextModel:
         is ever unpickled, as in `rnnkit.load`.
     """
     with archive.opened("load", path) as file:
-        desc, network = read(file)
-        if desc.dtype not in HOST_DTYPES or desc.bidirectional:
-            expected = f"hold a network of one direction and of dtype {' or '.join(HOST_DTYPES)}"
-            raise file.refusal(expected, repr(desc))
-        file.require((*OTHER_PARAMETERS, ALPHABET, TRAINED_WITH))
-        trained_with = _read_settings(file)
-        alphabet = _read_alphabet(file)
-        parameters = Parameters(desc, len(alphabet) + 1)
-        parameters.network[:] = network
-        for name in OTHER_PARAMETERS:
-            own = getattr(parameters, name)
-            dtype, shape, *_ = file.header(name)
-            if dtype != own.dtype or shape != own.shape:
-                expected = f"hold {name} of dtype {own.dtype} and shape {own.shape}"
-                raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
-            own[:] = file.array(name)
-    return TextModel(desc, alphabet, parameters, trained_with)
+        return read_model(file)
+
+
+def read_model(file: archive.Reader) -> TextModel:
+    """Read a model from an open file, which may hold more; raise ValueError as `load` does."""
+    desc, network = read(file)
+    if desc.dtype not in HOST_DTYPES or desc.bidirectional:
+        expected = f"hold a network of one direction and of dtype {' or '.join(HOST_DTYPES)}"
+        raise file.refusal(expected, repr(desc))
+    file.require((*OTHER_PARAMETERS, ALPHABET, TRAINED_WITH))
+    alphabet = _read_alphabet(file)
+    parameters = Parameters(desc, len(alphabet) + 1)
+    parameters.network[:] = network
+    for name in OTHER_PARAMETERS:
+        own = getattr(parameters, name)
+        own[:] = file.array_like(name, own)
+    return TextModel(desc, alphabet, parameters, read_object(file, TRAINED_WITH))
 
 
 def _read_alphabet(file: archive.Reader) -> np.ndarray:
@@ -248,14 +259,15 @@ def _read_alphabet(file: archive.Reader) -> np.ndarray:
     return alphabet
 
 
-def _read_settings(file: archive.Reader) -> dict[str, Any]:
-    text = file.text(TRAINED_WITH)
+def read_object(file: archive.Reader, name: str) -> dict[str, Any]:
+    """Read a member that is one JSON object."""
+    text = file.text(name)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise file.refusal(f"hold {TRAINED_WITH} as JSON", str(error)[:400]) from error
+        raise file.refusal(f"hold {name} as JSON", str(error)[:400]) from error
     if not isinstance(found, dict):
-        raise file.refusal(f"hold {TRAINED_WITH} as a JSON object", type(found).__name__)
+        raise file.refusal(f"hold {name} as a JSON object", type(found).__name__)
     return found
 
 

@@ -1,109 +1,168 @@
-"""Training and scoring a language model: Adam, clipping, the loop over batches, held-out bits per byte."""
+"""A training run that can be stopped after any step and gone on with, to the same bits; on one process or many."""
 
 from __future__ import annotations
 
 import math
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+import time
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit import distributed
+from rnnkit.errors import message
 from rnnkit.language_model import corpus
-from rnnkit.language_model.model import State, TextModel
+from rnnkit.language_model.model import SPARE, State, TextModel
+from rnnkit.language_model.settings import Settings
+from rnnkit.training import Adam, clip_gradient_norm
+
+WARM_UP = 0.02  # share of a run in which the learning rate rises
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to train: `learning_rate` rises over the first 2 % of the steps and falls to zero along a cosine."""
+class Step(NamedTuple):
+    """What one step of training tells."""
 
-    steps: int
-    seq_len: int
-    learning_rate: float
-    clip: float
-    seed: int
-
-
-class Adam:
-    """Adam (arXiv 1412.6980, algorithm 1) on one flat buffer, in place."""
-
-    BLOCK = 1 << 15  # elements a pass works on: parameters, gradient, moments and scratch stay in the L2 cache
-
-    def __init__(self, size: int, dtype: np.dtype, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-8):
-        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
-        self.step = 0
-        self._mean = np.zeros(size, dtype)
-        self._square = np.zeros(size, dtype)
-        self._scratch = np.empty(min(size, self.BLOCK), dtype)
-
-    def update(self, parameters: np.ndarray, gradient: np.ndarray, learning_rate: float) -> None:
-        """Move the parameters (size,) one step against the gradient (size,)."""
-        self.step += 1
-        # Both bias corrections folded into two scalars, as at the end of section 2 of the paper.
-        root = math.sqrt(1 - self.beta2**self.step)
-        rate = learning_rate * root / (1 - self.beta1**self.step)
-        epsilon = self.epsilon * root
-        for start in range(0, parameters.size, self.BLOCK):
-            block = slice(start, start + self.BLOCK)
-            g, m, v = gradient[block], self._mean[block], self._square[block]
-            scratch = self._scratch[: g.size]
-            m *= self.beta1
-            m += np.multiply(g, 1 - self.beta1, out=scratch)
-            v *= self.beta2
-            np.multiply(g, g, out=scratch)
-            scratch *= 1 - self.beta2
-            v += scratch
-            np.sqrt(v, out=scratch)
-            scratch += epsilon
-            np.divide(m, scratch, out=scratch)
-            scratch *= rate
-            parameters[block] -= scratch
+    bits: float  # per byte, of the bytes it was trained on, before the update
+    rate: float
+    norm: float  # of the gradient, before it was clipped
+    stop: bool  # whether any rank has asked for an end
+    seconds: float  # that it took on this rank
 
 
-def clip_norm(gradient: np.ndarray, limit: float) -> None:
-    """Scale the gradient down, in place, to at most the Euclidean norm `limit`."""
-    norm = math.sqrt(gradient @ gradient)
-    if norm > limit:
-        gradient *= limit / norm
+def optimizer_of(model: TextModel, settings: Settings) -> Adam:
+    """Return what moves the model's parameters; weight decay acts on those that `model.decayed` says."""
+    blocks = [model.parameters.flat[block] for block, _ in model.decayed]
+    return Adam(blocks, weight_decay=[settings.weight_decay * acts for _, acts in model.decayed])
 
 
-def learning_rate(step: int, settings: Settings) -> float:
-    """Return the rate of a step counted from 0."""
-    warm_up = max(1, settings.steps // 50)
-    rise = min(1.0, (step + 1) / warm_up)
-    return settings.learning_rate * rise * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
+def learning_rate(progress: float, settings: Settings) -> float:
+    """Return the rate at a share of the run, 0..1: it rises along a line, and falls to zero along a cosine."""
+    return settings.lr * min(1.0, progress / WARM_UP) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def train(model: TextModel, rows: np.ndarray, settings: Settings) -> Iterator[float]:
-    """Train in place on rows of text (row_size, N); yield the loss of every step, in nats per byte, when it is done."""
-    optimizer = Adam(model.parameters.flat.size, model.parameters.flat.dtype)
-    seeds = np.random.default_rng(settings.seed)
-    batches = corpus.batches(rows, settings.seq_len)
-    for step, (inputs, targets, first) in enumerate(islice(batches, settings.steps)):
-        if first:
-            state = State()
-        model.gradient.flat.fill(0)
-        seed = int(seeds.integers(1 << 32))
-        nats, state = model.add_gradient(inputs, targets, state, count=inputs.size, seed=seed)
-        clip_norm(model.gradient.flat, settings.clip)
-        optimizer.update(model.parameters.flat, model.gradient.flat, learning_rate(step, settings))
-        yield nats / inputs.size
+class Run:
+    """A model, its optimizer and its place in the text.
+
+    Every rank holds the whole model and works on rows of its own; the sum of their gradients moves them all alike. A
+    rank takes its rows in `settings.accumulate` parts, one after the other.
+
+    Parameters
+    ----------
+    model : TextModel
+        Kept by reference.
+    optimizer : Adam
+        Of the model's parameters, as `optimizer_of` makes it.
+    text : bytes
+        To train on.
+    settings : Settings
+    comm : mpi4py.MPI.Comm, optional
+        The ranks.
+
+    Attributes
+    ----------
+    step : int
+        Steps done.
+    seconds, first_seconds : float
+        Time that they took, and the first of them, which compiles; the same on every rank.
+    """
+
+    def __init__(self, model: TextModel, optimizer: Adam, text: bytes, settings: Settings, comm: Any = None):
+        self.model, self.optimizer, self.settings, self.comm = model, optimizer, settings, comm
+        rows = corpus.rows(text, settings.batch, settings.seq_len)
+        own = distributed.shard(settings.batch, comm)
+        if own.stop - own.start < settings.accumulate:
+            expected = f"be at most the {own.stop - own.start} rows of a rank"
+            raise ValueError(message("train", "--accumulate", expected, settings.accumulate, "give a larger --batch"))
+        self._parts = _parts(own, settings.accumulate)
+        self._rows, self.states = rows, [State()] * len(self._parts)
+        self._gradients = [model.gradient.flat[block] for block, _ in model.decayed]
+        self.step, self.seconds, self.first_seconds = 0, 0.0, 0.0
+        self._started: float | None = None  # when the run would have begun if this process had done all of it
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that train together."""
+        return self.comm.size if self.comm else 1
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps of the whole run; None where time decides."""
+        name, amount = self.settings.budget
+        if name == "epochs":
+            return max(1, round(amount * corpus.num_batches(self._rows, self.settings.seq_len)))
+        return amount if name == "steps" else None
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that a step reads."""
+        return self.settings.batch * self.settings.seq_len
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is done, 0..1."""
+        if self.num_steps is not None:
+            return min(1.0, self.step / self.num_steps)
+        whole = 60 * self.settings.minutes - self.first_seconds  # the first step, which compiles, is no part of it
+        return 1.0 if whole <= 0 else min(1.0, (self.seconds - self.first_seconds) / whole)
+
+    def advance(self, stop: bool = False) -> Step:
+        """Train one step; all ranks together.
+
+        Parameters
+        ----------
+        stop : bool
+            Whether this rank wants the run to end; every rank learns of it in `Step.stop`.
+        """
+        if self._started is None:
+            self._started = time.perf_counter() - self.seconds
+        settings, gradient, begin = self.settings, self.model.gradient, time.perf_counter()
+        gradient.buffer.fill(0)
+        nats = sum(self._add_part(number) for number in range(len(self._parts)))
+        seconds = time.perf_counter() - self._started
+        # What is not a gradient travels with it: one collective a step.
+        gradient.buffer[-SPARE:] = nats, stop, seconds
+        distributed.allreduce_gradients(gradient.buffer, self.comm)
+        nats, stops, seconds = map(float, gradient.buffer[-SPARE:])
+        norm = clip_gradient_norm(gradient.flat, settings.clip)
+        rate = learning_rate(self._middle(), settings)
+        self.optimizer.step(self._gradients, rate)
+        self.step, self.seconds = self.step + 1, seconds / self.num_ranks
+        self.first_seconds = self.first_seconds or self.seconds
+        return Step(nats / self.step_bytes / math.log(2), rate, norm, stops > 0, time.perf_counter() - begin)
+
+    def _middle(self) -> float:
+        """The progress in the middle of the step that is being done."""
+        return self.progress if self.num_steps is None else (self.step + 0.5) / self.num_steps
+
+    def _add_part(self, number: int) -> float:
+        """Add the gradient of a part of this rank's rows; return the sum of its losses in nats."""
+        settings, part = self.settings, self._parts[number]
+        inputs, targets, first = corpus.batch(self._rows[:, part], settings.seq_len, self.step)
+        state = State() if first else self.states[number]
+        # A mask of its own for each step and part, without a generator whose state would have to be kept.
+        seed = int(np.random.SeedSequence((settings.seed, self.step, part.start)).generate_state(1, np.uint64)[0])
+        nats, self.states[number] = self.model.add_gradient(inputs, targets, state, count=self.step_bytes, seed=seed)
+        return nats
+
+    def carried(self) -> State:
+        """Return the states of all rows, on rank 0; None on the others. All ranks together."""
+        own = [_joined(arrays) for arrays in zip(*self.states, strict=True)]
+        ranks = self.comm.gather(own) if self.comm else [own]
+        return ranks and State(*map(_joined, zip(*ranks, strict=True)))
+
+    def go_on(self, step: int, seconds: float, first_seconds: float, state: State) -> None:
+        """Take the place of a run that has come this far, and the states of all its rows."""
+        self.step, self.seconds, self.first_seconds = step, seconds, first_seconds
+        self.states = [
+            State(*(None if array is None else array[:, part].copy() for array in state)) for part in self._parts
+        ]
 
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Give a function that says whether Ctrl-C was pressed; a second Ctrl-C interrupts at once."""
-    pressed = False
+def _parts(rows: slice, count: int) -> list[slice]:
+    """Cut a range of rows into parts whose sizes differ by one at most."""
+    size = rows.stop - rows.start
+    ends = [rows.start + size * number // count for number in range(count + 1)]
+    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
 
-    def note(signum, frame):
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, before)
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _joined(arrays: Any) -> np.ndarray | None:
+    return None if arrays[0] is None else np.concatenate(arrays, axis=1)

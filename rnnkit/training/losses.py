@@ -77,7 +77,7 @@ def softmax_cross_entropy(
     entries = _Entries(function, scores, targets, scores.shape[:-1], lengths, count, out)
     if targets.dtype.kind not in "iu":
         raise TypeError(message(function, "targets", "hold integers", f"dtype {targets.dtype}"))
-    wanted = entries.targets.reshape(-1)
+    wanted = entries.targets.reshape(-1).astype(np.int64)  # a place in the scores is no uint8
     outside = (wanted < 0) | (wanted >= num_classes)
     if outside.any():
         expected = f"be in 0..num_classes-1={num_classes - 1}"

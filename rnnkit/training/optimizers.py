@@ -41,10 +41,11 @@ class _Optimizer:
     def _checked_decays(self, value: Any) -> list[float]:
         if isinstance(value, Real):
             return [_rate(self._name, "weight_decay", value)] * len(self._parameters)
-        if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
+        is_list = isinstance(value, np.ndarray) and value.ndim == 1 or isinstance(value, Sequence)
+        if not is_list or isinstance(value, (str, bytes)):
             raise wrong_type(self._name, "weight_decay", "a number, or a sequence of one for each array", value)
         if len(value) != len(self._parameters):
-            expected = f"hold {len(self._parameters)} numbers, one for each array of parameters"
+            expected = f"hold one number for each of {len(self._parameters)} arrays"
             raise ValueError(message(self._name, "weight_decay", expected, len(value)))
         return [_rate(self._name, f"weight_decay[{i}]", decay) for i, decay in enumerate(value)]
 

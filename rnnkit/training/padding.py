@@ -55,7 +55,8 @@ def pad(sequences: Sequence[Array]) -> tuple[Array, np.ndarray]:
         checks.same_place("pad", name, sequence, first)
         arguments.same_dtype("pad", name, sequence, first, "sequences[0]")
         if sequence.ndim < 1 or sequence.shape[1:] != first.shape[1:]:
-            expected = f"have shape (seq_len, {', '.join(map(str, first.shape[1:]))}) as sequences[0] does"
+            rest = ", ".join(map(str, first.shape[1:])) if first.ndim else "..."
+            expected = f"have shape (seq_len,{f' {rest}' if rest else ''})" + (" as sequences[0] does" if i else "")
             raise ValueError(message("pad", name, expected, sequence.shape))
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     x = library_of(first).zeros((int(lengths.max()), len(sequences), *first.shape[1:]), first.dtype)
@@ -133,15 +134,13 @@ def lengths_of(mask: Array) -> np.ndarray:
     if mask.ndim != 2:
         raise ValueError(message(function, "mask", "have shape (seq_len, batch_size)", mask.shape))
     mask = mask if library is np else mask.get()
-    lengths = mask.sum(axis=0, dtype=np.int64)
-    wrong = np.argwhere(mask.T & (np.arange(len(mask)) >= lengths[:, None]))
-    if wrong.size:
-        row = int(wrong[0, 0])
-        padded, valid = int(mask[:, row].argmin()), int(wrong[0, 1])
-        got = f"step {valid} of sequence {row} valid after step {padded} that is not"
+    rises = np.argwhere((mask[1:] & ~mask[:-1]).T)
+    if rises.size:
+        row, step = map(int, rises[0])
+        got = f"step {step + 1} of sequence {row} valid after step {step} that is not"
         cure = "move the padding, or give mask.T if it is batch-major"
         raise ValueError(message(function, "mask", "have all padding at the end", got, cure))
-    return lengths
+    return mask.sum(axis=0, dtype=np.int64)
 
 
 def bucket_batches(

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit import checks
-from rnnkit.arrays import Array, library_of, no_array, overlap
-from rnnkit.errors import message, wrong_type
+from rnnkit.arrays import Array, library_of, no_array
+from rnnkit.errors import message
 from rnnkit.training import arguments
 
 DTYPES = ("float32", "float64")

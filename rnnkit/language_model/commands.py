@@ -1,0 +1,69 @@
+"""The commands beside train: sample, score, plot and warmup."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from itertools import islice
+from pathlib import Path
+
+from rnnkit import archive, warmup
+from rnnkit.descriptor import HOST_DTYPES, MODES
+from rnnkit.language_model import corpus, sampling, scoring
+from rnnkit.language_model import model as textmodel
+from rnnkit.language_model.console import CommandError, extra
+
+
+def sample(args: argparse.Namespace) -> None:
+    """Write the prompt and what the model goes on with."""
+    model = textmodel.load(args.model)
+    prompt = os.fsencode(args.prompt or "")
+    out, streaming = sys.stdout.buffer, sys.stdout.isatty()
+    out.write(prompt)
+    # Without a prompt the model starts as after the end of a line.
+    text = sampling.generate(model, prompt or b"\n", args.temperature, args.seed, args.top_p)
+    for byte in islice(text, args.bytes):
+        out.write(bytes([byte]))
+        if streaming or byte == ord("\n"):
+            out.flush()
+
+
+def score(args: argparse.Namespace) -> None:
+    """Print the bits per byte of files, beside those of general compressors."""
+    model = textmodel.load(args.model)
+    texts = {path: corpus.read_files([path]) for path in args.files}
+    print(f"{'bytes':>12} {'rnnkit':>8} {'order-0':>8} {'zlib -9':>8} {'lzma':>8}  bits per byte of")
+    for path, text in texts.items():
+        bits = scoring.bits_per_byte(model, text), *corpus.yardsticks(text).values()
+        print(f"{len(text):12,} " + " ".join(f"{value:8.3f}" for value in bits) + f"  {path}", flush=True)
+
+
+def plot(args: argparse.Namespace) -> None:
+    """Draw the curves of logs into a picture."""
+    extra("plot", "matplotlib")
+    from rnnkit.language_model import plot as pictures
+
+    out = Path(args.out)
+    if out.suffix.lower() != ".png":
+        raise CommandError(f"plot: --out must end with .png, got {out}")
+    archive.check_target(out)
+    figure = pictures.curves(args.logs, args.x)
+    with archive.replacing("plot", out) as file:
+        figure.savefig(file, format="png")
+    print(f"saved     {out}")
+
+
+def warm_up(args: argparse.Namespace) -> None:
+    """Compile the kernels, or find them compiled, and say where they are kept."""
+    descs = list(warmup.networks(args.mode or MODES, args.dtype or HOST_DTYPES))
+    shown = not args.quiet and extra("warmup", "tqdm") and sys.stderr.isatty()
+    bar = extra("warmup", "tqdm").tqdm(descs, unit="network") if shown else descs
+    for desc in bar:
+        if shown:
+            bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
+        warmup.compile_kernels(desc)
+    from rnnkit.kernels.machine.jit import FOLDER  # which brings Numba
+
+    size = sum(path.stat().st_size for path in Path(FOLDER.path).glob("*")) if Path(FOLDER.path).is_dir() else 0
+    print(f"kernels   {FOLDER.path}, {size / 1e6:.1f} MB")

@@ -1,0 +1,102 @@
+"""What all commands share: errors of one line, optional packages, and an end on a signal."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+
+from rnnkit.errors import BackendError
+
+
+class CommandError(Exception):
+    """What was asked for cannot be done; the message says why and what would help."""
+
+
+class Agreed(CommandError):
+    """All ranks raise it alike: the first one says why."""
+
+
+class Interrupted(Exception):
+    """A signal has ended the run, and all that was done is saved."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for an error, without the usage."""
+
+    command = ""  # whose options these are, where the name is another's
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"{self.prog}: {message}; see {self.command or self.prog} --help\n")
+
+
+def show_what_is_logged() -> None:
+    """On stderr: that a first call compiles, say."""
+    logger = logging.getLogger("rnnkit")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("rnnkit: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
+def extra(command: str, name: str) -> ModuleType:
+    """Import what an option or a command needs beside the core."""
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.split(".")[0]
+        cure = f"install it with: pip install {package}"
+        raise CommandError(f"{command}: {package} must be installed, got none; {cure}") from None
+
+
+REFUSALS = CommandError, OSError, ValueError, MemoryError, BackendError  # what a user is told in a line
+
+
+class Signals:
+    """Whether SIGINT or SIGTERM has come; `number` says which."""
+
+    number: int | None = None
+
+
+@contextmanager
+def noticed_signals() -> Iterator[Signals]:
+    """Give what says whether Ctrl-C or SIGTERM has come; a second one acts at once."""
+    found, before = Signals(), {}
+
+    def note(number, frame):
+        found.number = number
+        restore()
+
+    def restore():
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, note)
+    try:
+        yield found
+    finally:
+        restore()
+
+
+def why(error: Exception) -> str:
+    """Return what an error says, with the name of the file where there is one."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def fail(why: str) -> int:
+    """Print why, and return the exit status."""
+    print(f"rnnkit: {why}", file=sys.stderr)
+    return 2

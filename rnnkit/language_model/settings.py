@@ -1,0 +1,118 @@
+"""The settings of a training run: one table, which the command line, configuration files and saved runs read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
+from typing import Any
+
+from rnnkit.descriptor import MODES, RNNDescriptor
+from rnnkit.errors import message
+
+BUDGETS = ("steps", "minutes", "epochs")  # of which a run has one
+
+
+def option(default: Any, group: str, text: str, parse: Callable[[str], Any], **more: Any) -> Any:
+    """A field with what the command line needs to know of it."""
+    return field(default=default, metadata={"group": group, "help": text, "type": parse, **more})
+
+
+def number(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], float]:
+    """Return what parses a finite number from `low` (or above it) to `high`, or an int that counts."""
+    bounds = f"{'above' if above else 'at least'} {low}" + (f" and at most {high}" if math.isfinite(high) else "")
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not low <= value <= high or value == math.inf or (above and value == low):  # refuses NaN too
+            raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")
+        if value > sys.maxsize and kind is int:
+            raise argparse.ArgumentTypeError(f"must be at most {sys.maxsize}, got {text}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse says "invalid int value" by it
+    return parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What decides the weights that a run ends with, beside the text and the number of ranks."""
+
+    mode: str = option("lstm", "network", "kind of cell", str, choices=tuple(MODES))
+    layers: int = option(1, "network", "layers", number(int, 1))
+    hidden: int = option(256, "network", "units in a layer", number(int, 1))
+    embedding: int = option(64, "network", "features of a byte", number(int, 1))
+    dropout: float = option(0.0, "network", "share dropped between layers", number(float, 0, 1), metavar="P")
+    steps: int | None = option(2600, "budget", "updates", number(int, 1))
+    minutes: float | None = option(None, "budget", "time to train, compilation included", number(float, 0, above=True))
+    epochs: float | None = option(None, "budget", "passes over the text", number(float, 0, above=True))
+    batch: int = option(16, "training", "rows of text read side by side, on all ranks together", number(int, 1))
+    accumulate: int = option(1, "training", "parts that a rank takes its rows in, one after the other", number(int, 1))
+    seq_len: int = option(
+        64, "training", "bytes of each row in a step; gradients reach no further back", number(int, 1)
+    )
+    lr: float = option(5e-3, "training", "highest learning rate", number(float, 0, above=True), metavar="RATE")
+    weight_decay: float = option(
+        0.0, "training", "share that the rate takes of each weight in a step", number(float, 0), metavar="SHARE"
+    )
+    clip: float = option(1.0, "training", "longest gradient", number(float, 0, above=True), metavar="NORM")
+    seed: int = option(0, "training", "of weights and dropout: the same seed, the same model", number(int, 0))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """Return the settings with what is given, which is right in itself; a budget that is given is the only one."""
+        budgets = [name for name in BUDGETS if given.get(name) is not None]
+        if len(budgets) > 1:
+            expected = "be one of --steps, --minutes and --epochs"
+            raise ValueError(message("train", "budget", expected, ", ".join(budgets)))
+        others = dict.fromkeys(BUDGETS) if budgets else {}
+        return cls(**others | given)
+
+    @property
+    def desc(self) -> RNNDescriptor:
+        """The network of the model."""
+        return RNNDescriptor(self.mode, self.embedding, self.hidden, self.layers, dropout=self.dropout)
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        """The name of the budget, and how much it is."""
+        ((name, amount),) = [(name, amount) for name in BUDGETS if (amount := getattr(self, name)) is not None]
+        return name, amount
+
+    def to_json(self) -> str:
+        """Return them as JSON, as `from_json` takes them."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, found: Any) -> Settings:
+        """Return the settings that a file holds; raise ValueError, which says why, where these are none of ours."""
+        known = {one.name: one for one in fields(cls)}
+        if not isinstance(found, dict) or found.keys() != known.keys():
+            raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
+        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not _holds(known[name], value)]
+        if wrong:
+            raise ValueError(", ".join(wrong))
+        if sum(found[name] is not None for name in BUDGETS) != 1:
+            raise ValueError(", ".join(f"{name}={found[name]}" for name in BUDGETS))
+        return cls(**found)
+
+
+def _holds(one: Field, value: Any) -> bool:
+    """Whether a value out of JSON is what the command line would have made of its text."""
+    if value is None:
+        return one.name in BUDGETS
+    try:
+        return one.metadata["type"](str(value)) == value and value in one.metadata.get("choices", [value])
+    except (ValueError, argparse.ArgumentTypeError):
+        return False
+
+
+def groups() -> Iterator[tuple[str, list[Field]]]:
+    """Yield the groups of settings, and the fields in each."""
+    found: dict[str, list[Field]] = {}
+    for one in fields(Settings):
+        found.setdefault(one.metadata["group"], []).append(one)
+    yield from found.items()

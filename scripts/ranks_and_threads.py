@@ -1,0 +1,111 @@
+"""Whole training steps on one machine: two ranks of one thread against one process of two threads, run in turn.
+
+Prints the ratio of the times of a step pair by pair (min, median, max), and which share of it the ranks spend in
+Allreduce when they enter it together. Needs the extra mpi: python scripts/ranks_and_threads.py --pairs 5
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+import rnnkit
+from rnnkit.distributed import allreduce_gradients, broadcast_weights, shard, world
+
+
+class Case(NamedTuple):
+    layers: int
+    hidden_size: int
+    batch_size: int  # of all ranks together
+    seq_len: int = 64
+
+
+CASES = {
+    "tiny": Case(1, 8, 4, 3),
+    "0.5M": Case(1, 256, 64),
+    "0.5M, small batch": Case(1, 256, 16),
+    "5M": Case(2, 560, 16),
+    "20M": Case(2, 1120, 16),
+}
+
+
+def adam(w, dw, mean, square, step, scratch):
+    """As an optimizer does it: a block at a time, which stays in the cache."""
+    rate = 1e-3 * (1 - 0.99**step) ** 0.5 / (1 - 0.9**step)
+    for start in range(0, w.size, scratch.size):
+        block = slice(start, start + scratch.size)
+        g, m, v = dw[block], mean[block], square[block]
+        s = scratch[: g.size]
+        m += np.multiply(np.subtract(g, m, out=s), 0.1, out=s)
+        v *= 0.99
+        v += np.multiply(np.multiply(g, g, out=s), 0.01, out=s)
+        np.sqrt(v, out=s)
+        s += 1e-8
+        np.divide(m, s, out=s)
+        w[block] -= np.multiply(s, rate, out=s)
+
+
+def time_steps(case, steps):
+    """Print the median seconds of a step, and of its Allreduce, of this process's share."""
+    comm = world()
+    desc = rnnkit.RNNDescriptor("lstm", case.hidden_size, case.hidden_size, case.layers)
+    w = rnnkit.init_weights(desc, seed=0)
+    broadcast_weights(w, comm)
+    dw, mean, square = (np.zeros_like(w) for _ in range(3))
+    scratch = np.empty(1 << 15, w.dtype)
+    x = np.random.default_rng(0).standard_normal((case.seq_len, case.batch_size, case.hidden_size), np.float32)
+    x = x[:, shard(case.batch_size, comm)].copy()
+    workspace, times = None, []
+    for step in range(1, steps + 3):  # the first two compile, and allocate
+        start = perf_counter()
+        y, _, _, workspace = rnnkit.forward(desc, w, x, workspace=workspace)
+        dw[:] = 0
+        rnnkit.backward(desc, w, workspace, y, dw=dw)
+        if comm:
+            comm.Barrier()  # waiting for the other rank is no communication
+        reduce = perf_counter()
+        allreduce_gradients(dw, comm)
+        reduced = perf_counter()
+        adam(w, dw, mean, square, step, scratch)
+        times.append((perf_counter() - start, reduced - reduce))
+    if not comm or comm.rank == 0:
+        print(json.dumps([median(column) for column in zip(*times[2:], strict=True)]))
+
+
+def measure(name, steps, ranks, threads):
+    mpiexec = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks > 1 else []
+    command = [*mpiexec, sys.executable, __file__, "--steps", str(steps), "--time", name]
+    environment = os.environ | {"NUMBA_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return json.loads(subprocess.check_output(command, env=environment, text=True))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--time", choices=CASES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.time:
+        return time_steps(CASES[args.time], args.steps)
+    for name in args.case or list(CASES)[1:]:
+        pairs = [(measure(name, args.steps, 2, 1), measure(name, args.steps, 1, 2)) for _ in range(args.pairs)]
+        ratios = sorted(ranks[0] / threads[0] for ranks, threads in pairs)
+        share = median(ranks[1] / ranks[0] for ranks, _ in pairs)
+        times = [f"{1e3 * median(run[0] for run in runs):.1f} ms" for runs in zip(*pairs, strict=True)]
+        print(
+            f"{name}: 2 ranks {times[0]}, 2 threads {times[1]} a step; ranks / threads "
+            f"{ratios[0]:.2f} {median(ratios):.2f} {ratios[-1]:.2f}; Allreduce {share:.1%} of a step",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

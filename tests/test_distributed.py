@@ -1,0 +1,450 @@
+"""Ranks under mpiexec: sums and weights with the same bits everywhere, one batch on several ranks, and their ends."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_docstrings import assert_documents_its_parameters, assert_typed, section
+
+from rnnkit import distributed
+from rnnkit.distributed import (
+    aborting,
+    allreduce_gradients,
+    broadcast_weights,
+    collectives,
+    shard,
+    share_cores,
+    world,
+)
+from rnnkit.distributed import ranks as ranks_module
+from rnnkit.distributed.launch import LAUNCHERS
+from rnnkit.errors import BackendError
+
+PROGRAM = Path(__file__).with_name("distributed_ranks.py")
+# The mpiexec beside this python is that of the wheel which mpi4py finds there.
+MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+HANG = 300  # seconds: a program takes 2 to 20
+SECONDS = 30  # within which ranks that wait for one that died must have ended; it takes less than one
+OF_LAUNCHERS = "PMI", "OMPI_COMM_WORLD_", "SLURM_"
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
+
+missing = not (MPIEXEC and find_spec("mpi4py"))
+# In continuous integration these tests may not be skipped.
+mpi = pytest.mark.skipif(missing and os.environ.get("CI") != "true", reason="needs mpi4py and mpiexec (extra mpi)")
+
+
+def launch(ranks, *arguments, **environment):
+    """Run a function of PROGRAM on several ranks; `said` is what each of them said, line by line."""
+    return run([MPIEXEC, "-n", str(ranks), sys.executable, PROGRAM, *arguments], environment, ranks)
+
+
+def alone(*arguments, **environment):
+    return run([sys.executable, *arguments], environment)
+
+
+def run(command, environment, ranks=1):
+    environment = {**CLEAN, "NUMBA_NUM_THREADS": "1", **environment}
+    environment = {name: value for name, value in environment.items() if value is not None}
+    with TemporaryDirectory() as folder:
+        environment["SAID"] = folder
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
+        files = [Path(folder, str(rank)) for rank in range(ranks)]
+        done.said = [file.read_text().splitlines() if file.exists() else [] for file in files]
+    return done
+
+
+def said(run):
+    """What each rank of a program that succeeded has said."""
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.said
+
+
+def assert_same_on_all_ranks(run):
+    """Return what they all say."""
+    found = said(run)
+    assert found[0] and len(found) > 1
+    for rank in range(1, len(found)):
+        assert found[rank] == found[0], f"rank {rank} differs from rank 0"
+    return found[0]
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_sum_is_right_and_has_the_same_bits_on_every_rank_and_in_every_run(ranks):
+    first = assert_same_on_all_ranks(launch(ranks, "sums"))
+    assert len(first) == len({line.split()[-1] for line in first}) + 1 == 10  # two of them are empty
+    assert assert_same_on_all_ranks(launch(ranks, "sums")) == first
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_more_elements_than_a_call_takes_go_in_several(ranks):
+    said(launch(ranks, "blocks"))
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_all_ranks_get_the_weights_of_one(ranks):
+    (line,) = assert_same_on_all_ranks(launch(ranks, "broadcast"))
+    got, sent = line.split()
+    assert got == sent
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_weights_of_other_sizes_or_dtypes_are_refused_by_all_ranks(ranks):
+    first, second = assert_same_on_all_ranks(launch(ranks, "unequal_weights"))
+    expected = "broadcast_weights: w must have on every rank the size and dtype that it has on rank 0, "
+    assert first == expected + "10 elements of float32, got 11 elements of float32 on rank 1"
+    assert second == expected + "10 elements of float32, got 10 elements of float64 on rank 1"
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_with_a_share_of_the_batch_train_as_one_with_all_of_it(ranks, tmp_path):
+    one, several = tmp_path / "one.npy", tmp_path / "several.npy"
+    single = said(alone(PROGRAM, "train", one))[0]
+    steps = assert_same_on_all_ranks(launch(ranks, "train", several))  # bit-equal weights after every step
+    assert len(set(steps)) == len(set(single)) == 50
+    # Six rows are added up in another order, which changes weights below 1 by 3e-16, and the loss, 25, by 4e-15.
+    np.testing.assert_allclose(np.load(several), np.load(one), rtol=0, atol=1e-13)
+    assert assert_same_on_all_ranks(launch(ranks, "train", several)) == steps
+
+
+@mpi
+def test_the_sizes_of_shards_differ_by_at_most_one():
+    assert said(launch(3, "unequal_shards")) == [["0 2"], ["2 5"], ["5 8"]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_shards_follow_one_another_and_leave_nothing_out(ranks):
+    for size in range(ranks, 40):
+        slices = [shard(size, SimpleNamespace(size=ranks, rank=rank)) for rank in range(ranks)]
+        assert [item for part in slices for item in range(size)[part]] == list(range(size))
+        sizes = [part.stop - part.start for part in slices]
+        assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
+    expected = f"shard: size must be at least the number of ranks={ranks}, got {ranks - 1}; start fewer ranks"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        shard(ranks - 1, SimpleNamespace(size=ranks, rank=0))
+
+
+@mpi
+def test_more_ranks_than_items_end_with_a_message():
+    run = launch(3, "too_many_ranks")
+    assert run.returncode != 0
+    assert "ValueError: shard: size must be at least the number of ranks=3, got 2; start fewer ranks" in run.stderr
+
+
+@mpi
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no way to bind a process to a core")
+def test_ranks_share_the_cores_that_they_may_use():
+    cores = len(os.sched_getaffinity(0))
+    shared = [[str(max(1, cores // 2))]] * 2
+    assert said(launch(2, "cores", NUMBA_NUM_THREADS=None)) == shared
+    assert said(launch(2, "own_core", NUMBA_NUM_THREADS=None)) == [["1"], ["1"]]
+    assert said(launch(2, "cores", NUMBA_NUM_THREADS="3")) == [["3"], ["3"]]
+
+
+@pytest.mark.parametrize(
+    ("mine", "all_ranks", "threads"),
+    [
+        (range(4), [range(4)] * 2, 2),
+        (range(2), [range(2), range(2, 4)], 2),
+        (range(8), [range(8)] * 3, 2),
+        (range(12), [range(12)] * 6, 2),  # twelve times 1/6, which floats do not add up to 2
+        (range(4), [range(4), range(2, 4)], 3),
+        (range(2), [range(2)] * 3, 1),
+    ],
+)
+def test_a_core_counts_for_as_many_ranks_as_may_use_it(mine, all_ranks, threads, monkeypatch):
+    import numba
+
+    found = []
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    monkeypatch.setattr(numba, "set_num_threads", found.append)
+    monkeypatch.setattr(ranks_module, "_cores", lambda: set(mine))
+    monkeypatch.setattr(ranks_module, "_on_this_machine", lambda comm, value: list(map(set, all_ranks)))
+    share_cores(Recorder([]))
+    assert found == [threads]
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_that_is_killed_ends_the_others(ranks):
+    start = time.monotonic()
+    run = launch(ranks, "killed")
+    assert time.monotonic() - start < SECONDS
+    assert run.returncode != 0
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_an_exception_of_one_rank_ends_all_and_is_seen_once(ranks):
+    start = time.monotonic()
+    run = launch(ranks, "failing")
+    assert time.monotonic() - start < SECONDS
+    assert run.returncode == 1
+    assert f"rank 1 of {ranks} ends all:\nTraceback (most recent call last):" in run.stderr
+    assert run.stderr.count("ValueError: the data of this rank are spoilt") == 1
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("how", "status", "text"), [("message", 1, "rank 1 of 2 ends all:\nno such corpus\n"), ("status", 7, "ends all:")]
+)
+def test_a_rank_that_exits_ends_all_with_its_status(how, status, text):
+    run = launch(2, "leaving", how)
+    assert run.returncode == status
+    assert text in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@mpi
+def test_a_rank_may_exit_without_a_status():
+    run = launch(2, "leaving", "none")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@mpi
+def test_ctrl_c_in_a_rank_ends_all_with_the_status_that_a_shell_knows():
+    run = launch(2, "interrupted")
+    assert run.returncode == 130
+    assert run.stderr.count("KeyboardInterrupt") == 2  # a line of the traceback, and its last
+
+
+@mpi
+def test_what_mpi_can_not_take_is_refused():
+    lines = assert_same_on_all_ranks(launch(2, "wrong_buffers"))
+    for function, name in (("allreduce_gradients", "dw"), ("broadcast_weights", "w")):
+        assert f"TypeError {function}: {name} must be float32 or float64, got int64" in lines
+        cure = f"; give an array that numpy.ascontiguousarray({name}) made, and copy the result back"
+        assert f"ValueError {function}: {name} must be C-contiguous, got strides (16,){cure}" in lines
+        assert f"ValueError {function}: {name} must be C-contiguous, got strides (8, 24){cure}" in lines
+        assert f"ValueError {function}: {name} must be C-contiguous, got strides (0,){cure}" in lines
+        assert f"TypeError {function}: {name} must be a numpy.ndarray or a cupy.ndarray, got list" in lines
+    assert "ValueError broadcast_weights: root must be in 0..1, got 2" in lines
+    assert len(lines) == 13
+
+
+@pytest.mark.parametrize(("function", "name"), [(allreduce_gradients, "dw"), (broadcast_weights, "w")])
+def test_a_buffer_is_checked_in_a_single_process_too(function, name):
+    buffer = np.arange(3.0)
+    function(buffer, None)
+    np.testing.assert_array_equal(buffer, np.arange(3.0))
+    buffer.flags.writeable = False
+    expected = f"{function.__name__}: {name} must be writeable, got a read-only array"
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        function(buffer, None)
+    expected = f"{function.__name__}: comm must be None or an mpi4py.MPI.Comm, got int"
+    with pytest.raises(TypeError, match=f"^{expected}$"):
+        function(np.zeros(3), 4)
+
+
+def test_a_single_process_is_its_own_world(monkeypatch):
+    import numba
+
+    for launcher in LAUNCHERS:
+        monkeypatch.delenv(launcher.rank, raising=False)
+    monkeypatch.setattr(numba, "set_num_threads", lambda count: pytest.fail("the number of threads was changed"))
+    assert world() is None
+    assert shard(5, None) == slice(0, 5)
+    assert share_cores(None) >= 1
+    with pytest.raises(KeyError), aborting(None):
+        raise KeyError
+
+
+@pytest.mark.parametrize(("rank", "size"), [launcher[1:] for launcher in LAUNCHERS])
+def test_the_only_rank_of_a_launcher_needs_no_mpi(rank, size):
+    run = alone("-c", WITHOUT_MPI4PY + "print(world())", **{rank: "0", size: "1"})
+    assert (run.returncode, run.stdout, run.stderr) == (0, "None\n", "")
+
+
+def test_tasks_of_slurm_alone_are_no_ranks():
+    run = alone("-c", WITHOUT_MPI4PY + "print(world())", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="4", SLURM_NTASKS="4")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "None\n", "")
+
+
+WITHOUT_MPI4PY = "import sys; sys.modules['mpi4py'] = None; from rnnkit.distributed import world; "
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "an mpiexec of MPICH's kind with 4 ranks (PMI_SIZE=4)"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"},
+            "Open MPI's mpiexec with 2 ranks (OMPI_COMM_WORLD_SIZE=2)",
+        ),
+        ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "3"}, "a PMIx launcher with 3 ranks (SLURM_STEP_NUM_TASKS=3)"),
+        ({"PMIX_RANK": "0"}, "a PMIx launcher"),
+        # An mpirun within an srun: the inner one counts.
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMI_RANK": "0", "PMI_SIZE": "1"},
+            "Open MPI's mpiexec with 2 ranks (OMPI_COMM_WORLD_SIZE=2)",
+        ),
+    ],
+)
+def test_ranks_without_mpi4py_are_told_what_to_install(variables, told):
+    run = alone("-c", WITHOUT_MPI4PY + "world()", **variables)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1] == (
+        f"rnnkit.errors.BackendError: world: mpi4py must be importable in a process started by {told}, got "
+        "ModuleNotFoundError: import of mpi4py halted; None in sys.modules; pip install 'rnnkit[mpi]' brings mpi4py "
+        "and MPICH's mpiexec; on a cluster install mpi4py for its own MPI"
+    )
+
+
+@mpi
+def test_an_mpi_without_its_library_is_told_likewise():
+    run = alone(PROGRAM, "told", PMI_RANK="0", PMI_SIZE="2", MPI4PY_LIBMPI="/nowhere")
+    assert run.returncode == 1
+    expected = "world: mpi4py must be importable in a process started by an mpiexec of MPICH's kind with 2 ranks"
+    assert expected in run.stderr and "cannot load MPI library" in run.stderr
+
+
+CURE = (
+    "; start it with the mpiexec of mpi4py's MPI (python -m mpi4py --mpi-library names it; that of the wheel mpich "
+    "lies beside the environment's python), or install mpi4py for the launcher's MPI"
+)
+
+
+@mpi
+@pytest.mark.parametrize("module", [[], ["-m", "mpi4py"]])
+def test_the_launcher_of_another_mpi_is_noticed(module):
+    """A launcher that MPI does not know leaves each process alone in its world."""
+    run = alone(*module, PROGRAM, "told", PMI_RANK="0", PMI_SIZE="4")
+    assert run.returncode != 0
+    told = "an mpiexec of MPICH's kind with 4 ranks (PMI_SIZE=4), got a world of 1 rank"
+    assert f"BackendError: world: mpi4py must use the MPI of the launcher, {told}{CURE}\n" in run.stderr
+
+
+@mpi
+def test_open_mpi_s_launcher_is_noticed_before_mpich_ends_the_process():
+    if not alone("-m", "mpi4py", "--mpi-lib-version").stdout.startswith("MPICH"):
+        pytest.skip("mpi4py has another MPI than that of the extra mpi")
+    run = alone(PROGRAM, "told", OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", PMIX_RANK="0")
+    assert run.returncode == 1
+    told = r"Open MPI's mpiexec with 4 ranks \(OMPI_COMM_WORLD_SIZE=4\), got MPICH [\d.]+"
+    assert re.search(f"world: mpi4py must use the MPI of the launcher, {told}{re.escape(CURE)}\n$", run.stderr)
+
+
+@mpi
+@pytest.mark.parametrize(("ranks", "expected"), [(1, [["None"]]), (2, [["2"], ["2"]])])
+def test_all_that_a_launcher_starts_is_the_world(ranks, expected):
+    assert said(launch(ranks, "told")) == expected
+
+
+@mpi
+def test_what_a_rank_has_started_ends_with_it():
+    assert said(launch(2, "ending")) == [["False True"]] * 2
+
+
+@mpi
+def test_an_mpi_that_runs_already_is_asked_without_a_launcher():
+    code = "from mpi4py import MPI; from rnnkit.distributed import world; print(world(), MPI.Is_finalized())"
+    run = alone("-c", code)
+    assert (run.returncode, run.stdout) == (0, "None False\n"), run.stderr
+
+
+@pytest.mark.parametrize("name", distributed.__all__)
+def test_functions_are_documented_and_typed(name):
+    function = getattr(distributed, name)
+    assert_documents_its_parameters(function, function.__doc__)
+    assert_typed(function)
+    returns = {"world": ["mpi4py.MPI.Comm or None"], "shard": ["slice"], "share_cores": ["int"]}
+    assert section(function.__doc__, "Returns") == returns.get(name)
+
+
+class Recorder:
+    """A communicator that records which buffers it gets."""
+
+    size, rank = 2, 0
+
+    def __init__(self, synchronized):
+        self.calls, self.synchronized = [], synchronized
+
+    def Allreduce(self, send, receive):
+        self.calls.append((receive, list(self.synchronized)))
+
+    def Bcast(self, buffer, root):
+        self.calls.append((buffer, list(self.synchronized)))
+
+    def allgather(self, value):
+        return [value] * self.size
+
+
+@pytest.fixture
+def gpu_array(monkeypatch):
+    """A stand-in of a CuPy array, and the list that grows when its stream is synchronized."""
+    import standin_cupy
+
+    monkeypatch.setitem(sys.modules, "cupy", standin_cupy)
+    synchronized = []
+    stream = SimpleNamespace(synchronize=lambda: synchronized.append(True))
+    monkeypatch.setattr(standin_cupy.cuda, "get_current_stream", lambda: stream)
+    return standin_cupy.zeros(5, np.float32), synchronized
+
+
+@mpi
+@pytest.mark.parametrize(("function", "name"), [(allreduce_gradients, "dw"), (broadcast_weights, "w")])
+def test_memory_of_a_gpu_needs_an_mpi_that_says_so(function, name, gpu_array, monkeypatch):
+    array, synchronized = gpu_array
+    comm = Recorder(synchronized)
+    monkeypatch.setattr(collectives, "cuda_aware", lambda: False)
+    with pytest.raises(BackendError) as caught:
+        function(array, comm)
+    assert str(caught.value) == (
+        f"{function.__name__}: {name} must be a NumPy array with an MPI that is not CUDA-aware, got a CuPy array; "
+        f"reduce a copy on the host, cupy.asnumpy({name}), or use an MPI that was built with CUDA"
+    )
+    assert comm.calls == []
+
+
+@mpi
+@pytest.mark.parametrize(("function", "name"), [(allreduce_gradients, "dw"), (broadcast_weights, "w")])
+def test_memory_of_a_gpu_goes_to_an_mpi_that_takes_it_when_it_is_computed(function, name, gpu_array, monkeypatch):
+    array, synchronized = gpu_array
+    comm = Recorder(synchronized)
+    monkeypatch.setattr(collectives, "cuda_aware", lambda: True)
+    module = SimpleNamespace(IN_PLACE=object())
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    monkeypatch.setattr("mpi4py.MPI", module, raising=False)
+    function(array, comm)
+    ((buffer, before),) = comm.calls
+    assert before == [True]
+    assert np.may_share_memory(buffer.values, array.values) and buffer.shape == (5,)
+
+
+@mpi
+def test_the_mpi_library_is_asked_whether_it_takes_memory_of_a_gpu():
+    code = "from rnnkit.distributed.collectives import cuda_aware; print(cuda_aware())"
+    run = alone("-c", code)
+    assert (run.returncode, run.stdout) == (0, "False\n"), run.stderr  # the wheels of MPICH are built without CUDA
+
+
+@mpi
+@pytest.mark.parametrize(("source", "expected"), [
+    ("int MPIX_Query_cuda_support(void) { return 1; }", "True"),
+    ("int MPIX_Query_cuda_support(void) { return 0; }", "False"),
+    ("int nothing(void) { return 1; }", "False"),
+])
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for a library that answers otherwise")
+def test_the_answer_of_the_library_counts(source, expected, tmp_path):
+    library = tmp_path / "libanswer.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source, text=True, check=True)
+    code = (
+        "import types, sys, mpi4py; from rnnkit.distributed.collectives import cuda_aware; "
+        f"sys.modules['mpi4py.MPI'] = mpi4py.MPI = types.SimpleNamespace(__file__={str(library)!r}); "
+        "print(cuda_aware())"
+    )
+    run = alone("-c", code)
+    assert (run.returncode, run.stdout) == (0, f"{expected}\n"), run.stderr

@@ -1,0 +1,115 @@
+"""`rnnkit score` and `rnnkit plot`: bits per byte of any file, and pictures of logs."""
+
+import re
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+from rnnkit.language_model import command_line, corpus, plot, scoring
+from rnnkit.language_model import model as textmodel
+from rnnkit.language_model.report import COLUMNS
+
+HEADER = ",".join(COLUMNS) + "\n"
+
+
+@pytest.fixture
+def run(tmp_path, capsys, monkeypatch):
+    """Run a command in an empty folder with a small model; return its exit status and what it printed."""
+    import rnnkit
+
+    monkeypatch.chdir(tmp_path)
+    textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4), 0).save("model.npz")
+
+    def run(*arguments):
+        status = command_line.main([str(argument) for argument in arguments])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_score_prints_bits_of_each_file(run, tmp_path):
+    texts = {"a.txt": b"abc" * 500, "b.bin": np.random.default_rng(0).bytes(1000), "c": b"x"}
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text)
+    status, out, _ = run("score", *texts)
+    header, *lines = out.splitlines()
+    assert status == 0 and header.split() == "bytes rnnkit order-0 zlib -9 lzma bits per byte of".split()
+    model = textmodel.load("model.npz")
+    for line, (name, text) in zip(lines, texts.items(), strict=True):
+        bits = scoring.bits_per_byte(model, text), corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)
+        assert line.split() == [f"{len(text):,}", *(f"{value:.3f}" for value in bits), name]
+
+
+def test_score_refuses(run, tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    for arguments, because in (
+        (["empty"], "read_files: paths must name files with at least one byte together, got 'empty'"),
+        (["none"], "none: No such file or directory"),
+        (["empty", "--model", "none.npz"], "none.npz: No such file or directory"),
+    ):
+        assert run("score", *arguments) == (2, "", f"rnnkit: {because}\n")
+
+
+def log_of(path, rows):
+    path.write_text(HEADER + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Two logs, one of which was never validated."""
+    steps = range(1, 9)
+    one = [(step, 1000 * step, step / 10, 0.01, 1.5, 8 / step, "" if step % 2 else 9 / step) for step in steps]
+    return log_of(tmp_path / "one.csv", one), log_of(tmp_path / "two.csv", [(*row[:6], "") for row in one[:4]])
+
+
+@pytest.mark.parametrize(("x", "unit", "label"), [
+    ("steps", 1, "steps"), ("bytes", 1e-3, "training text read (MB)"), ("minutes", 1 / 600, "time (min)"),
+])
+def test_curves_are_those_of_the_logs(logs, x, unit, label):
+    (axes,) = plot.curves(list(map(str, logs)), x).axes
+    lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
+    assert list(lines) == ["one, training", "one, validation", "two, training"]
+    np.testing.assert_allclose(lines["one, training"], [(step * unit, 8 / step) for step in range(1, 9)])
+    np.testing.assert_allclose(lines["one, validation"], [(step * unit, 9 / step) for step in (2, 4, 6, 8)])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (label, "bits per byte")
+    colors = [line.get_color() for line in axes.get_lines()]
+    assert colors[0] == colors[1] != colors[2]
+
+
+def test_plot_writes_a_picture(run, logs, tmp_path):
+    status, out, err = run("plot", *logs, "-o", "curves.png")
+    assert (status, out, err) == (0, "saved     curves.png\n", "")
+    data = (tmp_path / "curves.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and struct.unpack(">II", data[16:24]) == (960, 600)
+
+
+@pytest.mark.parametrize(("content", "because"), [
+    ("", "read_log: path 'x.csv' must begin with step,bytes,.*, got nothing"),
+    ("a,b\n", "read_log: path 'x.csv' must begin with step,bytes,.*, got a,b"),
+    (HEADER + "1,2,3\n", r"read_log: path 'x.csv' must have a number in each column, got \['1', '2', '3', None.*2"),
+    (HEADER + "1,2,3,4,5,x,\n", r"read_log: path 'x.csv' must have a number in each column, got .*'x'.* in line 2"),
+    (HEADER + "0,2,3,4,5,6,\n", r"read_log: path 'x.csv' must have a number in each column, got .*'0'.* in line 2"),
+    (HEADER + "1,2,3,4,5,6,,8\n", r"read_log: path 'x.csv' must have a number in each column, got .*"),
+    (HEADER, "read_log: path 'x.csv' must have rows, got none"),
+    ("\0" * 10, "read_log: path 'x.csv' must .*"),
+])
+def test_plot_refuses_what_is_no_log(run, tmp_path, content, because):
+    (tmp_path / "x.csv").write_text(content)
+    status, out, err = run("plot", "x.csv", "-o", "x.png")
+    assert (status, out) == (2, "")
+    assert re.fullmatch(f"rnnkit: {because}\n", err), err
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_plot_refuses_another_format_and_a_place_that_is_none(run, logs):
+    assert run("plot", *logs, "-o", "x.svg")[2] == "rnnkit: plot: --out must end with .png, got x.svg\n"
+    assert run("plot", *logs, "-o", "none/x.png")[2] == "rnnkit: none/x.png: No such file or directory\n"
+
+
+def test_plot_needs_matplotlib(run, logs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    because = "rnnkit: plot: matplotlib must be installed, got none; install it with: pip install matplotlib\n"
+    assert run("plot", *logs, "-o", "x.png") == (2, "", because)

@@ -1,0 +1,436 @@
+"""`rnnkit train` as a user runs it: saved runs, what signals and kills leave, configuration files, logs and ranks."""
+
+import contextlib
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+
+import numpy as np
+import pytest
+from test_distributed import CLEAN, MPIEXEC, mpi
+
+from rnnkit.language_model import checkpoint, command_line, console, sampling
+from rnnkit.language_model import model as textmodel
+
+SMALL = ["--mode", "gru", "--hidden", "8", "--embedding", "4", "--batch", "4", "--seq-len", "16", "--lr", "0.03"]
+WORDS = ("forward", "backward", "gate", "cell", "state", "layer", "batch", "weight", "bias", "tanh")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join(np.random.default_rng(0).choice(WORDS, 4000)))
+    return path
+
+
+@pytest.fixture
+def train(text, tmp_path, capsys, monkeypatch):
+    """Run the command in this process and an empty folder; return its exit status and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(*options, files=(text,)):
+        arguments = ["train", *files, *([] if "--resume" in options else SMALL), *options]
+        status = command_line.main([str(argument) for argument in arguments])
+        return status, *capsys.readouterr()
+
+    return train
+
+
+def flat(path):
+    return textmodel.load(path).parameters.flat.tobytes()
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "rnnkit", *map(str, arguments)]
+
+
+def assert_refused(result, because):
+    status, out, err = result
+    assert (status, out) == (2, "")
+    assert re.fullmatch(f"rnnkit: {because}\n", err), err
+
+
+def test_ctrl_c_saves_a_run_that_goes_on_to_the_same_bits(train, text, tmp_path):
+    train("--quiet", "--steps", 300, "--out", "whole.npz")
+    for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        options = [*SMALL, "--quiet", "--steps", 300, "--out", tmp_path / "part.npz"]
+        process = subprocess.Popen(command("train", text, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with process:
+            assert any(line.startswith(b"training") for line in process.stdout)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (status, b"")
+        how = rb"; to go on: rnnkit train --resume \S+part.npz"
+        (steps,) = re.findall(rb"saved     \S+part.npz, after (\d+) steps" + how, out)
+        assert 1 <= int(steps) < 300
+        status, out, err = train("--quiet", "--resume", "part.npz", files=())
+        assert (status, err) == (0, "")
+        assert f"from      part.npz, after {int(steps):,} steps\n" in out
+        assert (tmp_path / "part.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def assert_survives_kills(text, folder, kills, rng, steps=150):
+    """Raise unless a run that is killed again and again ends with the bits of one that was not."""
+    options = ["--quiet", "--save-every", 1, "--keep", 2]
+    begin = ["train", text, *SMALL, "--steps", steps, "--dropout", "0.2", "--layers", 2]
+    for name in ("whole", "cut"):
+        (folder / name).mkdir()
+    subprocess.run(command(*begin, *options, "--out", folder / "whole/m.npz"), check=True, capture_output=True)
+    out, killed = folder / "cut/m.npz", 0
+    while True:
+        started = ["train", "--resume", out] if out.exists() else [*begin, "--out", out]
+        process = subprocess.Popen(command(*started, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with process:
+            if killed < kills:
+                lines = iter(process.stdout.readline, b"")
+                assert any(line.startswith(b"training") for line in lines), process.stderr.read()
+                time.sleep(rng.random() * 0.25)  # at any moment of the steps and saves that follow
+                process.kill()
+                killed += process.wait() == -signal.SIGKILL
+            else:
+                _, err = process.communicate(timeout=300)
+        if process.returncode != -signal.SIGKILL:
+            break
+    assert process.returncode == 0, err
+    assert out.read_bytes() == (folder / "whole/m.npz").read_bytes()
+    return killed
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(text, tmp_path):
+    assert assert_survives_kills(text, tmp_path, 3, np.random.default_rng(0)) >= 1
+
+
+def test_a_finished_run_cannot_go_on(train):
+    train("--quiet", "--steps", 2)
+    because = r"load: path 'model.npz' must hold a run that is under way, got none; .* with --init-from"
+    assert_refused(train("--quiet", "--resume", "model.npz", files=()), because)
+
+
+@pytest.fixture
+def cut(train, monkeypatch):
+    """A run of ten steps that a signal has ended after three."""
+    from rnnkit.language_model.training import Run
+
+    advance = Run.advance
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "advance", lambda run, stop: advance(run, run.step == 2))
+        assert train("--quiet", "--steps", 10, "--log", "log.csv", "--log-every", 1)[0] == 128 + signal.SIGTERM
+    return "model.npz"
+
+
+def test_settings_of_a_run_may_be_given_again_but_no_others(train, cut):
+    because = "train: --hidden must be 8 with --resume, as in its run, got 9"
+    assert_refused(train("--quiet", "--resume", cut, "--hidden", 9, files=()), because)
+    because = r"train: --epochs must be left out with --resume, as in its run, got 1\.0"
+    assert_refused(train("--quiet", "--resume", cut, "--epochs", 1, files=()), because)
+    because = "train: --init-from must be left out with --resume, got x"
+    assert_refused(train("--quiet", "--resume", cut, "--init-from", "x", files=()), because)
+    assert train("--quiet", "--resume", cut, "--hidden", 8, "--steps", 10, files=())[0] == 0
+
+
+def test_a_run_goes_on_with_its_own_text(train, cut, text, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_bytes(text.read_bytes() + b"!")
+    because = f"train: FILE must be the text that the run began with, got another one in {other}"
+    assert_refused(train("--quiet", "--resume", cut, files=[other]), because)
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(text.read_bytes())
+    assert train("--quiet", "--resume", cut, files=[copy])[0] == 0
+
+
+def test_a_run_may_go_on_in_another_file(train, cut, tmp_path):
+    before = (tmp_path / cut).read_bytes()
+    assert train("--quiet", "--resume", cut, "--out", "done.npz", files=())[0] == 0
+    assert (tmp_path / cut).read_bytes() == before and textmodel.load("done.npz").trained_with["steps"] == 10
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_log_goes_on_where_the_run_does(train, cut, tmp_path):
+    with open(tmp_path / "log.csv", "a") as file:
+        file.write("4,256,9,9,9,9,9\n")  # as by a process that was killed after a step that it had not saved
+    train("--quiet", "--resume", cut, "--log", "log.csv", "--log-every", 1, "--validate-every", 5, files=())
+    rows = rows_of("log.csv")
+    assert [int(row["step"]) for row in rows] == list(range(1, 11))
+    assert all(int(row["bytes"]) == 64 * int(row["step"]) for row in rows)
+    assert [row["step"] for row in rows if row["validation_bits"]][-2:] == ["5", "10"]
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds) and seconds[-1] < 60
+    train("--quiet", "--steps", 3, "--log", "log.csv", "--log-every", 2)  # a new run begins a new log
+    assert [int(row["step"]) for row in rows_of("log.csv")] == [1, 2, 3]
+
+
+def test_a_row_of_the_log_is_the_mean_of_its_steps(train):
+    train("--quiet", "--steps", 6, "--log", "all.csv", "--log-every", 1, "--validate-every", 6)
+    train("--quiet", "--steps", 6, "--log", "some.csv", "--log-every", 3, "--validate-every", 6)
+    each, some = rows_of("all.csv"), rows_of("some.csv")
+    assert [row["step"] for row in some] == ["3", "6"]
+    mean = sum(float(row["train_bits"]) for row in each[3:]) / 3
+    assert float(some[1]["train_bits"]) == pytest.approx(mean, rel=1e-5)
+    assert some[1]["learning_rate"] == each[5]["learning_rate"]
+
+
+def test_the_best_by_validation_is_kept(train, tmp_path):
+    train("--quiet", "--steps", 40, "--keep", 1, "--save-every", 15, "--validate-every", 10, "--log", "log.csv",
+          "--out", "m.npz", "--lr", "0.5")
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["m-best.npz", "m-step30.npz", "m.npz"]
+    bits = {int(row["step"]): float(row["validation_bits"]) for row in rows_of("log.csv") if row["validation_bits"]}
+    assert sorted(bits) == [10, 20, 30, 40]
+    assert textmodel.load("m-best.npz").trained_with["steps"] == min(bits, key=bits.get)
+
+
+def test_minutes_end_a_run(train):
+    begin = time.monotonic()
+    status, out, _ = train("--quiet", "--minutes", "0.05", "--validate-every", "1h")
+    assert status == 0 and time.monotonic() - begin > 3
+    steps = int(re.search(r"over ([\d,]+) steps", out)[1].replace(",", "")) + 1
+    assert textmodel.load("model.npz").trained_with | {"steps": steps, "minutes": 0.05} == textmodel.load(
+        "model.npz").trained_with
+
+
+def test_epochs_end_a_run(train, text):
+    assert train("--quiet", "--epochs", "0.5")[0] == 0
+    size = len(text.read_bytes())
+    size -= size // 20 + size // 80
+    assert textmodel.load("model.npz").trained_with["steps"] == round(0.5 * ((size // 4 - 1) // 16))
+
+
+def test_lines_where_no_terminal_is(train, monkeypatch):
+    monkeypatch.setattr("rnnkit.language_model.report.LINE_SECONDS", 0.0)
+    status, _, err = train("--steps", 4, "--validate-every", 2)
+    lines = [line for line in err.splitlines() if not line.startswith("rnnkit: compiling")]
+    assert status == 0 and len(lines) == 5  # one of the end
+    assert re.fullmatch(r" 25%  step 1  \d\.\d{3} bits/byte, first step \d+\.\d s", lines[0])
+    expected = r"100%  step 4  \d\.\d{3} bits/byte, validation \d\.\d{3}, [\d.]+k?B/s, 00:00 left"
+    assert re.fullmatch(expected, lines[-1]), lines[-1]
+
+
+class Terminal:
+    """A stream that says it is one."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return True
+
+
+def test_a_bar_on_a_terminal(train, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    status, out, _ = train("--steps", 50, "--validate-every", 5, "--sample-every", 25)
+    assert status == 0 and out.count("--- step ") == 2
+    assert re.search(r"\r100% .*\d\.\d{3} bits/byte, validation \d\.\d{3}, [\d.]+k?B/s, 00:00 left", terminal.text)
+
+
+def test_samples_are_of_the_model_as_it_is(train):
+    _, out, _ = train("--quiet", "--steps", 20, "--sample-every", 10, "--save-every", 20)
+    samples = re.split(r"--- step \d+\n", out.split("speed")[0])[1:]
+    assert len(samples) == 2 and samples[0] != samples[1]
+    text = bytes(islice(sampling.generate(textmodel.load("model.npz"), b"\n", 0.7, seed=0), 200))
+    assert samples[1] == text.decode(errors="replace") + "\n"
+
+
+def test_a_configuration_gives_options(train, tmp_path):
+    (tmp_path / "run.toml").write_text('steps = 7\nhidden = 5\nseq-len = 9\nseq_len = 9\nquiet = true\nlog = "log.csv"')
+    assert train("--config", "run.toml", "--seq-len", 11)[0] == 0
+    found = textmodel.load("model.npz")
+    assert (found.trained_with["steps"], found.trained_with["seq_len"], found.desc.hidden_size) == (7, 11, 8)
+    assert (tmp_path / "log.csv").exists()
+
+
+def test_a_budget_on_the_command_line_goes_before_another_in_the_configuration(train, tmp_path):
+    (tmp_path / "run.toml").write_text("minutes = 60\nquiet = true")
+    assert train("--config", "run.toml", "--steps", 3)[0] == 0
+    assert textmodel.load("model.npz").trained_with["steps"] == 3
+
+
+def test_files_in_a_configuration(train, text, tmp_path):
+    (tmp_path / "run.toml").write_text(f'files = ["{text}", "{text}"]\nsteps = 1\nquiet = true')
+    status, out, _ = train("--config", "run.toml", files=())
+    assert status == 0 and f"text      {text}, {text}: " in out
+
+
+@pytest.mark.parametrize(("content", "because"), [
+    ("stepz = 3", r"train: --config must have known keys, got stepz in run.toml; did you mean steps\?"),
+    ("zzzzzz = 3", "train: --config must have known keys, got zzzzzz in run.toml; there are accumulate, batch, .*"),
+    ("config = 'x'", "train: --config must have known keys, got config in run.toml; .*"),
+    ("steps =", "train: --config must be a TOML file, got run.toml: Invalid value .*"),
+    ("quiet = 1", "train: --config must have true or false for quiet, got 1 in run.toml"),
+    ("steps = [1]", r"train: --config must have a text or a number for steps, got \[1\] in run.toml"),
+    ("steps = true", "train: --config must have a text or a number for steps, got True in run.toml"),
+    ("[steps]\na = 1", "train: --config must have a text or a number for steps, got {'a': 1} in run.toml"),
+    ("steps = 3\nepochs = 4", "train: budget must be one of --steps, --minutes and --epochs, got steps, epochs"),
+])
+def test_bad_configurations_are_one_line(train, tmp_path, content, because):
+    (tmp_path / "run.toml").write_text(content)
+    assert_refused(train("--quiet", "--config", "run.toml"), because)
+
+
+@pytest.mark.parametrize("content", ["steps = 0", "mode = 'lstn'", "hidden = 1.5", "save_every = '5x'"])
+def test_bad_values_in_a_configuration_are_one_line(train, tmp_path, capsys, content):
+    (tmp_path / "run.toml").write_text(content)
+    with pytest.raises(SystemExit, match="2"):
+        train("--config", "run.toml")
+    name = content.split()[0].replace("_", "-")
+    assert re.fullmatch(rf"run.toml: argument --{name}: .*; see rnnkit train --help\n", capsys.readouterr().err)
+
+
+def test_a_configuration_of_bytes_is_one_line(train, tmp_path):
+    (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
+    assert_refused(train("--quiet", "--config", "run.toml"), "train: --config must be a TOML file, got run.toml: .*")
+    assert_refused(train("--quiet", "--config", "none.toml"), "none.toml: No such file or directory")
+
+
+def test_a_log_that_is_none_is_refused(train, cut, tmp_path):
+    (tmp_path / "log.csv").write_text("a,b\n1,2\n")
+    because = "read_log: path 'log.csv' must begin with step,bytes,.*, got a,b"
+    status, _, err = train("--quiet", "--resume", cut, "--log", "log.csv", files=())
+    assert (status, bool(re.fullmatch(f"rnnkit: {because}\n", err))) == (2, True)
+    assert (tmp_path / "log.csv").read_text() == "a,b\n1,2\n"
+
+
+def test_signals_act_at_once_the_second_time():
+    before = signal.getsignal(signal.SIGTERM)
+    with console.noticed_signals() as signals:
+        assert signals.number is None
+        signal.raise_signal(signal.SIGINT)
+        assert signals.number == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def launch(ranks, *arguments, cwd, **environment):
+    started = [MPIEXEC, "-n", str(ranks), *command("train", *arguments)]
+    environment = {**CLEAN, "NUMBA_NUM_THREADS": "1", **environment}
+    return subprocess.run(started, env=environment, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+def bits_in(out):
+    return float(re.search(r"^ +([\d.]+)  rnnkit$", out, re.MULTILINE)[1])
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a program of several ranks, in an empty folder; whatever the test leaves running is killed."""
+    with contextlib.ExitStack() as stack:
+
+        def start(ranks, *arguments):
+            environment = {**CLEAN, "NUMBA_NUM_THREADS": "1"}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+            command = [MPIEXEC, "-n", str(ranks), *arguments]
+            process = stack.enter_context(subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes))
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_train_one_model(train, text, tmp_path, ranks):
+    """As one process does with the whole batch; twice to the same bits, also where a save came between."""
+    options = [*SMALL, "--quiet", "--steps", "50", "--clip", "0.5", "--accumulate", "1"]
+    _, alone, _ = train(*options[len(SMALL) :], "--out", "one.npz")
+    for name in ("several.npz", "again.npz"):
+        done = launch(ranks, text, *options, "--out", name, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count("saved ") == 1 and f"ranks     {ranks}\n" in done.stdout
+        assert bits_in(done.stdout) == pytest.approx(bits_in(alone), rel=1e-3)
+    assert flat(tmp_path / "several.npz") == flat(tmp_path / "again.npz") != flat(tmp_path / "one.npz")
+
+
+@mpi
+def test_ranks_go_on_to_the_same_bits(text, tmp_path, start):
+    options = [*SMALL, "--quiet", "--steps", "200", "--save-every", "1"]
+    assert launch(2, text, *options, "--out", "whole.npz", cwd=tmp_path).returncode == 0
+    process = start(2, *command("train", text, *options, "--out", "cut.npz"))
+    wait_for(tmp_path / "cut.npz", process)
+    process.kill()
+    process.wait(timeout=60)
+    done = launch(2, "--resume", "cut.npz", "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert flat(tmp_path / "cut.npz") == flat(tmp_path / "whole.npz")
+
+
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+@mpi
+def test_a_rank_that_is_killed_ends_all_and_leaves_a_whole_file(text, tmp_path, start):
+    options = [*SMALL, "--quiet", "--steps", "1000000", "--save-every", "1", "--out", "m.npz"]
+    process = start(3, "sh", "-c", f"echo $$ > pid$PMI_RANK; exec {' '.join(command('train', text, *options))}")
+    wait_for(tmp_path / "m.npz", process)
+    begin = time.monotonic()
+    os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and time.monotonic() - begin < 15
+    assert checkpoint.load(tmp_path / "m.npz").record.step >= 1
+
+
+@mpi
+def test_a_refusal_is_one_line_of_one_rank(text, tmp_path):
+    for options, because in (
+        (["--batch", "1"], "shard: size must be at least the number of ranks=2, got 1; start fewer ranks"),
+        (["--lr", "1e38"], r"train: the loss must stay finite, got \w+ in step \d+; give a lower --lr"),
+    ):
+        done = launch(2, text, *SMALL, "--quiet", *options, cwd=tmp_path)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("rnnkit: ")]
+        assert done.returncode == 2 and len(lines) == 1, done.stderr
+        assert re.fullmatch(f"rnnkit: {because}", lines[0])
+        assert "Traceback" not in done.stderr and not list(tmp_path.glob("*.npz"))
+
+
+@mpi
+def test_a_signal_on_one_rank_ends_all(text, tmp_path, start):
+    options = [*SMALL, "--quiet", "--steps", "1000000"]
+    process = start(2, "sh", "-c", f"echo $$ > pid$PMI_RANK; exec {' '.join(command('train', text, *options))}")
+    assert any(line.startswith("training") for line in process.stdout)
+    os.kill(int((tmp_path / "pid1").read_text()), signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert "saved     model.npz, after" in out
+    assert process.returncode == 128 + signal.SIGTERM
+    assert checkpoint.load(tmp_path / "model.npz").record.num_ranks == 2
+
+
+@mpi
+def test_a_text_that_only_one_rank_lacks_is_named_with_it(text, tmp_path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "t.txt").write_bytes(text.read_bytes())
+    (tmp_path / "1").mkdir()
+    shell = f"cd $PMI_RANK && exec {' '.join(command('train', 't.txt', *SMALL, '--quiet'))}"
+    started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
+    done = subprocess.run(started, env=CLEAN, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "rnnkit: rank 1: t.txt: No such file or directory\n" in done.stderr
+
+
+@mpi
+def test_a_text_that_differs_between_ranks_is_refused(text, tmp_path):
+    """Each rank in a folder of its own, as on machines without a common file system."""
+    for rank in (0, 1):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "t.txt").write_bytes(text.read_bytes()[rank:])
+    shell = f"cd $PMI_RANK && exec {' '.join(command('train', 't.txt', *SMALL, '--quiet'))}"
+    started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
+    done = subprocess.run(started, env=CLEAN, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "rnnkit: train: all ranks must have the text, model and settings of rank 0, got others on rank 1\n" in done.stderr

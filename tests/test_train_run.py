@@ -1,0 +1,255 @@
+"""A training run: its schedule, its parts, and that it goes on to the same bits wherever it was cut."""
+
+import math
+
+import numpy as np
+import pytest
+from tolerances import assert_close
+
+from rnnkit.language_model import checkpoint, corpus, training
+from rnnkit.language_model.checkpoint import Record, Saver
+from rnnkit.language_model.every import Every
+from rnnkit.language_model.model import TextModel
+from rnnkit.language_model.settings import Settings
+from rnnkit.language_model.training import Run, learning_rate, optimizer_of
+
+TEXT = b"the quick brown fox jumps over the lazy dog. " * 40
+SMALL = {"hidden": 6, "embedding": 4, "batch": 4, "seq_len": 16, "lr": 5e-2, "steps": 20}
+
+
+def new_run(text=TEXT, **changes):
+    settings = Settings.of(SMALL | changes)
+    model = TextModel.random(settings.desc, settings.seed, corpus.alphabet(text))
+    return Run(model, optimizer_of(model, settings), text, settings)
+
+
+def advanced(run, steps):
+    return [run.advance() for _ in range(steps)]
+
+
+def bits_of(run):
+    return run.model.parameters.flat.tobytes()
+
+
+def record_of(run):
+    return Record(run.settings, [], "some text", checkpoint.digest(TEXT))
+
+
+def reloaded(path):
+    found = checkpoint.load(path)
+    run = Run(found.model, found.optimizer, TEXT, found.record.settings)
+    run.go_on(found.record.step, found.record.seconds, found.record.first_seconds, found.state)
+    return run
+
+
+def test_training_lowers_the_loss_and_repeats_its_bits():
+    runs = [new_run(mode="gru", steps=80, seed=3) for _ in range(2)]
+    losses = [[step.bits for step in advanced(run, 80)] for run in runs]
+    assert losses[0][0] > 4.5 > 3 > losses[0][-1]
+    assert losses[0] == losses[1]
+    assert bits_of(runs[0]) == bits_of(runs[1])
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"mode": "gru", "layers": 2, "dropout": 0.3}, {"accumulate": 3, "weight_decay": 0.1}, {"mode": "rnn_relu"},
+])
+@pytest.mark.parametrize("cut", [1, 7, 19])
+def test_a_run_goes_on_to_the_same_bits(tmp_path, changes, cut):
+    whole, first = new_run(**changes), new_run(**changes)
+    expected = advanced(whole, 20)
+    advanced(first, cut)
+    Saver(tmp_path / "run.npz", 0).save(first, record_of(first), first.carried())
+    second = reloaded(tmp_path / "run.npz")
+    found = advanced(second, 20 - cut)
+    assert [(step.bits, step.rate, step.norm) for step in found] == [step[:3] for step in expected[cut:]]
+    assert bits_of(second) == bits_of(whole) and second.progress == whole.progress == 1
+    states = zip(second.carried(), whole.carried(), strict=True)
+    assert all(one is other or np.array_equal(one, other) for one, other in states)
+
+
+def test_parts_add_up():
+    whole, parts = new_run(), new_run(accumulate=3)
+    assert [part.stop - part.start for part in parts._parts] == [1, 1, 2]
+    for run in (whole, parts):
+        run.advance()
+    assert_close("gradient", parts.model.gradient.flat, whole.model.gradient.flat, "float32")
+    for ours, theirs in zip(advanced(parts, 19), advanced(whole, 19), strict=True):
+        assert ours.bits == pytest.approx(theirs.bits, rel=1e-5)
+
+
+def test_more_parts_than_rows_are_refused():
+    expected = "train: --accumulate must be at most the 4 rows of a rank, got 5; give a larger --batch"
+    with pytest.raises(ValueError, match=expected):
+        new_run(accumulate=5)
+
+
+def test_each_step_has_its_rate_and_each_part_a_mask_of_its_own(monkeypatch):
+    """Learning rates and seeds as they are used, not as the functions beside them would give."""
+    found = []
+    for _ in range(2):
+        run, seeds = new_run(accumulate=2, seed=5), []
+
+        def record(inputs, targets, state, count, seed, seeds=seeds, add=run.model.add_gradient):
+            seeds.append(seed)
+            return add(inputs, targets, state, count=count, seed=seed)
+
+        monkeypatch.setattr(run.model, "add_gradient", record)
+        rates = [step.rate for step in advanced(run, 20)]
+        assert rates == [learning_rate((step + 0.5) / 20, run.settings) for step in range(20)]
+        found.append(seeds)
+    assert found[0] == found[1] and len(set(found[0])) == 40
+
+
+def test_learning_rate_rises_and_falls_to_zero():
+    settings = Settings.of({"lr": 2.0})
+    rates = [learning_rate(progress, settings) for progress in np.linspace(0, 1, 101)]
+    assert rates[0] == 0 and rates[1] == pytest.approx(1.0, rel=1e-3)
+    assert rates[2] == max(rates) > 1.99
+    assert rates[50] == pytest.approx(1.0)
+    assert rates[100] == pytest.approx(0.0)
+
+
+def test_a_pass_starts_from_a_zero_state_which_is_carried_on_within(monkeypatch):
+    run, seen = new_run(text=bytes(16), batch=2, seq_len=3), []
+
+    def record(inputs, targets, state, count, seed):
+        seen.append(state.hx)
+        return 0.0, state._replace(hx=len(seen))
+
+    monkeypatch.setattr(run.model, "add_gradient", record)
+    advanced(run, 4)
+    assert seen == [None, 1, None, 3]
+
+
+def test_budgets():
+    assert new_run(steps=7).num_steps == 7
+    batches = (len(TEXT) // 4 - 1) // 16
+    assert new_run(steps=None, epochs=2 + 0.9 / batches).num_steps == 2 * batches + 1
+    assert new_run(steps=None, epochs=1e-9).num_steps == 1
+    run = new_run(steps=None, minutes=1.0)
+    run.first_seconds, run.seconds = 10.0, 35.0
+    assert run.num_steps is None and run.progress == 0.5
+    run.seconds = 61.0
+    assert run.progress == 1.0
+    run.first_seconds = 61.0
+    assert run.progress == 1.0
+
+
+def test_a_run_that_time_ends_keeps_its_clock(tmp_path):
+    run = new_run(steps=None, minutes=1.0)
+    advanced(run, 3)
+    run.seconds, run.first_seconds = 50.0, 2.0
+    Saver(tmp_path / "run.npz", 0).save(run, record_of(run), run.carried())
+    again = reloaded(tmp_path / "run.npz")
+    assert again.progress == pytest.approx(48 / 58)
+    again.advance()
+    assert 50 < again.seconds < 55 and again.first_seconds == 2.0
+
+
+def test_a_signal_on_one_rank_stops_all():
+    run = new_run()
+    assert [run.advance(stop).stop for stop in (False, True, False)] == [False, True, False]
+
+
+def test_the_loss_and_the_norm_are_those_of_the_step():
+    run = new_run(clip=1e-3)
+    before = run.model.parameters.flat.copy()
+    step = run.advance()
+    assert 4 < step.bits < 6 and step.norm > 1e-3
+    assert math.sqrt(float(run.model.gradient.flat @ run.model.gradient.flat)) == pytest.approx(1e-3, rel=1e-3)
+    assert np.abs(run.model.parameters.flat - before).max() <= step.rate * 1.01
+
+
+def test_files_that_are_kept(tmp_path):
+    run, saver = new_run(), Saver(tmp_path / "run.npz", 2)
+    record = record_of(run)
+    for _ in range(4):
+        run.advance()
+        saver.save(run, record, run.carried())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run-step3.npz", "run-step4.npz", "run.npz"]
+    assert [reloaded(tmp_path / f"run-step{step}.npz").step for step in (3, 4)] == [3, 4]
+    # A run that goes on from the older one makes the newer one anew.
+    run, record = reloaded(tmp_path / "run-step3.npz"), checkpoint.load(tmp_path / "run-step3.npz").record
+    run.advance()
+    before = bits_of(run)
+    saver.save(run, record, run.carried())
+    assert record.kept == [3, 4] and bits_of(reloaded(tmp_path / "run-step4.npz")) == before
+
+
+def test_keeping_copies_where_links_cannot_be_made(tmp_path, monkeypatch):
+    def refuse(*names):
+        raise OSError("no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    run = new_run()
+    run.advance()
+    Saver(tmp_path / "run.npz", 1).save(run, record_of(run), run.carried())
+    assert (tmp_path / "run-step1.npz").read_bytes() == (tmp_path / "run.npz").read_bytes()
+
+
+def saved_with(tmp_path, **changes):
+    run = new_run()
+    run.advance()
+    Saver(tmp_path / "run.npz", 0).save(run, record_of(run), run.carried())
+    with np.load(tmp_path / "run.npz") as file:
+        contents = dict(file)
+    for name, change in changes.items():
+        contents[name] = str(contents[name]).replace(*change) if isinstance(change, list) else change
+    np.savez(tmp_path / "run.npz", **{name: value for name, value in contents.items() if value is not None})
+    return tmp_path / "run.npz"
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"run": None}, "must hold a run that is under way, got none; a finished run is a model alone: go on from its .*"),
+    ({"run": "[]"}, "must hold run as a JSON object, got list"),
+    ({"run": "{}"}, "must hold run with settings, files, .*, got "),
+    ({"run": ['"step": 1', '"step": "1"']}, "must hold run with step of type int, got 1"),
+    ({"run": ['"batch": 4', '"batch": 0']}, "must hold settings that a run may have, got batch=0"),
+    ({"run": ['"batch": 4', '"batch": 4.5']}, "must hold settings that a run may have, got batch=4.5"),
+    ({"run": ['"steps": 20', '"steps": null']}, "must hold settings that a run may have, got steps=None, min"),
+    ({"run": ['"mode": "lstm"', '"mode": "lstn"']}, "must hold settings that a run may have, got mode=lstn"),
+    ({"run": ['"hidden": 6', '"hidden": 7']}, "must hold a run of .*, its network, got one of"),
+    ({"state_hx": np.zeros((1, 4, 7), "f4")}, r"must hold state_hx of dtype float32 and shape \(1, 4, 6\), got dtype"),
+    ({"state_cx": None}, "must hold state_hx, state_cx, .*, got no state_cx"),
+    ({"optimizer_mean": np.zeros(3, "f4")}, "must hold optimizer_mean of dtype float32 and shape"),
+    ({"optimizer_steps": None}, "must hold state_hx, .*, got no optimizer_steps"),
+])
+def test_load_refuses_another_file(tmp_path, changes, text):
+    path = saved_with(tmp_path, **changes)
+    with pytest.raises(ValueError, match=rf"\Aload: path '{path}' {text}"):
+        checkpoint.load(path)
+
+
+def test_every():
+    run = new_run(steps=40)
+    steps, share = Every("3").start(run), Every("25%").start(run)
+    found = []
+    for _ in range(10):
+        run.step += 1
+        found.append((steps.due(run), share.due(run)))
+    assert [number for number, (due, _) in enumerate(found, 1) if due] == [3, 6, 9]
+    assert [number for number, (_, due) in enumerate(found, 1) if due] == [10]
+    seconds, minutes = Every("90s").start(run), Every("1.5m").start(run)
+    for run.seconds, due in ((89.0, False), (90.0, True), (91.0, False), (400.0, True), (449.0, False), (450.0, True)):
+        assert seconds.due(run) == minutes.due(run) == due
+    assert str(Every("2h")) == "2h" and not Every("2h").start(run).due(run)
+    late = Every("3").start(run)  # a run that goes on counts from where it is
+    assert not late.due(run)
+
+
+@pytest.mark.parametrize("module", [training, corpus])
+def test_nothing_keeps_a_generator(module):
+    """What the next step does follows from its number: no generator's state has to be saved."""
+    assert "default_rng" not in vars(module)
+
+
+def test_weights_decay_but_for_biases():
+    """Under a gradient of zero nothing moves but what decays."""
+    run = new_run(weight_decay=0.5, lr=0.1)
+    before = run.model.parameters.flat.copy()
+    for array in run._gradients:
+        array[:] = 0
+    run.optimizer.step(run._gradients, 0.1)
+    left = np.concatenate([np.full(part.stop - part.start, 0.95 if acts else 1.0) for part, acts in run.model.decayed])
+    assert_close("weights", run.model.parameters.flat, before * left, "float32")
+    assert 0 < (left == 1).sum() < (left < 1).sum()

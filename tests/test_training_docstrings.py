@@ -1,0 +1,59 @@
+"""The public names of rnnkit.training: documented as the others are, and no more than these."""
+
+import inspect
+import re
+
+import pytest
+from test_docstrings import assert_documents_its_parameters, assert_typed, section
+
+from rnnkit import training
+
+PUBLIC = """
+    Adam SGD Loss clip_gradient_norm softmax_cross_entropy sigmoid_cross_entropy squared_error dense dense_backward
+    init_dense DenseBackward last_output last_output_backward pad unpad lengths_of bucket_batches
+"""
+
+
+def functions():
+    """Functions and methods by name, constructors with the docstring of their class."""
+    for name in training.__all__:
+        thing = getattr(training, name)
+        if inspect.isfunction(thing):
+            yield name, (thing, thing.__doc__)
+        elif not issubclass(thing, tuple):
+            yield name, (thing.__init__, thing.__doc__)
+            for own, method in inspect.getmembers(thing, inspect.isfunction):
+                if not own.startswith("_"):
+                    yield f"{name}.{own}", (method, method.__doc__)
+
+
+FUNCTIONS = dict(functions())
+TUPLES = "Loss", "DenseBackward"
+
+
+def test_public_names():
+    assert sorted(training.__all__) == sorted(PUBLIC.split())
+    assert {"Adam", "Adam.step", "SGD.restore", "pad"} <= FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_typed_and_documented(name):
+    function, doc = FUNCTIONS[name]
+    assert_documents_its_parameters(function, doc)
+    assert_typed(function)
+    returned = inspect.signature(function).return_annotation
+    titles = {"None": None, "Iterator[np.ndarray]": "Yields"}
+    title = titles.get(returned, "Returns")
+    assert title is None or section(doc, title)
+    assert section(doc, "Raises")
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_every_field_is_documented(name):
+    thing = getattr(training, name)
+    assert set(thing._fields) <= set(re.findall(r"\w+", thing.__doc__))
+
+
+@pytest.mark.parametrize("make", [training.Adam, training.SGD])
+def test_the_state_is_documented(make):
+    assert make.state.__doc__
