@@ -24,7 +24,7 @@ import rnnkit
 from rnnkit.language_model import corpus
 from rnnkit.language_model.model import TextModel
 from rnnkit.language_model.settings import Settings
-from rnnkit.language_model.training import BETAS, Run, learning_rate, optimizer_of
+from rnnkit.language_model.training import BETA2, Run, learning_rate, optimizer_of
 
 ENGINES = ("rnnkit", "torch")
 WARM_UP = 30  # steps outside of the clock
@@ -65,7 +65,7 @@ def torch_advance(run: Run, text: bytes) -> Callable[[], float]:
     matrices = [parameter for parameter in parts.parameters() if parameter.ndim == 2]
     biases = [parameter for parameter in parts.parameters() if parameter.ndim == 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": biases, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, settings.lr, betas=BETAS, fused=True)
+    optimizer = torch.optim.AdamW(groups, settings.lr, betas=(0.9, BETA2), fused=True)
     class_of = np.full(256, num_classes - 1)
     class_of[model.alphabet] = np.arange(num_classes - 1)
     rows, steps, state = corpus.rows(text, settings.batch, settings.seq_len), count(), None

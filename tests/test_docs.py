@@ -12,6 +12,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NEEDS = {
     "from-pytorch": ["torch"], "from-keras-onnx": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
+    "training-runs": [],  # commands of a shell, see below
     "many-machines": [],  # what needs more is run by test_many_machines.py
 }
 
@@ -31,3 +32,20 @@ def test_the_code_of_a_guide_runs(name, tmp_path):
     environment = os.environ | {"KERAS_BACKEND": "torch", "KERAS_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_about_training_runs(tmp_path):
+    """A run that was killed and went on is the same, file by file, as one that was not."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("matplotlib")
+    text = (DOCS / "training-runs.md").read_text()
+    blocks = re.findall(r"^```(sh|toml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "text.txt").write_text(text * 20)
+    (tmp_path / "run.toml").write_text("".join(block for kind, block in blocks if kind == "toml"))
+    commands = "set -e\n" + "".join(block for kind, block in blocks if kind == "sh")
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    done = subprocess.run(["bash", "-c", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cut.npz").read_bytes() == (tmp_path / "model.npz").read_bytes()
+    assert (tmp_path / "model.png").stat().st_size > 10_000
+    assert len((tmp_path / "run.csv").read_text().splitlines()) > 10

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 import pytest
-from test_distributed import CLEAN, HANG, MPIEXEC, mpi
+from launched import CLEAN, HANG, MPIEXEC, mpi
 from test_docs import DOCS
 
 ROOT = DOCS.parent

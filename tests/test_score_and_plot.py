@@ -38,7 +38,7 @@ def test_score_prints_bits_of_each_file(run, tmp_path):
     assert status == 0 and header.split() == "bytes rnnkit order-0 zlib -9 lzma bits per byte of".split()
     model = textmodel.load("model.npz")
     for line, (name, text) in zip(lines, texts.items(), strict=True):
-        bits = scoring.bits_per_byte(model, text), corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)
+        bits = scoring.bits_per_byte(model, text), *corpus.yardsticks(text).values()
         assert line.split() == [f"{len(text):,}", *(f"{value:.3f}" for value in bits), name]
 
 

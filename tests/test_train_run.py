@@ -13,7 +13,8 @@ from rnnkit.language_model.model import TextModel
 from rnnkit.language_model.settings import Settings
 from rnnkit.language_model.training import Run, learning_rate, optimizer_of
 
-TEXT = b"the quick brown fox jumps over the lazy dog. " * 40
+WORDS = b"the quick brown fox jumps over the lazy dog".split()
+TEXT = b" ".join(np.random.default_rng(0).choice(WORDS, 400))  # each row another
 SMALL = {"hidden": 6, "embedding": 4, "batch": 4, "seq_len": 16, "lr": 5e-2, "steps": 20}
 
 

@@ -7,11 +7,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TextIO
 
+from rnnkit import archive
 from rnnkit.errors import message
 from rnnkit.language_model.training import Run, Step
 
@@ -45,7 +45,7 @@ class Progress:
     def __enter__(self) -> Progress:
         self._stack = ExitStack()
         if self._tqdm and self._stream.isatty():
-            layout = "{percentage:3.0f}% {bar} {postfix}"
+            layout = "{percentage:3.0f}% {bar} {desc}"
             options = {"total": 1.0, "bar_format": layout, "file": self._stream, "initial": self._run.progress}
             self._bar = self._stack.enter_context(self._tqdm.tqdm(**options))
             from tqdm.contrib.logging import logging_redirect_tqdm
@@ -67,7 +67,7 @@ class Progress:
             self._steps, self._spent = self._steps + 1, self._spent + step.seconds
         self._bits = step.bits if self._bits is None else SMOOTHING * self._bits + (1 - SMOOTHING) * step.bits
         if self._bar:
-            self._bar.set_postfix_str(self._words(), refresh=False)
+            self._bar.set_description_str(self._words(), refresh=False)
             self._bar.update(run.progress - self._bar.n)
         elif self._tqdm and self._clock() >= self._next_line:
             self._line()
@@ -111,24 +111,37 @@ class Progress:
 
 
 class Log:
-    """A CSV file with a row for each of the intervals that the caller takes.
+    """A CSV file with a row for each of the intervals that the caller takes; nothing without a path.
 
-    A run that goes on appends to the file, whose rows of steps that it has yet to do are dropped.
+    A run that goes on appends to the file, whose rows of steps that it has yet to do are dropped; a new one begins it
+    anew. What is no log is never written over.
     """
 
-    def __init__(self, path: Path, step: int):
-        self._bits: list[float] = []
-        rows = [row for row in read_log(path) if int(row["step"]) <= step] if step and path.exists() else []
-        self._file = open(path, "w", newline="")
-        self._writer = csv.DictWriter(self._file, COLUMNS)
-        self._writer.writeheader()
-        self._writer.writerows(rows)
-        self._file.flush()
+    def __init__(self, path: str | None, step: int):
+        self._path, self._bits, self._rows = path, [], []
+        self._file: Any = None
+        if path is not None:
+            archive.check_target(path)
+            found = read_log(path) if os.path.exists(path) and os.path.getsize(path) else []
+            self._rows = [row for row in found if int(row["step"]) <= step]
+
+    def __enter__(self) -> Log:
+        if self._path is not None:
+            self._file = open(self._path, "w", newline="")
+            self._writer = csv.DictWriter(self._file, COLUMNS)
+            self._writer.writeheader()
+            self._writer.writerows(self._rows)
+            self._file.flush()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._file:
+            self._file.close()
 
     def write(self, run: Run, step: Step, validation: float | None, due: bool) -> None:
         """Take notice of a step that was done; where a row is due, write one, with the mean since the last."""
         self._bits.append(step.bits)
-        if not due:
+        if not due or not self._file:
             return
         numbers = run.seconds, step.rate, step.norm, sum(self._bits) / len(self._bits), validation
         texts = ["" if number is None else f"{number:.6g}" for number in numbers]
@@ -167,14 +180,3 @@ def _is_row(row: dict[str, str]) -> bool:
         return int(row["step"]) > 0 and all(value == "" or isinstance(float(value), float) for value in row.values())
     except (TypeError, ValueError):
         return False
-
-
-@contextmanager
-def logged(path: str | None, step: int) -> Iterator[Callable[..., None]]:
-    """Give what writes the log; without a path it does nothing."""
-    if path is None:
-        yield lambda *args: None
-        return
-    log = Log(Path(path), step)
-    with log._file:
-        yield log.write

@@ -31,7 +31,7 @@ from rnnkit.language_model.console import (
     why,
 )
 from rnnkit.language_model.every import Every
-from rnnkit.language_model.report import Progress, logged
+from rnnkit.language_model.report import Log, Progress
 from rnnkit.language_model.settings import Settings
 from rnnkit.language_model.training import Run, optimizer_of
 
@@ -49,6 +49,7 @@ class Job:
     record: Record
     texts: corpus.Split
     saver: Saver
+    log: Log
     begun: str  # what it goes on from, in words
     tqdm: Any  # the module, or None where nothing is to be shown
     speed: str = ""  # in words, at the end
@@ -117,7 +118,8 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
     if run.step and record.num_ranks != run.num_ranks:
         begun += f", on {record.num_ranks} ranks then: from here on the bits are others"
     record.num_ranks = run.num_ranks
-    return Job(options, run, record, texts, Saver(out, options["keep"]), begun, tqdm)
+    log = Log(options.get("log") if comm is None or comm.rank == 0 else None, run.step)
+    return Job(options, run, record, texts, Saver(out, options["keep"]), log, begun, tqdm)
 
 
 def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Split, str]:
@@ -209,7 +211,7 @@ def _work(job: Job, signals: Signals, first: bool) -> None:
     samples = options["sample_every"].start(run) if "sample_every" in options else None
     with (
         Progress(run, job.tqdm if first else None) as progress,
-        logged(options.get("log") if first else None, run.step) as log,
+        job.log as log,
         np.errstate(over="ignore", invalid="ignore"),  # the loss tells, once and with the cure
     ):
         while run.progress < 1:
@@ -221,7 +223,7 @@ def _work(job: Job, signals: Signals, first: bool) -> None:
             if (every["validate_every"].due(run) or run.progress == 1) and first and job.texts.validation:
                 bits = _validate(job)
                 progress.validated(bits)
-            log(run, step, bits, every["log_every"].due(run) or bits is not None or run.progress == 1)
+            log.write(run, step, bits, every["log_every"].due(run) or bits is not None or run.progress == 1)
             if samples and samples.due(run) and first:
                 progress.say(_sample(run))
             if step.stop:

@@ -2,11 +2,9 @@
 
 from mutants.mutant import faults_in
 
-TESTS = "tests/test_distributed.py"
 
-
-def test(name):
-    return (f"{TESTS}::test_{name}",)
+def test(name, file="distributed"):
+    return (f"tests/test_{file}.py::test_{name}",)
 
 
 REFUSED, GPU = test("what_mpi_can_not_take_is_refused"), test("memory_of_a_gpu_needs_an_mpi_that_says_so")
@@ -20,25 +18,28 @@ MUTANTS = (
         "rnnkit/distributed/launch.py",
         (
             "the outer launcher counts", "    for launcher in LAUNCHERS:", "    for launcher in LAUNCHERS[::-1]:",
-            test("ranks_without_mpi4py_are_told_what_to_install"),
+            test("ranks_without_mpi4py_are_told_what_to_install", "world"),
         ),
         (
             "the only rank imports mpi4py", "(launcher is None or ranks == 1)", "launcher is None",
-            test("the_only_rank_of_a_launcher_needs_no_mpi"),
+            test("the_only_rank_of_a_launcher_needs_no_mpi", "world"),
         ),
         (
             "ranks may be alone in their worlds", "if comm.size == 1 and ranks is not None and ranks > 1:", "if False:",
-            test("the_launcher_of_another_mpi_is_noticed"),
+            test("the_launcher_of_another_mpi_is_noticed", "world"),
         ),
         (
             "MPICH is initialized under Open MPI's launcher", "if launcher is LAUNCHERS[0] and", "if False and",
-            test("open_mpi_s_launcher_is_noticed_before_mpich_ends_the_process"),
+            test("open_mpi_s_launcher_is_noticed_before_mpich_ends_the_process", "world"),
         ),
         (
             "a missing MPI library is not explained", "except (ImportError, RuntimeError)", "except ImportError",
-            test("an_mpi_without_its_library_is_told_likewise"),
+            test("an_mpi_without_its_library_is_told_likewise", "world"),
         ),
-        ("nothing finalizes MPI", "finalize=True", "finalize=False", test("what_a_rank_has_started_ends_with_it")),
+        (
+            "nothing finalizes MPI", "finalize=True", "finalize=False",
+            test("what_a_rank_has_started_ends_with_it", "world"),
+        ),
     ),
     *faults_in(
         "rnnkit/distributed/collectives.py",

@@ -13,7 +13,7 @@ CTRL_C, CONFIGURED = (
     f"{COMMAND}a_configuration_gives_options",
 )
 LOG_GOES_ON, RANKS = f"{COMMAND}a_log_goes_on_where_the_run_does", f"{COMMAND}ranks_train_one_model"
-AGAIN, REFUSED = f"{COMMAND}settings_of_a_run_may_be_given_again", f"{RUN}load_refuses_another_file"
+AGAIN, REFUSED = f"{COMMAND}settings_of_a_run_may_be_given_again_but_no_others", f"{RUN}load_refuses_another_file"
 BAD_CONFIGURATION = f"{COMMAND}bad_configurations_are_one_line"
 
 MUTANTS = (
@@ -41,19 +41,19 @@ MUTANTS = (
             "masks of dropout do not depend on the step",
             "(settings.seed, self.step, part.start)",
             "(settings.seed, part.start)",
-            (f"{RUN}each_step_has_its_rate",),
+            (f"{RUN}each_step_has_its_rate_and_each_part_a_mask_of_its_own",),
         ),
         (
             "masks of dropout do not depend on the part",
             "(settings.seed, self.step, part.start)",
             "(settings.seed, self.step)",
-            (f"{RUN}each_step_has_its_rate",),
+            (f"{RUN}each_step_has_its_rate_and_each_part_a_mask_of_its_own",),
         ),
         (
             "the gradient of the last step is not cleared",
             "        gradient.buffer.fill(0)\n",
             "",
-            (f"{RUN}training_lowers_the_loss",),
+            (f"{RUN}training_lowers_the_loss_and_repeats_its_bits",),
         ),
         ("weights do not decay", "settings.weight_decay * acts", "0.0 * acts", (f"{RUN}weights_decay_but_for_biases",)),
         (
@@ -92,7 +92,7 @@ MUTANTS = (
             "the gradient is not clipped",
             "clip_gradient_norm(gradient.flat, settings.clip)",
             "clip_gradient_norm(gradient.flat.copy(), settings.clip)",
-            (f"{RUN}the_loss_and_the_norm",),
+            (f"{RUN}the_loss_and_the_norm_are_those_of_the_step",),
         ),
     ),
     *faults_in(
@@ -149,13 +149,13 @@ MUTANTS = (
             "a refusal of one rank leaves the others waiting",
             "    refusals = comm.allgather(refusal)\n",
             "    refusals = [refusal]\n",
-            (f"{COMMAND}a_text_that_only_one_rank_lacks",),
+            (f"{COMMAND}a_text_that_only_one_rank_lacks_is_named_with_it",),
         ),
         (
             "ranks may read other texts",
             "        if others:\n",
             "        if False:\n",
-            (f"{COMMAND}a_text_that_differs_between_ranks",),
+            (f"{COMMAND}a_text_that_differs_between_ranks_is_refused",),
         ),
     ),
     *faults_in(
@@ -170,19 +170,24 @@ MUTANTS = (
             "a budget of the configuration stays beside another",
             "    if any(name in given for name in BUDGETS):",
             "    if False:",
-            (f"{COMMAND}a_budget_on_the_command_line",),
+            (f"{COMMAND}a_budget_on_the_command_line_goes_before_another_in_the_configuration",),
         ),
         ("keys are taken as they come", "        if action is None:", "        if False:", (BAD_CONFIGURATION,)),
     ),
     *faults_in(
         "rnnkit/language_model/report.py",
-        ("rows of lost steps stay in the log", 'if int(row["step"]) <= step]', "]", (LOG_GOES_ON,)),
-        ("a new run goes on with an old log", "if step and path.exists()", "if path.exists()", (LOG_GOES_ON,)),
+        ("rows of lost steps stay in the log", ' if int(row["step"]) <= step]', "]", (LOG_GOES_ON,)),
         (
             "a row has the bits of its last step",
             "sum(self._bits) / len(self._bits)",
             "self._bits[-1]",
-            (f"{COMMAND}a_row_of_the_log",),
+            (f"{COMMAND}a_row_of_the_log_is_the_mean_of_its_steps",),
+        ),
+        (
+            "a log replaces whatever stands there",
+            "found = read_log(path) if os.path.exists(path) and os.path.getsize(path) else []",
+            "found = []",
+            (f"{COMMAND}a_log_that_is_none_is_refused",),
         ),
         (
             "a row may be anything",
@@ -212,11 +217,11 @@ MUTANTS = (
             "a second signal waits as the first one",
             "        restore()\n\n    def",
             "\n    def",
-            (f"{COMMAND}signals_act_at_once",),
+            (f"{COMMAND}signals_act_at_once_the_second_time",),
         ),
     ),
     *faults_in(
         "rnnkit/language_model/plot.py",
-        ("time is drawn in seconds", '("seconds", 60,', '("seconds", 1,', (f"{PICTURE}curves_are_those",)),
+        ("time is drawn in seconds", '("seconds", 60,', '("seconds", 1,', (f"{PICTURE}curves_are_those_of_the_logs",)),
     ),
 )
