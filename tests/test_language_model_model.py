@@ -98,7 +98,13 @@ def test_dropout_acts_on_what_is_read_out_and_the_same_seed_drops_the_same():
     assert set(np.unique(kept)) == {0.0, 1 / 0.75}
     # Four standard deviations of a binomial: 4 * sqrt(20000 * 0.75 * 0.25) = 245.
     assert abs(np.count_nonzero(kept) - 15_000) < 245
-    assert not np.array_equal(kept, readout._mask(np.ones((400, 50)), 0.25, (3, 1)))
+    rng = np.random.default_rng(5)
+    weight, bias = rng.standard_normal((2, 50)), np.zeros(2)
+    own = readout.Readout(weight, bias, np.zeros((2, 50)), np.zeros(2))
+    dy = own.add_gradient(np.ones((2 * readout.BLOCK_ROWS, 50)), np.arange(2 * readout.BLOCK_ROWS) % 2, 1, 0.5, 6)[1]
+    first, second = (dy != 0).reshape(2, readout.BLOCK_ROWS, 50)
+    assert 0.4 < first.mean() < 0.6
+    assert not np.array_equal(first, second)
 
 
 def test_parts_of_a_batch_add_up_to_its_gradient():
