@@ -10,9 +10,8 @@ import numpy as np
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.gemm import depth_block
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
+from rnnkit.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
@@ -47,7 +46,7 @@ class Planner:
 
     def backward(self, group: Sequence[Layer]) -> Schedule:
         """How it runs backward: a chunk is as many rows as a product of their gradients works through at once."""
-        chunk = max(1, depth_block(self.itemsize) // self._batch)
+        chunk = gradient_chunk(self._batch, self.itemsize)
         return self._shared(group, chunk, min(chunk, self.steps.seq_len))
 
     def calls(self, group: Sequence[Layer], schedule: Schedule) -> Sequence[tuple[int, int]]:
