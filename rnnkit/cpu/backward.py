@@ -24,7 +24,7 @@ def backward(
 ) -> tuple:
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
     dx, dhx, dcx, dw = result = begin(desc, w, workspace.steps, dhy, dcy, dw)
-    gradient = Gradient(desc, workspace, memory, dx, dhx, dcx)
+    gradient = Gradient(workspace, Planner(workspace.steps, w.itemsize), memory, dx, dhx, dcx)
     gradient.through_all(groups_of(desc, desc.dropout > 0), WeightBuffers(flat(w), dw), gradient.output(dy))
     return result
 
@@ -44,17 +44,25 @@ def _start(shape: tuple[int, ...], dtype: np.dtype, given: Any) -> np.ndarray:
     return np.zeros(shape, dtype) if given is None else np.array(given, order="C").reshape(shape)
 
 
+class Chain(NamedTuple):
+    """The layers from `lowest` on, whose gradient is taken segment by segment of the sequence: all of them keep their
+    packed weights, which the one that is worked on first, the last, packs."""
+
+    lowest: int
+    packs: bool
+
+
 class Gradient:
-    """The backward of a network, or of its layers from the `lowest` on, of whose input dx is the gradient, group by
+    """The backward of a network, or of a segment of a chain of its layers, of whose input dx is the gradient, group by
     group: what the kernel calls need."""
 
     def __init__(
-        self, desc: RNNDescriptor, workspace: Workspace, memory: Memory, dx: np.ndarray, dhx: np.ndarray, dcx: Any,
-        lowest: int = 0,
+        self, workspace: Workspace, planner: Planner, memory: Memory, dx: np.ndarray, dhx: np.ndarray, dcx: Any,
+        chain: Chain | None = None,
     ) -> None:
-        self.desc, self.workspace, self.steps, self.memory = desc, workspace, workspace.steps, memory
-        self.dx, self.dhx, self.dcx, self.lowest = dx, dhx, dcx, lowest
-        self.planner = Planner(workspace.steps, dx.itemsize)
+        self.desc, self.workspace, self.steps, self.memory = workspace.desc, workspace, workspace.steps, memory
+        self.dx, self.dhx, self.dcx, self.planner = dx, dhx, dcx, planner
+        self.chain, self.lowest, self.packs = chain, *(chain or (0, True))
 
     def output(self, dy: Any) -> Grid:
         """The gradient of a layer's outputs (T, N, D*P), None for zeros."""
@@ -82,7 +90,8 @@ class Gradient:
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
             # Passes that do not run at once share a buffer; but packed weights are there for all calls.
             own = number if schedule.split or len(calls) > 1 else 0
-            backs.append(self._back(run, own, dy, schedule.buffered_steps * steps.batch_size))
+            buffer = run.layer.layer - self.lowest if self.chain else own
+            backs.append(self._back(run, own, buffer, dy, schedule.buffered_steps * steps.batch_size))
             if is_stack(group):
                 dy = backs[-1].dx
         zeros, numbers = np.zeros(max(layer.sizes), self.dx.dtype), row_numbers(layer.gradient_columns)
@@ -92,7 +101,7 @@ class Gradient:
                 part = back.run.part(steps, steps.seq_len - stop, steps.seq_len - start)
                 passes.append(back.layer_pass(part, steps))
                 work += 2 * back.run.layer.work * part.count
-            arguments = layer.cell, filled(passes, layer), schedule, start == 0, weights, zeros, numbers
+            arguments = layer.cell, filled(passes, layer), schedule, self.packs and start == 0, weights, zeros, numbers
             team.run(loop_gradient.backward, layer.kind, work, *arguments)
         if len(backs) == 2 and not is_stack(group):
             add(backs[0].dx, backs[1].dx, steps, layer)
@@ -109,12 +118,13 @@ class Gradient:
             dx = self.memory.take(f"dinput_{layer.layer % 3}", shape, self.dx.dtype) if inner else self.dx
         return Grid(dx.reshape(-1), 0, width)
 
-    def _back(self, run: Run, number: int, dy: Grid, rows: int) -> RunBack:
-        """A pseudo-layer with what flows back through it; `rows` are those of the gates of a chunk."""
+    def _back(self, run: Run, number: int, buffer: int, dy: Grid, rows: int) -> RunBack:
+        """A pseudo-layer with what flows back through it, by the number of what it works in and of the buffer that has
+        its packed weights; `rows` are those of the gates of a chunk."""
         layer, desc, batch = run.layer, self.desc, self.steps.batch_size
         sizes, width, index = layer.sizes, layer.gradient_columns, layer.index
 
-        def take(name: str, size: int) -> np.ndarray:
+        def take(name: str, size: int, number: int = number) -> np.ndarray:
             return self.memory.take(f"{name}_{number}", (size,), self.dx.dtype)
 
         dhidden = Grid(self.dhx.reshape(-1), index * batch * desc.output_size, desc.output_size)
@@ -126,7 +136,7 @@ class Gradient:
         doutput = Grid(take("doutput", batch * sizes.hidden), 0, sizes.hidden)
         return RunBack(
             run, dy._replace(start=run.units.start), self._input_gradient(layer), dgates, doutput, dhidden, dcells,
-            take("buffer", offsets[-1]), offsets
+            take("buffer", offsets[-1], buffer), offsets
         )
 
 

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.cpu.backward import Gradient, add, begin
+from rnnkit.cpu.backward import Chain, Gradient, add, begin
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, clear_padding, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.loop_gradient import WeightBuffers
+from rnnkit.kernels.machine import team
 from rnnkit.lazy import lazy
-from rnnkit.steps import segments
+from rnnkit.steps import Steps, segments
 from rnnkit.workspace import Memory, Workspace, chains, checkpoint_layout, workspace_layout
 
 
@@ -64,7 +65,8 @@ def backward(
             dinput = memory.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
         for number in reversed(range(len(run.bounds))):
             segment, part = run.segment(chain, number), slice(*run.steps_of(chain, number))
-            gradient = Gradient(desc, segment, memory, dinput[part], dhx, dcx, lowest.layer)
+            own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
+            gradient = Gradient(segment, run.planner(segment.steps), memory, dinput[part], dhx, dcx, own)
             output = gradient.output(None if dy is None else dy[part])
             found = gradient.through_all(run.groups(chain), weights, output)
             if lowest.direction == 1:  # added to that of the forward direction, which came before
@@ -84,6 +86,11 @@ class _Segments:
         self._desc, self._w, self._workspace, self._memory = desc, w, workspace, memory
         steps = workspace.steps
         self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
+        self._threads = team.wanted_size()
+
+    def planner(self, steps: Steps) -> Planner:
+        """How a segment of these steps is worked on."""
+        return Planner(steps, self._w.itemsize, self._threads)
 
     @lazy
     def _packed(self) -> np.ndarray:
@@ -110,8 +117,8 @@ class _Segments:
         segment, key = self._place(chain, number), (self._workspace.generation, chain, number)
         if self._memory.segment != key:
             self._memory.segment = None  # until it is whole
-            steps, groups = segment.steps, self.groups(chain)
-            states, planner = self._states(number, final), Planner(steps, self._w.itemsize)
+            groups = self.groups(chain)
+            states, planner = self._states(number, final), self.planner(segment.steps)
             train_groups(groups, self._packed, planner, states, segment, self.steps_of(chain, number)[0])
             self._memory.segment = key
         return segment

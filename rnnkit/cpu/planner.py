@@ -34,8 +34,8 @@ _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an i
 class Planner:
     """Decides for one call of the engine, so that all of it agrees on the number of threads."""
 
-    def __init__(self, steps: Steps, itemsize: int) -> None:
-        self.steps, self.itemsize, self.threads = steps, itemsize, team.wanted_size()
+    def __init__(self, steps: Steps, itemsize: int, threads: int | None = None) -> None:
+        self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
         self._batch = max(steps.batch_size, 1)
 
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
