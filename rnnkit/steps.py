@@ -182,15 +182,21 @@ def gradient_chunk(batch_size: int, itemsize: int) -> int:
     return max(1, _GRADIENT_BYTES // itemsize // max(batch_size, 1))
 
 
-def segments(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int) -> list[tuple[int, int]]:
-    """[start, stop) of the steps between checkpoints, in the order in which forward works on them.
+def segments_of(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int) -> tuple[int, int]:
+    """How many segments the steps are cut into by checkpoints, at least one, and the steps of each but the first.
 
     They are whole chunks of `gradient_chunk` steps, at least `checkpoint_steps` of them; the first takes what is left.
     """
     chunk = gradient_chunk(batch_size, itemsize)
-    size = -(-checkpoint_steps // chunk) * chunk
-    first = seq_len - max(seq_len - 1, 0) // size * size
-    return [(max(stop - size, 0), stop) for stop in range(first, seq_len + 1, size)]
+    size = min(-(-checkpoint_steps // chunk) * chunk, max(seq_len, 1))
+    return max(-(-seq_len // size), 1), size
+
+
+def segments(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int) -> list[tuple[int, int]]:
+    """[start, stop) of the steps of each segment, in the order in which forward works on them."""
+    count, size = segments_of(seq_len, batch_size, itemsize, checkpoint_steps)
+    stops = range(seq_len - (count - 1) * size, seq_len + 1, size)
+    return [(max(stop - size, 0), stop) for stop in stops]
 
 
 def _regular(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

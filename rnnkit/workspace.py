@@ -14,7 +14,7 @@ from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.forking import entering
 from rnnkit.kernels.cells.modes import modes_with
-from rnnkit.steps import Steps, segments
+from rnnkit.steps import Steps, segments_of
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -73,7 +73,7 @@ def checkpoint_layout(desc: RNNDescriptor, seq_len: int, batch_size: int, checkp
     """Return the arrays of a workspace with checkpoints: the states in front of each segment, and of two directions the
     outputs of all layers but the last, with a step in front and behind as hidden states have."""
     dtype = desc.np_dtype
-    count = len(segments(seq_len, batch_size, dtype.itemsize, checkpoint_steps))
+    count, _ = segments_of(seq_len, batch_size, dtype.itemsize, checkpoint_steps)
     states = count, desc.num_pseudo_layers, batch_size
     blocks = [Block("start_hidden", (*states, desc.output_size), dtype)]
     if desc.has_cell:
@@ -128,10 +128,10 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int 
     check_checkpoint_steps("workspace_nbytes", checkpoint_steps)
     if checkpoint_steps is None:
         return _nbytes(workspace_layout(desc, int(T), int(N)))
-    bounds = segments(int(T), int(N), desc.np_dtype.itemsize, int(checkpoint_steps))
-    longest = max(stop - start for start, stop in bounds)
-    segment = max(_nbytes(workspace_layout(desc, longest, int(N), chain)) for chain in chains(desc))
-    return _nbytes(checkpoint_layout(desc, int(T), int(N), int(checkpoint_steps))) + segment
+    batch = int(T), int(N)
+    _, size = segments_of(*batch, desc.np_dtype.itemsize, int(checkpoint_steps))
+    segment = max(_nbytes(workspace_layout(desc, min(size, batch[0]), batch[1], chain)) for chain in chains(desc))
+    return _nbytes(checkpoint_layout(desc, *batch, int(checkpoint_steps))) + segment
 
 
 def _nbytes(layout: tuple[Block, ...]) -> int:

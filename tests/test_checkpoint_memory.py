@@ -28,7 +28,7 @@ def test_the_memory_grows_with_the_root(cell, T, num_layers):
 
 
 def test_the_memory_by_hand():
-    """float32, N=2: chunks of 512 steps. Two starts, with hidden states and cells; one segment and a state before it."""
+    """float32, N=2: chunks of 512 steps. Two starts, with cells; one segment, with the states before it."""
     desc = rnnkit.RNNDescriptor("lstm", 3, 5)
     numbers = 2 * 2 * (5 + 5) + 512 * 2 * 4 * 5 + 513 * 2 * (5 + 5)
     assert rnnkit.workspace_nbytes(desc, 1024, 2, 1) == 4 * numbers

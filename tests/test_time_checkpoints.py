@@ -1,4 +1,4 @@
-"""Checkpoints in time: less memory for the same bits, whatever the network, the lengths and the number of steps kept."""
+"""Checkpoints in time: the bits of a training step without, whatever the network, the lengths and the segments."""
 
 import itertools
 import re
@@ -68,7 +68,7 @@ def test_every_combination_around_the_vector_width_has_the_same_bits(case):
     assert_same_training_in_chunks(*case)
 
 
-LAYERS = [dict(num_layers=3, dropout=0.5), dict(num_layers=2, bidirectional=True, dropout=0.25), dict(num_layers=4)]
+LAYERS = [dict(num_layers=3, dropout=0.5), dict(num_layers=3, bidirectional=True, dropout=0.25), dict(num_layers=4)]
 # float32 sums up 1024 rows at a time: chunks of 204 and 146 steps, and of one.
 LONG = [(5, 450, None), (7, 300, (0, 300, 160, 1, 299, 300, 146)), (1030, 3, None)]
 
@@ -249,7 +249,7 @@ def test_a_forward_after_one_that_was_interrupted_is_right(monkeypatch, short_ch
 def test_the_segment_that_was_run_last_is_not_run_again(monkeypatch, short_chunks, bidirectional):
     problem = Problem("rnn_tanh", seq_len=12, bidirectional=bidirectional)
     workspace = problem.forward(checkpoint_steps=3).workspace
-    chains = 1 + bidirectional
+    chains = 1 + bidirectional  # each with four segments
     for again in (4 * chains - 1, 4 * chains):  # then the first steps of the sequence were run last
         names = kernel_calls(monkeypatch, lambda: problem.backward(workspace))
         assert (names.count("forward"), names.count("backward")) == (again, 4 * chains)
@@ -340,7 +340,7 @@ def test_on_a_gpu_there_are_no_checkpoints(standin):
     """And nothing is changed: the workspace that was given is good."""
     problem = Problem("lstm")
     kept = on_gpu.forward(problem)
-    text = r"\Aforward: checkpoint_steps must be None on CuPy arrays, got 3; cuDNN keeps what backward needs of every step"
+    text = r"\Aforward: checkpoint_steps must be None on CuPy arrays, got 3; cuDNN keeps what backward needs"
     with pytest.raises(rnnkit.BackendError, match=text):
         on_gpu.forward(problem, checkpoint_steps=3, workspace=kept.workspace)
     gradients = problem.backward(problem.forward().workspace)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = "engine", "trust", "perf", "gpu", "interop", "interop_files", "torch"
+MODULES = "engine", "checkpoints", "trust", "perf", "gpu", "interop", "interop_files", "torch"
 HANG = 1800  # seconds: a fault that lets threads wait for ever is noticed too
 PASSED, NOT_FOUND = (0,), (4, 5)  # pytest's exit statuses
 
