@@ -178,8 +178,8 @@ def assert_unharmed(caller, trained):
     given = dict(x=problem.x, hx=problem.hx, cx=problem.cx, lengths=problem.lengths)
     used = caller.plan
     assert_memory_is_used_again(lambda: used.infer(**given), lambda: fresh.infer(**given), f"a plan of {problem}")
-    new = problem.forward().workspace
     old = trained.workspace
+    new = problem.forward(checkpoint_steps=old.checkpoint_steps).workspace
     assert_memory_is_used_again(
         lambda: problem.backward(old), lambda: problem.backward(new), f"backward on a workspace of {problem}"
     )
