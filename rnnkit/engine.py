@@ -12,9 +12,9 @@ import numpy as np
 from rnnkit import checks, forking
 from rnnkit.arrays import device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
-from rnnkit.errors import message, wrong_type
+from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.steps import Steps, steps_of
-from rnnkit.workspace import Workspace, check_workspace
+from rnnkit.workspace import Workspace, check_checkpoint_steps, check_workspace
 
 
 class Forward(NamedTuple):
@@ -86,6 +86,7 @@ def forward(
     lengths: Any = None,
     seed: int | None = None,
     workspace: Workspace | None = None,
+    checkpoint_steps: int | None = None,
 ) -> Forward:
     """Run the network over a batch of sequences and keep what backward needs.
 
@@ -108,13 +109,17 @@ def forward(
     workspace : Workspace, optional
         One that an earlier forward returned: its memory is used again. What views it, y included, is then void, also
         where this call ends with an interrupt; no input may view it.
+    checkpoint_steps : int, optional
+        K, at least 1: of every K steps the workspace keeps the states before the first alone, and backward computes
+        the rest again, a segment of K steps at a time, to the same bits. None keeps all that backward needs.
 
     Returns
     -------
     Forward
         y (T, N, D*P), 0 beyond a sequence's length: a view of the workspace, which backward reads (read-only; on a GPU,
-        where CuPy has no such arrays, do not change it before backward); hy (L*D, N, P) and cy (L*D, N, H; None but
-        for the LSTM), the states after each sequence's last step; and the workspace.
+        where CuPy has no such arrays, do not change it before backward), or with `checkpoint_steps` a new array; hy
+        (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the states after each sequence's last step; and the
+        workspace.
 
     Raises
     ------
@@ -123,12 +128,19 @@ def forward(
     WorkspaceError
         Another thread's call is at work in the memory of `workspace`.
     BackendError
-        The arrays are CuPy's, and cuDNN is not there or does not do what is asked.
+        The arrays are CuPy's, and cuDNN is not there or does not do what is asked: it has no checkpoints.
 
     Notes
     -----
     The equations stand at the top of :mod:`rnnkit.descriptor`. NumPy arrays run on the CPU, CuPy arrays on their GPU:
     x decides, and the other arrays must be with it; `lengths` stays on the host.
+
+    With `checkpoint_steps` (Chen et al. 2016, arXiv 1604.06174) a training step takes about a third longer. The
+    workspace holds the states of T/K steps and all of K steps: least for K around sqrt(T), of a long sequence a small
+    part of the whole; ``workspace_nbytes`` tells it. Segments are whole chunks of the rows that the weights' gradient
+    sums up at a time: K is rounded up to a multiple of 1024/N steps (float64 512/N), of 1 where N is larger. With one
+    direction all layers go through a segment together. With two each direction of each layer goes alone: what the lower
+    layers put out is then kept for all T steps, and so, while backward runs, is its gradient.
 
     Examples
     --------
@@ -143,7 +155,11 @@ def forward(
     steps = check_call("forward", desc, x, hx, cx, lengths)
     checks.weights("forward", w, desc, x)
     checks.seed("forward", seed)
+    check_checkpoint_steps("forward", checkpoint_steps)
     chosen = backend("forward", desc, x)
+    if checkpoint_steps is not None and library_of(x) is not np:
+        cure = "cuDNN keeps what backward needs of every step: run the network on NumPy arrays"
+        raise BackendError(message("forward", "checkpoint_steps", "be None on CuPy arrays", checkpoint_steps, cure))
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
     if desc.dropout == 0:
@@ -153,7 +169,7 @@ def forward(
     memory, call = chosen.Memory() if workspace is None else workspace.memory, object()
     try:
         memory.renew(call)
-        filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, steps, memory, seed)
+        filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, steps, memory, seed, checkpoint_steps)
         return Forward(*chosen.forward(desc, w, x, hx, cx, filled), filled)
     finally:
         memory.calls.discard(call)

@@ -82,6 +82,7 @@ class _Network:
         lengths: Any = None,
         seed: int | None = None,
         workspace: Workspace | None = None,
+        checkpoint_steps: int | None = None,
     ) -> engine.Forward:
         """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
 
@@ -99,13 +100,18 @@ class _Network:
             Seed of dropout; None draws one.
         workspace : Workspace, optional
             One of an earlier call, whose memory is used again: what views it, that call's y included, is then void.
+        checkpoint_steps : int, optional
+            Keep the states of one step in so many alone, and let backward compute the rest again.
 
         Returns
         -------
         Forward
-            y, a read-only view of the workspace, hy, cy and the workspace.
+            y, a read-only view of the workspace or with `checkpoint_steps` a new array, hy, cy and the workspace.
         """
-        return engine.forward(self._desc, self._weights, x, hx, cx, lengths=lengths, seed=seed, workspace=workspace)
+        return engine.forward(
+            self._desc, self._weights, x, hx, cx, lengths=lengths, seed=seed, workspace=workspace,
+            checkpoint_steps=checkpoint_steps,
+        )
 
     def backward(
         self,

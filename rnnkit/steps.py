@@ -21,6 +21,9 @@ Index = tuple[Any, Any]
 LISTED_ROWS = 1 << 16
 """Row numbers that are kept between calls."""
 
+_GRADIENT_BYTES = 4096
+"""Bytes of a column of a chunk of gradients: as many rows as a product works through at once (`gemm.depth_block`)."""
+
 _ALL = slice(None)
 
 
@@ -58,6 +61,7 @@ class Steps:
     lengths: np.ndarray  # (N,)
     padded: bool  # whether any sequence is shorter than T
     count: int  # number of valid steps
+    _order: np.ndarray | None = None  # of the sequences, where it is not that of these lengths
     _bounds: dict[int, np.ndarray] = field(default_factory=dict, init=False)
 
     @lazy
@@ -94,7 +98,7 @@ class Steps:
     @lazy
     def _listed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Rows, Rows]]:
         """starts, rows, batch, following (of the states that the reverse direction comes from) and passing."""
-        order = np.argsort(-self.lengths, kind="stable")
+        order = self._longest_first
         t, position = np.nonzero(np.arange(self.seq_len)[:, None] < self.lengths[order])
         starts = np.searchsorted(t, np.arange(self.seq_len + 1))
         batch = order[position]
@@ -102,6 +106,19 @@ class Steps:
         odd = t % 2 * self.batch_size
         passing = Rows(odd + batch), Rows(self.batch_size - odd + batch)
         return starts, t * self.batch_size + batch, batch, following, passing
+
+    @lazy
+    def _longest_first(self) -> np.ndarray:
+        """All sequences, the longest first."""
+        return np.argsort(-self.lengths, kind="stable") if self._order is None else self._order
+
+    def segment(self, start: int, stop: int) -> Steps:
+        """The steps start:stop as a batch of their own, whose sequences keep their order: so do the sums over rows."""
+        count = stop - start
+        if not self.padded:
+            return steps_of(count, self.batch_size)
+        lengths = np.clip(self.lengths - start, 0, count)
+        return Steps(count, self.batch_size, lengths, True, int(lengths.sum()), self._longest_first)
 
     @property
     def rows(self) -> np.ndarray:
@@ -155,6 +172,31 @@ def steps_of(seq_len: int, batch_size: int, lengths: np.ndarray | None = None) -
 @lru_cache(maxsize=4)  # a training loop asks for the same again and again
 def _full(seq_len: int, batch_size: int) -> Steps:
     return Steps(seq_len, batch_size, np.full(batch_size, seq_len), False, seq_len * batch_size)
+
+
+def gradient_chunk(batch_size: int, itemsize: int) -> int:
+    """Steps whose rows are summed up into the weights' gradient one after the other, before those of earlier steps.
+
+    Chunks of so many are counted from the end of the sequence, on the way through it.
+    """
+    return max(1, _GRADIENT_BYTES // itemsize // max(batch_size, 1))
+
+
+def segments_of(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int) -> tuple[int, int]:
+    """How many segments the steps are cut into by checkpoints, at least one, and the steps of each but the first.
+
+    They are whole chunks of `gradient_chunk` steps, at least `checkpoint_steps` of them; the first takes what is left.
+    """
+    chunk = gradient_chunk(batch_size, itemsize)
+    size = min(-(-checkpoint_steps // chunk) * chunk, max(seq_len, 1))
+    return max(-(-seq_len // size), 1), size
+
+
+def segments(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int) -> list[tuple[int, int]]:
+    """[start, stop) of the steps of each segment, in the order in which forward works on them."""
+    count, size = segments_of(seq_len, batch_size, itemsize, checkpoint_steps)
+    stops = range(seq_len - (count - 1) * size, seq_len + 1, size)
+    return [(max(stop - size, 0), stop) for stop in stops]
 
 
 def _regular(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.forking import entering
 from rnnkit.kernels.cells.modes import modes_with
-from rnnkit.steps import Steps
+from rnnkit.steps import Steps, segments_of
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -32,27 +33,58 @@ def gate_slots(desc: RNNDescriptor) -> int:
     return len(desc.cell.declaration.slots) + desc.projected
 
 
-def workspace_layout(desc: RNNDescriptor, seq_len: int, batch_size: int) -> tuple[Block, ...]:
-    """Return the arrays of a workspace.
+def workspace_layout(
+    desc: RNNDescriptor, seq_len: int, batch_size: int, pseudo_layers: Sequence[int] | None = None
+) -> tuple[Block, ...]:
+    """Return the arrays of a workspace, or what some pseudo-layers have of them.
 
     Hidden states and cells hold the initial state as one more step: in front, for the reverse direction behind.
     """
     dtype, states = desc.np_dtype, seq_len + desc.num_directions
     width = desc.num_directions * desc.output_size
-    blocks = [Block(f"hidden_l{layer}", (states, batch_size, width), dtype) for layer in range(desc.num_layers)]
-    for pseudo_layer in range(desc.num_pseudo_layers):
+    if pseudo_layers is None:
+        pseudo_layers = range(desc.num_pseudo_layers)
+    layers = sorted({pseudo_layer // desc.num_directions for pseudo_layer in pseudo_layers})
+    blocks = [Block(f"hidden_l{layer}", (states, batch_size, width), dtype) for layer in layers]
+    for pseudo_layer in pseudo_layers:
         gates = (seq_len, batch_size, gate_slots(desc), desc.hidden_size)
         blocks.append(Block(f"gates_{pseudo_layer}", gates, dtype))
         if desc.has_cell:
             blocks.append(Block(f"cell_{pseudo_layer}", (states, batch_size, desc.hidden_size), dtype))
     if desc.dropout > 0:
-        for layer in range(1, desc.num_layers):
+        for layer in filter(None, layers):  # nothing is dropped in front of the first
             blocks.append(Block(f"kept_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
             blocks.append(Block(f"input_l{layer}", (seq_len, batch_size, width), dtype))
     return tuple(blocks)
 
 
-def workspace_nbytes(desc: RNNDescriptor, T: int, N: int) -> int:
+def chains(desc: RNNDescriptor) -> list[tuple[int, ...]]:
+    """Return the pseudo-layers that go through the segments between checkpoints together, in forward's order.
+
+    Those of one direction do: none needs more of another than a segment. Of two directions each goes its own way, and
+    the layer above needs all that they put out. Backward goes from the last to the first: forward before reverse.
+    """
+    if desc.num_directions == 1:
+        return [tuple(range(desc.num_layers))]
+    return [(2 * layer + direction,) for layer in range(desc.num_layers) for direction in (1, 0)]
+
+
+def checkpoint_layout(desc: RNNDescriptor, seq_len: int, batch_size: int, checkpoint_steps: int) -> tuple[Block, ...]:
+    """Return the arrays of a workspace with checkpoints: the states in front of each segment, and of two directions the
+    outputs of all layers but the last, with a step in front and behind as hidden states have."""
+    dtype = desc.np_dtype
+    count, _ = segments_of(seq_len, batch_size, dtype.itemsize, checkpoint_steps)
+    states = count, desc.num_pseudo_layers, batch_size
+    blocks = [Block("start_hidden", (*states, desc.output_size), dtype)]
+    if desc.has_cell:
+        blocks.append(Block("start_cell", (*states, desc.hidden_size), dtype))
+    if desc.num_directions == 2:
+        shape = seq_len + 2, batch_size, 2 * desc.output_size
+        blocks += [Block(f"output_l{layer}", shape, dtype) for layer in range(desc.num_layers - 1)]
+    return tuple(blocks)
+
+
+def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int | None = None) -> int:
     """Return the memory that a training forward keeps for backward.
 
     Parameters
@@ -63,23 +95,29 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int) -> int:
         seq_len, at least 0.
     N : int
         batch_size, at least 0.
+    checkpoint_steps : int, optional
+        As forward takes it, at least 1; None is without checkpoints.
 
     Returns
     -------
     int
         Bytes of the workspace as forward on NumPy arrays leaves it. x is kept by reference and not counted; packed
         weights and what backward works in are kept in the workspace's memory too, for the next call, and not counted
-        either. On a GPU it is for cuDNN to say how much it reserves.
+        either. Without checkpoints y is a part of it; with them it is not, and what is counted is the states that are
+        kept, one segment with all that backward needs of it and, with two directions, the outputs of every layer but
+        the last. On a GPU it is for cuDNN to say how much it reserves.
 
     Raises
     ------
     TypeError, ValueError
-        `desc` is no RNNDescriptor, or a size is no int of at least 0.
+        `desc` is no RNNDescriptor, a size is no int of at least 0, or `checkpoint_steps` none of at least 1.
 
     Examples
     --------
     >>> workspace_nbytes(RNNDescriptor("lstm", 3, 5), T=10, N=2)
     2480
+    >>> [workspace_nbytes(RNNDescriptor("lstm", 256, 256), 10_000, 8, steps) >> 20 for steps in (None, 128)]
+    [468, 7]
     """
     check_descriptor("workspace_nbytes", desc)
     for name, size in (("T", T), ("N", N)):
@@ -87,7 +125,27 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int) -> int:
             raise wrong_type("workspace_nbytes", name, "an int", size)
         if size < 0:
             raise ValueError(message("workspace_nbytes", name, "be at least 0", size))
-    return sum(prod(block.shape) * block.dtype.itemsize for block in workspace_layout(desc, int(T), int(N)))
+    check_checkpoint_steps("workspace_nbytes", checkpoint_steps)
+    if checkpoint_steps is None:
+        return _nbytes(workspace_layout(desc, int(T), int(N)))
+    batch = int(T), int(N)
+    _, size = segments_of(*batch, desc.np_dtype.itemsize, int(checkpoint_steps))
+    segment = max(_nbytes(workspace_layout(desc, min(size, batch[0]), batch[1], chain)) for chain in chains(desc))
+    return _nbytes(checkpoint_layout(desc, *batch, int(checkpoint_steps))) + segment
+
+
+def _nbytes(layout: tuple[Block, ...]) -> int:
+    return sum(prod(block.shape) * block.dtype.itemsize for block in layout)
+
+
+def check_checkpoint_steps(function: str, value: Any) -> None:
+    """Check the number of steps between checkpoints, an int of at least 1; None is without."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise wrong_type(function, "checkpoint_steps", "None or an int", value)
+    if value < 1:
+        raise ValueError(message(function, "checkpoint_steps", "be at least 1", value))
 
 
 class Memory:
@@ -105,6 +163,7 @@ class Memory:
         self.calls: set[object] = set()
         self.borrowers: set[object] = set()
         self.generation = 0
+        self.segment: Any = None  # which one between checkpoints lies here whole
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
@@ -171,13 +230,17 @@ class Workspace:
     ----------
     seed : int or None
         The seed of dropout, drawn by `forward` where none was given; None without dropout.
+    checkpoint_steps : int or None
+        As `forward` was given it.
     """
 
     def __init__(
-        self, desc: RNNDescriptor, inputs: dict[str, Any], steps: Steps, memory: Memory, seed: int | None
+        self, desc: RNNDescriptor, inputs: dict[str, Any], steps: Steps, memory: Memory, seed: int | None,
+        checkpoint_steps: int | None = None,
     ) -> None:
         self.generation = memory.generation
         self.desc, self.inputs, self.steps, self.memory, self.seed = desc, inputs, steps, memory, seed
+        self.checkpoint_steps = checkpoint_steps
         self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
         self.arrays: dict[str, Any] = {}
         self.record: Any = None  # what the GPU engine keeps beside arrays
@@ -215,7 +278,7 @@ class Workspace:
         Raises
         ------
         WorkspaceError
-            The workspace's memory has been used by a later forward.
+            The workspace's memory has been used by a later forward, or it has checkpoints of the states alone.
         BackendError
             The layer is not the last one, and the network ran on a GPU: cuDNN does not show its states.
         TypeError, ValueError
@@ -244,7 +307,7 @@ class Workspace:
         Raises
         ------
         WorkspaceError
-            The workspace's memory has been used by a later forward.
+            The workspace's memory has been used by a later forward, or it has checkpoints of the states alone.
         BackendError
             The network ran on a GPU: cuDNN does not show its cells.
         TypeError, ValueError
@@ -257,6 +320,9 @@ class Workspace:
         return self._states("cell", f"cell_{layer * self.desc.num_directions + direction}")
 
     def _states(self, function: str, name: str) -> Any:
+        if self.checkpoint_steps is not None:
+            expected = "be None in forward, for the states of every step to be kept"
+            raise WorkspaceError(message(function, "checkpoint_steps", expected, self.checkpoint_steps))
         if name not in self.arrays:
             shown = f"hidden({self.desc.num_layers - 1})"
             cure = "cuDNN keeps the others to itself: run the network on NumPy arrays to see them"

@@ -1,6 +1,7 @@
-"""One network on NumPy arrays: forward, a loop over groups of layers that calls a kernel for each.
+"""One network on NumPy arrays: forward, a loop over groups of layers that calls a kernel for each, and backward.
 
-Arguments are checked by `engine`; the gradients are in `backward`, inference in `infer`.
+Arguments are checked by `engine`; the gradients are in `backward`, inference in `infer`, what runs between checkpoints
+in `checkpoints`.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
-from rnnkit.cpu.backward import backward
+from rnnkit.cpu import backward as whole
+from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference
 from rnnkit.cpu.layer import groups_of, pack
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import boundary_states, clear_padding, drop, input_grid, kept_runs, outputs_of, run_group
+from rnnkit.cpu.run import boundary_states, clear_padding, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.workspace import Memory, Workspace, workspace_layout
 
@@ -26,15 +27,13 @@ prepare = Inference  # which packs, and so copies, the weights
 def forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
-    """Run the network on x and fill the workspace; returns y, a view of it, hy and cy."""
+    """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints, hy and cy."""
+    if workspace.checkpoint_steps is not None:
+        return checkpoints.forward(desc, w, x, hx, cx, workspace)
     steps, planner = workspace.steps, Planner(workspace.steps, w.itemsize)
     workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
     packed, states = pack(desc, w, workspace.memory), boundary_states(desc, hx, cx, steps.batch_size)
-    for group in groups_of(desc, desc.dropout > 0):
-        if group[0].layer and desc.dropout > 0:
-            _drop_outputs(desc, workspace, group[0].layer)
-        runs = kept_runs(desc, x, workspace, group)
-        run_group(runs, packed, planner, planner.forward(group, keeps_gates=True), states)
+    train_groups(groups_of(desc, desc.dropout > 0), packed, planner, states, workspace)
     for name, array in workspace.arrays.items() if steps.padded else ():
         if name.startswith(("hidden", "cell")):
             clear_padding(array, steps, 1)
@@ -43,13 +42,10 @@ def forward(
     return y, states.hy, states.cy
 
 
-def _drop_outputs(desc: RNNDescriptor, workspace: Workspace, layer: int) -> None:
-    """Write what a layer reads where outputs of the layer below are dropped."""
-    below, steps = workspace.arrays[f"hidden_l{layer - 1}"], workspace.steps
-    kept, dropped = workspace.arrays[f"kept_l{layer}"], workspace.arrays[f"input_l{layer}"]
-    # One Philox stream a layer: NumPy's counter-based generator, so that the seed alone decides about every bit.
-    stream = np.random.Generator(np.random.Philox(key=workspace.seed, counter=[0, 0, 0, layer]))
-    draws = workspace.memory.take("draws", kept.shape, np.dtype(np.float32))
-    stream.random(dtype=np.float32, out=draws)
-    np.greater_equal(draws, desc.dropout, out=kept)
-    drop(outputs_of(below), input_grid(dropped), input_grid(kept), steps, desc)
+def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
+    """Gradients of what `forward` left in the workspace: dx, dhx, dcx and dw, which is added to where it is given."""
+    chosen, call = whole if workspace.checkpoint_steps is None else checkpoints, object()
+    try:
+        return chosen.backward(desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw)
+    finally:
+        workspace.memory.borrowers.discard(call)

@@ -10,9 +10,8 @@ import numpy as np
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.gemm import depth_block
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
+from rnnkit.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
@@ -35,8 +34,8 @@ _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an i
 class Planner:
     """Decides for one call of the engine, so that all of it agrees on the number of threads."""
 
-    def __init__(self, steps: Steps, itemsize: int) -> None:
-        self.steps, self.itemsize, self.threads = steps, itemsize, team.wanted_size()
+    def __init__(self, steps: Steps, itemsize: int, threads: int | None = None) -> None:
+        self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
         self._batch = max(steps.batch_size, 1)
 
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
@@ -47,7 +46,7 @@ class Planner:
 
     def backward(self, group: Sequence[Layer]) -> Schedule:
         """How it runs backward: a chunk is as many rows as a product of their gradients works through at once."""
-        chunk = max(1, depth_block(self.itemsize) // self._batch)
+        chunk = gradient_chunk(self._batch, self.itemsize)
         return self._shared(group, chunk, min(chunk, self.steps.seq_len))
 
     def calls(self, group: Sequence[Layer], schedule: Schedule) -> Sequence[tuple[int, int]]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
-from rnnkit.cpu.layer import Layer, filled, flat
+from rnnkit.cpu.layer import Layer, filled, flat, is_stack
 from rnnkit.cpu.planner import Planner
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
@@ -16,6 +17,9 @@ from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.steps import Index, Part, Rows, Steps
 from rnnkit.workspace import Workspace
+
+
+_DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
 
 
 class Grid(NamedTuple):
@@ -85,7 +89,7 @@ def kept_runs(desc: RNNDescriptor, x: Any, workspace: Workspace, group: tuple[La
     """A group of pseudo-layers in training: the places in the workspace, which backward reads again."""
     arrays, runs = workspace.arrays, []
     for layer in group:
-        if layer.direction == 0:  # both directions read one source: an input that is to be copied is copied once
+        if not runs or is_stack(group):  # both directions read one source: what is to be copied is copied once
             source = _kept_source(desc, x, workspace, layer.layer)
         cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
         hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
@@ -138,6 +142,36 @@ def run_group(
         states.hy[run.layer.index] = run.hidden[(*final, run.units)]
         if states.cy is not None:
             states.cy[run.layer.index] = run.cells[final_cells]
+
+
+def train_groups(
+    groups: Sequence[tuple[Layer, ...]], packed: np.ndarray, planner: Planner, states: BoundaryStates,
+    workspace: Workspace, first_step: int = 0,
+) -> None:
+    """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace.
+
+    Its first step is the sequence's `first_step`, from where on dropout's masks are drawn.
+    """
+    desc = workspace.desc
+    for group in groups:
+        if group[0].layer and desc.dropout > 0:
+            _drop_outputs(desc, workspace, group[0].layer, first_step)
+        runs = kept_runs(desc, workspace.x, workspace, group)
+        run_group(runs, packed, planner, planner.forward(group, keeps_gates=True), states)
+
+
+def _drop_outputs(desc: RNNDescriptor, workspace: Workspace, layer: int, first_step: int) -> None:
+    """Write what a layer reads where outputs of the layer below are dropped."""
+    below, steps = workspace.arrays[f"hidden_l{layer - 1}"], workspace.steps
+    kept, dropped = workspace.arrays[f"kept_l{layer}"], workspace.arrays[f"input_l{layer}"]
+    # One Philox stream a layer: NumPy's counter-based generator, so that the seed alone decides about every bit.
+    blocks, numbers = divmod(first_step * steps.batch_size * kept.shape[2], _DRAWS)
+    stream = np.random.Generator(np.random.Philox(key=workspace.seed, counter=[blocks, 0, 0, layer]))
+    stream.random(numbers, dtype=np.float32)
+    draws = workspace.memory.take("draws", kept.shape, np.dtype(np.float32))
+    stream.random(dtype=np.float32, out=draws)
+    np.greater_equal(draws, desc.dropout, out=kept)
+    drop(outputs_of(below), input_grid(dropped), input_grid(kept), steps, desc)
 
 
 def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:

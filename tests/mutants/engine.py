@@ -63,14 +63,14 @@ _LENGTHS = (
 _DROPOUT = (
     Mutant(
         "a layer's mask is another's, shifted",
-        "rnnkit/cpu/engine.py",
-        "counter=[0, 0, 0, layer]",
+        "rnnkit/cpu/run.py",
+        "counter=[blocks, 0, 0, layer]",
         "counter=[layer, 0, 0, 0]",
         (f"{MASKS}[7-0.1-5-False-float32]",),
     ),
     Mutant(
         "the seed has 32 bits",
-        "rnnkit/cpu/engine.py",
+        "rnnkit/cpu/run.py",
         "key=workspace.seed",
         "key=workspace.seed % 2**32",
         (f"{MASKS}[1099511627779-0.5-5-False-float32]",),
@@ -92,7 +92,7 @@ _DROPOUT = (
     Mutant(
         "the gradient passes through what was dropped",
         "rnnkit/cpu/backward.py",
-        "if layer and desc.dropout > 0:",
+        "if self.desc.dropout > 0:",
         "if False:",
         (f"{BACKWARD}gradients_with_dropout[tanh-0.25]",),
     ),

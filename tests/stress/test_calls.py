@@ -20,6 +20,8 @@ import rnnkit
 REFUSALS = (TypeError, ValueError, rnnkit.WorkspaceError)
 FORM = re.compile(r"\w+: .+ must .+, got ", re.DOTALL)  # of a message
 CALLS = 40  # of a problem
+SEGMENTED = dict(batch_size=1030, input_size=3, hidden_size=5, proj_size=None, input_mode="linear", lengths=None)
+"""So many sequences that each step is a chunk of its own, and checkpoints cut few steps into several segments."""
 ARRAYS = {"w", "x", "hx", "cx", "dy", "dhy", "dcy", "dw"}
 WRITEABLE = {name: form for name, form in CONTIGUOUS.items() if name != "read-only"}
 
@@ -87,17 +89,18 @@ class Case:
 
     def forward(self):
         _, names, _ = self.infer()
-        names |= dict(seed=self.problem.seed, workspace=None)
+        names |= dict(seed=self.problem.seed, workspace=None, checkpoint_steps=self.checkpoint_steps())
 
-        def reusing(workspace, **given):
-            result = rnnkit.forward(workspace=workspace, **given)
+        def reusing(workspace, checkpoint_steps, **given):
+            result = rnnkit.forward(workspace=workspace, checkpoint_steps=checkpoint_steps, **given)
             if workspace is self.latest:
                 self.stale, self.latest = self.latest, result.workspace
-            states = result.workspace.hidden(0)
-            assert np.array_equal(states, rnnkit.forward(**given | {"seed": result.workspace.seed}).workspace.hidden(0))
+            if checkpoint_steps is None:
+                states, again = result.workspace.hidden(0), rnnkit.forward(**given | {"seed": result.workspace.seed})
+                assert np.array_equal(states, again.workspace.hidden(0))
             return rnnkit.Infer(*result[:3])
 
-        def plain(workspace, **given):
+        def plain(workspace, checkpoint_steps, **given):
             return rnnkit.Infer(*rnnkit.forward(**given)[:3])
 
         return reusing, names, plain
@@ -105,7 +108,7 @@ class Case:
     def backward(self):
         problem = self.problem
         dw = problem.draw(7, problem.w.shape) if self.rng.random() < 0.5 else None
-        workspace = problem.forward().workspace
+        workspace = problem.forward(checkpoint_steps=self.checkpoint_steps()).workspace
         names = dict(desc=problem.desc, w=problem.w, workspace=workspace, dw=dw)
         names |= {name: value for name, value in zip(("dy", "dhy", "dcy"), problem.cotangents, strict=True)}
 
@@ -114,6 +117,10 @@ class Case:
 
         return rnnkit.backward, names, plain
 
+    def checkpoint_steps(self):
+        """None, or some that leave one segment or, in large batches, several."""
+        return None if self.rng.random() < 0.5 else int(self.rng.integers(1, self.problem.seq_len + 3))
+
     def spoil(self, name, arguments, function):
         """Another value for an argument, and what the call may do with it."""
         problem, rng, value = self.problem, self.rng, arguments[name]
@@ -121,6 +128,10 @@ class Case:
             return spoiled.lengths(problem.seq_len, problem.batch_size, rng)
         if name == "seed":
             return spoiled.SEEDS[rng.integers(len(spoiled.SEEDS))]
+        if name == "checkpoint_steps":
+            number = spoiled.NUMBERS[rng.integers(len(spoiled.NUMBERS))]
+            whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool) and number >= 1
+            return number, RIGHT if whole or number is None else WRONG
         if name == "desc":
             others = [None, "lstm", {}, rnnkit.RNNDescriptor, 3, problem.twin(num_layers=problem.num_layers + 1).desc]
             return others[rng.integers(len(others))], WRONG
@@ -183,7 +194,7 @@ def copies(arguments):
 def fuzz_calls(trial):
     rng, foreign = trial.rng, None
     for _ in trial.rounds(3):
-        problem = random_problem(rng)
+        problem = random_problem(rng, **rng.choice([{}, SEGMENTED], p=[0.8, 0.2]))
         right(problem)
         case = Case(problem, rng, foreign)
         for _ in range(CALLS):

@@ -25,6 +25,7 @@ BRIEF = (
     dict(hidden_size=64, input_size=64, seq_len=2, batch_size=16),
     dict(hidden_size=48, input_size=5, seq_len=3, batch_size=8, bidirectional=True),
     dict(hidden_size=48, input_size=16, seq_len=3, batch_size=8, num_layers=2),
+    dict(hidden_size=5, input_size=5, seq_len=3, batch_size=1030),  # of which checkpoints make several segments
 )
 
 
@@ -108,9 +109,13 @@ class Trained:
         self.caller, self.problem = caller, caller.problem
         self.workspace = self.problem.forward().workspace
 
-    def train(self):
-        self.workspace = self.problem.forward(workspace=self.workspace).workspace
+    def train(self, checkpoint_steps=None):
+        forward = self.problem.forward(workspace=self.workspace, checkpoint_steps=checkpoint_steps)
+        self.workspace = forward.workspace
         self.problem.backward(self.workspace)
+
+    def train_in_segments(self):
+        self.train(checkpoint_steps=1)
 
     def assert_void_or_right(self):
         """What an interrupted forward has left is refused, or gives the right gradients."""
@@ -155,7 +160,8 @@ def interrupt_calls(trial):
 
 
 def _calls(caller, trained):
-    return [caller.problem.infer, caller.plan_infer, caller.prepare, caller.step, trained.train]
+    own = [trained.train, trained.train_in_segments]
+    return [caller.problem.infer, caller.plan_infer, caller.prepare, caller.step, *own]
 
 
 def _duration(call):
@@ -172,8 +178,8 @@ def assert_unharmed(caller, trained):
     given = dict(x=problem.x, hx=problem.hx, cx=problem.cx, lengths=problem.lengths)
     used = caller.plan
     assert_memory_is_used_again(lambda: used.infer(**given), lambda: fresh.infer(**given), f"a plan of {problem}")
-    new = problem.forward().workspace
     old = trained.workspace
+    new = problem.forward(checkpoint_steps=old.checkpoint_steps).workspace
     assert_memory_is_used_again(
         lambda: problem.backward(old), lambda: problem.backward(new), f"backward on a workspace of {problem}"
     )

@@ -155,11 +155,13 @@ def initial(trial, problem, rng):
 
 
 def sizes(trial, problem, rng):
-    """workspace_nbytes takes integers of at least 0 and nothing else."""
-    T, N = drawn(rng, NUMBERS), drawn(rng, NUMBERS)
-    right = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in (T, N))
-    what = f"workspace_nbytes with {T!r}, {N!r}"
-    return attempt(rnnkit.workspace_nbytes, (problem.desc, T, N), RIGHT if right else WRONG, what)
+    """workspace_nbytes takes integers of at least 0, and of at least 1 between checkpoints, and nothing else."""
+    T, N, checkpoint_steps = (drawn(rng, NUMBERS) for _ in range(3))
+    numbers = (T, N) if checkpoint_steps is None else (T, N, checkpoint_steps)
+    right = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    what = f"workspace_nbytes with {T!r}, {N!r}, {checkpoint_steps!r}"
+    expected = RIGHT if right and checkpoint_steps != 0 else WRONG
+    return attempt(rnnkit.workspace_nbytes, (problem.desc, T, N, checkpoint_steps), expected, what)
 
 
 def states(trial, problem, rng):

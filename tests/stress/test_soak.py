@@ -46,7 +46,8 @@ class Worker:
     def reuse(self):
         """A workspace goes from problem to problem, and never gives a wrong gradient."""
         name = int(self.rng.integers(2))
-        self.workspaces[name] = self.known().train(workspace=self.workspaces.get(name))
+        steps = [None, 1, 4][self.rng.integers(3)]
+        self.workspaces[name] = self.known().train(self.workspaces.get(name), checkpoint_steps=steps)
 
     def accumulate(self):
         caller = self.known()

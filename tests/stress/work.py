@@ -13,6 +13,7 @@ SHAPES = (
     dict(hidden_size=48, input_size=17, seq_len=10, batch_size=6, bidirectional=True, num_layers=2),
     dict(hidden_size=64, input_size=5, seq_len=10, batch_size=16, num_layers=2),
     dict(hidden_size=160, input_size=64, seq_len=4, batch_size=2),
+    dict(hidden_size=9, input_size=5, seq_len=4, batch_size=1030, num_layers=2, dropout=0.5),  # several segments
 )
 
 
@@ -49,11 +50,15 @@ class Caller:
         found = plan.infer(self.problem.x, self.problem.hx, self.problem.cx, lengths=self.problem.lengths)
         assert_same(found, self.expected.infer)
 
-    def train(self, workspace=None):
-        result = self.problem.forward(workspace=workspace)
+    def train(self, workspace=None, checkpoint_steps=None):
+        result = self.problem.forward(workspace=workspace, checkpoint_steps=checkpoint_steps)
         assert_same(rnnkit.Infer(*result[:3]), self.expected.forward)
         assert_same(self.problem.backward(result.workspace), self.expected.backward)
         return result.workspace
+
+    def train_in_segments(self):
+        for checkpoint_steps in (1, 3):
+            self.train(self.train(checkpoint_steps=checkpoint_steps), checkpoint_steps)
 
     def step(self):
         problem = self.problem
@@ -67,12 +72,16 @@ class Caller:
 
     def all(self):
         """All calls: from here on every kernel that they need is there."""
-        for call in (self.infer, self.plan_infer, self.prepare, self.train, self.step):
+        for call in self._calls():
             call()
 
     def any(self, rng):
         """One of the calls."""
-        (self.infer, self.plan_infer, self.prepare, self.train, self.step)[rng.integers(5)]()
+        calls = self._calls()
+        calls[rng.integers(len(calls))]()
+
+    def _calls(self):
+        return self.infer, self.plan_infer, self.prepare, self.train, self.train_in_segments, self.step
 
 
 def callers(rng, count, shapes=SHAPES):

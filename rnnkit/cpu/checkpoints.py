@@ -1,0 +1,150 @@
+"""Training with checkpoints: states are kept every few steps alone, and backward computes the rest again.
+
+The layers of a chain (`workspace.chains`) go through the sequence together, each segment a short training forward of
+its own from the states in front of it. Backward goes through the segments the other way: it runs each once more and
+takes the gradient through it. States' gradients, and the sums that make up the weights', are carried on in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnkit.cpu.backward import Chain, Gradient, add, begin
+from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
+from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, clear_padding, train_groups
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.kernels.loop_gradient import WeightBuffers
+from rnnkit.kernels.machine import team
+from rnnkit.lazy import lazy
+from rnnkit.steps import Steps, segments
+from rnnkit.workspace import Memory, Workspace, chains, checkpoint_layout, workspace_layout
+
+
+def forward(
+    desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
+) -> tuple[Any, Any, Any]:
+    """Run the network on x and keep the states in front of each segment; returns y, hy and cy, new arrays."""
+    steps = workspace.steps
+    workspace.allocate(checkpoint_layout(desc, steps.seq_len, steps.batch_size, workspace.checkpoint_steps))
+    kept, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory)
+    kept["start_hidden"][0] = 0 if hx is None else hx
+    if desc.has_cell:
+        kept["start_cell"][0] = 0 if cx is None else cx
+    y = np.empty((steps.seq_len, steps.batch_size, desc.num_directions * desc.output_size), w.dtype)
+    final = boundary_states(desc, None, None, steps.batch_size)
+    for chain in chains(desc):
+        top = layers_of(desc)[chain[-1]]
+        outputs = y if top.layer == desc.num_layers - 1 else kept[f"output_l{top.layer}"][1:-1]
+        for number in range(len(run.bounds)):
+            segment = run.segment(chain, number, final)
+            _copy_outputs(segment, top, outputs[slice(*run.steps_of(chain, number))])
+    clear_padding(y, steps, 0)
+    return y, final.hy, final.cy
+
+
+def _copy_outputs(segment: Workspace, layer: Layer, target: np.ndarray) -> None:
+    size = layer.sizes.output
+    units = slice(layer.direction * size, (layer.direction + 1) * size)
+    target[:, :, units] = segment.arrays[f"hidden_l{layer.layer}"][1 : len(target) + 1, :, units]
+
+
+def backward(
+    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
+) -> tuple:
+    """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
+    steps = workspace.steps
+    dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
+    weights, run = WeightBuffers(flat(w), dw), _Segments(desc, w, workspace, memory)
+    for chain in reversed(chains(desc)):
+        lowest, dinput = layers_of(desc)[chain[0]], dx
+        if lowest.layer:
+            shape = steps.seq_len, steps.batch_size, desc.layer_input_size(lowest.layer)
+            dinput = memory.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
+        for number in reversed(range(len(run.bounds))):
+            segment, part = run.segment(chain, number), slice(*run.steps_of(chain, number))
+            own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
+            gradient = Gradient(segment, run.planner(segment.steps), memory, dinput[part], dhx, dcx, own)
+            output = gradient.output(None if dy is None else dy[part])
+            found = gradient.through_all(run.groups(chain), weights, output)
+            if lowest.direction == 1:  # added to that of the forward direction, which came before
+                both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
+                add(both, found, segment.steps, lowest)
+                if lowest.layer:
+                    gradient.drop(both, lowest.layer)
+        if lowest.direction == desc.num_directions - 1:
+            dy = dinput
+    return result
+
+
+class _Segments:
+    """What lies between the checkpoints of a workspace, run segment by segment in a memory."""
+
+    def __init__(self, desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory) -> None:
+        self._desc, self._w, self._workspace, self._memory = desc, w, workspace, memory
+        steps = workspace.steps
+        self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
+        self._threads = team.wanted_size()
+
+    def planner(self, steps: Steps) -> Planner:
+        """How a segment of these steps is worked on."""
+        return Planner(steps, self._w.itemsize, self._threads)
+
+    @lazy
+    def _packed(self) -> np.ndarray:
+        return pack(self._desc, self._w, self._memory)
+
+    def steps_of(self, chain: tuple[int, ...], number: int) -> tuple[int, int]:
+        """[start, stop) of a segment's steps."""
+        start, stop = self.bounds[number]
+        if layers_of(self._desc)[chain[0]].direction == 1:
+            start, stop = self._workspace.steps.seq_len - stop, self._workspace.steps.seq_len - start
+        return start, stop
+
+    def groups(self, chain: tuple[int, ...]) -> tuple[tuple[Layer, ...], ...]:
+        """The pseudo-layers of a chain in the groups in which they run."""
+        if len(chain) == self._desc.num_pseudo_layers:
+            return groups_of(self._desc, self._desc.dropout > 0)
+        return tuple((layers_of(self._desc)[index],) for index in chain)
+
+    def segment(self, chain: tuple[int, ...], number: int, final: BoundaryStates | None = None) -> Workspace:
+        """All that forward computes of a segment: run, unless it was the last that was run in this memory.
+
+        In forward the last one's states go to `final`, those of the others in front of the next.
+        """
+        segment, key = self._place(chain, number), (self._workspace.generation, chain, number)
+        if self._memory.segment != key:
+            self._memory.segment = None  # until it is whole
+            groups = self.groups(chain)
+            states, planner = self._states(number, final), self.planner(segment.steps)
+            train_groups(groups, self._packed, planner, states, segment, self.steps_of(chain, number)[0])
+            self._memory.segment = key
+        return segment
+
+    def _place(self, chain: tuple[int, ...], number: int) -> Workspace:
+        """Where a segment is run; chains of one pseudo-layer share their places."""
+        desc, kept, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
+        steps = self._workspace.steps.segment(start, stop)
+        segment = Workspace(desc, {"x": self._workspace.x[start:stop]}, steps, self._memory, self._workspace.seed)
+        for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain):
+            shared = name if len(chain) > 1 else name.rstrip("0123456789")
+            segment.arrays[name] = self._memory.take(shared, shape, dtype)
+        below = f"l{layers_of(desc)[chain[0]].layer - 1}"
+        if f"output_{below}" in kept:
+            segment.arrays[f"hidden_{below}"] = kept[f"output_{below}"][start : stop + 2]
+        return segment
+
+    def _states(self, number: int, final: BoundaryStates | None) -> BoundaryStates:
+        """The states in front of a segment, and where those behind it go: nowhere where they are kept already."""
+        desc, kept, before = self._desc, self._workspace.arrays, {}
+        for name, key in (("hidden", "h"), ("cell", "c")):
+            starts = kept.get(f"start_{name}")
+            before[f"{key}x"] = None if starts is None else starts[number]
+            before[f"{key}y"] = None if starts is None or number + 1 == len(starts) else starts[number + 1]
+        if final is None:
+            return boundary_states(desc, before["hx"], before["cx"], self._workspace.steps.batch_size)
+        if number + 1 == len(self.bounds):
+            return final._replace(hx=before["hx"], cx=before["cx"])
+        return BoundaryStates(**before)

@@ -1,0 +1,347 @@
+"""Checkpoints in time: the bits of a training step without, whatever the network, the lengths and the segments."""
+
+import itertools
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import gpu as on_gpu
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import CELLS, Problem
+from strategies import problems, wide_problems
+from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
+
+import rnnkit
+from rnnkit import steps
+from rnnkit.cpu import planner
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.gemm import depth_block
+from rnnkit.steps import gradient_chunk, segments, steps_of
+
+
+def assert_same_training(problem, checkpoint_steps, **options):
+    """y, hy, cy and all gradients have the bits of a training step without checkpoints, also when dw is added to and
+    when backward is called again; returns the workspace."""
+    whole, found = problem.forward(), problem.forward(checkpoint_steps=checkpoint_steps, **options)
+    assert_same_results(found, whole, OUTPUTS)
+    for dw in (None, problem.draw(7, problem.w.shape)):
+        into, expected_into = (None if dw is None else dw.copy() for _ in range(2))
+        gradients = problem.backward(found.workspace, dw=into)
+        assert_same_results(gradients, problem.backward(whole.workspace, dw=expected_into), GRADIENTS)
+        assert into is None or gradients.dw is into
+    return found.workspace
+
+
+@pytest.fixture
+def short_chunks(monkeypatch):
+    """Chunks of few rows of gradients, with and without checkpoints: small problems have several segments."""
+    monkeypatch.setattr(steps, "_GRADIENT_BYTES", 24)
+
+
+@st.composite
+def checkpointed(draw, some=problems()):
+    """A problem, steps between checkpoints, below, at and above its own, and the rows of a chunk."""
+    problem = draw(some)
+    return problem, draw(st.integers(1, problem.seq_len + 2), label="checkpoint_steps"), draw(st.integers(1, 9))
+
+
+def assert_same_training_in_chunks(problem, checkpoint_steps, rows):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "_GRADIENT_BYTES", rows * problem.desc.np_dtype.itemsize)
+        assert_same_training(problem, checkpoint_steps)
+
+
+@given(checkpointed())
+def test_every_combination_has_the_same_bits(case):
+    assert_same_training_in_chunks(*case)
+
+
+@given(checkpointed(problems(bidirectional=True, num_layers=3, dropout=0.5, steps=st.integers(2, 8))))
+def test_every_deep_network_of_two_directions_has_the_same_bits(case):
+    assert_same_training_in_chunks(*case)
+
+
+@given(checkpointed(wide_problems()))
+def test_every_combination_around_the_vector_width_has_the_same_bits(case):
+    assert_same_training_in_chunks(*case)
+
+
+LAYERS = [dict(num_layers=3, dropout=0.5), dict(num_layers=3, bidirectional=True, dropout=0.25), dict(num_layers=4)]
+# float32 sums up 1024 rows at a time: chunks of 204 and 146 steps, and of one.
+LONG = [(5, 450, None), (7, 300, (0, 300, 160, 1, 299, 300, 146)), (1030, 3, None)]
+
+
+@pytest.mark.parametrize("checkpoint_steps", [1, 205])
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize(("batch_size", "seq_len", "lengths"), LONG)
+@pytest.mark.parametrize("cell", CELLS)
+def test_long_sequences_have_the_same_bits(cell, batch_size, seq_len, lengths, layers, checkpoint_steps):
+    sizes = dict(batch_size=batch_size, seq_len=seq_len, lengths=lengths, dtype="float32")
+    assert_same_training(Problem(**CELLS[cell], **layers, **sizes), checkpoint_steps)
+
+
+@pytest.mark.parametrize("checkpoint_steps", [1, 2, np.int64(3), 10**30])
+@pytest.mark.parametrize("changes", [{"seq_len": 0}, {"batch_size": 0}, {"lengths": (0, 0, 0)}, {"seq_len": 1}])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_there_may_be_nothing_to_run(short_chunks, bidirectional, changes, checkpoint_steps):
+    problem = Problem("lstm", num_layers=2, bidirectional=bidirectional, dropout=0.5).twin(**changes)
+    assert_same_training(problem, checkpoint_steps)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("batch_size", [5, 12])
+@pytest.mark.parametrize("dealt", [False, True])
+def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, layers, threads):
+    """By rows of the batch or units, shared or dealt out; in several calls of a kernel a segment."""
+    problem = Problem("lstm", 17, 33, batch_size=batch_size, seq_len=20, **layers, dtype="float32")
+    monkeypatch.setattr(team, "wanted_size", lambda: 1)
+    whole = problem.forward()
+    expected = problem.backward(whole.workspace)
+    monkeypatch.setattr(team, "wanted_size", lambda: threads)
+    monkeypatch.setattr(team, "_SMALL_WORK", 0)
+    monkeypatch.setattr(planner, "_CALL_WORK", 1)
+    for constant, value in (("_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)) if dealt else ():
+        monkeypatch.setattr(planner, constant, value)
+    found = problem.forward(checkpoint_steps=7)
+    assert_same_results(found, whole, OUTPUTS)
+    assert_same_results(problem.backward(found.workspace), expected, GRADIENTS)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_threads_may_share_a_workspace(short_chunks, cell):
+    """All but one that work in it at once take memory of their own."""
+    problem = Problem(**CELLS[cell], num_layers=2, dropout=0.5, dtype="float32", hidden_size=33, seq_len=20)
+    workspace = problem.forward(checkpoint_steps=4).workspace
+    expected = problem.backward(problem.forward().workspace)
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(problem.backward, workspace) for _ in range(24)]
+    for one in found:
+        assert_same_results(one.result(), expected, GRADIENTS)
+
+
+DEEP = dict(num_layers=2, dropout=0.5, seq_len=9, lengths=(9, 0, 5))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_its_memory_is_used_again(short_chunks, bidirectional):
+    """Between runs with and without checkpoints, of other seeds, lengths, and sizes."""
+    first = Problem("lstm", **DEEP, bidirectional=bidirectional)
+    changes = ({}, {"seed": 1, "lengths": None}, {"seq_len": 12}, {"hidden_size": 7, "batch_size": 5, "lengths": None})
+    workspace = None
+    for change, checkpoint_steps in itertools.product(changes, (3, None, 1)):
+        problem = first.twin(**change)
+        result = problem.forward(workspace=workspace, checkpoint_steps=checkpoint_steps)
+        workspace = result.workspace
+        alone = problem.forward()
+        assert_same_results(result, alone, OUTPUTS)
+        assert_same_results(problem.backward(workspace), problem.backward(alone.workspace), GRADIENTS)
+
+
+def test_a_training_loop_takes_no_more_memory(short_chunks, monkeypatch):
+    """From the second step on y, the results of backward and small states alone are new."""
+    problem = Problem("lstm", **DEEP, hidden_size=40)
+    workspace = problem.forward(checkpoint_steps=3).workspace
+    problem.backward(workspace)
+    new = []
+    take = rnnkit.Workspace.__init__.__globals__["Memory"]._new_buffer
+    monkeypatch.setattr(type(workspace.memory), "_new_buffer", lambda *given: new.append(given) or take(*given))
+    problem.backward(problem.forward(checkpoint_steps=3, workspace=workspace).workspace)
+    assert new == []
+
+
+def test_y_is_the_callers_own(short_chunks):
+    """Nothing depends on it afterwards, neither backward nor the next forward."""
+    problem = Problem("gru", **DEEP)
+    result = problem.forward(checkpoint_steps=3)
+    expected, y = problem.backward(problem.forward().workspace), result.y.copy()
+    problem.twin(seed=5).forward(checkpoint_steps=3, workspace=problem.forward().workspace)
+    assert_same_bits("y", result.y, y)
+    result.y[:] = np.nan
+    assert_same_results(problem.backward(result.workspace), expected, GRADIENTS)
+    reused = problem.twin(seed=5).forward(checkpoint_steps=2, workspace=result.workspace)
+    assert np.isnan(result.y).all() and not np.isnan(reused.y).any()
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_any_memory_order_and_padding(short_chunks, soil, layers):
+    """Strided and read-only inputs; padding holds NaN, as does all new memory."""
+    problem = Problem("lstm", **DEEP | layers)
+    expected = problem.forward()
+    gradients = problem.backward(expected.workspace)
+    x, dy = (np.where(problem.valid[:, :, None], array, np.nan) for array in (problem.x, problem.dy))
+    x, dy = np.repeat(x, 2, axis=1)[:, ::2], np.asfortranarray(dy)
+    x.flags.writeable = dy.flags.writeable = False
+    soil(0xFF)
+    found = rnnkit.forward(
+        problem.desc, problem.w, x, problem.hx, problem.cx, lengths=problem.lengths, seed=problem.seed,
+        checkpoint_steps=2,
+    )
+    assert_same_results(found, expected, OUTPUTS)
+    back = rnnkit.backward(problem.desc, problem.w, found.workspace, dy, problem.dhy, problem.dcy)
+    assert_same_results(back, gradients, GRADIENTS)
+
+
+@pytest.mark.parametrize("cotangents", list(itertools.product([False, True], repeat=3)))
+def test_cotangents_that_are_not_given_are_zeros(short_chunks, cotangents):
+    problem = Problem("lstm", **DEEP, bidirectional=True)
+    given = [array if there else None for array, there in zip(problem.cotangents, cotangents, strict=True)]
+    workspaces = [problem.forward(checkpoint_steps=K).workspace for K in (None, 2)]
+    whole, found = (rnnkit.backward(problem.desc, problem.w, workspace, *given) for workspace in workspaces)
+    assert_same_results(found, whole, GRADIENTS)
+
+
+def kernel_calls(monkeypatch, call):
+    """The names of the kernels that a call runs."""
+    run, names = team.run, []
+    with monkeypatch.context() as patch:
+        patch.setattr(team, "run", lambda *arguments: names.append(arguments[0].__name__) or run(*arguments))
+        call()
+    return names
+
+
+class Interruption(Exception):
+    pass
+
+
+def interrupting(patch, number):
+    """From now on the kernel call of this number, and every later one, raises."""
+    run, left = team.run, iter(range(number))
+
+    def limited(*arguments):
+        if next(left, None) is None:
+            raise Interruption
+        run(*arguments)
+
+    patch.setattr(team, "run", limited)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_an_exception_in_any_kernel_leaves_a_workspace_that_is_right(monkeypatch, short_chunks, layers):
+    """What was interrupted in a segment is not taken for whole."""
+    problem = Problem("gru", **DEEP | layers)
+    expected = problem.backward(problem.forward().workspace)
+    workspace = problem.forward(checkpoint_steps=3).workspace
+    calls = len(kernel_calls(monkeypatch, lambda: problem.backward(workspace)))
+    for number in range(calls):
+        with monkeypatch.context() as patch, pytest.raises(Interruption):
+            interrupting(patch, number)
+            problem.backward(workspace)
+        assert_same_results(problem.backward(workspace), expected, GRADIENTS)
+    assert calls > 9
+
+
+def test_a_forward_after_one_that_was_interrupted_is_right(monkeypatch, short_chunks):
+    problem = Problem("gru", **DEEP)
+    expected, workspace = problem.forward(), problem.forward(checkpoint_steps=3).workspace
+    for number in range(6):
+        with monkeypatch.context() as patch, pytest.raises(Interruption):
+            interrupting(patch, number)
+            problem.twin(seed=9).forward(checkpoint_steps=3, workspace=workspace)
+        result = problem.forward(checkpoint_steps=3, workspace=workspace)
+        workspace = result.workspace
+        assert_same_results(problem.backward(workspace), problem.backward(expected.workspace), GRADIENTS)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_segment_that_was_run_last_is_not_run_again(monkeypatch, short_chunks, bidirectional):
+    problem = Problem("rnn_tanh", seq_len=12, bidirectional=bidirectional)
+    workspace = problem.forward(checkpoint_steps=3).workspace
+    chains = 1 + bidirectional  # each with four segments
+    for again in (4 * chains - 1, 4 * chains):  # then the first steps of the sequence were run last
+        names = kernel_calls(monkeypatch, lambda: problem.backward(workspace))
+        assert (names.count("forward"), names.count("backward")) == (again, 4 * chains)
+    if not bidirectional:
+        workspace = problem.forward(checkpoint_steps=12).workspace
+        for _ in range(2):
+            assert "forward" not in kernel_calls(monkeypatch, lambda: problem.backward(workspace))
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_a_chunk_is_what_a_product_works_through_at_once(itemsize):
+    assert gradient_chunk(1, itemsize) == gradient_chunk(0, itemsize) == depth_block(itemsize)
+    assert gradient_chunk(depth_block(itemsize) + 1, itemsize) == 1
+
+
+def test_segments_are_whole_chunks_counted_from_the_end():
+    assert gradient_chunk(100, 4) == 10
+    assert segments(95, 100, 4, 11) == [(0, 15), (15, 35), (35, 55), (55, 75), (75, 95)]
+    assert segments(40, 100, 4, 20) == [(0, 20), (20, 40)]
+    assert segments(40, 100, 4, 50) == segments(40, 100, 4, 10**30) == [(0, 40)]
+    assert segments(0, 100, 4, 1) == [(0, 0)]
+    assert segments(3, 0, 8, 1) == [(0, 3)]
+
+
+def test_the_sequences_of_a_segment_keep_their_order():
+    """So do the sums over rows: where all are longer than the segment too."""
+    whole = steps_of(6, 4, np.array([4, 6, 0, 5]))
+    for start, stop in ((0, 3), (2, 5), (3, 6), (5, 6)):
+        part, own = whole.part(start, stop), whole.segment(start, stop).whole
+        rows = part.rows.numbers[part.starts[0] : part.starts[-1]] - 4 * start
+        assert own.rows.numbers.tolist() == rows.tolist()
+        assert own.starts.tolist() == (part.starts - part.starts[0]).tolist()
+    again = whole.segment(1, 6).segment(1, 3).whole
+    assert (again.rows.numbers % 4).tolist() == [1, 3, 0, 1, 3, 0]
+
+
+def test_networks_take_it_too(short_chunks):
+    net, x = rnnkit.GRU(3, 4, num_layers=2, dropout=0.5, seed=0), np.ones((9, 2, 3), np.float32)
+    whole, found = (net.forward(x, seed=1, checkpoint_steps=steps) for steps in (None, 2))
+    assert found.workspace.checkpoint_steps == 2
+    assert_same_results(found, whole, OUTPUTS)
+    gradients = [net.backward(one.workspace, dy=whole.y) for one in (found, whole)]
+    assert_same_results(*gradients, GRADIENTS)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "expected"),
+    [
+        (0, ValueError, "be at least 1, got 0"),
+        (-3, ValueError, "be at least 1, got -3"),
+        (2.0, TypeError, "be None or an int, got float"),
+        (True, TypeError, "be None or an int, got bool"),
+        ("8", TypeError, "be None or an int, got str"),
+        (np.float32(8), TypeError, "be None or an int, got numpy.float32"),
+    ],
+)
+def test_a_wrong_number_of_steps_is_refused(value, error, expected):
+    problem = Problem("gru")
+    with pytest.raises(error, match=rf"\Aforward: checkpoint_steps must {re.escape(expected)}\Z"):
+        problem.forward(checkpoint_steps=value)
+    with pytest.raises(error, match=rf"\Aworkspace_nbytes: checkpoint_steps must {re.escape(expected)}\Z"):
+        rnnkit.workspace_nbytes(problem.desc, 4, 3, value)
+
+
+def test_the_states_of_every_step_are_not_there():
+    problem = Problem("lstm")
+    workspace = problem.forward(checkpoint_steps=np.int64(3)).workspace
+    assert workspace.checkpoint_steps == 3 and problem.forward().workspace.checkpoint_steps is None
+    for name in ("hidden", "cell"):
+        text = rf"\A{name}: checkpoint_steps must be None in forward, for the states of every step to be kept, got 3\Z"
+        with pytest.raises(rnnkit.WorkspaceError, match=text):
+            getattr(workspace, name)(0)
+
+
+def test_a_stale_or_foreign_workspace_is_refused():
+    problem = Problem("lstm")
+    workspace = problem.forward(checkpoint_steps=3).workspace
+    with pytest.raises(rnnkit.WorkspaceError, match="backward: workspace must be of"):
+        problem.twin(num_layers=2).backward(workspace)
+    problem.forward(checkpoint_steps=3, workspace=workspace)
+    with pytest.raises(rnnkit.WorkspaceError, match="backward: workspace must be the one that the latest forward"):
+        problem.backward(workspace)
+    with pytest.raises(rnnkit.WorkspaceError, match="hidden: workspace must be the one that the latest forward"):
+        workspace.hidden(0)
+
+
+def test_on_a_gpu_there_are_no_checkpoints(standin):
+    """And nothing is changed: the workspace that was given is good."""
+    problem = Problem("lstm")
+    kept = on_gpu.forward(problem)
+    text = r"\Aforward: checkpoint_steps must be None on CuPy arrays, got 3; cuDNN keeps what backward needs"
+    with pytest.raises(rnnkit.BackendError, match=text):
+        on_gpu.forward(problem, checkpoint_steps=3, workspace=kept.workspace)
+    gradients = problem.backward(problem.forward().workspace)
+    on_gpu.assert_gradients_as_on_the_host(on_gpu.backward(problem, kept.workspace), gradients, problem.dtype)
