@@ -140,7 +140,8 @@ def forward(
     part of the whole; ``workspace_nbytes`` tells it. Segments are whole chunks of the rows that the weights' gradient
     sums up at a time: K is rounded up to a multiple of 1024/N steps (float64 512/N), of 1 where N is larger. With one
     direction all layers go through a segment together. With two each direction of each layer goes alone: what the lower
-    layers put out is then kept for all T steps, and so, while backward runs, is its gradient.
+    layers put out is then kept for all T steps, and so, while backward runs, is its gradient. A `workspace` that was
+    filled without checkpoints does not give back what it holds: for less memory begin with a new one.
 
     Examples
     --------

@@ -25,8 +25,8 @@ MUTANTS = (
         ("all segments have the lengths of the first", "np.clip(self.lengths - start,", "np.clip(self.lengths,", ALL),
         (
             "a segment is no whole number of chunks",
-            "size = -(-checkpoint_steps // chunk) * chunk",
-            "size = checkpoint_steps",
+            "min(-(-checkpoint_steps // chunk) * chunk,",
+            "min(checkpoint_steps,",
             ALL,
         ),
         (
