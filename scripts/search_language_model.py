@@ -6,7 +6,7 @@ fit the seconds of a quiet machine with two cores: the processor time of its ste
 network whose step there takes `--reference-ms`. So a search may run on a busy machine, slowly. Start it with
 NUMBA_NUM_THREADS=1 there; the weights do not depend on the number of threads.
 
-Choose by `validation_bits`; look at `held_out_bits` once, at the end.
+Choose by `validation_bits`; look at those of the held-out part once, at the end.
 """
 
 import argparse
@@ -36,13 +36,14 @@ def main():
     parser.add_argument("--steps", type=int, help="instead of --seconds")
     parser.add_argument("--reference-ms", type=float, default=14.0)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--models", type=Path, help="folder to write the models to")
     args = parser.parse_args()
     with threadpool_limits(1, "blas"):
         for text in args.choices or [""]:
             given = parsed(text)
             steps = args.steps or int(args.seconds / (args.reference_ms / 1e3 * relative_time(given)))
             for path in args.files:
-                write(args.out, trained(path, given | {"steps": steps}) | {"choice": text or "the defaults"})
+                write(args.out, trained(path, given | {"steps": steps}, args.models) | {"choice": text or "the defaults"})
 
 
 def parsed(text):
@@ -72,13 +73,15 @@ def relative_time(given):
     return own / reference
 
 
-def trained(path, given):
+def trained(path, given, models):
     parts = corpus.split(path.read_bytes())
     run = started(parts.training, given)
     begin, cpu = time.perf_counter(), time.process_time()
     bits = [step.bits for step in islice(iter(run.advance, None), given["steps"])]
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     before = parts.training
+    if models:
+        run.model.save(models / f"{path.name}.npz")
     row = {
         "file": path.name,
         "bytes": sum(map(len, parts)),
@@ -88,6 +91,7 @@ def trained(path, given):
         "training_bits": np.mean(bits[-max(1, len(bits) // 50) :]),
         "validation_bits": scoring.bits_per_byte(run.model, parts.validation, before),
         "held_out_bits": scoring.bits_per_byte(run.model, parts.held_out, before + parts.validation),
+        "adaptive_bits": scoring.adaptive_bits_per_byte(run.model, parts.held_out, before + parts.validation),
         "zlib_bits": corpus.zlib_bits(parts.held_out),
         "lzma_bits": corpus.lzma_bits(parts.held_out, before + parts.validation),
         "wall_seconds": seconds,

@@ -8,6 +8,7 @@ from language_models import bytes_of, fixed_model, naive_nats, small_model
 from tolerances import assert_close
 
 from rnnkit.language_model import scoring
+from rnnkit.language_model.model import TextModel
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 1000, 64 * 256 + 1, 40_000])
@@ -45,3 +46,62 @@ def test_line_ends_stand_in_front_of_a_text():
 def test_an_empty_text_has_no_bits():
     with pytest.raises(ValueError, match="bits_per_byte: text must have at least one byte, got none"):
         scoring.bits_per_byte(small_model(), b"")
+
+
+@pytest.mark.parametrize("size", [1, 3, 31, 33, 1024, 4099])
+@pytest.mark.parametrize("mode", ["gru", "lstm"])
+def test_a_model_that_may_not_learn_reads_rows_side_by_side(size, mode, monkeypatch):
+    """At a rate of nothing its bits are those of the rows, each read after what is before the text."""
+    monkeypatch.setattr(scoring, "RATE", 0.0)
+    model = small_model(mode, alphabet=range(0, 256, 2), dropout=0.5)
+    text, before = bytes_of(8, size).tobytes(), b"uvwxyz"
+    num_rows = max(1, min(4, size // 1024))
+    row_size = size // num_rows
+    starts = [row_size * number for number in range(num_rows)] + [size]
+    expected = []
+    for start, stop in zip(starts[:-1], starts[1:-1] + [size], strict=True):
+        expected += naive_nats(model, b"vwxyz" + text[start:stop])[4:]
+    bits = scoring.adaptive_bits_per_byte(model, text, before, context=4)
+    assert_close("bits", bits, np.mean(expected) / math.log(2), "float64")
+
+
+def test_a_model_learns_from_what_it_has_read(monkeypatch):
+    monkeypatch.setattr(scoring, "RATE", 0.05)  # for so small a model
+    model = small_model("gru")
+    weights = model.parameters.flat.copy()
+    text = b"one text that comes again and again, 12 or 13 times; " * 60
+    adapted, static = scoring.adaptive_bits_per_byte(model, text), scoring.bits_per_byte(model, text)
+    assert adapted < static - 1.5
+    assert np.array_equal(model.parameters.flat, weights)
+    assert scoring.adaptive_bits_per_byte(model, bytes_of(9, 3000).tobytes()) > 8
+
+
+def test_each_byte_is_predicted_before_it_is_learned_from(monkeypatch):
+    """What a byte costs does not depend on the bytes that come with it, in its step or later, in any row."""
+    model = small_model("gru", num_layers=1)
+    model.parameters.flat[:] *= 3
+    text = np.frombuffer(bytes_of(10, 4 * 1024).tobytes(), np.uint8).reshape(4, 1024)
+    costs, cleared = [], []
+    add_gradient = TextModel.add_gradient
+
+    def recorded(self, *arguments, **named):
+        cleared.append(not self.gradient.flat.any())
+        found = add_gradient(self, *arguments, **named)
+        costs.append(found[0])
+        return found
+
+    monkeypatch.setattr(TextModel, "add_gradient", recorded)
+    scoring.adaptive_bits_per_byte(model, text.tobytes())
+    changed = text.copy()
+    changed[:, 96:] = 7  # from the fourth step on
+    first = costs[:3]
+    costs.clear()
+    scoring.adaptive_bits_per_byte(model, changed.tobytes())
+    assert costs[:3] == first
+    assert costs[3] != first[-1]
+    assert all(cleared)
+
+
+def test_an_empty_text_has_nothing_to_learn_from():
+    with pytest.raises(ValueError, match="adaptive_bits_per_byte: text must have at least one byte, got none"):
+        scoring.adaptive_bits_per_byte(small_model(), b"")

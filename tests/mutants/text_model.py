@@ -11,6 +11,7 @@ PARTS, GRADIENT, DROPPED = (
 )
 LOADED = f"{MODEL}load_refuses_other_members"
 COUNTED, READ = f"{SCORING}every_byte_counts_once", f"{SCORING}bits_equal_a_step_by_step_reading"
+BESIDE = f"{SCORING}a_model_that_may_not_learn_reads_rows_side_by_side"
 TOP_P = f"{SAMPLING}top_p_draws_from_the_fewest_bytes_that_have_the_share"
 
 MUTANTS = (
@@ -55,10 +56,30 @@ MUTANTS = (
         "rnnkit/language_model/scoring.py",
         ("bytes of the context count", "(steps >= 0) & ", "", (COUNTED,)),
         ("rows have read nothing", "range(-context, row_size", "range(0, row_size", (READ,)),
+        ("a model that goes on learning drops", "replace(model.desc, dropout=0.0)", "model.desc", (BESIDE,)),
+        (
+            "rows that learn begin at a NUL byte",
+            "np.broadcast_to(read[-1], (1,",
+            "np.broadcast_to(read[-1] * 0, (1,",
+            (BESIDE,),
+        ),
+        ("what fills no row is free", "(nats + model.nats(y[:, 0], rest))", "nats", (BESIDE,)),
+        (
+            "the model itself goes on learning",
+            "    parameters.flat[:] = model.parameters.flat\n",
+            "    parameters = model.parameters\n",
+            (f"{SCORING}a_model_learns_from_what_it_has_read",),
+        ),
+        (
+            "gradients of all steps add up",
+            "        model.gradient.buffer.fill(0)\n",
+            "",
+            (f"{SCORING}each_byte_is_predicted_before_it_is_learned_from",),
+        ),
         (
             "NUL bytes stand in front of a text",
-            'b"\\n" * (context',
-            'b"\\0" * (context',
+            'before = (b"\\n" *',
+            'before = (b"\\0" *',
             (f"{SCORING}line_ends_stand_in_front_of_a_text",),
         ),
     ),
