@@ -43,7 +43,8 @@ def main():
             given = parsed(text)
             steps = args.steps or int(args.seconds / (args.reference_ms / 1e3 * relative_time(given)))
             for path in args.files:
-                write(args.out, trained(path, given | {"steps": steps}, args.models) | {"choice": text or "the defaults"})
+                row = trained(path, given | {"steps": steps}, args.models)
+                write(args.out, row | {"choice": text or "the defaults"})
 
 
 def parsed(text):

@@ -41,9 +41,9 @@ def short_chunks(monkeypatch):
 
 
 @st.composite
-def checkpointed(draw, some=problems()):
+def checkpointed(draw, some=None):
     """A problem, steps between checkpoints, below, at and above its own, and the rows of a chunk."""
-    problem = draw(some)
+    problem = draw(problems() if some is None else some)
     return problem, draw(st.integers(1, problem.seq_len + 2), label="checkpoint_steps"), draw(st.integers(1, 9))
 
 

@@ -18,7 +18,6 @@ from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.steps import Index, Part, Rows, Steps
 from rnnkit.workspace import Workspace
 
-
 _DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
 
 
