@@ -43,7 +43,9 @@ DIRECTION = {
         "descriptor",
     },
     "language_model.every": {"language_model.training"},
-    "language_model.scoring": {"__init__", "language_model.model", "training", "errors"},
+    "language_model.scoring": {
+        "__init__", "language_model.corpus", "language_model.model", "training", "errors",
+    },
     "language_model.sampling": {"__init__", "language_model.model", "errors"},
     "language_model.readout": {"training", "kernels"},
     "language_model.training": {

@@ -33,10 +33,10 @@ def score(args: argparse.Namespace) -> None:
     """Print the bits per byte of files, beside those of general compressors."""
     model = textmodel.load(args.model)
     texts = {path: corpus.read_files([path]) for path in args.files}
-    print(f"{'bytes':>12} {'rnnkit':>8} {'order-0':>8} {'zlib -9':>8} {'lzma':>8}  bits per byte of")
     for path, text in texts.items():
-        bits = scoring.bits_per_byte(model, text), *corpus.yardsticks(text).values()
-        print(f"{len(text):12,} " + " ".join(f"{value:8.3f}" for value in bits) + f"  {path}", flush=True)
+        print(f"{path}: {len(text):,} bytes; bits per byte")
+        for name, bits in scoring.scores(model, text):
+            print(f"  {bits:6.3f}  {name}", flush=True)
 
 
 def plot(args: argparse.Namespace) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 import rnnkit
 from rnnkit.errors import message
+from rnnkit.language_model import corpus
 from rnnkit.language_model.model import Parameters, State, TextModel
 from rnnkit.training import Adam, clip_gradient_norm
 
@@ -17,6 +19,13 @@ ROWS, SHORTEST_ROW, SEQ_LEN = 64, 256, 128
 # Of a model that goes on learning; found on a manual in English and on a table of airports, after 20 s of training.
 ADAPTING_ROWS, SHORTEST_ADAPTING_ROW, ADAPTING_SEQ_LEN = 4, 1024, 32
 RATE, RISE, CLIP = 1.5e-3, 32, 1.0  # of the steps: rate of all but the first few, over which it rises; longest gradient
+
+
+def scores(model: TextModel, text: bytes, before: bytes = b"") -> Iterator[tuple[str, float]]:
+    """Yield what the model, and others, make of a text in bits per byte, each with its name."""
+    yield "rnnkit", bits_per_byte(model, text, before)
+    yield "rnnkit, learning as it reads", adaptive_bits_per_byte(model, text, before)
+    yield from corpus.yardsticks(text, before).items()
 
 
 def bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", context: int = CONTEXT) -> float:

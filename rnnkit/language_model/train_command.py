@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit import distributed
-from rnnkit.language_model import corpus, sampling, scoring
+from rnnkit.language_model import sampling, scoring
 from rnnkit.language_model.console import (
     REFUSALS,
     Agreed,
@@ -172,6 +172,5 @@ def _conclude(job: Job) -> None:
         print(f"best      {record.best_bits:.3f} bits per byte on the validation text, in step {record.best_step:,}")
     print("held-out bits per byte", flush=True)
     before = texts.training + texts.validation
-    scores = {"rnnkit": scoring.bits_per_byte(model, texts.held_out, before)}
-    for name, bits in (scores | corpus.yardsticks(texts.held_out, before)).items():
-        print(f"  {bits:6.3f}  {name}")
+    for name, bits in scoring.scores(model, texts.held_out, before):
+        print(f"  {bits:6.3f}  {name}", flush=True)
