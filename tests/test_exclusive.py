@@ -81,10 +81,13 @@ def alarm():
     def interrupt(signum, frame):
         raise Interruption
 
+    # Python drops what is raised within a callback of its garbage collector, and Hypothesis has one.
+    callbacks, gc.callbacks[:] = gc.callbacks[:], []
     before = signal.signal(signal.SIGALRM, interrupt)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    gc.callbacks[:] = callbacks
 
 
 def assert_nothing_taken(workspace, plan):
