@@ -37,7 +37,7 @@ DIRECTION = {
     },
     "language_model.configuration": {"language_model.console", "language_model.settings"},
     "language_model.plot": {"language_model.report", "errors"},
-    "language_model.report": {"language_model.training", "archive", "errors"},
+    "language_model.report": {"language_model.console", "language_model.training", "archive", "errors"},
     "language_model.checkpoint": {
         "language_model.model", "language_model.settings", "language_model.training", "training", "archive",
         "descriptor",

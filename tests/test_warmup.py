@@ -1,14 +1,18 @@
 """Compiling ahead: what a network needs is there afterwards, and a first call says what it is waiting for."""
 
+import fcntl
 import logging
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
 from rnnkit import warmup
-from rnnkit.language_model import command_line
+from rnnkit.language_model import command_line, console
 
 CALLS = """
 import logging
@@ -85,8 +89,8 @@ def test_the_command_line_shows_what_is_logged_once(capsys):
     logger = logging.getLogger("rnnkit")
     before = list(logger.handlers), logger.level
     logger.handlers.clear()
-    command_line._show_what_is_logged()
-    command_line._show_what_is_logged()
+    console.show_what_is_logged()
+    console.show_what_is_logged()
     logger.info("something takes a while")
     logger.handlers[:], logger.level = before
     assert capsys.readouterr().err == "rnnkit: something takes a while\n"
@@ -102,7 +106,12 @@ command_line.main(["warmup", "--mode", "rnn_tanh", "--dtype", "float32"])
 
 
 def test_what_is_logged_has_a_line_of_its_own_above_the_progress_bar():
-    found = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=True).stderr
-    seen = [line.split("\r")[-1] for line in found.split("\n")]  # what a terminal leaves of each line
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    subprocess.run([sys.executable, "-c", WATCHED], stdout=subprocess.DEVNULL, stderr=its, check=True)
+    found = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    os.close(its)
+    seen = [line.split("\r")[-1] for line in found.replace("\r\n", "\n").split("\n")]  # what a terminal leaves
     assert seen.count("rnnkit: something takes a while") == 2
     assert "100%" in seen[-2] and seen[-1] == ""

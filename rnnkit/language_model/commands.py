@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rnnkit import archive, warmup
 from rnnkit.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, extra
+from rnnkit.language_model.console import CommandError, extra, progress_bar
 
 
 def sample(args: argparse.Namespace) -> None:
@@ -57,12 +58,14 @@ def plot(args: argparse.Namespace) -> None:
 def warm_up(args: argparse.Namespace) -> None:
     """Compile the kernels, or find them compiled, and say where they are kept."""
     descs = list(warmup.networks(args.mode or MODES, args.dtype or HOST_DTYPES))
-    shown = not args.quiet and extra("warmup", "tqdm") and sys.stderr.isatty()
-    bar = extra("warmup", "tqdm").tqdm(descs, unit="network") if shown else descs
-    for desc in bar:
-        if shown:
-            bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
-        warmup.compile_kernels(desc)
+    shown = False if args.quiet else extra("warmup", "tqdm") and sys.stderr.isatty()
+    with progress_bar(total=len(descs), unit="network") if shown else nullcontext() as bar:
+        for desc in descs:
+            if bar is not None:
+                bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
+            warmup.compile_kernels(desc)
+            if bar is not None:
+                bar.update()
     from rnnkit.kernels.machine.jit import FOLDER  # which brings Numba
 
     size = sum(path.stat().st_size for path in Path(FOLDER.path).glob("*")) if Path(FOLDER.path).is_dir() else 0

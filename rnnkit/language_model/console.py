@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from rnnkit.errors import BackendError
 
@@ -60,6 +61,16 @@ def extra(command: str, name: str) -> ModuleType:
 
 
 REFUSALS = CommandError, OSError, ValueError, MemoryError, BackendError  # what a user is told in a line
+
+
+@contextmanager
+def progress_bar(**options: Any) -> Iterator[Any]:
+    """Give a bar of tqdm, above which is written what is logged meanwhile."""
+    from tqdm import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
+
+    with tqdm(**options) as bar, logging_redirect_tqdm([logging.getLogger("rnnkit")]):
+        yield bar
 
 
 class Signals:

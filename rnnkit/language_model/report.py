@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import logging
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 
 from rnnkit import archive
 from rnnkit.errors import message
+from rnnkit.language_model.console import progress_bar
 from rnnkit.language_model.training import Run, Step
 
 COLUMNS = "step", "bytes", "seconds", "learning_rate", "gradient_norm", "train_bits", "validation_bits"
@@ -47,10 +47,7 @@ class Progress:
         if self._tqdm and self._stream.isatty():
             layout = "{percentage:3.0f}% {bar} {desc}"
             options = {"total": 1.0, "bar_format": layout, "file": self._stream, "initial": self._run.progress}
-            self._bar = self._stack.enter_context(self._tqdm.tqdm(**options))
-            from tqdm.contrib.logging import logging_redirect_tqdm
-
-            self._stack.enter_context(logging_redirect_tqdm([logging.getLogger("rnnkit")]))
+            self._bar = self._stack.enter_context(progress_bar(**options))
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -144,8 +144,8 @@ MUTANTS = (
         "rnnkit/language_model/train_command.py",
         (
             "a signal does not save",
-            "            if step.stop:\n                _save(job)\n",
-            "            if step.stop:\n",
+            "            if run.progress < 1 and step.stop:\n                _save(job)\n",
+            "            if run.progress < 1 and step.stop:\n",
             (CTRL_C,),
         ),
         (
