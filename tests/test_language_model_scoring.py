@@ -55,7 +55,7 @@ def test_a_model_that_may_not_learn_reads_rows_side_by_side(size, mode, monkeypa
     monkeypatch.setattr(scoring, "RATE", 0.0)
     model = small_model(mode, alphabet=range(0, 256, 2), dropout=0.5)
     text, before = bytes_of(8, size).tobytes(), b"uvwxyz"
-    num_rows = max(1, min(4, size // 1024))
+    num_rows = max(1, min(2, size // 1024))
     row_size = size // num_rows
     starts = [row_size * number for number in range(num_rows)] + [size]
     expected = []
@@ -80,7 +80,7 @@ def test_each_byte_is_predicted_before_it_is_learned_from(monkeypatch):
     """What a byte costs does not depend on the bytes that come with it, in its step or later, in any row."""
     model = small_model("gru", num_layers=1)
     model.parameters.flat[:] *= 3
-    text = np.frombuffer(bytes_of(10, 4 * 1024).tobytes(), np.uint8).reshape(4, 1024)
+    text = np.frombuffer(bytes_of(10, 2 * 1024).tobytes(), np.uint8).reshape(2, 1024)
     costs, cleared = [], []
     add_gradient = TextModel.add_gradient
 

@@ -17,7 +17,7 @@ from rnnkit.training import Adam, clip_gradient_norm
 CONTEXT = 256  # bytes that each row has read before the first of them that counts
 ROWS, SHORTEST_ROW, SEQ_LEN = 64, 256, 128
 # Of a model that goes on learning; found on a manual in English and on a table of airports, after 20 s of training.
-ADAPTING_ROWS, SHORTEST_ADAPTING_ROW, ADAPTING_SEQ_LEN = 4, 1024, 32
+ADAPTING_ROWS, SHORTEST_ADAPTING_ROW, ADAPTING_SEQ_LEN = 2, 1024, 32
 RATE, RISE, CLIP = 1.5e-3, 32, 1.0  # of the steps: rate of all but the first few, over which it rises; longest gradient
 
 
