@@ -2,17 +2,12 @@
 
 from mutants.mutant import faults_in
 
-RUN, COMMAND, PICTURE = (
-    "tests/test_train_run.py::test_",
-    "tests/test_train_command.py::test_",
-    "tests/test_score_and_plot.py::test_",
-)
+RUN, COMMAND = "tests/test_train_run.py::test_", "tests/test_train_command.py::test_"
+TOGETHER, PICTURE = "tests/test_train_ranks.py::test_", "tests/test_score_and_plot.py::test_"
 SAME_BITS, KEPT = f"{RUN}a_run_goes_on_to_the_same_bits", f"{RUN}files_that_are_kept"
-CTRL_C, CONFIGURED = (
-    f"{COMMAND}ctrl_c_saves_a_run_that_goes_on_to_the_same_bits",
-    f"{COMMAND}a_configuration_gives_options",
-)
-LOG_GOES_ON, RANKS = f"{COMMAND}a_log_goes_on_where_the_run_does", f"{COMMAND}ranks_train_one_model"
+CTRL_C = f"{COMMAND}ctrl_c_saves_a_run_that_goes_on_to_the_same_bits"
+CONFIGURED = f"{COMMAND}a_configuration_gives_options"
+LOG_GOES_ON, RANKS = f"{COMMAND}a_log_goes_on_where_the_run_does", f"{TOGETHER}ranks_train_one_model"
 AGAIN, REFUSED = f"{COMMAND}settings_of_a_run_may_be_given_again_but_no_others", f"{RUN}load_refuses_another_file"
 BAD_CONFIGURATION = f"{COMMAND}bad_configurations_are_one_line"
 
@@ -85,9 +80,9 @@ MUTANTS = (
             "states are saved in another order of ranks",
             "zip(*ranks, strict=True)",
             "zip(*ranks[::-1], strict=True)",
-            (f"{COMMAND}ranks_go_on_to_the_same_bits",),
+            (f"{TOGETHER}ranks_go_on_to_the_same_bits",),
         ),
-        ("a signal on another rank is not heard", "stops > 0", "stop", (f"{COMMAND}a_signal_on_one_rank_ends_all",)),
+        ("a signal on another rank is not heard", "stops > 0", "stop", (f"{TOGETHER}a_signal_on_one_rank_ends_all",)),
         (
             "the gradient is not clipped",
             "clip_gradient_norm(gradient.flat, settings.clip)",
@@ -131,13 +126,13 @@ MUTANTS = (
             "a refusal of one rank leaves the others waiting",
             "    refusals = comm.allgather(refusal)\n",
             "    refusals = [refusal]\n",
-            (f"{COMMAND}a_text_that_only_one_rank_lacks_is_named_with_it",),
+            (f"{TOGETHER}a_text_that_only_one_rank_lacks_is_named_with_it",),
         ),
         (
             "ranks may read other texts",
             "        if others:\n",
             "        if False:\n",
-            (f"{COMMAND}a_text_that_differs_between_ranks_is_refused",),
+            (f"{TOGETHER}a_text_that_differs_between_ranks_is_refused",),
         ),
     ),
     *faults_in(
