@@ -46,13 +46,13 @@ class Settings:
     hidden: int = option(256, "network", "units in a layer", number(int, 1))
     embedding: int = option(64, "network", "features of a byte", number(int, 1))
     dropout: float = option(0.0, "network", "share dropped between layers", number(float, 0, 1), metavar="P")
-    steps: int | None = option(13_500, "budget", "updates", number(int, 1))
+    steps: int | None = option(4250, "budget", "updates", number(int, 1))
     minutes: float | None = option(None, "budget", "time to train, compilation included", number(float, 0, above=True))
     epochs: float | None = option(None, "budget", "passes over the text", number(float, 0, above=True))
-    batch: int = option(8, "training", "rows of text read side by side, on all ranks together", number(int, 1))
+    batch: int = option(16, "training", "rows of text read side by side, on all ranks together", number(int, 1))
     accumulate: int = option(1, "training", "parts that a rank takes its rows in, one after the other", number(int, 1))
     seq_len: int = option(
-        32, "training", "bytes of each row in a step; gradients reach no further back", number(int, 1)
+        64, "training", "bytes of each row in a step; gradients reach no further back", number(int, 1)
     )
     lr: float = option(5e-3, "training", "highest learning rate", number(float, 0, above=True), metavar="RATE")
     weight_decay: float = option(
