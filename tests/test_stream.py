@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import sys
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from problems import CELLS
 from tolerances import assert_close_on_gpu, assert_same_bits
 
 import rnnkit
+from rnnkit.kernels import stack
 from rnnkit.kernels.machine import team
 
 
@@ -104,8 +106,22 @@ def test_a_thousand_streams_with_random_arrivals(mode):
     assert_each_as_alone(plan_of(mode, 16, 32), 1000, 30)
 
 
+@pytest.fixture
+def apart(monkeypatch):
+    """No step may write the states that it reads: on several threads, one may write what another is yet to read."""
+    run = team.run
+
+    def watched(kernel, *arguments):
+        if kernel is stack.step_stack:
+            _, hx, cx, hy, cy, gates, _ = arguments[-1]
+            assert not any(np.may_share_memory(read, written) for read in (hx, cx) for written in (hy, cy, gates))
+        return run(kernel, *arguments)
+
+    monkeypatch.setattr(team, "run", watched)
+
+
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
-def test_a_loop_of_steps_is_that_of_the_plan(mode):
+def test_a_loop_of_steps_is_that_of_the_plan(mode, apart):
     plan = plan_of(mode)
     x, stream, hx, cx = drawn(plan.desc, 6, 4), plan.stream(4), None, None
     for t in range(6):
@@ -279,6 +295,52 @@ def test_an_exception_amid_a_step_leaves_the_states(monkeypatch, rows):
             stream.step(-x[t], rows=rows)
         y = stream.step(x[t] if rows is None else x[t][rows], rows=rows)
         assert_same_bits("y", y, plan.infer(x).y[t][slice(None) if rows is None else rows])
+
+
+class Interrupting:
+    """A tracer that raises KeyboardInterrupt before one of the lines that `Stream._step` runs; None counts them."""
+
+    def __init__(self, number=None):
+        self.number, self.lines = number, 0
+
+    def __call__(self, frame, event, argument):
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.number:
+                raise KeyboardInterrupt
+        return self if frame.f_code is rnnkit.Stream._step.__code__ else None
+
+
+@pytest.fixture
+def tracing():
+    before = sys.gettrace()
+    yield sys.settrace
+    sys.settrace(before)
+
+
+def test_an_exception_before_any_line_of_a_step_leaves_old_states_or_new_ones(tracing, apart):
+    plan = plan_of()
+    x, stream = drawn(plan.desc, 4, 4), plan.stream(4)
+    stream.step(x[0])
+    counter = Interrupting()
+    tracing(counter)
+    stream.step(x[0])
+    tracing(None)
+    assert counter.lines > 8
+    for number in range(1, counter.lines + 1):
+        stream.restore(plan.stream(4).state)
+        stream.step(x[0])
+        old, new = (plan.infer(x[:count]).hy for count in (1, 2))
+        tracing(Interrupting(number))
+        with pytest.raises(KeyboardInterrupt):
+            stream.step(x[1])
+        tracing(None)
+        found = stream.state["hx"]
+        stepped = not np.array_equal(found, old)
+        assert_same_bits("hx", found, new if stepped else old)
+        start = 1 + stepped
+        for t in range(start, 4):
+            assert_same_bits("y", stream.step(x[t]), plan.infer(x).y[t])
 
 
 @pytest.mark.parametrize("cell", on_gpu.CELLS)

@@ -2,9 +2,11 @@
 
 from mutants.mutant import faults_in
 
-STREAM, REFUSED = "tests/test_stream.py::test_", ("tests/test_stream_errors.py::test_what_is_refused_changes_nothing",)
-ALONE, ARRIVALS = f"{STREAM}each_stream_has_the_bits_of_itself_alone", f"{STREAM}a_thousand_streams_with_random_arrivals"
-AMID, GPU = (f"{STREAM}an_exception_amid_a_step_leaves_the_states",), (f"{STREAM}streams_on_a_gpu",)
+STREAM, ERRORS = "tests/test_stream.py::test_", "tests/test_stream_errors.py::test_"
+REFUSED = (f"{ERRORS}what_is_refused_changes_nothing",)
+ALONE, GPU = f"{STREAM}each_stream_has_the_bits_of_itself_alone", (f"{STREAM}streams_on_a_gpu",)
+ARRIVALS = f"{STREAM}a_thousand_streams_with_random_arrivals"
+AMID = (f"{STREAM}an_exception_before_any_line_of_a_step_leaves_old_states_or_new_ones",)
 OWNED, OUT = (f"{STREAM}what_is_returned_is_the_callers",), f"{STREAM}out_is_written_and_returned"
 RESET, SAVED = (f"{STREAM}reset_begins_again",), f"{STREAM}a_saved_state_goes_on_with_the_same_bits"
 COPIED, ALLOCATES = f"{STREAM}a_copy_has_states_of_its_own", (f"{STREAM}a_step_into_out_allocates_nothing",)
@@ -20,7 +22,7 @@ MUTANTS = (
         ("a step of all allocates its buffers", "self._buffers or network.buffers(count), None",
          "network.buffers(count), None", ALLOCATES),
         ("an interrupted step leaves its buffers", "self._buffers or network.buffers(count), None  # whatever",
-         "self._buffers or network.buffers(count), self._buffers  # whatever", AMID),
+         "self._buffers or network.buffers(count), self._buffers  # what", AMID),
         ("a step of some allocates its buffers", "network.buffers(count, self._memory.take)", "network.buffers(count)",
          ALLOCATES),
         ("gathered states are allocated", "self._memory.take(name, shape, array.dtype)", "np.empty(shape, array.dtype)",
@@ -46,8 +48,8 @@ MUTANTS = (
         ("a row too many passes", "unsigned[unsigned.argmax()] >= size", "unsigned[unsigned.argmax()] > size", REFUSED),
         ("a stream may be named twice", "        if numbers.size > 1:\n", "        if False:\n", REFUSED),
         ("a mask of any length passes", "            if found.shape != (size,):\n", "            if False:\n", REFUSED),
-        ("a state of other names passes", "if set(state) != set(self._names):", "if not set(self._names) <= set(state):",
-         REFUSED),
+        ("a state of other names passes", "if set(state) != set(self._names):",
+         "if not set(self._names) <= set(state):", REFUSED),
         ("a state of another dtype passes", "if array.dtype != own.dtype:", "if False:", REFUSED),
         ("a state of another size passes", "            if array.shape != own.shape:\n", "            if False:\n",
          REFUSED),
@@ -61,8 +63,8 @@ MUTANTS = (
     *faults_in(
         "rnnkit/plan.py",
         ("two directions have streams", "        if self.desc.num_directions != 1:\n", "        if False:\n",
-         ("tests/test_stream_errors.py::test_two_directions_have_no_streams",)),
+         (f"{ERRORS}two_directions_have_no_streams",)),
         ("there may be no stream", "if num_streams < 1:", "if num_streams < 0:",
-         ("tests/test_stream_errors.py::test_a_number_of_streams_that_is_refused",)),
+         (f"{ERRORS}a_number_of_streams_that_is_refused",)),
     ),
 )
