@@ -1,4 +1,4 @@
-"""Faults in what holds the states of many streams."""
+"""Faults in what holds the states of many streams, and in how it is timed."""
 
 from mutants.mutant import faults_in
 
@@ -10,6 +10,7 @@ AMID = (f"{STREAM}an_exception_before_any_line_of_a_step_leaves_old_states_or_ne
 OWNED, OUT = (f"{STREAM}what_is_returned_is_the_callers",), f"{STREAM}out_is_written_and_returned"
 RESET, SAVED = (f"{STREAM}reset_begins_again",), f"{STREAM}a_saved_state_goes_on_with_the_same_bits"
 COPIED, ALLOCATES = f"{STREAM}a_copy_has_states_of_its_own", (f"{STREAM}a_step_into_out_allocates_nothing",)
+SERVED = ("tests/test_perf_engines.py::test_every_engine_serves_streams_as_the_twin_does",)
 ONCE = (f"{STREAM}a_second_call_at_once_is_refused_and_the_first_goes_on",)
 
 MUTANTS = (
@@ -69,5 +70,16 @@ MUTANTS = (
          (f"{ERRORS}two_directions_have_no_streams",)),
         ("there may be no stream", "if num_streams < 1:", "if num_streams < 0:",
          (f"{ERRORS}a_number_of_streams_that_is_refused",)),
+    ),
+    *faults_in(
+        "perf/serving.py",
+        ("streams go on where the last run ended", "        stream.restore(initial)\n", "", SERVED),
+        ("states by hand go on where the last run ended", "given.hx.copy()", "given.hx", SERVED),
+        ("cells by hand are not written back", "                cx[:, rows] = cy\n", "                pass\n", SERVED),
+    ),
+    *faults_in(
+        "perf/report.py",
+        ("an older report is refused", "engine for engine in COMPETITORS if engine in found", "COMPETITORS",
+         ("tests/test_perf_report.py::test_a_report_may_be_older_than_a_competitor",)),
     ),
 )
