@@ -84,7 +84,7 @@ def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
     if pass_name == "train":
         return _rnnkit_train(given)
     if pass_name == "serve":
-        return Subject(serving.streams(given), lambda result: _named(*result))
+        return _server(*serving.streams(given))
     plan = rnnkit.prepare(desc, w)
     if pass_name == "step":
         return Subject(lambda: plan.step(x[0], given.hx, given.cx), lambda result: _named(*result))
@@ -92,7 +92,11 @@ def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
 
 
 def _by_hand(given: Problem, step: Callable[..., Any]) -> Subject:
-    return Subject(serving.by_hand(given, step), lambda result: _named(*result))
+    return _server(*serving.by_hand(given, step))
+
+
+def _server(run: Callable[[], Any], states: Callable[[], Any]) -> Subject:
+    return Subject(run, lambda y: _named(y, *states()))
 
 
 def _named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:

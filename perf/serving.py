@@ -14,39 +14,42 @@ import numpy as np
 import rnnkit
 from perf.cases import Problem
 
-States = tuple[Any, Any]  # of the streams, hx and cx; cx is None but for the LSTM
+Server = tuple[Callable[[], np.ndarray], Callable[[], tuple[Any, Any]]]
+"""What runs all arrivals, from the initial states each time, and returns y (T, n, P); and the states after it, hx and
+cx (None but for the LSTM)."""
 
 
-def streams(given: Problem) -> Callable[[], Any]:
-    """Return the run through `plan.stream`; like those by hand it begins with the initial states each time."""
+def streams(given: Problem) -> Server:
+    """Return the server that has `plan.stream`."""
     stream = rnnkit.prepare(given.desc, given.w).stream(given.hx.shape[1])
     initial = {name: array for name, array in (("hx", given.hx), ("cx", given.cx)) if array is not None}
     y = _outputs(given)
 
-    def run() -> Any:
+    def run() -> np.ndarray:
         stream.restore(initial)
         for t, rows in enumerate(given.rows):
             stream.step(given.x[t], rows=rows, out=y[t])
-        state = stream.state
-        return y, state["hx"], state.get("cx")
+        return y
 
-    return run
+    return run, lambda: (stream.state["hx"], stream.state.get("cx"))
 
 
-def by_hand(given: Problem, step: Callable[..., Any]) -> Callable[[], Any]:
-    """Return the run through an engine's `step` of x (n, I), hx and cx, which returns y (n, P), hy and cy."""
-    y = _outputs(given)
+def by_hand(given: Problem, step: Callable[..., Any]) -> Server:
+    """Return the server that has an engine's `step` of x (n, I), hx and cx, which returns y (n, P), hy and cy."""
+    y, hx, cx = _outputs(given), given.hx.copy(), None if given.cx is None else given.cx.copy()
 
-    def run() -> Any:
-        hx, cx = given.hx.copy(), None if given.cx is None else given.cx.copy()
+    def run() -> np.ndarray:
+        hx[...] = given.hx
+        if cx is not None:
+            cx[...] = given.cx
         for t, rows in enumerate(given.rows):
             y[t], hy, cy = step(given.x[t], hx[:, rows], None if cx is None else cx[:, rows])
             hx[:, rows] = hy
             if cx is not None:
                 cx[:, rows] = cy
-        return y, hx, cx
+        return y
 
-    return run
+    return run, lambda: (hx, cx)
 
 
 def _outputs(given: Problem) -> np.ndarray:
