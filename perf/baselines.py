@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
+from perf import serving
 from perf.cases import Case, Problem, of_mode, problem
 from rnnkit.arrays import on_host
 
-RNNKIT, UNFUSED = "rnnkit", "unfused"
-COMPETITORS = ("torch", "onnxruntime", UNFUSED)
+RNNKIT, BY_HAND, UNFUSED = "rnnkit", "by-hand", "unfused"
+COMPETITORS = ("torch", "onnxruntime", BY_HAND, UNFUSED)
 TABLES = ("ds2", "ds2-bi5")  # the families that the non-fused row stands beside
 
 
@@ -38,6 +39,8 @@ def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str =
         return _rnnkit_on_gpu(given, pass_name, threads)
     if engine == "torch":
         return _torch(given, pass_name, threads, device)
+    if engine == BY_HAND:
+        return _by_hand(given, rnnkit.prepare(given.desc, given.w).step)
     return {RNNKIT: _rnnkit, UNFUSED: _unfused, "onnxruntime": _onnxruntime}[engine](given, pass_name, threads)
 
 
@@ -51,6 +54,8 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
         return "not asked"
     if engine == UNFUSED and case.family not in TABLES:
         return "only in the tables"
+    if engine == BY_HAND and pass_name != "serve":
+        return "only of streams"
     if engine == "onnxruntime":
         missing = {"train": pass_name == "train", "float64": case.desc.dtype == "float64", "proj": case.desc.projected}
         return next((f"has no {name}" for name, asked in missing.items() if asked), None)
@@ -78,10 +83,20 @@ def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
     desc, w, x, lengths = given.desc, given.w, given.x, given.lengths
     if pass_name == "train":
         return _rnnkit_train(given)
+    if pass_name == "serve":
+        return _server(*serving.streams(given))
     plan = rnnkit.prepare(desc, w)
     if pass_name == "step":
         return Subject(lambda: plan.step(x[0], given.hx, given.cx), lambda result: _named(*result))
     return Subject(lambda: plan.infer(x, lengths=lengths), lambda result: _named(*result))
+
+
+def _by_hand(given: Problem, step: Callable[..., Any]) -> Subject:
+    return _server(*serving.by_hand(given, step))
+
+
+def _server(run: Callable[[], Any], states: Callable[[], Any]) -> Subject:
+    return Subject(run, lambda y: _named(y, *states()))
 
 
 def _named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:
@@ -117,6 +132,13 @@ def _unfused(given: Problem, pass_name: str, threads: int) -> Subject:
     from perf.unfused import Unfused
 
     network = Unfused(given.desc, given.w)
+    if pass_name == "serve":
+
+        def step(x, hx, cx):
+            y, hy, cy = network.forward(x[None], hx, cx)
+            return y[0], hy, cy
+
+        return _by_hand(given, step)
     states = given.hx, given.cx, given.lengths
     if pass_name != "train":
         return Subject(lambda: network.forward(given.x, *states), lambda result: _outputs(*result, pass_name))
@@ -144,6 +166,8 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
         return torch.from_numpy(array).to(device)
 
     module = torch_module(torch, given).to(device)
+    if pass_name == "serve":
+        return _by_hand(given, _torch_step(torch, module, given.desc))
     x, dy = move(given.x), move(given.dy)
     states = None if given.hx is None else tuple(move(s) for s in (given.hx, given.cx) if s is not None)
     states = states if states is None or given.desc.has_cell else states[0]
@@ -183,6 +207,19 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     return subject._replace(finish=torch.cuda.synchronize, memory=memory, release=torch.cuda.empty_cache)
 
 
+def _torch_step(torch: Any, module: Any, desc: rnnkit.RNNDescriptor) -> Callable[..., Any]:
+    """One step of PyTorch's module, on NumPy arrays."""
+    of = torch.from_numpy
+
+    def step(x, hx, cx):
+        with torch.inference_mode():
+            y, ends = module(of(x[None]), (of(hx), of(cx)) if desc.has_cell else of(hx))
+        hy, cy = ends if desc.has_cell else (ends, None)
+        return y[0].numpy(), hy.numpy(), None if cy is None else cy.numpy()
+
+    return step
+
+
 def torch_module(torch: Any, given: Problem) -> Any:
     """Return PyTorch's own module with the weights of a case."""
     desc = given.desc
@@ -206,11 +243,19 @@ def _onnxruntime(given: Problem, pass_name: str, threads: int) -> Subject:
     # Its threads spin while a call runs and stop with it; by default they would go on and disturb the next engine.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(model(given), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    if pass_name == "serve":
+
+        def step(x, hx, cx):
+            feeds = {"x": x[None], "hx": hx} | ({} if cx is None else {"cx": cx})
+            named = dict(zip(names, session.run(None, feeds), strict=True))
+            return named["y"][0], named["hy"], named.get("cy")
+
+        return _by_hand(given, step)
     feeds = {"x": given.x, "hx": given.hx, "cx": given.cx, "lengths": given.lengths}
     if given.lengths is not None:
         feeds["lengths"] = given.lengths.astype(np.int32)
     feeds = {name: array for name, array in feeds.items() if array is not None}
-    names = [output.name for output in session.get_outputs()]
 
     def results(arrays):
         named = dict(zip(names, arrays, strict=True))

@@ -13,7 +13,7 @@ import rnnkit
 from rnnkit.descriptor import MODES
 from rnnkit.errors import message
 
-PASSES = ("infer", "train", "step")
+PASSES = ("infer", "train", "step", "serve")
 STEP_SIZES = (32, 64, 128, 256, 512, 1024)
 
 
@@ -27,7 +27,8 @@ class Case(NamedTuple):
     shortest: int | None = None  # lengths are drawn from shortest..seq_len; None: all are seq_len
     passes: tuple[str, ...] = ("infer", "train")
     alone: bool = False  # timed without competitors
-    device: str | None = None  # the only one that it is for, "cuda"; None: any
+    device: str | None = None  # the only one that it is for; None: any
+    num_streams: int | None = None  # of the pass serve: T times N of them, drawn anew, make a step
 
     @property
     def name(self) -> str:
@@ -55,9 +56,10 @@ class Problem(NamedTuple):
     w: np.ndarray
     x: np.ndarray
     lengths: np.ndarray | None
-    hx: np.ndarray | None  # initial states: of the pass step alone
+    hx: np.ndarray | None  # initial states: of the passes step and serve alone
     cx: np.ndarray | None
     dy: np.ndarray
+    rows: np.ndarray | None = None  # (T, N), which streams step: of the pass serve alone
 
 
 def problem(case: Case, pass_name: str) -> Problem:
@@ -69,11 +71,14 @@ def problem(case: Case, pass_name: str) -> Problem:
 
     x = draw(case.seq_len, case.batch_size, desc.input_size)
     dy = draw(case.seq_len, case.batch_size, desc.num_directions * desc.output_size)
-    hx = cx = None
-    if pass_name == "step":
-        hx = draw(desc.num_layers, case.batch_size, desc.output_size)
-        cx = draw(desc.num_layers, case.batch_size, desc.hidden_size) if desc.has_cell else None
-    return Problem(desc, _weights(desc), x, case.lengths, hx, cx, dy)
+    hx = cx = rows = None
+    if pass_name in ("step", "serve"):
+        count = case.num_streams if pass_name == "serve" else case.batch_size
+        hx = draw(desc.num_layers, count, desc.output_size)
+        cx = draw(desc.num_layers, count, desc.hidden_size) if desc.has_cell else None
+    if pass_name == "serve":
+        rows = np.array([rng.permutation(case.num_streams)[: case.batch_size] for _ in range(case.seq_len)])
+    return Problem(desc, _weights(desc), x, case.lengths, hx, cx, dy, rows)
 
 
 @lru_cache(maxsize=1)
@@ -148,7 +153,8 @@ def row_name(case: Case, pass_name: str) -> str:
 
 def _each_mode(family: str, seq_len: int, batch_size: int, hidden: int, *, inputs: int = 0, **options: Any):
     """The case in all four modes; I = H where no `inputs` are given."""
-    own = {name: options.pop(name) for name in ("shortest", "passes", "alone", "device") if name in options}
+    names = "shortest", "passes", "alone", "device", "num_streams"
+    own = {name: options.pop(name) for name in names if name in options}
     for mode in MODES:
         desc = rnnkit.RNNDescriptor(mode, inputs or hidden, hidden, **options)
         yield Case(family, desc, seq_len, batch_size, **own)
@@ -187,4 +193,12 @@ CASES = (
     # Where starting the work takes longer than the work.
     *_each_mode("tiny", 10, 1, 16, device="cuda"),
     *_each_mode("tiny-n8", 20, 8, 64, device="cuda"),
+    # A server of 1000 streams: 50 arrivals of so many of them.
+    *(
+        case
+        for batch in (1, 10, 100)
+        for case in _each_mode(
+            f"serve-n{batch}-h128", 50, batch, 128, passes=("serve",), device="cpu", num_streams=1000
+        )
+    ),
 )

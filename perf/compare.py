@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perf import report
-from perf.baselines import COMPETITORS, UNFUSED
+from perf.baselines import BY_HAND, COMPETITORS, UNFUSED
 from perf.report import Report, table
 
 _VOLATILE = ("date", "command")
@@ -51,9 +51,11 @@ def tables(path: str | Path) -> str:
 
 
 def _shares(source: Report) -> str:
-    competitors = [engine for engine in COMPETITORS if engine != UNFUSED]
+    timed = _timed(source)
+    hidden = {UNFUSED} if any(row[f"{BY_HAND}_seconds"] for row in timed.values()) else {UNFUSED, BY_HAND}
+    competitors = [engine for engine in COMPETITORS if engine not in hidden]
     rows = []
-    for (name, threads), row in _timed(source).items():
+    for (name, threads), row in timed.items():
         ratios = [row[f"{engine}_ratio_median"] for engine in competitors]
         limit = f"{float(row['share_of_limit']):.2f}" if row["share_of_limit"] else ""
         cells = (f"{float(row['seconds']) * 1e3:.3f}", f"{float(row['share_of_peak']):.2f}", limit)

@@ -22,7 +22,14 @@ _FACTS = ("name", "threads", "dtype", "T", "N", "I", "H", "P", "L", "D", "gflop"
 _OWN = ("rounds", "seconds", "host_seconds", "gflops", "share_of_peak", "share_of_limit", "samples_per_s")
 _OWN += ("peak_memory_bytes",)
 _OTHER = ("seconds", "host_seconds", "ratio_min", "ratio_median", "ratio_max", "peak_memory_bytes")
-COLUMNS = (*_FACTS, RNNKIT, *_OWN, *(name for e in COMPETITORS for name in (e, *(f"{e}_{part}" for part in _OTHER))))
+
+
+def _columns(engines: Iterable[str]) -> tuple[str, ...]:
+    """The columns of a report beside so many competitors."""
+    return (*_FACTS, RNNKIT, *_OWN, *(name for e in engines for name in (e, *(f"{e}_{part}" for part in _OTHER))))
+
+
+COLUMNS = _columns(COMPETITORS)
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "rnnkit", "torch", "onnxruntime", "onnx")
 _GPU_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
@@ -109,14 +116,15 @@ class Writer:
 
 
 def read(path: str | Path) -> Report:
-    """Read a report that `Writer` has written."""
+    """Read a report that `Writer` has written; one from before there was a competitor has nothing in its columns."""
     lines = Path(path).read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    missing = set(COLUMNS) - set(rows.fieldnames or ())
+    found = rows.fieldnames or ()
+    missing = set(_columns(engine for engine in COMPETITORS if engine in found)) - set(found)
     if missing:
         raise ReportError(f"{path} is no report: it has no column {', '.join(sorted(missing))}")
     header = dict(line.removeprefix("# ").split(": ", 1) for line in lines if line.startswith("#"))
-    return Report(header, list(rows))
+    return Report(header, [dict.fromkeys(COLUMNS, "") | row for row in rows])
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -14,6 +14,7 @@ from rnnkit.engine import Backward, Forward, Infer, backward, forward, infer
 from rnnkit.errors import BackendError, WorkspaceError
 from rnnkit.network import GRU, LSTM, RNN, load
 from rnnkit.plan import Plan, prepare
+from rnnkit.stream import Stream
 from rnnkit.weights import WeightBlock, init_weights, num_weights, pack_weights, weight_layout, weight_views
 from rnnkit.workspace import Workspace, workspace_nbytes
 
@@ -27,6 +28,7 @@ __all__ = [
     "Infer",
     "Plan",
     "RNNDescriptor",
+    "Stream",
     "WeightBlock",
     "Workspace",
     "WorkspaceError",

@@ -19,8 +19,8 @@ from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.weights import check_weights, num_weights
 
-__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "lengths", "same_place", "seed", "separate", "step"]
-__all__ += ["weight_gradient", "weights"]
+__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "integers", "lengths", "same_place", "seed"]
+__all__ += ["separate", "step", "weight_gradient", "weights"]
 
 MAX_SEED = 2**64 - 1
 SEQUENCE_DIMS = ("seq_len", "batch_size", "input_size")
@@ -140,14 +140,7 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
     """
     if value is None:
         return None
-    if library_of(value) is not np and (isinstance(value, (ndarray, str, bytes)) or not isinstance(value, Sequence)):
-        raise no_array(function, "lengths", "None or an integer array on the host", value)
-    try:
-        found = np.array(value)
-    except (ValueError, TypeError, RuntimeError) as error:  # rows of different length, or what is no number
-        raise TypeError(message(function, "lengths", "hold integers", f"what is no array ({error})")) from None
-    if found.dtype.kind not in "iu" and found.size:
-        raise TypeError(message(function, "lengths", "hold integers", f"dtype {found.dtype}"))
+    found = integers(function, "lengths", value)
     if found.shape != (batch_size,):
         raise wrong_shape(function, "lengths", (batch_size,), ("batch_size",), found.shape)
     outside = np.flatnonzero((found < 0) | (found > seq_len))
@@ -155,6 +148,19 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
         first = int(outside[0])
         raise ValueError(message(function, f"lengths[{first}]", f"be in 0..seq_len={seq_len}", found[first]))
     return found.astype(np.int64, copy=False)
+
+
+def integers(function: str, name: str, value: Any, kinds: str = "iu", expected: str = "hold integers") -> ndarray:
+    """Check an array or a sequence on the host, whose dtype is of those kinds unless it is empty; returns a copy."""
+    if library_of(value) is not np and (isinstance(value, (ndarray, str, bytes)) or not isinstance(value, Sequence)):
+        raise no_array(function, name, "None or an integer array on the host", value)
+    try:
+        found = np.array(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of different length, or what is no number
+        raise TypeError(message(function, name, expected, f"what is no array ({error})")) from None
+    if found.dtype.kind not in kinds and found.size:
+        raise TypeError(message(function, name, expected, f"dtype {found.dtype}"))
+    return found
 
 
 def seed(function: str, value: Any) -> None:

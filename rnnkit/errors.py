@@ -6,7 +6,7 @@ from typing import Any
 
 
 class WorkspaceError(RuntimeError):
-    """A workspace does not belong to this call: it is stale, or it was made for something else."""
+    """A workspace does not belong to this call: it is stale, another's, or in use, as a stream may be."""
 
 
 class BackendError(RuntimeError):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from rnnkit import checks
 from rnnkit.arrays import library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import message, wrong_type
+from rnnkit.stream import Stream
 
 
 class Plan:
@@ -79,17 +82,39 @@ class Plan:
         """
         desc = self.desc
         if desc.num_directions != 1:
-            raise ValueError(
-                message(
-                    "step",
-                    "desc.bidirectional",
-                    "be False",
-                    "True",
-                    "the reverse direction needs the whole sequence: use infer",
-                )
-            )
+            raise self._two_directions("step")
         checks.step("step", x, hx, cx, desc, self._network.weights)
         return Infer(*self._network.step(x, hx, cx))
+
+    def stream(self, num_streams: int) -> Stream:
+        """Return what holds the states of many streams and steps all or some of them.
+
+        Parameters
+        ----------
+        num_streams : int
+            How many, at least 1.
+
+        Returns
+        -------
+        Stream
+            With states of zeros, on the device of the weights.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `num_streams` is no int of at least 1, or the network has two directions.
+        """
+        if isinstance(num_streams, bool) or not isinstance(num_streams, (int, np.integer)):
+            raise wrong_type("stream", "num_streams", "an int", num_streams)
+        if num_streams < 1:
+            raise ValueError(message("stream", "num_streams", "be at least 1", num_streams))
+        if self.desc.num_directions != 1:
+            raise self._two_directions("stream")
+        return Stream(self, self._network, int(num_streams))
+
+    def _two_directions(self, function: str) -> ValueError:
+        cure = "the reverse direction needs the whole sequence: use infer"
+        return ValueError(message(function, "desc.bidirectional", "be False", "True", cure))
 
 
 def prepare(desc: RNNDescriptor, w: Any) -> Plan:
@@ -105,7 +130,7 @@ def prepare(desc: RNNDescriptor, w: Any) -> Plan:
     Returns
     -------
     Plan
-        With the methods ``infer`` and ``step``.
+        With the methods ``infer``, ``step`` and ``stream``.
 
     Raises
     ------

@@ -12,7 +12,7 @@ import pytest
 import rnnkit
 import rnnkit.kernels
 
-MADE_BY_RNNKIT = {"Workspace", "Plan"}  # users never call these constructors
+MADE_BY_RNNKIT = {"Workspace", "Plan", "Stream"}  # users never call these constructors
 
 
 def section(doc, title):

@@ -93,9 +93,10 @@ DIRECTION = {
     "interop.torch": SHARED,
     "interop.stacks": {"interop.networks", "weights", "descriptor", "errors"},
     "interop.networks": {"network", "arrays", "weights", "descriptor", "errors", "cells"},
-    "__init__": {"network", "plan", "engine", *CORE},
+    "__init__": {"network", "plan", "stream", "engine", *CORE},
     "network": {"plan", "engine", "archive", *CORE},
-    "plan": {"engine", *CORE},
+    "plan": {"stream", "engine", *CORE},
+    "stream": CORE,
     "engine": {"cpu.engine", "cuda.engine", "forking", *CORE},
     "cpu.engine": {"cpu.layer", "cpu.planner", "cpu.run", "cpu.backward", "cpu.checkpoints", "cpu.infer", *ENGINE},
     "cpu.checkpoints": {"cpu.layer", "cpu.planner", "cpu.run", "cpu.backward", "kernels", *ENGINE},
@@ -301,8 +302,8 @@ def test_the_version_is_that_of_the_distribution():
 
 PUBLIC = """
     RNNDescriptor num_weights weight_layout weight_views WeightBlock init_weights pack_weights workspace_nbytes
-    forward backward infer prepare Forward Backward Infer Workspace Plan LSTM GRU RNN load WorkspaceError BackendError
-    __version__
+    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN load WorkspaceError
+    BackendError __version__
 """
 
 

@@ -19,8 +19,9 @@ TINY = (
     Case("ds2", LSTM, seq_len=4, batch_size=2),  # a family that every engine takes part in
     Case("step-tiny", rnnkit.RNNDescriptor("lstm", 3, 5), 1, 2, passes=("step",)),
     Case("sweep-T4", rnnkit.RNNDescriptor("lstm", 3, 5), 4, 2, passes=("infer",), alone=True),
+    Case("serve-tiny", rnnkit.RNNDescriptor("gru", 3, 5), 4, 2, passes=("serve",), num_streams=6),
 )
-NAMES = ["ds2/lstm/infer", "ds2/lstm/train", "step-tiny/lstm/step", "sweep-T4/lstm/infer"]
+NAMES = ["ds2/lstm/infer", "ds2/lstm/train", "step-tiny/lstm/step", "sweep-T4/lstm/infer", "serve-tiny/gru/serve"]
 
 
 @pytest.fixture(scope="module")
@@ -39,27 +40,28 @@ def test_a_run_times_every_engine_with_right_results(measured):
     assert status == 0
     assert [row["name"] for row in source.rows] == NAMES
     verdicts = {
-        "rnnkit": [report.OK] * 4,
-        "torch": [report.OK] * 3 + ["not asked"],
-        "onnxruntime": [report.OK, "has no train", report.OK, "not asked"],
-        "unfused": [report.OK, report.OK, "only in the tables", "not asked"],
+        "rnnkit": [report.OK] * 5,
+        "torch": [report.OK] * 3 + ["not asked", report.OK],
+        "onnxruntime": [report.OK, "has no train", report.OK, "not asked", report.OK],
+        "by-hand": ["only of streams"] * 3 + ["not asked", report.OK],
+        "unfused": [report.OK, report.OK, "only in the tables", "not asked", "only in the tables"],
     }
     for engine, modules in {"torch": ["torch"], "onnxruntime": ["onnx", "onnxruntime"]}.items():
         if not all(map(find_spec, modules)):
-            verdicts[engine] = ["not installed"] * 4
+            verdicts[engine] = ["not installed"] * 5
     for engine, expected in verdicts.items():
         assert [row[engine] for row in source.rows] == expected
     for row in source.rows:
         assert float(row["seconds"]) > 0 and 0 < float(row["share_of_peak"]) < 1 and int(row["rounds"]) >= 3
         assert float(row["gflops"]) == pytest.approx(float(row["gflop"]) / float(row["seconds"]), rel=1e-4)
-        for engine in ("torch", "onnxruntime", "unfused"):
+        for engine in ("torch", "onnxruntime", "by-hand", "unfused"):
             figures = [row[f"{engine}_{name}"] for name in ("ratio_min", "ratio_median", "ratio_max", "seconds")]
             if row[engine] == report.OK:
                 least, middle, most, _ = map(float, figures)
                 assert 0 < least <= middle <= most
             else:
                 assert figures == [""] * 4
-    assert [bool(row["share_of_limit"]) for row in source.rows] == [False, False, True, False]
+    assert [bool(row["share_of_limit"]) for row in source.rows] == [False, False, True, False, False]
     assert float(source.header["fma_peak_float32_1_threads"].split()[0]) > 1
 
 
@@ -78,7 +80,7 @@ def test_a_report_is_as_fast_as_itself(measured, capsys):
     assert __main__.main(["compare", path, path]) == 0
     *rows, last = capsys.readouterr().out.splitlines()[2:]
     assert [row.split("|")[1].strip() for row in rows] == NAMES
-    assert last == "geometric mean of 4 rows: 1.000 times as fast"
+    assert last == "geometric mean of 5 rows: 1.000 times as fast"
 
 
 def test_a_plot_stands_beside_its_report_or_where_it_is_asked(measured, tmp_path):
@@ -151,7 +153,7 @@ def test_a_file_that_cannot_be_shown_is_an_error(arguments, message, tmp_path, c
     ("arguments", "message"),
     [
         (["run", "--threads", "2,0"], "argument --threads: must be at least 1, got 2,0"),
-        (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, unfused, got jax"),
+        (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, by-hand, unfused, got jax"),
         (["startup", "--modes", "gru,no"], "argument --modes: must be of rnn_relu, rnn_tanh, lstm, gru, got no"),
     ],
 )

@@ -136,7 +136,7 @@ def is_for(engine, case, pass_name):
     ("engine", "case", "pass_name"),
     [
         pytest.param(engine, case, pass_name, id=f"{engine}-{name}-{pass_name}")
-        for engine in (baselines.RNNKIT, *baselines.COMPETITORS)
+        for engine in (baselines.RNNKIT, "torch", "onnxruntime", "unfused")
         for name, case, pass_name in named_cases()
         if is_for(engine, case, pass_name)
     ],
@@ -168,6 +168,31 @@ def test_every_engine_has_the_twins_results(installed, engine, case, pass_name):
     assert found.keys() == gradients.keys() == named
     for name, actual in found.items():
         assert_gradient_close(name, actual, gradients[name], desc.dtype)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("engine", [baselines.RNNKIT, baselines.BY_HAND, "torch", "onnxruntime", "unfused"])
+def test_every_engine_serves_streams_as_the_twin_does(installed, engine, network):
+    """Each stream's arrivals are one sequence, from its own initial state."""
+    case = named_case(network, {"num_layers": 2}, seq_len=9, num_streams=7)
+    desc, refused = case.desc, engine == "onnxruntime" and case.desc.projected
+    assert baselines.refusal(engine, case, "serve") == ("has no proj" if refused else None)
+    if refused:
+        return
+    given = cases.problem(case, "serve")
+    subject = baselines.prepare(engine, case, "serve", 1)
+    subject.run()
+    found = subject.results(subject.run())  # which begins with the initial states again
+    assert {rows.size for rows in map(np.unique, given.rows)} == {3} and len(np.unique(given.rows)) == 7
+    for row in range(7):
+        t, n = np.nonzero(given.rows == row)
+        hx, cx = (None if states is None else states[:, [row]] for states in (given.hx, given.cx))
+        options = dict(mode=desc.mode, hidden_size=4, num_layers=2, bidirectional=False, proj_size=desc.proj_size)
+        twin = reference.forward(rnnkit.weight_views(desc, given.w), given.x[t, n][:, None], hx, cx, **options)
+        assert_close("y", found["y"][t, n], twin.y[:, 0], desc.dtype)
+        for name in ("hy", "cy") if desc.has_cell else ("hy",):
+            assert_close(name, found[name][:, [row]], getattr(twin, name), desc.dtype)
 
 
 def test_pytorch_has_its_number_of_threads(torch):
@@ -228,6 +253,7 @@ def test_who_takes_part_in_a_case(monkeypatch):
     other = case._replace(family="lm")
     assert baselines.refusal("unfused", case, "train") is None
     assert baselines.refusal("unfused", other, "train") == "only in the tables"
+    assert baselines.refusal("by-hand", other, "step") == "only of streams"
     monkeypatch.setattr(baselines, "find_spec", lambda module: None if module == "onnx" else module)
     assert baselines.refusal("onnxruntime", other, "infer") == "not installed"
     monkeypatch.setattr(baselines, "find_spec", lambda module: module)

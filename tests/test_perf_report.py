@@ -53,6 +53,21 @@ def test_reports_come_back_as_they_were_written(written):
     assert source.rows[0]["unfused_seconds"] == ""
 
 
+def test_a_report_may_be_older_than_a_competitor(written, monkeypatch):
+    columns = [name for name in report.COLUMNS if not name.startswith("by-hand")]
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "COLUMNS", tuple(columns))
+        old = written("old.csv", [timed_row(TINY, 1.0)])
+    new = written("new.csv", [timed_row(TINY, 0.5)])
+    assert "by-hand" not in old.read_text() and "by-hand" in new.read_text()
+    assert report.read(old).rows[0].keys() == set(report.COLUMNS)
+    assert "geometric mean of 1 rows: 2.000 times as fast" in compare.compare(old, new)
+    assert "tiny/lstm/train" in compare.tables(old)
+    old.write_text(old.read_text().replace("torch_ratio_max", "torch_else"))
+    with pytest.raises(report.ReportError, match="old.csv is no report: it has no column torch_ratio_max"):
+        report.read(old)
+
+
 def test_a_file_that_is_no_report_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("name,seconds\na,1\n")
     with pytest.raises(report.ReportError, match="a.csv is no report"):
@@ -136,6 +151,13 @@ def test_tables_show_milliseconds_and_shares(written):
         ["tiny/lstm/infer", "2", "250.000", "0.50", "0.88", "1.50x", ""],
         ["tiny/lstm/train", "2", "500.000", "0.50", "", "", ""],
     ]
+
+
+def test_a_table_shows_what_is_by_hand_where_that_was_timed(written):
+    by_hand = {"by-hand_seconds": 0.3, "by-hand_ratio_median": 1.2}
+    rows = [timed_row(TINY, 0.5), timed_row(TINY, 0.25, "infer", **by_hand)]
+    headings, _, *found = [cells(line) for line in compare.tables(written("a.csv", rows)).splitlines() if "|" in line]
+    assert headings[-1] == "against by-hand" and [row[-1] for row in found] == ["", "1.20x"]
 
 
 def test_tables_show_samples_per_second_of_both(written):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,10 @@ from rnnkit.workspace import Memory
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
 
 
+def _new(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return np.empty(shape, dtype)
+
+
 class Inference:
     """The weights of a network, packed, and what runs with them; safe to use from any number of threads."""
 
@@ -32,20 +37,24 @@ class Inference:
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
         self._fixed = first.cell, first.sizes, _offsets_of_layers(desc), self.weights, zero
 
-    def step(self, x: np.ndarray, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
-        """Run all layers over one time step, in one call of a kernel; returns y, hy and cy."""
-        desc, dtype, batch = self._desc, x.dtype, len(x)
-        shape = desc.num_layers, batch, desc.output_size
-        hx = np.zeros(shape, dtype) if hx is None else dense(hx)
-        hy, cy = np.empty(shape, dtype), self._no_cells
+    def buffers(self, batch: int, take: Callable[..., np.ndarray] = _new) -> tuple[np.ndarray, ...]:
+        """What a step of so many rows writes, taken as from a memory: the states after it, and its gates."""
+        desc, dtype = self._desc, self.weights.dtype
+        hy, cy = take("hy", (desc.num_layers, batch, desc.output_size), dtype), self._no_cells
         if desc.has_cell:
-            shape = desc.num_layers, batch, desc.hidden_size
-            cx = np.zeros(shape, dtype) if cx is None else dense(cx)
-            cy = np.empty(shape, dtype)
+            cy = take("cy", (desc.num_layers, batch, desc.hidden_size), dtype)
+        return hy, cy, take("gates", (batch * self._columns,), dtype)
+
+    def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
+        """Run all layers over one time step, in one call of a kernel; returns y, hy and cy, all in the buffers."""
+        desc, dtype, batch = self._desc, x.dtype, len(x)
+        hy, cy, gates = self.buffers(batch) if buffers is None else buffers
+        hx = np.zeros(hy.shape, dtype) if hx is None else dense(hx)
+        if desc.has_cell:
+            cx = np.zeros(cy.shape, dtype) if cx is None else dense(cx)
         grain = self._grain if batch >= self._rows_for_grain else 0
         work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
-        gates, rows = np.empty(batch * self._columns, dtype), row_numbers(batch)
-        arrays = dense(x), hx, cx if desc.has_cell else cy, hy, cy, gates, rows
+        arrays = dense(x), hx, cx if desc.has_cell else cy, hy, cy, gates, row_numbers(batch)
         team.run(stack.step_stack, self._kind, work, *self._fixed, grain, arrays)
         return hy[-1], hy, cy if desc.has_cell else None
 

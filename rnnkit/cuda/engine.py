@@ -272,7 +272,10 @@ class Inference:
             batch.scatter(outputs, y, hy, cy)
             return y, hy, cy
 
-    def step(self, x: Any, hx: Any, cx: Any) -> tuple[Any, Any, Any]:
+    def buffers(self, batch: int, take: Any = None) -> None:
+        """None: a step writes new arrays, which CuPy's pool has at hand."""
+
+    def step(self, x: Any, hx: Any, cx: Any = None, buffers: None = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step; returns y, hy and cy."""
         y, hy, cy = self.infer(x[None], hx, cx, steps_of(1, len(x)))
         return y[0], hy, cy

@@ -326,8 +326,8 @@ _ENGINES = (
     Mutant(
         "PyTorch records an inference for its gradients",
         "perf/baselines.py",
-        "with torch.inference_mode():",
-        "with torch.enable_grad():",
+        "with torch.inference_mode():\n            return",
+        "with torch.enable_grad():\n            return",
         (f"{ENGINES}pytorch_records_nothing_where_nothing_is_trained",),
     ),
     Mutant(
