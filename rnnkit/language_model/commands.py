@@ -13,7 +13,7 @@ from rnnkit import archive, warmup
 from rnnkit.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, extra, progress_bar
+from rnnkit.language_model.console import CommandError, extra, one_blas_thread, progress_bar
 
 
 def sample(args: argparse.Namespace) -> None:
@@ -34,10 +34,11 @@ def score(args: argparse.Namespace) -> None:
     """Print the bits per byte of files, beside those of general compressors."""
     model = textmodel.load(args.model)
     texts = {path: corpus.read_files([path]) for path in args.files}
-    for path, text in texts.items():
-        print(f"{path}: {len(text):,} bytes; bits per byte")
-        for name, bits in scoring.scores(model, text):
-            print(f"  {bits:6.3f}  {name}", flush=True)
+    with one_blas_thread("score"):
+        for path, text in texts.items():
+            print(f"{path}: {len(text):,} bytes; bits per byte")
+            for name, bits in scoring.scores(model, text):
+                print(f"  {bits:6.3f}  {name}", flush=True)
 
 
 def plot(args: argparse.Namespace) -> None:

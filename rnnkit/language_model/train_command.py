@@ -23,8 +23,8 @@ from rnnkit.language_model.console import (
     Interrupted,
     Parser,
     Signals,
-    extra,
     noticed_signals,
+    one_blas_thread,
     why,
 )
 from rnnkit.language_model.job import Job, compare, prepared
@@ -36,9 +36,7 @@ logger = logging.getLogger("rnnkit")
 def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> None:
     """Train a model, save it, and print what it makes of the held-out text beside general compressors."""
     comm, end = distributed.world(), None
-    # The threads of NumPy's BLAS go on spinning after a product, on the cores that the engine needs: with them a step
-    # of the default network took 22 ms, without them 15 ms. One thread also means the same bits on any machine size.
-    with extra("train", "threadpoolctl").threadpool_limits(1, "blas"), distributed.aborting(comm):
+    with one_blas_thread("train"), distributed.aborting(comm):
         distributed.share_cores(comm)
         try:
             _train(args, add_options, comm)
