@@ -14,7 +14,7 @@ from rnnkit.arrays import device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.steps import Steps, steps_of
-from rnnkit.workspace import Workspace, check_checkpoint_steps, check_workspace
+from rnnkit.workspace import Workspace, checked_checkpoint_steps, check_workspace
 
 
 class Forward(NamedTuple):
@@ -156,7 +156,7 @@ def forward(
     steps = check_call("forward", desc, x, hx, cx, lengths)
     checks.weights("forward", w, desc, x)
     checks.seed("forward", seed)
-    check_checkpoint_steps("forward", checkpoint_steps)
+    checkpoint_steps = checked_checkpoint_steps("forward", checkpoint_steps)
     chosen = backend("forward", desc, x)
     if checkpoint_steps is not None and library_of(x) is not np:
         cure = "cuDNN keeps what backward needs of every step: run the network on NumPy arrays"

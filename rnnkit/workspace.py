@@ -125,27 +125,28 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int 
             raise wrong_type("workspace_nbytes", name, "an int", size)
         if size < 0:
             raise ValueError(message("workspace_nbytes", name, "be at least 0", size))
-    check_checkpoint_steps("workspace_nbytes", checkpoint_steps)
+    checkpoint_steps = checked_checkpoint_steps("workspace_nbytes", checkpoint_steps)
     if checkpoint_steps is None:
         return _nbytes(workspace_layout(desc, int(T), int(N)))
     batch = int(T), int(N)
-    _, size = segments_of(*batch, desc.np_dtype.itemsize, int(checkpoint_steps))
+    _, size = segments_of(*batch, desc.np_dtype.itemsize, checkpoint_steps)
     segment = max(_nbytes(workspace_layout(desc, min(size, batch[0]), batch[1], chain)) for chain in chains(desc))
-    return _nbytes(checkpoint_layout(desc, *batch, int(checkpoint_steps))) + segment
+    return _nbytes(checkpoint_layout(desc, *batch, checkpoint_steps)) + segment
 
 
 def _nbytes(layout: tuple[Block, ...]) -> int:
     return sum(prod(block.shape) * block.dtype.itemsize for block in layout)
 
 
-def check_checkpoint_steps(function: str, value: Any) -> None:
-    """Check the number of steps between checkpoints, an int of at least 1; None is without."""
+def checked_checkpoint_steps(function: str, value: Any) -> int | None:
+    """Return the number of steps between checkpoints, an int of at least 1, or None for none of them."""
     if value is None:
-        return
+        return None
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise wrong_type(function, "checkpoint_steps", "None or an int", value)
     if value < 1:
         raise ValueError(message(function, "checkpoint_steps", "be at least 1", value))
+    return int(value)
 
 
 class Memory:

@@ -295,6 +295,16 @@ def test_networks_take_it_too(short_chunks):
     assert_same_results(*gradients, GRADIENTS)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64])
+def test_steps_between_checkpoints_may_be_of_any_integer_type(kind):
+    """What has no negative, or overflows, where it is rounded up."""
+    net, x = rnnkit.GRU(3, 4, seed=0), np.ones((9, 2, 3), np.float32)
+    found = net.forward(x, checkpoint_steps=kind(100))
+    assert type(found.workspace.checkpoint_steps) is int
+    assert_same_results(found, net.forward(x, checkpoint_steps=100), OUTPUTS)
+    assert rnnkit.workspace_nbytes(net.desc, 9, 2, kind(100)) == rnnkit.workspace_nbytes(net.desc, 9, 2, 100)
+
+
 @pytest.mark.parametrize(
     ("value", "error", "expected"),
     [
