@@ -14,7 +14,7 @@ from rnnkit.arrays import device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.steps import Steps, steps_of
-from rnnkit.workspace import Workspace, checked_checkpoint_steps, check_workspace
+from rnnkit.workspace import Workspace, check_workspace, checked_checkpoint_steps
 
 
 class Forward(NamedTuple):
