@@ -152,7 +152,7 @@ MUTANTS = (
             "for direction in (0, 1)]",
             (BOTH,),
         ),
-        ("a segment is not counted", "int(checkpoint_steps))) + segment", "int(checkpoint_steps)))", (BY_HAND,)),
+        ("a segment is not counted", "checkpoint_steps)) + segment", "checkpoint_steps))", (BY_HAND,)),
         (
             "the states of a workspace with checkpoints are looked for",
             "if self.checkpoint_steps is not None:",
