@@ -22,7 +22,7 @@ from .machine.matrix import Matrix, Range, part, row_part, shifted
 from .machine.partition import next_block, num_claims, split_team
 from .machine.sync import Team, barrier, join, post_call, post_progress, wait_for_progress
 from .products import Sizes, weights_of
-from .stages import Operands, activate, apart_columns, complete, input_columns, multiplied_column
+from .stages import Operands, activate, apart_columns, complete, input_columns, multiplied_column, vectors_column
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
 # few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
 
 
 class States(NamedTuple):
-    """Hidden states and cells before and after a step."""
+    """Hidden states before and after a step, and the states beside them side by side."""
 
     hidden_prev: Matrix
     hidden: Matrix
@@ -92,13 +92,14 @@ def step(cell, sizes, weights, gates, states, rows, grain, team):
     projected = weights.projection.data.size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
         target = shifted(gates, gates.stride - sizes.hidden)
-    operands = Operands(gates, states.hidden_prev, target, states.cells_prev, states.cells)
+    own = Matrix(weights.bias, gates.rows, vectors_column(cell, sizes.hidden), 0)
+    operands = Operands(gates, states.hidden_prev, target, states.cells_prev, states.cells, own)
     for claim in range(num_claims(vectors_of_units, grain, team)):
         vectors = next_block(claim, vectors_of_units, grain, team)
         units = columns_of(weights.bias, vectors, sizes.hidden)
         for column in apart_columns(cell, sizes.hidden):  # the product is all that they hold, and is added to them
             _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
-        product(gates, states.hidden_prev, rows, weights.recurrent, vectors, weights.bias, False)
+        _recurrent_product(cell, gates, states.hidden_prev, rows, weights, vectors)
         activate(cell, operands, sizes.hidden, rows, units)
     _second_product(cell, operands, weights.second, weights.bias, rows, grain, team)
     if projected:
@@ -117,6 +118,21 @@ def _fill(gates, bias, rows, columns):
         gate = row_part(gates, row, columns)
         for j in range(columns.stop - columns.start):
             gate[j] = values[j]
+
+
+def _recurrent_product(cell, gates, hidden, rows, weights, vectors):
+    """R h, added to the gates or kept apart."""
+
+
+@overload(_recurrent_product, jit_options=OPTIONS)
+def _recurrent_product_of(cell, gates, hidden, rows, weights, vectors):
+    def recurrent_product(cell, gates, hidden, rows, weights, vectors):
+        product(gates, hidden, rows, weights.recurrent, vectors, weights.bias, False)
+
+    def nothing(cell, gates, hidden, rows, weights, vectors):
+        pass
+
+    return recurrent_product if cell.instance_class.declaration.recurrent_slots else nothing
 
 
 def _second_product(cell, operands, weights, bias, rows, grain, team):

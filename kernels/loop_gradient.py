@@ -26,6 +26,7 @@ from .stages import (
     multiplied_column,
     recurrent_columns,
     second_columns,
+    vectors_column,
 )
 from .weight_gradient import SCRATCH, add_weight_gradients, pack_sources, pack_terms, terms_of
 
@@ -95,13 +96,38 @@ def _second_gradient_of(cell, operands, packed, zeros, rows, grain, team):
     return second_gradient if cell.instance_class.declaration.multiplied else nothing
 
 
+def _hidden_gradient(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+    """The gradient of h before the step by way of R, added to its direct part; without R that part or zero."""
+
+
+@overload(_hidden_gradient, jit_options=OPTIONS)
+def _hidden_gradient_of(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+    def through_weights(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+        recurrent = shifted(dgates, recurrent_columns(cell, sizes.hidden)[0])
+        product(dh, recurrent, rows, packed, vectors, zeros, not carries_hidden(cell))
+
+    def zero(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+        columns = columns_of(zeros, vectors, sizes.output)
+        for row in range(rows.start, rows.stop):
+            total = row_part(dh, row, columns)
+            for j in range(columns.stop - columns.start):
+                total[j] = 0
+
+    def direct(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+        pass
+
+    said = cell.instance_class.declaration
+    return through_weights if said.recurrent_slots else direct if said.carries_hidden else zero
+
+
 @inner
-def _step_back(cell, layer, gradients, terms, zeros, rows, grain, team):
+def _step_back(cell, layer, gradients, terms, w, zeros, rows, grain, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     sizes, states, dgates, dh, dy = layer.sizes, layer.states, gradients.gates, gradients.hidden, gradients.y
     output, units, outputs = gradients.output, vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
+    own = Matrix(w, dgates.rows, terms.vectors.bias, 0)
     operands = GradientOperands(
-        layer.gates, states.hidden_prev, states.cells_prev, states.cells, dgates, output, dh, gradients.cells
+        layer.gates, states.hidden_prev, states.cells_prev, states.cells, dgates, output, dh, gradients.cells, own
     )
     projection = terms.projection.packed
     total = shifted(dgates, dgates.stride - sizes.output)
@@ -119,10 +145,9 @@ def _step_back(cell, layer, gradients, terms, zeros, rows, grain, team):
         differentiate(cell, operands, sizes.hidden, rows, columns)
     _second_gradient(cell, operands, terms.second.packed, zeros, rows, grain, team)
     barrier(team)
-    recurrent = shifted(dgates, recurrent_columns(cell, sizes.hidden)[0])
     for claim in range(num_claims(outputs, grain, team)):
         vectors = next_block(claim, outputs, grain, team)
-        product(dh, recurrent, rows, terms.recurrent.packed, vectors, zeros, not carries_hidden(cell))
+        _hidden_gradient(cell, sizes, dh, dgates, terms.recurrent.packed, zeros, rows, vectors)
     if grain > 0:
         barrier(team)
 
@@ -145,13 +170,13 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
 
 
 @inner
-def _steps_back(cell, layer, gradients, terms, steps, schedule, zeros, team):
+def _steps_back(cell, layer, gradients, terms, w, steps, schedule, zeros, team):
     """The steps of a layer pass, last step first, and the gradient of their input."""
     starts, team_of_steps = layer.starts, team_of_step(schedule.bounds, team)
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index
         rows = rows_of_step(starts, t, schedule.bounds, team)
-        _step_back(cell, layer, gradients, terms, zeros, rows, schedule.grain, team_of_steps)
+        _step_back(cell, layer, gradients, terms, w, zeros, rows, schedule.grain, team_of_steps)
     barrier(team)
     first, count = starts[steps.start], starts[steps.stop] - starts[steps.start]
     for claim in range(num_claims(count, ROWS, team)):
@@ -164,7 +189,8 @@ def _steps_back(cell, layer, gradients, terms, steps, schedule, zeros, team):
 def _sources(cell, layer):
     """What the products of the forward pass multiplied, in their order; of a product that is not there, anything."""
     gates, units = layer.gates, layer.sizes.hidden
-    return layer.x, layer.states.hidden_prev, _multiplied(cell, gates, units), shifted(gates, gates.stride - units)
+    projected = shifted(gates, gates.stride - units)
+    return layer.x, layer.states.hidden_prev, _multiplied(cell, gates, units), projected, layer.x
 
 
 def _multiplied(cell, gates, units):
@@ -205,7 +231,7 @@ def _run_pass_back(cell, layer, schedule, is_first, weights, zeros, numbers, rol
                 wait_for_progress(whole_team, done + now)
             own = Range(earlier, now) if forward.reverse else Range(count - now, count - earlier)
             steps = Range(start + own.start, start + own.stop)
-            _steps_back(cell, forward, gradients, terms, steps, schedule, zeros, team)
+            _steps_back(cell, forward, gradients, terms, weights.w, steps, schedule, zeros, team)
             if role == LEADS:
                 barrier(team)
                 if team.rank == 0:

@@ -13,8 +13,9 @@ from .machine.registers import VECTOR_BYTES
 from .machine.sync import barrier, join, post_call
 from .stages import input_columns, recurrent_columns, second_columns
 
-BIAS = 4
-"""Which of a layer's offsets is that of its summed biases; in front of it are those of the panels, behind its end."""
+BIAS = 5
+"""Which of a layer's offsets is that of its summed biases, behind which its vectors stand; in front of it are those of
+the panels, behind its end."""
 
 
 class Product(NamedTuple):
@@ -22,7 +23,8 @@ class Product(NamedTuple):
 
     Column first + i is the product with row rows[i] of a matrix of `depth` columns that starts at `start` in the flat
     weights; the bias, element rows[i] of a vector that starts at `bias`, is added to it. They are the columns of
-    `gates` gates. Without a matrix ("skip" input) `depth` is 0, without a bias `bias` is -1.
+    `gates` gates. Without a matrix ("skip" input) `depth` is 0, without a bias `bias` is -1. The last of a layer's is
+    that of its vectors, which are a bias of no gate.
     """
 
     first: int
@@ -51,7 +53,7 @@ class Weights(NamedTuple):
     recurrent: Packed
     second: Packed
     projection: Packed
-    bias: np.ndarray  # of each column of the gates
+    bias: np.ndarray  # of each column of the gates; then the vectors
     zeros: np.ndarray
 
 

@@ -7,13 +7,16 @@ from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
 from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.errors import NumbaError
 from numba.core.untyped_passes import IRProcessing
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
 
+from .cells.rules import place, refusal
+from .cells.source import helpers_of
 from .machine import activations as activations  # what the functions that cells are written in compile to
 from .machine.compiler import COMPILER
-from .machine.jit import inner
+from .machine.jit import OPTIONS, inner
 from .machine.matrix import Matrix, matrix_pointers
 from .machine.registers import I64
 
@@ -26,6 +29,7 @@ class Operands(NamedTuple):
     hidden: Matrix  # before a projection
     states_prev: Matrix
     states: Matrix
+    vectors: Matrix  # one row for all sequences
 
 
 class GradientOperands(NamedTuple):
@@ -39,6 +43,7 @@ class GradientOperands(NamedTuple):
     dhidden: Matrix  # before a projection
     dhidden_prev: Matrix
     dstates: Matrix
+    vectors: Matrix
 
 
 def _places(declaration):
@@ -49,12 +54,14 @@ def _places(declaration):
     for slot, name in enumerate(declaration.states):
         places |= {name: ("states", slot), f"{name}_prev": ("states_prev", slot)}
         places |= {f"d{name}": ("dstates", slot), f"d{name}_prev": ("dstates", slot)}
+    for slot, (name, *_) in enumerate(declaration.vectors):
+        places |= {name: ("vectors", slot), f"d{name}": ("dgates", len(declaration.slots) + slot)}
     return places
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RealLiterals(FunctionPass):
-    """Give the numbers written in a stage the type of its arguments: 1 - z of a float32 z is no float64."""
+    """Give the numbers in a stage, its module's too, the type of its arguments: 1 - z of a float32 z is no float64."""
 
     _name = "rnnkit_real_literals"
 
@@ -62,14 +69,16 @@ class _RealLiterals(FunctionPass):
         FunctionPass.__init__(self)
 
     def run_pass(self, state):
-        real = as_dtype(state.args[1]).type
+        reals = [as_dtype(one).type for one in state.args if isinstance(one, types.Float)]
+        if not reals:
+            return False
         assigned = [one for block in state.func_ir.blocks.values() for one in block.find_insts(ir.Assign)]
         powers = (one.value for one in assigned if isinstance(one.value, ir.Expr) and one.value.op == "binop")
         exponents = {power.rhs.name for power in powers if power.fn is operator.pow}
         for one in assigned:
-            if isinstance(one.value, ir.Const) and type(one.value.value) in (int, float):
+            if isinstance(one.value, (ir.Const, ir.Global, ir.FreeVar)) and type(one.value.value) in (int, float):
                 if one.target.name not in exponents:
-                    one.value = ir.Const(real(one.value.value), one.value.loc)
+                    one.value = ir.Const(reals[0](one.value.value), one.value.loc)
         return True
 
 
@@ -82,14 +91,43 @@ class _StageCompiler(COMPILER):
 
 
 _INLINED = {"forceinline": True}  # as a call a unit, a loop is not vectorised and takes 3 to 4 times as long
-_COMPILED = {}
+_COMPILED, _HELPERS = {}, set()
 
 
 def _compiled(stage):
-    """The stage's function for Numba."""
+    """The stage's function for Numba, which knows the functions of numbers that it calls."""
     if stage.function not in _COMPILED:
+        _know_helpers(stage.function)
         _COMPILED[stage.function] = inner(stage.function, **_INLINED, pipeline_class=_StageCompiler)
     return types.Dispatcher(_COMPILED[stage.function])
+
+
+def _know_helpers(function):
+    for helper in helpers_of(function).values():
+        if helper not in _HELPERS:
+            _HELPERS.add(helper)
+            _know_helpers(helper)
+            options = OPTIONS | _INLINED | {"pipeline_class": _StageCompiler}
+            overload(helper, jit_options=options, strict=False)(lambda *numbers, own=helper: own)
+
+
+def _call_type(typingctx, stage, cell, real):
+    """The type of a stage's call; raise CellError where its equations are not of numbers of one type."""
+    declaration, function = cell.instance_class.declaration, _compiled(stage)
+    try:
+        found = function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})
+    except NumbaError as error:
+        line = error.loc.line if error.loc is not None else None
+        text = " ".join(str(error.msg).split())[:400]
+        raise refusal(declaration, place(stage.function, line), "be equations of numbers that compile", text) from None
+    results = found.return_type.types if isinstance(found.return_type, types.BaseTuple) else (found.return_type,)
+    if len(results) != len(stage.writes):
+        expected = f"return {len(stage.writes)} numbers, {', '.join(stage.writes)}"
+        raise refusal(declaration, place(stage.function), expected, len(results))
+    for name, result in zip(stage.writes, results, strict=True):
+        if result != real:
+            raise refusal(declaration, place(stage.function), f"return {real} for {name}, as its arguments are", result)
+    return function, found
 
 
 def _runner(stages_of):
@@ -101,8 +139,7 @@ def _runner(stages_of):
         real = operands.dtype.types[0].dtype
         calls = []
         for stage in stages_of(declaration):
-            function = _compiled(stage)
-            calls.append((stage, function, function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})))
+            calls.append((stage, *_call_type(typingctx, stage, cell, real)))
         signature = types.void(cell, operands, types.int64, rows, units)
 
         def generate(context, builder, signature, arguments):
@@ -174,6 +211,17 @@ input_columns = _columns(lambda declaration: declaration.input_slots)
 recurrent_columns = _columns(lambda declaration: declaration.recurrent_slots)
 apart_columns = _columns(lambda declaration: declaration.apart_slots)
 second_columns = _columns(lambda declaration: declaration.second_slots)
+
+
+@intrinsic
+def vectors_column(typingctx, cell, hidden_size):
+    """The column behind the slots: from there on the vectors stand behind the biases."""
+    count = len(cell.instance_class.declaration.slots)
+
+    def generate(context, builder, signature, arguments):
+        return builder.mul(arguments[1], I64(count))
+
+    return types.int64(cell, types.int64), generate
 
 
 @intrinsic

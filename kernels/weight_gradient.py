@@ -38,9 +38,11 @@ class Terms(NamedTuple):
     recurrent: Term
     second: Term
     projection: Term
+    vectors: Term  # each unit's own weights: what is summed up is already their gradient, as a bias's is
 
 
-SCRATCH = 8
+_TERMS = len(Terms._fields)
+SCRATCH = 2 * _TERMS
 """Which of a layer's offsets is that of its scratch; in front of it are those of the panels, behind its end."""
 
 
@@ -62,7 +64,7 @@ def offsets_of(products, columns, threads, itemsize):
 def _term(product, source, w, buffer, offsets):
     weight, one = Matrix(w, product.rows, product.start, product.depth), (0,)
     packed = Packed(part(buffer, offsets[0], offsets[1]), product.rows.size, product.depth, one)
-    return Term(product.first, weight, product.bias, source, packed, part(buffer, offsets[4], offsets[5]))
+    return Term(product.first, weight, product.bias, source, packed, part(buffer, offsets[_TERMS], offsets[_TERMS + 1]))
 
 
 @inner
@@ -70,7 +72,8 @@ def terms_of(products, sources, w, buffer, offsets):
     """What the products of the forward pass, which multiplied `sources`, are backward."""
     return Terms(
         _term(products[0], sources[0], w, buffer, offsets), _term(products[1], sources[1], w, buffer, offsets[1:]),
-        _term(products[2], sources[2], w, buffer, offsets[2:]), _term(products[3], sources[3], w, buffer, offsets[3:])
+        _term(products[2], sources[2], w, buffer, offsets[2:]), _term(products[3], sources[3], w, buffer, offsets[3:]),
+        _term(products[4], sources[4], w, buffer, offsets[4:])
     )
 
 

@@ -28,6 +28,9 @@ def _differentiate(cell, operands, units):
     differentiate(cell, operands, units, Range(0, operands.gates.rows.size), Range(0, units))
 
 
+_NO_VECTORS = np.empty((1, 0))  # no mode's cell has any
+
+
 def _rows(*arrays: np.ndarray) -> tuple[Matrix, ...]:
     """The rows of arrays (N, ...), for a kernel."""
     return tuple(Matrix(array.reshape(-1), np.arange(len(array)), 0, array[:1].size) for array in arrays)
@@ -114,7 +117,7 @@ class Unfused:
         gates[:, declaration.input_slots] = ax[:, declaration.rows_of(declaration.input_slots)]
         gates[:, declaration.recurrent_slots] += ah[:, declaration.rows_of(declaration.recurrent_slots)]
         m, c_next = np.empty((len(x), desc.hidden_size), x.dtype), np.empty_like(c)
-        _activate(self.cell, Operands(*_rows(gates, h, m, c, c_next)), desc.hidden_size)
+        _activate(self.cell, Operands(*_rows(gates, h, m, c, c_next, _NO_VECTORS.astype(x.dtype))), desc.hidden_size)
         return _Step(x, h, c, c_next, gates, m, active), m @ block["weight_hr"].T if desc.projected else m, c_next
 
     def backward(self, tape: list, dy: np.ndarray):
@@ -148,7 +151,8 @@ class Unfused:
             dm = dh @ block["weight_hr"]
         declaration = self.cell.declaration
         dgates, through = np.zeros_like(step.gates), np.zeros_like(dm)
-        operands = GradientOperands(*_rows(step.gates, step.h, step.c, step.c_next, dgates, dm, through, dc))
+        arrays = step.gates, step.h, step.c, step.c_next, dgates, dm, through, dc, _NO_VECTORS.astype(dh.dtype)
+        operands = GradientOperands(*_rows(*arrays))
         _differentiate(self.cell, operands, desc.hidden_size)
         da = self._gates_of(dgates, declaration.input_slots)
         db = self._gates_of(dgates, declaration.recurrent_slots)

@@ -9,10 +9,11 @@ L num_layers, D num_directions.
 
 from typing import Any
 
+from rnnkit.cell_check import check_cell
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Backward, Forward, Infer, backward, forward, infer
 from rnnkit.errors import BackendError, WorkspaceError
-from rnnkit.network import GRU, LSTM, RNN, load
+from rnnkit.network import GRU, LSTM, RNN, Network, load
 from rnnkit.plan import Plan, prepare
 from rnnkit.stream import Stream
 from rnnkit.weights import WeightBlock, init_weights, num_weights, pack_weights, weight_layout, weight_views
@@ -26,6 +27,7 @@ __all__ = [
     "Backward",
     "Forward",
     "Infer",
+    "Network",
     "Plan",
     "RNNDescriptor",
     "Stream",
@@ -34,6 +36,7 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "backward",
+    "check_cell",
     "forward",
     "infer",
     "init_weights",

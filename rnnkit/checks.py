@@ -17,6 +17,8 @@ from rnnkit.arrays import device_of, library_of, no_array, overlap
 from rnnkit.descriptor import RNNDescriptor, only_with
 from rnnkit.descriptor import check_descriptor as descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
+from rnnkit.modes import text_of_mode
+from rnnkit.states import arrays_of
 from rnnkit.weights import check_weights, num_weights
 
 __all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "integers", "lengths", "same_place", "seed"]
@@ -79,7 +81,7 @@ def weight_gradient(function: str, dw: Any, desc: RNNDescriptor, like: Any) -> N
 def separate(function: str, dw: Any, **inputs: Any) -> None:
     """Check that adding to the gradient changes none of the inputs; None is not given."""
     for name, array in inputs.items() if dw is not None else ():
-        if array is not None and overlap(dw, array):
+        if any(overlap(dw, one) for one in arrays_of(array)):
             raise ValueError(message(function, "dw", "have memory of its own", f"the memory of {name}"))
 
 
@@ -101,12 +103,23 @@ def hidden(function: str, name: str, value: Any, batch_size: int, desc: RNNDescr
 
 
 def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
-    """Check cx or dcy; None is zeros, and the only choice for a mode without a cell."""
+    """Check cx or dcy; None is zeros, and the only choice for a mode without a cell. Several states are a tuple."""
     if value is None:
         return
     if not desc.has_cell:
-        expected = f'be None with mode="{desc.mode}"'
-        raise ValueError(message(function, name, expected, _describe(value), only_with("cell_clip")))
+        expected = f"be None with {text_of_mode(desc.mode)}"
+        cure = only_with("cell_clip") if isinstance(desc.mode, str) else ""
+        raise ValueError(message(function, name, expected, _describe(value), cure))
+    if len(desc.states) > 1:
+        expected = f"be a tuple of {len(desc.states)} arrays, {', '.join(desc.states)}"
+        if not isinstance(value, tuple):
+            raise TypeError(message(function, name, expected, _describe(value)))
+        if len(value) != len(desc.states):
+            raise ValueError(message(function, name, expected, len(value)))
+        shape = desc.num_pseudo_layers, batch_size, desc.hidden_size
+        for number, one in enumerate(value):
+            array(function, f"{name}[{number}]", one, shape, CELL_DIMS, desc, like)
+        return
     array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.hidden_size), CELL_DIMS, desc, like)
 
 
@@ -118,7 +131,7 @@ def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor, like: Any
         if cx is None:
             return
         cells = layers, len(x), desc.hidden_size
-        if desc.has_cell and type(cx) is ndarray and cx.dtype is dtype and cx.shape == cells:
+        if len(desc.states) == 1 and type(cx) is ndarray and cx.dtype is dtype and cx.shape == cells:
             return
     inputs(function, x, STEP_DIMS, desc, like)
     hidden(function, "hx", hx, x.shape[0], desc, like)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -38,6 +38,7 @@ import numpy as np
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES, modes_with
 from rnnkit.lazy import lazy
+from rnnkit.modes import cell_of, checked, has_option, restored, stored, text_of_mode
 
 BIASES = ("both", "input", "recurrent", "none")
 INPUT_MODES = ("linear", "skip")
@@ -56,8 +57,9 @@ class RNNDescriptor:
 
     Parameters
     ----------
-    mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"}
-        The cell; its equations stand at the top of this module.
+    mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"} or cell
+        The cell; the equations of these four stand at the top of this module. A cell of :mod:`rnnkit.cells` or of
+        your own is given with its parameters, ``MyCell(slope=0.1)``, or as its class where they all have defaults.
     input_size : int
         I, the number of features of x, 1 <= I < 2**31.
     hidden_size : int
@@ -71,7 +73,8 @@ class RNNDescriptor:
     input_mode : {"linear", "skip"}
         With "skip" layer 0 has no W and takes x as W x would be, the same for each gate; I must equal H.
     proj_size : int, optional
-        P, the size to which an LSTM's output is projected, 1 <= P < H.
+        P, the size to which the output is projected, 1 <= P < H: of an LSTM, and of a cell in whose equations the
+        hidden state of the step before does not stand unit by unit.
     dropout : float
         Probability in [0, 1] with which an output of a layer is dropped on its way to the next layer, in the training
         forward only; the others are scaled by 1 / (1 - dropout).  With one layer it has nothing to act on.
@@ -105,7 +108,7 @@ class RNNDescriptor:
     (4, 4, 10)
     """
 
-    mode: str
+    mode: Any
     input_size: int
     hidden_size: int
     num_layers: int = 1
@@ -144,13 +147,28 @@ class RNNDescriptor:
 
     @lazy
     def cell(self) -> Any:
-        """The mode's cell with its parameters (`rnnkit.kernels.cells`)."""
-        return MODES[self.mode].cell(self)
+        """The mode's cell with its parameters, of the dtype (`rnnkit.kernels.cells`)."""
+        return cell_of(self.mode, self)
 
     @lazy
     def num_gates(self) -> int:
         """G, the number of gates of the mode."""
         return len(self.cell.declaration.gates)
+
+    @lazy
+    def num_recurrent_gates(self) -> int:
+        """Number of the gates that have rows of R."""
+        return len(self.cell.declaration.recurrent_gates)
+
+    @lazy
+    def states(self) -> tuple[str, ...]:
+        """Names of the states beside the hidden one."""
+        return self.cell.declaration.states
+
+    @lazy
+    def states_size(self) -> int:
+        """Numbers that a sequence has of all states beside the hidden one."""
+        return len(self.states) * self.hidden_size
 
     @lazy
     def num_directions(self) -> int:
@@ -169,8 +187,8 @@ class RNNDescriptor:
 
     @lazy
     def has_cell(self) -> bool:
-        """Whether there is a cell state beside the hidden one."""
-        return bool(self.cell.declaration.states)
+        """Whether there are states beside the hidden one."""
+        return bool(self.states)
 
     @lazy
     def projected(self) -> bool:
@@ -185,7 +203,7 @@ class RNNDescriptor:
     @lazy
     def has_bias_hh(self) -> bool:
         """Whether there is bR."""
-        return self.bias in ("both", "recurrent")
+        return self.bias in ("both", "recurrent") and self.num_recurrent_gates > 0
 
     @lazy
     def np_dtype(self) -> np.dtype:
@@ -311,7 +329,7 @@ def _np_dtype(name: str) -> np.dtype:
 
 # How each field is checked, and brought to its stored form.
 _FIELDS = {
-    "mode": partial(_choice, MODES),
+    "mode": lambda _, value: checked("RNNDescriptor", value),
     "input_size": _size,
     "hidden_size": _size,
     "num_layers": partial(_size, most=MAX_LAYERS),
@@ -329,18 +347,21 @@ _FIELDS = {
 
 def text_of(desc: RNNDescriptor) -> str:
     """Return a descriptor as it stands in files."""
-    return json.dumps(asdict(desc))
+    return json.dumps({field.name: getattr(desc, field.name) for field in fields(desc)} | {"mode": stored(desc.mode)})
 
 
-def descriptor_of(text: str) -> RNNDescriptor:
-    """Return the descriptor of a text from a file; raise ValueError if that holds no valid one."""
+def descriptor_of(text: str, cell: type | None = None) -> RNNDescriptor:
+    """Return the descriptor of a text from a file; raise ValueError if that holds no valid one.
+
+    `cell` is that of the network, where it has one and not the name of a mode.
+    """
     expected = {field.name for field in fields(RNNDescriptor)}
     try:
         found = json.loads(text)
         missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
         if missing or unknown:
             raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
-        return RNNDescriptor(**found)
+        return RNNDescriptor(**found | {"mode": restored(found["mode"], cell)})
     except (TypeError, ValueError, ImportError, RecursionError) as error:
         raise ValueError(str(error)[:400]) from error
 
@@ -358,8 +379,11 @@ def _check_combination(desc: RNNDescriptor) -> None:
         refuse("input_size", f'equal hidden_size={desc.hidden_size} with input_mode="skip"')
     for option in _OWN:
         default = RNNDescriptor.__dataclass_fields__[option].default
-        if getattr(desc, option) != default and option not in MODES[desc.mode].options:
-            refuse(option, f'be {default} with mode="{desc.mode}"', only_with(option))
+        if getattr(desc, option) != default and not has_option(desc.mode, option):
+            cure = only_with(option) if isinstance(desc.mode, str) else ""
+            refuse(option, f"be {default} with {text_of_mode(desc.mode)}", cure)
+    if desc.bias == "recurrent" and not desc.num_recurrent_gates:
+        refuse("bias", f"be another one with {text_of_mode(desc.mode)}, which has no R")
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:
         refuse("proj_size", f"be below hidden_size={desc.hidden_size}")
     if desc.allow_tf32 and desc.dtype != "float32":

@@ -13,6 +13,7 @@ from rnnkit import checks, forking
 from rnnkit.arrays import device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
+from rnnkit.states import apart, joined
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Workspace, check_workspace, checked_checkpoint_steps
 
@@ -101,7 +102,7 @@ def forward(
     hx : ndarray (L*D, N, P), optional
         Initial hidden states; None is zeros.
     cx : ndarray (L*D, N, H), optional
-        Initial cell states, LSTM only; None is zeros.
+        Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T, in any order; None is T for all.
     seed : int, optional
@@ -170,8 +171,10 @@ def forward(
     memory, call = chosen.Memory() if workspace is None else workspace.memory, object()
     try:
         memory.renew(call)
+        cx = joined(desc, cx)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, steps, memory, seed, checkpoint_steps)
-        return Forward(*chosen.forward(desc, w, x, hx, cx, filled), filled)
+        y, hy, cy = chosen.forward(desc, w, x, hx, cx, filled)
+        return Forward(y, hy, apart(desc, cy), filled)
     finally:
         memory.calls.discard(call)
 
@@ -184,10 +187,11 @@ def _check_reuse(workspace: Any, **inputs: Any) -> None:
     if device_of(workspace.x) != device_of(x):
         expected = f"be on {device_of(x)} as x is"
         raise ValueError(message("forward", "workspace", expected, f"one on {device_of(workspace.x)}"))
-    for name, array in inputs.items():
-        if array is not None and workspace.memory.holds(array):
-            expected = "not view the workspace, whose memory is used again"
-            raise ValueError(message("forward", name, expected, "a view of it", "give a copy, or another workspace"))
+    for name, given in inputs.items():
+        for array in given if type(given) is tuple else (given,):
+            if array is not None and workspace.memory.holds(array):
+                expected, got = "not view the workspace, whose memory is used again", "a view of it"
+                raise ValueError(message("forward", name, expected, got, "give a copy, or another workspace"))
 
 
 def backward(
@@ -215,7 +219,7 @@ def backward(
     dhy : ndarray (L*D, N, P), optional
         Gradient of hy; None is zeros.
     dcy : ndarray (L*D, N, H), optional
-        Gradient of cy, LSTM only; None is zeros.
+        Gradient of cy, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
     dw : ndarray (num_weights,), optional
         The gradient of w is added into it and it is returned; None makes a new array. It may lie over no other array
         of this call and its forward. Where an interrupt ends the call, a part has been added.
@@ -260,7 +264,8 @@ def backward(
     chosen, call = backend("backward", desc, x), object()
     try:
         workspace.memory.read("backward", call, workspace.generation)
-        return Backward(*chosen.backward(desc, w, workspace, dy, dhy, dcy, dw))
+        dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, joined(desc, dcy), dw)
+        return Backward(dx, dhx, apart(desc, dcx), dw)
     finally:
         workspace.memory.calls.discard(call)
 
@@ -279,7 +284,7 @@ def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *
     hx : ndarray (L*D, N, P), optional
         Initial hidden states; None is zeros.
     cx : ndarray (L*D, N, H), optional
-        Initial cell states, LSTM only; None is zeros.
+        Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T, in any order; None is T for all.
 
@@ -306,4 +311,5 @@ def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *
     steps = check_call("infer", desc, x, hx, cx, lengths)
     checks.weights("infer", w, desc, x)
     network = backend("infer", desc, x).Inference(desc, w)
-    return Infer(*network.infer(x, hx, cx, steps))
+    y, hy, cy = network.infer(x, hx, joined(desc, cx), steps)
+    return Infer(y, hy, apart(desc, cy))

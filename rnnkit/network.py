@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: a descriptor and its weights in one object, which can be saved and loaded."""
+"""LSTM, GRU, RNN and Network: a descriptor and its weights in one object, which can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
-import numpy as np
-
 from rnnkit import archive, engine
-from rnnkit.arrays import Array, on_host
-from rnnkit.descriptor import RNNDescriptor, descriptor_of, text_of
-from rnnkit.errors import message
+from rnnkit.arrays import Array
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.plan import Plan, prepare
+from rnnkit.saved import members, read
 from rnnkit.weights import check_weights, init_weights, num_weights, weight_views
 from rnnkit.workspace import Workspace
-
-FORMAT = 1
-MEMBERS = ("format", "descriptor", "weights")
-
 
 class Options(TypedDict, total=False):
     """The options of :class:`rnnkit.RNNDescriptor`; it refuses those that do not go with the mode."""
@@ -74,15 +69,8 @@ class _Network:
         return MappingProxyType(weight_views(self._desc, self._weights))
 
     def forward(
-        self,
-        x: Array,
-        hx: Array | None = None,
-        cx: Array | None = None,
-        *,
-        lengths: Any = None,
-        seed: int | None = None,
-        workspace: Workspace | None = None,
-        checkpoint_steps: int | None = None,
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, seed: int | None = None,
+        workspace: Workspace | None = None, checkpoint_steps: int | None = None,
     ) -> engine.Forward:
         """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
 
@@ -93,7 +81,7 @@ class _Network:
         hx : ndarray (L*D, N, P), optional
             Initial hidden state; None is zeros.
         cx : ndarray (L*D, N, H), optional
-            Initial cell state, LSTM only; None is zeros.
+            Initial cell state, LSTM only; None is zeros. Of a cell with several states a tuple.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T; None is T for all.
         seed : int, optional
@@ -114,12 +102,7 @@ class _Network:
         )
 
     def backward(
-        self,
-        workspace: Workspace,
-        dy: Array | None = None,
-        dhy: Array | None = None,
-        dcy: Array | None = None,
-        *,
+        self, workspace: Workspace, dy: Array | None = None, dhy: Array | None = None, dcy: Any = None, *,
         dw: Array | None = None,
     ) -> engine.Backward:
         """Return every gradient of a forward call, as :func:`rnnkit.backward` does.
@@ -152,7 +135,7 @@ class _Network:
         return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
 
     def infer(
-        self, x: Array, hx: Array | None = None, cx: Array | None = None, *, lengths: Any = None
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None
     ) -> engine.Infer:
         """Run the network without dropout and keep nothing, as :func:`rnnkit.infer` does.
 
@@ -163,7 +146,7 @@ class _Network:
         hx : ndarray (L*D, N, P), optional
             Initial hidden state; None is zeros.
         cx : ndarray (L*D, N, H), optional
-            Initial cell state, LSTM only; None is zeros.
+            Initial cell state, LSTM only; None is zeros. Of a cell with several states a tuple.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T; None is T for all.
 
@@ -313,15 +296,8 @@ class RNN(_Network):
     _name = "RNN"
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-        *,
-        nonlinearity: str = "tanh",
-        seed: int | None = None,
-        **options: Unpack[Options],
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
+        nonlinearity: str = "tanh", seed: int | None = None, **options: Unpack[Options],
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(message("RNN", "nonlinearity", 'be "tanh" or "relu"', repr(nonlinearity)))
@@ -332,22 +308,61 @@ class RNN(_Network):
 KINDS = {kind._name: kind for kind in (LSTM, GRU, RNN)}
 
 
-def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
-    """Return what stands in the file of a network, by name."""
-    return dict(zip(MEMBERS, (FORMAT, text_of(desc), on_host(w)), strict=True))
+class Network(_Network):
+    """Network of any cell: a descriptor and its weights.
+
+    Parameters
+    ----------
+    mode : str or cell
+        As for :class:`rnnkit.RNNDescriptor`: a cell of :mod:`rnnkit.cells` or your own, or a mode's name.
+    input_size : int
+        I, the number of features of x.
+    hidden_size : int
+        H, the number of units of each layer and direction.
+    num_layers : int
+        L.
+    bidirectional : bool
+        Whether each layer also runs over the sequence in reverse.
+    seed : int, optional
+        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)] but for a cell's vectors, which it declares;
+        None draws other ones each time.
+    **options
+        `bias`, `input_mode`, `proj_size`, `dropout` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :class:`rnnkit.RNNDescriptor`.
+
+    Examples
+    --------
+    >>> Network("gru", 3, 2, seed=0)
+    <Network: RNNDescriptor('gru', 3, 2), 42 weights>
+    """
+
+    _name = "Network"
+
+    def __init__(
+        self, mode: Any, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
+        seed: int | None = None, **options: Unpack[Options],
+    ) -> None:
+        self._make(seed, mode, input_size, hidden_size, num_layers, bidirectional, **options)
 
 
-def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
+def load(path: str | PathLike[str], cell: type | None = None) -> LSTM | GRU | RNN | Network:
     """Read a network that ``save`` wrote.
 
     Parameters
     ----------
     path : str or path-like
         Name of the file.
+    cell : class, optional
+        The cell of the network, if that is one of your own: the file has its name, parameters and a digest of its
+        source, not its equations.
 
     Returns
     -------
-    LSTM, GRU or RNN
+    LSTM, GRU, RNN or Network
         By the mode of the descriptor in the file.
 
     Raises
@@ -355,43 +370,23 @@ def load(path: str | PathLike[str]) -> LSTM | GRU | RNN:
     OSError
         The file cannot be opened (FileNotFoundError: it is not there).
     ValueError
-        The file is damaged or cut off, or does not hold what ``save`` writes, or is no regular file.
+        The file is damaged or cut off, or does not hold what ``save`` writes, or is no regular file; or its network has
+        another cell than the one given, or that cell with another source.
 
     Notes
     -----
     The file may come from anybody.  Nothing in it is ever unpickled, a member is read only after its dtype and shape
     were found to be those of the descriptor, and memory is taken for what is in the file, not for what it claims.
     """
+    if cell is not None and not (isinstance(cell, type) and hasattr(cell, "declaration")):
+        raise wrong_type("load", "cell", "None or the class of a cell", cell)
     with archive.opened("load", path) as file:
-        return network_of(*read(file))
+        return network_of(*read(file, cell))
 
 
-def network_of(desc: RNNDescriptor, w: Array) -> LSTM | GRU | RNN:
+def network_of(desc: RNNDescriptor, w: Array) -> LSTM | GRU | RNN | Network:
     """Return the network of a descriptor and its weights, which are not copied."""
-    net = object.__new__(KINDS[MODES[desc.mode].network[0]])  # without the constructor, which would draw weights
+    kind = KINDS[MODES[desc.mode].network[0]] if isinstance(desc.mode, str) else Network
+    net = object.__new__(kind)  # without the constructor, which would draw weights
     net._desc, net._weights = desc, w
     return net
-
-
-def read(file: archive.Reader) -> tuple[RNNDescriptor, np.ndarray]:
-    """Return the descriptor and the weights of a file, each checked before the next is looked at."""
-    file.require(MEMBERS)
-    dtype, shape, *_ = file.header("format")
-    found = file.array("format") if dtype.kind in "iu" and shape == () else f"of dtype {dtype} and shape {shape}"
-    if found != FORMAT:
-        raise file.refusal(f"hold a network in format {FORMAT}", f"format {found}")
-    desc = _read_descriptor(file)
-    dtype, shape, *_ = file.header("weights")
-    stored = np.dtype("V2") if desc.dtype == "bfloat16" else desc.np_dtype  # the format has no names for extensions
-    if dtype != stored or shape != (num_weights(desc),):
-        expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
-        raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
-    return desc, file.array("weights").view(desc.np_dtype)
-
-
-def _read_descriptor(file: archive.Reader) -> RNNDescriptor:
-    text = file.text("descriptor")
-    try:
-        return descriptor_of(text)
-    except ValueError as error:
-        raise file.refusal("hold a valid descriptor", error) from error

@@ -11,6 +11,7 @@ from rnnkit.arrays import library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import message, wrong_type
+from rnnkit.states import apart, joined
 from rnnkit.stream import Stream
 
 
@@ -55,7 +56,8 @@ class Plan:
             An argument has the wrong type, dtype, shape or value.
         """
         steps = check_call("infer", self.desc, x, hx, cx, lengths, self._network.weights)
-        return Infer(*self._network.infer(x, hx, cx, steps))
+        y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), steps)
+        return Infer(y, hy, apart(self.desc, cy))
 
     def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
@@ -84,7 +86,10 @@ class Plan:
         if desc.num_directions != 1:
             raise self._two_directions("step")
         checks.step("step", x, hx, cx, desc, self._network.weights)
-        return Infer(*self._network.step(x, hx, cx))
+        if len(desc.states) < 2:
+            return Infer(*self._network.step(x, hx, cx))
+        y, hy, cy = self._network.step(x, hx, joined(desc, cx))
+        return Infer(y, hy, apart(desc, cy))
 
     def stream(self, num_streams: int) -> Stream:
         """Return what holds the states of many streams and steps all or some of them.

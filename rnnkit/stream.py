@@ -17,7 +17,7 @@ from rnnkit.workspace import Memory
 
 def state_sizes(desc: RNNDescriptor) -> dict[str, int]:
     """Return the states of a network by name, and their sizes: the one place that says which there are."""
-    sizes = {"hx": desc.output_size, "cx": desc.hidden_size}
+    sizes = {"hx": desc.output_size, "cx": desc.states_size}
     return sizes if desc.has_cell else {"hx": desc.output_size}
 
 
@@ -168,7 +168,10 @@ class Stream:
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of the states on the host: "hx" (L, S, P) and, of the LSTM, "cx" (L, S, H). `restore` takes them."""
+        """Copies of the states on the host: "hx" (L, S, P) and, of the LSTM, "cx" (L, S, H); `restore` takes them.
+
+        Of a cell with several states beside h "cx" holds them side by side, in their order.
+        """
         return self._alone("state", self._state)
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:

@@ -1,7 +1,8 @@
 """The flat weight buffer: the one place for the order of its blocks.
 
 The order is cuDNN's weight space (and that of MXNet's RNN operator), without padding or alignment: first the matrices
-of every pseudo-layer, then the biases of every pseudo-layer.  Size, views, packing and initialisation derive from it.
+of every pseudo-layer, then the biases of every pseudo-layer, then the vectors of every pseudo-layer, if the cell has
+some.  Size, views, packing and initialisation derive from it.
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ def weight_views(desc: RNNDescriptor, w: Any) -> dict[str, Any]:
 def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     """Return a new buffer, every weight and bias uniform in [-1/sqrt(hidden_size), 1/sqrt(hidden_size)].
 
+    A cell's vectors are drawn as it declares them.
+
     Parameters
     ----------
     desc : RNNDescriptor
@@ -168,9 +171,14 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     check_size("init_weights", desc)
     rng, bound = np.random.default_rng(seed), 1.0 / sqrt(desc.hidden_size)
     w = np.empty(_size(desc), desc.np_dtype)
-    for start in range(0, w.size, _DRAWN):
-        part = w[start : start + _DRAWN]
+    vectors = desc.cell.declaration.vectors
+    own = desc.num_pseudo_layers * len(vectors) * desc.hidden_size
+    for start in range(0, w.size - own, _DRAWN):
+        part = w[start : min(start + _DRAWN, w.size - own)]
         part[:] = rng.uniform(-bound, bound, part.size)
+    for row, part in enumerate(w[w.size - own :].reshape(-1, desc.hidden_size)):
+        _, low, high = vectors[row % len(vectors)]
+        part[:] = rng.uniform(-bound if low is None else low, bound if high is None else high, part.size)
     return w
 
 
@@ -247,7 +255,7 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 @lru_cache(_KEPT)
 def _size(desc: RNNDescriptor) -> int:
     first, above = (
-        sum(prod(shape) for _, shape in (*_matrices(desc, layer), *_biases(desc)))
+        sum(prod(shape) for _, shape in (*_matrices(desc, layer), *_biases(desc), *_vectors(desc)))
         for layer in (0, 1)  # those above are like layer 1
     )
     return desc.num_directions * (first + (desc.num_layers - 1) * above)
@@ -261,15 +269,17 @@ def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
     ]
     for layer, suffix in pseudo_layers:
         yield from ((name + suffix, shape) for name, shape in _matrices(desc, layer))
-    for _, suffix in pseudo_layers:
-        yield from ((name + suffix, shape) for name, shape in _biases(desc))
+    for blocks in (_biases, _vectors):
+        for _, suffix in pseudo_layers:
+            yield from ((name + suffix, shape) for name, shape in blocks(desc))
 
 
 def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     rows = desc.num_gates * desc.hidden_size
     if desc.has_input_weight(layer):
         yield "weight_ih", (rows, desc.layer_input_size(layer))
-    yield "weight_hh", (rows, desc.output_size)
+    if desc.num_recurrent_gates:
+        yield "weight_hh", (desc.num_recurrent_gates * desc.hidden_size, desc.output_size)
     if desc.projected:
         yield "weight_hr", (desc.output_size, desc.hidden_size)
 
@@ -279,7 +289,12 @@ def _biases(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
     if desc.has_bias_ih:
         yield "bias_ih", (rows,)
     if desc.has_bias_hh:
-        yield "bias_hh", (rows,)
+        yield "bias_hh", (desc.num_recurrent_gates * desc.hidden_size,)
+
+
+def _vectors(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for vector in desc.cell.declaration.vectors:
+        yield vector.name, (desc.hidden_size,)
 
 
 def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:

@@ -50,7 +50,7 @@ def workspace_layout(
         gates = (seq_len, batch_size, gate_slots(desc), desc.hidden_size)
         blocks.append(Block(f"gates_{pseudo_layer}", gates, dtype))
         if desc.has_cell:
-            blocks.append(Block(f"cell_{pseudo_layer}", (states, batch_size, desc.hidden_size), dtype))
+            blocks.append(Block(f"cell_{pseudo_layer}", (states, batch_size, desc.states_size), dtype))
     if desc.dropout > 0:
         for layer in filter(None, layers):  # nothing is dropped in front of the first
             blocks.append(Block(f"kept_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
@@ -77,7 +77,7 @@ def checkpoint_layout(desc: RNNDescriptor, seq_len: int, batch_size: int, checkp
     states = count, desc.num_pseudo_layers, batch_size
     blocks = [Block("start_hidden", (*states, desc.output_size), dtype)]
     if desc.has_cell:
-        blocks.append(Block("start_cell", (*states, desc.hidden_size), dtype))
+        blocks.append(Block("start_cell", (*states, desc.states_size), dtype))
     if desc.num_directions == 2:
         shape = seq_len + 2, batch_size, 2 * desc.output_size
         blocks += [Block(f"output_l{layer}", shape, dtype) for layer in range(desc.num_layers - 1)]
@@ -315,10 +315,49 @@ class Workspace:
             `layer` or `direction` is no int, or out of range, or the mode has no cell.
         """
         self._check_place("cell", layer, direction)
-        if not self.desc.has_cell:
+        if "c" not in self.desc.states:
             known = " or ".join(f'"{mode}"' for mode in modes_with("cell_clip"))
             raise ValueError(message("cell", "mode", f"be {known}", repr(self.desc.mode)))
-        return self._states("cell", f"cell_{layer * self.desc.num_directions + direction}")
+        return self._state("cell", "c", layer, direction)
+
+    def state(self, name: str, layer: int, direction: int = 0) -> Any:
+        """Return one of the states of a cell after every step.
+
+        Parameters
+        ----------
+        name : str
+            "h" for the hidden state, as :meth:`hidden` returns it, or one that the cell declares.
+        layer : int
+            0..L-1.
+        direction : int
+            0 forward, 1 reverse.
+
+        Returns
+        -------
+        ndarray (T, N, H)
+            A read-only view, void when the memory is used again; 0 beyond a sequence's length. The reverse direction's
+            last state stands at t = 0.
+
+        Raises
+        ------
+        WorkspaceError
+            The workspace's memory has been used by a later forward, or it has checkpoints of the states alone.
+        BackendError
+            The network ran on a GPU, and cuDNN does not show this state.
+        TypeError, ValueError
+            `layer` or `direction` is no int, or out of range, or there is no state of this name.
+        """
+        self._check_place("state", layer, direction)
+        names = "h", *self.desc.states
+        if name not in names:
+            listed = " or ".join(f'"{one}"' for one in names)
+            raise ValueError(message("state", "name", f"be {listed}", repr(name)))
+        return self.hidden(layer, direction) if name == "h" else self._state("state", name, layer, direction)
+
+    def _state(self, function: str, name: str, layer: int, direction: int) -> Any:
+        first, size = self.desc.states.index(name) * self.desc.hidden_size, self.desc.hidden_size
+        states = self._states(function, f"cell_{layer * self.desc.num_directions + direction}")
+        return states[:, :, first : first + size]
 
     def _states(self, function: str, name: str) -> Any:
         if self.checkpoint_steps is not None:

@@ -81,6 +81,75 @@ def gru_step(layer, x, h, size, reset_after):
     return (1 - z) * n + z * h
 
 
+def peephole_step(gate, own, h, states):
+    (c,) = states
+    i = sigmoid(gate("i", h) + own["peephole_i"] * c)
+    f = sigmoid(gate("f", h) + own["peephole_f"] * c)
+    c = f * c + i * np.tanh(gate("g", h))
+    o = sigmoid(gate("o", h) + own["peephole_o"] * c)
+    return o * np.tanh(c), (c,)
+
+
+def stabilised_step(gate, own, h, states):
+    c, n, m = states
+    z, i, f, o = np.tanh(gate("z", h)), gate("i", h), gate("f", h) + m, sigmoid(gate("o", h))
+    m = np.maximum(i, f)
+    c, n = np.exp(f - m) * c + np.exp(i - m) * z, np.exp(f - m) * n + np.exp(i - m)
+    return o * c / n, (c, n, m)
+
+
+def independent_step(gate, own, h, states):
+    s = gate("a", None) + own["u"] * h
+    return 1.5 * np.where(s > 0, s, 0.125 * s), ()
+
+
+def feedforward_step(gate, own, h, states):
+    f = sigmoid(gate("f", None))
+    c = f * states[0] + (1 - f) * np.tanh(gate("z", None))
+    return np.tanh(c), (c,)
+
+
+class Own(NamedTuple):
+    """What the twin of a user's cell is: its step, the names of its gates, and the number of its states."""
+
+    step: object
+    gates: str
+    states: int
+
+
+OWN = {
+    "Peephole": Own(peephole_step, "i f g o", 1), "Stabilised": Own(stabilised_step, "z i f o", 3),
+    "Independent": Own(independent_step, "a", 0), "Feedforward": Own(feedforward_step, "f z", 1),
+}
+
+
+def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidirectional, lengths):
+    """Run a network of a user's cell; `states` are arrays (L*D, N, H). Returns y, hy and the states."""
+    own, directions, size = OWN[name], 2 if bidirectional else 1, hidden_size
+    hy, finals, y = np.array(hx, np.float64), [np.array(one, np.float64) for one in states], np.asarray(x, np.float64)
+    for row in range(num_layers * directions):
+        layer, direction = divmod(row, directions)
+        suffix = f"_l{layer}" + ("_reverse" if direction else "")
+        block = pseudo_layer(weights, layer, direction)
+        vectors = {key.removesuffix(suffix): value for key, value in weights.items() if key.endswith(suffix)}
+        if direction == 0:
+            source, y = y, np.zeros((*x.shape[:2], directions * size))
+        for n, length in enumerate(lengths):
+            for t in reversed(range(length)) if direction else range(length):
+
+                def gate(key, h, step=source[t, n]):
+                    number = own.gates.split().index(key)
+                    found = block.input_side(number, step, size)
+                    return found if h is None else found + block.recurrent_side(number, h, size)
+
+                before = tuple(one[row, n] for one in finals)
+                hy[row, n], after = own.step(gate, vectors, hy[row, n], before)
+                for one, value in zip(finals, after, strict=True):
+                    one[row, n] = value
+                y[t, n, direction * size : (direction + 1) * size] = hy[row, n]
+    return y, hy, finals
+
+
 def pseudo_layer(weights, layer, direction):
     suffix = f"_l{layer}" + ("_reverse" if direction else "")
     kinds = ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")

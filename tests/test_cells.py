@@ -1,6 +1,7 @@
 """What cells say of themselves, and their equations on single numbers: no kernel is compiled for this."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -115,19 +116,24 @@ def test_where_the_products_of_a_cell_go():
 
 
 def test_a_stage_reads_and_writes_by_name():
-    @cell(gates=[Gate("a"), Gate("b", apart="kept")], states="s")
-    class Mine:
-        @forward("s h")
-        def both(self, a, kept, s_prev):
-            return a, kept + s_prev
+    @cell(gates=[Gate("a"), Gate("b", apart="rb"), Gate("e", multiplies=None)], states="s", vectors="p", slots="kept")
+    class Mine(NamedTuple):
+        @forward("s h kept")
+        def both(self, a, e, rb, s_prev, p):
+            return a, rb + p * s_prev, e
 
-        @gradient("da")
-        def back(self, dh):
-            return dh
+        @gradient("da db drb de ds_prev dp")
+        def back(self, dh, ds, p, s_prev):
+            return ds, 0, dh, 0, dh * p, dh * s_prev
 
-    (both,), (back,) = Mine.declaration.forward[0], Mine.declaration.gradient[0]
-    assert (both.reads, both.writes, back.reads, back.writes) == (("a", "kept", "s_prev"), ("s", "h"), ("dh",), ("da",))
-    assert (Mine.declaration.slots, Mine.declaration.states) == (("b", "a", "kept"), ("s",))
+    declaration = Mine.declaration
+    (both,), (back,) = declaration.forward[0], declaration.gradient[0]
+    assert (both.reads, both.writes) == (("a", "e", "rb", "s_prev", "p"), ("s", "h", "kept"))
+    assert (back.reads, back.writes[-2:]) == (("dh", "ds", "p", "s_prev"), ("ds_prev", "dp"))
+    assert (declaration.slots, declaration.states) == (("b", "e", "a", "rb", "kept"), ("s",))
+    assert (declaration.recurrent_slots, declaration.apart_slots) == (range(2, 4), range(3, 4))
+    assert declaration.rows_of(declaration.input_slots) == [1, 2, 0]
+    assert declaration.rows_of(declaration.recurrent_slots, declaration.recurrent_gates) == [0, 1]
 
 
 def test_the_table_of_modes():

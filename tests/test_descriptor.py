@@ -153,7 +153,7 @@ BIAS_LIST = '"both" or "input" or "recurrent" or "none"'
 DTYPE = 'dtype must be "float32" or "float64" or "float16" or "bfloat16"'
 REFUSED = [
     (refused("LSTM"), ValueError, f"mode must be {MODE_LIST}, got 'LSTM'"),
-    (refused(3), TypeError, f"mode must be {MODE_LIST}, got int"),
+    (refused(3), TypeError, f"mode must be {MODE_LIST} or a cell, got int"),
     (refused(input_size=0), ValueError, "input_size must be at least 1, got 0"),
     (refused(input_size=-2), ValueError, "input_size must be at least 1, got -2"),
     (refused(input_size=3.0), TypeError, "input_size must be an int, got float"),

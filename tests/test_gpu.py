@@ -4,6 +4,7 @@ import sys
 
 import gpu as on_gpu
 import numpy as np
+import own_cells
 import pytest
 from gpu import BOUNDS, CELLS, LENGTHS, assert_as_on_the_host, fetched, inside, moved
 from problems import Problem, smooth
@@ -331,6 +332,17 @@ def test_the_other_formula_of_the_gru(gpu):
             call(problem.desc, *moved(problem.w, problem.x))
     with pytest.raises(rnnkit.BackendError, match="prepare: desc.reset_after"):
         rnnkit.prepare(problem.desc, *moved(problem.w))
+
+
+def test_a_cell_that_cudnn_does_not_have(gpu):
+    desc = rnnkit.RNNDescriptor(own_cells.OwnLSTM, 3, 4)
+    w, x = rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 3), np.float32)
+    text = r"desc.mode must be one of cuDNN's on CuPy arrays, got OwnLSTM\(\); cuDNN runs a closed list"
+    for call in (rnnkit.forward, rnnkit.infer):
+        with pytest.raises(rnnkit.BackendError, match=text):
+            call(desc, *moved(w, x))
+    with pytest.raises(rnnkit.BackendError, match=text):
+        rnnkit.prepare(desc, *moved(w))
 
 
 # Half precision without a GPU

@@ -10,14 +10,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # What the converters of other frameworks share, and what each may import; its own framework never at its top level.
-SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "cells"}
-CORE = {"checks", "arrays", "weights", "workspace", "steps", "descriptor", "errors", "lazy", "cells"}
+SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "kernels.cells"}
+CORE = {
+    "checks", "arrays", "weights", "workspace", "steps", "states", "descriptor", "modes", "errors", "lazy",
+    "kernels.cells",
+}
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
-# Module -> the modules of the package that it may import; `cells` are those of the kernels. What is not listed here
+# Module -> the modules of the package that it may import. What is not listed here
 # does not belong to the package.
 DIRECTION = {
     "__main__": {"language_model.command_line"},
-    "warmup": {"__init__", "cells", "weights"},
+    "warmup": {"__init__", "kernels.cells", "weights"},
     "language_model.command_line": {
         "__init__", "language_model.commands", "language_model.console", "language_model.every",
         "language_model.job", "language_model.settings", "language_model.train_command", "descriptor",
@@ -55,7 +58,7 @@ DIRECTION = {
     "language_model.settings": {"descriptor", "errors"},
     "language_model.console": {"errors"},
     "language_model.model": {
-        "__init__", "language_model.readout", "training", "network", "archive", "weights", "descriptor", "errors",
+        "__init__", "language_model.readout", "training", "saved", "archive", "weights", "descriptor", "errors",
     },
     "language_model.corpus": {"errors"},
     "language_model": set(),
@@ -72,7 +75,7 @@ DIRECTION = {
     "distributed.ranks": {"forking", "kernels", "errors"},
     "torch": {"torch.acceleration", "torch.modules"},
     "torch.acceleration": {"torch.modules", "errors"},
-    "torch.modules": {"torch.function", "weights", "descriptor", "errors", "cells"},
+    "torch.modules": {"torch.function", "weights", "descriptor", "errors", "kernels.cells"},
     "torch.function": {"torch.threads", "engine", "weights", "descriptor", "errors"},
     "torch.threads": {"forking", "kernels"},
     "interop": {
@@ -92,9 +95,10 @@ DIRECTION = {
     "interop.mxnet": SHARED,
     "interop.torch": SHARED,
     "interop.stacks": {"interop.networks", "weights", "descriptor", "errors"},
-    "interop.networks": {"network", "arrays", "weights", "descriptor", "errors", "cells"},
-    "__init__": {"network", "plan", "stream", "engine", *CORE},
-    "network": {"plan", "engine", "archive", *CORE},
+    "interop.networks": {"network", "arrays", "weights", "descriptor", "errors", "kernels.cells"},
+    "__init__": {"network", "cell_check", "plan", "stream", "engine", *CORE},
+    "network": {"saved", "plan", "engine", "archive", *CORE},
+    "saved": {"archive", "arrays", "weights", "descriptor"},
     "plan": {"stream", "engine", *CORE},
     "stream": CORE,
     "engine": {"cpu.engine", "cuda.engine", "forking", *CORE},
@@ -107,16 +111,20 @@ DIRECTION = {
     "cpu.layer": {"kernels", *ENGINE},
     "cpu": set(),
     "cuda.engine": {"cuda.context", "cuda.cudnn", *ENGINE},
-    "cuda.context": {"cuda.cudnn", "cells", "weights", "descriptor", "errors"},
+    "cuda.context": {"cuda.cudnn", "kernels.cells", "weights", "descriptor", "errors"},
     "cuda.cudnn": {"errors"},
     "cuda": set(),
-    "checks": {"arrays", "weights", "descriptor", "errors"},
+    "checks": {"arrays", "weights", "states", "descriptor", "modes", "errors"},
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
-    "workspace": {"arrays", "forking", "steps", "descriptor", "errors", "cells"},
+    "workspace": {"arrays", "forking", "steps", "descriptor", "errors", "kernels.cells"},
     "steps": {"lazy"},
-    "descriptor": {"errors", "lazy", "cells"},
-    "cells": set(),
+    "states": {"descriptor"},
+    "descriptor": {"modes", "errors", "lazy", "kernels.cells"},
+    "cell_check": {"modes", "errors", "kernels.cells"},
+    "modes": {"errors", "kernels.cells"},
+    "cells": {"kernels.cells"},
+    "kernels.cells": set(),
     "forking": set(),
     "lazy": set(),
     "archive": {"errors"},
@@ -160,7 +168,7 @@ def submodules(tree, module="__init__"):
     for name in imported(tree, package):
         root, *inside = name.split(".")
         if root == "rnnkit" and inside[:1] == ["kernels"]:
-            yield "cells" if inside[1:2] == ["cells"] else "kernels"
+            yield "kernels.cells" if inside[1:2] == ["cells"] else "kernels"
         elif root == "rnnkit":
             outer = [".".join(inside[:length]) for length in range(len(inside), 0, -1)]
             yield next((one for one in outer if one in DIRECTION), "__init__")
@@ -302,8 +310,8 @@ def test_the_version_is_that_of_the_distribution():
 
 PUBLIC = """
     RNNDescriptor num_weights weight_layout weight_views WeightBlock init_weights pack_weights workspace_nbytes
-    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN load WorkspaceError
-    BackendError __version__
+    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN Network load check_cell
+    WorkspaceError BackendError __version__
 """
 
 

@@ -1,4 +1,4 @@
-"""A cell that is added to the table of modes runs as the built-in ones do: its equations are all that it takes."""
+"""A cell in a user's file runs as the built-in ones do: its equations are all that it takes."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,7 @@ import pytest
 from gradcheck import assert_gradients
 
 import rnnkit
-from rnnkit.kernels.cells.cell import Gate, cell, forward, gradient
-from rnnkit.kernels.cells.functions import fma, sigmoid, tanh
-from rnnkit.kernels.cells.modes import MODES, Mode
+from rnnkit.cells import Gate, cell, fma, forward, gradient, sigmoid, tanh
 
 
 @cell(gates=[Gate("f"), Gate("n", multiplies="forgotten")])
@@ -33,12 +31,6 @@ class MinimalGatedUnit(NamedTuple):
     @gradient("df dn dh_prev")
     def through_output(self, f, n, h_prev, dh):
         return dh * (n - h_prev), dh * f * (1 - n * n), dh * (1 - f)
-
-
-@pytest.fixture(autouse=True)
-def _in_the_table(monkeypatch):
-    mode = Mode(lambda desc: MinimalGatedUnit(), (), "none", ("none", {}), ("none", "f n", {}))
-    monkeypatch.setitem(MODES, "mgu", mode)
 
 
 def naive(desc, w, x, lengths):
@@ -69,7 +61,7 @@ LENGTHS = [4, 0, 6, 1, 3]
 @pytest.fixture(params=[(5, 1), (17, 2)], ids=["h5", "h17-two-directions"])
 def network(request):
     hidden, directions = request.param
-    desc = rnnkit.RNNDescriptor("mgu", 3, hidden, 2, directions == 2, dtype="float64")
+    desc = rnnkit.RNNDescriptor(MinimalGatedUnit, 3, hidden, 2, directions == 2, dtype="float64")
     rng = np.random.default_rng(hidden)
     return desc, rnnkit.init_weights(desc, seed=1), rng.normal(size=(6, len(LENGTHS), 3))
 

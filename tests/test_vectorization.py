@@ -9,6 +9,7 @@ from collections import Counter
 
 import numba
 import numpy as np
+import own_cells
 import pytest
 
 from rnnkit import RNNDescriptor
@@ -38,6 +39,17 @@ WANTED = {
     (ResetBeforeGRU, "differentiate"): {"multiply": 7},
     (ResetBeforeGRU, "complete"): {"divide": 1},
     (ResetBeforeGRU, "complete_gradient"): {"multiply": 3},
+}
+# Of users' cells: with vectors, three states, a function and numbers of the user's own.
+OWN = {
+    ("OwnLSTM", "activate"): {"divide": 5},
+    ("OwnLSTM", "differentiate"): {"divide": 1, "multiply": 15},
+    ("Peephole", "activate"): {"divide": 5},
+    ("Peephole", "differentiate"): {"divide": 1, "multiply": 18},
+    ("Stabilised", "activate"): {"divide": 3},
+    ("Stabilised", "differentiate"): {"divide": 2, "multiply": 11},
+    ("Independent", "activate"): {"multiply": 2},
+    ("Independent", "differentiate"): {"multiply": 4},
 }
 RUNNERS = {"forward": ("activate", "complete"), "gradient": ("differentiate", "complete_gradient")}
 OPERATIONS = {
@@ -102,6 +114,14 @@ def instance(kind, dtype):
 def test_gate_mathematics_is_vectorized(kind, name, dtype):
     run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
     assert_vectorized(machine_code(run, given, instance(kind, dtype), dtype), WANTED[kind, name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kind", "name"), OWN)
+def test_the_mathematics_of_a_users_cell_is_vectorized(kind, name, dtype):
+    run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
+    cell = RNNDescriptor(getattr(own_cells, kind), 3, 5, dtype=dtype).cell
+    assert_vectorized(machine_code(run, given, cell, dtype), OWN[kind, name])
 
 
 def test_every_cell_is_looked_at():

@@ -1,11 +1,13 @@
-"""What a cell says of itself: its gates, its states, and the equations of one unit.
+"""What a cell says of itself: its gates, its states, its own weights, and the equations of one unit.
 
-A cell is a NamedTuple class under the decorator `cell`; its fields are its parameters. Its stages are functions of
-numbers, whose parameters are read by their names and whose results are written to the names that the stage declares:
+A cell is a NamedTuple class under the decorator `cell`; its fields, annotated bool, int or float, are its parameters.
+Its stages are functions of numbers, whose parameters are read by their names and whose results are written to the names
+that the stage declares:
 
     i, r, ...       a gate: first its pre-activation, W x + R h + biases, then what a stage wrote
     c_prev, c       a state before and after the step
     h_prev, h       the hidden state before and after the step (h before a projection, where there is one)
+    p, ...          a vector: a weight of the unit's own; stages read it, and write its gradient dp alone
     di, dc, dh ...  the gradient of the loss by it, in the stages of the gradient; in the end that of a gate is by its
                     pre-activation. dc and dc_prev are one number: it comes from the step after and goes to that before
 
@@ -18,17 +20,28 @@ that each can stand behind what it is the gradient of. Nothing here knows of row
 from inspect import signature
 from typing import NamedTuple
 
+from .rules import CellError, check
+from .source import digest_of
+
 
 class Gate(NamedTuple):
     """A gate, whose rows of W and R stand at its place among the others'.
 
     R multiplies h, or what a stage writes under the name `multiplies`, and is added to the gate; `apart` is the name of
-    R's product where it is kept apart instead.
+    R's product where it is kept apart instead. With None for `multiplies` the gate has no rows of R, only of W.
     """
 
     name: str
-    multiplies: str = "h"
+    multiplies: str | None = "h"
     apart: str | None = None
+
+
+class Vector(NamedTuple):
+    """A weight of each unit's own, drawn uniform from low to high; None is as the other weights are drawn."""
+
+    name: str
+    low: float | None = None
+    high: float | None = None
 
 
 class Stage(NamedTuple):
@@ -52,69 +65,124 @@ def gradient(writes):
 
 def _stage(writes, is_gradient):
     def declare(function):
-        _, *reads = signature(function).parameters
+        _, *reads = signature(function).parameters or ("self",)
         return Stage(function, tuple(reads), tuple(writes.split()), is_gradient)
 
     return declare
 
 
-def cell(gates, states="", smooth=True):
-    """Make the decorated NamedTuple class a cell, and leave what it says in its attribute `declaration`."""
+def cell(gates, states="", vectors="", slots="", smooth=True):
+    """Make the decorated NamedTuple class a cell, and leave what it says in its attribute `declaration`.
+
+    Parameters
+    ----------
+    gates : str or list of Gate
+        In the order of their rows in every weight block; names alone are gates to which R h is added.
+    states : str
+        Names of the states beside h.
+    vectors : str or list of Vector
+        Weights of each unit's own: blocks of hidden_size numbers behind the biases, in this order.
+    slots : str
+        Names of what else a stage writes for the gradient to read.
+    smooth : bool
+        Whether it has a derivative everywhere.
+
+    Raises
+    ------
+    CellError
+        The declaration or an equation is not as it must be; the message names the cell, the stage and the line.
+    """
 
     def declare(kind):
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
-        kind.declaration = Declaration(gates, states.split(), stages, smooth)
+        kind.declaration = Declaration(kind, gates, states, vectors, slots, stages, smooth)
+        check(kind)
+        if not kind.declaration.shipped:
+            kind.declaration.digest = digest_of(kind)
+        # As plain tuples two cells without parameters would be equal, and what is kept of one taken for the other's.
+        kind.__eq__ = lambda self, other: type(self) is type(other) and tuple.__eq__(self, other)
+        kind.__ne__ = lambda self, other: not self == other
+        kind.__hash__ = lambda self: hash((type(self), *self))
         return kind
 
     return declare
 
 
+def _named(kind, given):
+    """Gates or vectors from their names, or as they are given."""
+    return tuple(kind(name) for name in given.split()) if isinstance(given, str) else tuple(given)
+
+
 class Declaration:
-    """What follows from a cell's gates, states and stages.
+    """What follows from a cell's gates, states, vectors and stages.
 
     Attributes
     ----------
+    name : str
+        Of the cell.
+    shipped : bool
+        Whether the cell is one of this package, whose source is among those of the kernels.
     gates : tuple of Gate
         In the order of their rows in every weight block.
     states : tuple of str
         Beside h.
+    vectors : tuple of Vector
+        In the order of their blocks.
     slots : tuple of str
         What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and R h of one step writes
         neighbours: gates that it is not added to, gates that it is, products that are kept apart; then all else.
+    kept : tuple of str
+        The slots of which the gates and their products know nothing.
     smooth : bool
         Whether it has a derivative everywhere.
     forward, gradient : tuple of two tuples of Stage
         In the order in which they run, before and after the product of R with what a stage wrote; all in the first
         without one.
+    digest : str or None
+        Of the sources of all that it computes; None where Python does not find them, and of a shipped cell.
     """
 
-    def __init__(self, gates, states, stages, smooth):
-        self.gates = tuple(Gate(name) for name in gates.split()) if isinstance(gates, str) else tuple(gates)
-        self.states, self.smooth = tuple(states), smooth
+    digest = None
+
+    def __init__(self, kind, gates, states, vectors, slots, stages, smooth):
+        self.name, self.shipped = kind.__name__, kind.__module__.startswith(__package__)
+        self.gates, self.vectors = _named(Gate, gates), _named(Vector, vectors)
+        self.states, self.kept, self.stages, self.smooth = tuple(states.split()), tuple(slots.split()), stages, smooth
         added = [gate.name for gate in self.gates if gate.multiplies == "h" and gate.apart is None]
-        apart = [gate.apart for gate in self.gates if gate.apart is not None]
-        others = [gate.name for gate in self.gates if gate.name not in added]
-        multiplied = [gate.multiplies for gate in self.gates if gate.multiplies != "h"]
-        self.slots = (*others, *added, *apart, *dict.fromkeys(multiplied))
+        apart = [gate for gate in self.gates if gate.apart is not None]
+        second = [gate for gate in self.gates if gate.multiplies not in (None, "h")]
+        input_only = [gate for gate in self.gates if gate.multiplies is None]
+        others = [gate.name for gate in (*second, *apart, *input_only)]
+        multiplied = list(dict.fromkeys(gate.multiplies for gate in second))
+        self.slots = (*others, *added, *(gate.apart for gate in apart), *multiplied, *self.kept)
         self.multiplied = multiplied[0] if multiplied else None
         self.input_slots = range(len(self.gates))
         self.recurrent_slots = range(len(others), len(others) + len(added) + len(apart))
-        self.second_slots = range(len(multiplied))
+        self.second_slots = range(len(second))
         self.apart_slots = range(len(self.gates), len(self.gates) + len(apart))
+        self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
         steps = [stage for stage in stages if not stage.is_gradient]
         back = [stage for stage in reversed(stages) if stage.is_gradient]
-        self.forward = _cut(steps, [gate.name for gate in self.gates if gate.multiplies != "h"])
+        self.forward = _cut(steps, [gate.name for gate in second])
         self.gradient = _cut(back, [f"d{self.multiplied}"])
         self.carries_hidden = any("dh_prev" in stage.writes for stage in back)
 
-    def rows_of(self, slots):
-        """Numbers of the gates whose rows of a weight matrix belong to these slots."""
-        own = {gate.apart or gate.name: number for number, gate in enumerate(self.gates)}
-        own = own | {gate.name: number for number, gate in enumerate(self.gates)}
+    def rows_of(self, slots, gates=None):
+        """Numbers of the gates, all or those given, whose rows of a weight matrix belong to these slots."""
+        gates = self.gates if gates is None else gates
+        own = {gate.apart or gate.name: number for number, gate in enumerate(gates)}
+        own = own | {gate.name: number for number, gate in enumerate(gates)}
         return [own[self.slots[slot]] for slot in slots]
+
+    def reads_hidden(self):
+        """Whether an equation has h of the step before in it, unit by unit."""
+        return self.carries_hidden or any("h_prev" in stage.reads for stage in self.stages)
 
 
 def _cut(stages, awaited):
     """The stages before and from the first one that reads one of the names."""
     first = next((i for i, stage in enumerate(stages) if set(awaited) & set(stage.reads)), len(stages))
     return tuple(stages[:first]), tuple(stages[first:])
+
+
+__all__ = ["CellError", "Declaration", "Gate", "Stage", "Vector", "cell", "forward", "gradient"]

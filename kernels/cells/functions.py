@@ -17,6 +17,11 @@ def tanh(x):
     return math.tanh(x)
 
 
+def exp(x):
+    """Return e to the power of x; infinity beyond the largest number."""
+    return math.exp(x) if x < 709.78 else math.inf if x > 0 else x
+
+
 def fma(a, b, c):
     """Return a*b + c; compiled, rounded once where the machine can."""
     return a * b + c

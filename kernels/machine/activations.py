@@ -1,4 +1,4 @@
-"""Logistic and hyperbolic tangent as plain arithmetic that LLVM vectorises, in float32 and float64.
+"""Exponential, logistic and hyperbolic tangent as plain arithmetic that LLVM vectorises, in float32 and float64.
 
 Both rest on exp(v) = 2**n * (1 + p), v = n*log(2) + r, |r| <= log(2)/2, p = exp(r) - 1 (Cody and Waite, "Software
 Manual for the Elementary Functions", 1980). No comparison turns a NaN into a number: what is to be clamped stays where
@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic, lower_builtin, overload, type_callable
 
 from ..cells import functions
-from ..cells.functions import clip, sigmoid, tanh
+from ..cells.functions import clip, exp, sigmoid, tanh
 from .jit import OPTIONS
 from .registers import emit_fma, fma
 
@@ -36,6 +36,7 @@ class _Format(NamedTuple):
     tanh_limit: float  # 2|x| from which tanh rounds to 1
     exp_limit: float  # -v from which exp rounds to 0, subnormal results included
     sigmoid_limit: float  # x from which the logistic function rounds to 1
+    overflow: float  # v from which exp is infinite
 
     @property
     def magic(self):
@@ -44,8 +45,8 @@ class _Format(NamedTuple):
 
 
 _FORMATS = {
-    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 104.0, 17.4),
-    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 746.0, 37.5),
+    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 104.0, 17.4, 89.0),
+    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 746.0, 37.5, 710.0),
 }
 
 
@@ -116,6 +117,7 @@ def _power_of_two(raised):
 
 _LOWER = 64
 _scale, _lowered_scale = _power_of_two(0), _power_of_two(-_LOWER)
+_half_scale, _raised_scale = _power_of_two(-1), _power_of_two(_LOWER)
 
 
 def _reduced(v):
@@ -166,6 +168,22 @@ def _sigmoid_of(x):
         return one / (one + fma(scale, p, scale))
 
     return sigmoid
+
+
+@overload(exp, jit_options=OPTIONS)
+def _exp_of(x):
+    """Within 1 unit in the last place, of subnormal results too."""
+    form = _FORMATS[x]
+    low, high, zero = form.real(-form.exp_limit), form.real(form.overflow), form.real(0)
+    two, lower = form.real(2), form.real(2.0**-_LOWER)
+
+    def exp(x):
+        bounded = low if x < low else x
+        shifted, p = _reduced(high if bounded > high else bounded)
+        scale = _raised_scale(shifted) if x < zero else _half_scale(shifted)  # 2**n itself may not be a normal number
+        return fma(scale, p, scale) * (lower if x < zero else two)
+
+    return exp
 
 
 @overload(clip, jit_options=OPTIONS, inline="always")

@@ -7,6 +7,7 @@ run. Here the name of a file is a digest of all that its code depends on, and it
 
 import errno
 import hashlib
+import io
 import logging
 import os
 import pickle
@@ -23,7 +24,7 @@ import numba
 from llvmlite.binding import address_of_symbol
 from numba.core.caching import FunctionCache
 from numba.core.compiler import CompileResult
-from numba.core.serialize import dumps
+from numba.core.serialize import NumbaPickler
 
 _LOGGER = logging.getLogger("rnnkit")
 _DIGEST_BYTES = 32
@@ -169,9 +170,30 @@ def _source(path):
         return None
 
 
-def _file_of(named_tuple):
-    """Where a class of named tuples stands, a cell say: what it says is a part of the code; "" if nobody knows."""
-    return getattr(sys.modules.get(named_tuple.__module__), "__file__", "")
+def _source_of(named_tuple):
+    """Digest of what a class of named tuples says, which is a part of the code; None if nobody knows that.
+
+    Of a user's cell that is its own source and not its file's: in `__main__` or a notebook there may be none.
+    """
+    if not _is_own(named_tuple):
+        return _source(getattr(sys.modules.get(named_tuple.__module__), "__file__", ""))
+    said = named_tuple.declaration
+    if said.digest is None:
+        _say_that_it_has_no_source(said.name)
+    return said.digest
+
+
+def _is_own(kind):
+    """Whether something is the class of a user's cell."""
+    said = getattr(kind, "declaration", None) if isinstance(kind, type) else None
+    return said is not None and not said.shipped
+
+
+@cache
+def _say_that_it_has_no_source(name):
+    problem = f"the source of the cell {name} must be where Python finds it, got none"
+    cure = "define it in a file, or each process compiles anew"
+    warnings.warn(f"kernel cache: {problem}; {cure}", RuntimeWarning, stacklevel=2)
 
 
 @cache
@@ -187,6 +209,31 @@ def _foreign_symbols(library):
     return [each.name for each in symbols if each.is_declaration and not each.name.startswith("llvm.")]
 
 
+class _Pickler(NumbaPickler):
+    """Writes of a user's cell that it is one: a process of its own has another class for it, of the same source."""
+
+    def persistent_id(self, value):
+        return value.declaration.digest if _is_own(value) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts the classes that the call came with in their places."""
+
+    def __init__(self, data, sig):
+        super().__init__(io.BytesIO(data))
+        own = [kind.instance_class for kind in sig if _is_own(getattr(kind, "instance_class", None))]
+        self._own = {kind.declaration.digest: kind for kind in own}
+
+    def persistent_load(self, digest):
+        return self._own[digest]
+
+
+def _dumps(value):
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=4).dump(value)
+    return stream.getvalue()
+
+
 class Cache(FunctionCache):
     """The compiled signatures of one function, for its dispatcher; where it fails, the call is compiled for."""
 
@@ -199,7 +246,7 @@ class Cache(FunctionCache):
         name = self._entry(sig, target_context.codegen())
         data = self._try(self._folder.read, name) if name else None
         try:
-            saved, symbols, payload = pickle.loads(data) if data else (None, (), None)
+            saved, symbols, payload = _Unpickler(data, sig).load() if data else (None, (), None)
             if saved == sig:
                 if any(address_of_symbol(symbol) is None for symbol in symbols):
                     target_context.refresh()  # brings all that Numba knows to compile, half of the time of a warm call
@@ -213,7 +260,7 @@ class Cache(FunctionCache):
         """Keep a compile result, unless addresses of this process are in it."""
         name = self._entry(sig, data.codegen)
         if name and not data.library.has_dynamic_globals:
-            self._try(self._folder.write, name, dumps((sig, _foreign_symbols(data.library), data._reduce())))
+            self._try(self._folder.write, name, _dumps((sig, _foreign_symbols(data.library), data._reduce())))
 
     def flush(self):
         """Read and write nothing more: whoever recompiles wants no code of before."""
@@ -223,7 +270,7 @@ class Cache(FunctionCache):
         """Name of the file: after all that the code depends on, the CPU's name and features among it."""
         code = self._py_func.__code__
         classes = (kind.instance_class for kind in sig if hasattr(kind, "instance_class"))
-        sources = _source(code.co_filename), *(_source(_file_of(one)) for one in classes)
+        sources = _source(code.co_filename), *map(_source_of, classes)
         if not self._enabled or None in sources:
             return None
         place = self._py_func.__module__, self._py_func.__qualname__, code.co_firstlineno, sources

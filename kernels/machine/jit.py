@@ -9,6 +9,7 @@ from numba import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
+from ..cells.rules import CellError
 from .cache import Cache, Folder, root
 from .compiler import COMPILER
 
@@ -64,6 +65,8 @@ class _Kernel(CPUDispatcher):
             try:
                 gc.disable()
                 return super().compile(sig)
+            except CellError as error:  # it says all; the way through Numba to it is pages long
+                raise error.with_traceback(None) from None
             finally:
                 if collects:
                     gc.enable()

@@ -34,7 +34,7 @@ def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, 
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
-    dcx = _start((desc.num_pseudo_layers, batch, desc.hidden_size), w.dtype, dcy) if desc.has_cell else None
+    dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell else None
     ensure_compiled(w.dtype, 1)
     return (np.zeros if steps.padded else np.empty)((steps.seq_len, batch, desc.input_size), w.dtype), dhx, dcx, dw
 
@@ -130,7 +130,7 @@ class Gradient:
         dhidden = Grid(self.dhx.reshape(-1), index * batch * desc.output_size, desc.output_size)
         dcells = Grid(dy.data, 0, 0)
         if desc.has_cell:
-            dcells = Grid(self.dcx.reshape(-1), index * batch * desc.hidden_size, desc.hidden_size)
+            dcells = Grid(self.dcx.reshape(-1), index * batch * desc.states_size, desc.states_size)
         offsets = _offsets(desc, index, self.planner.threads)
         dgates = Grid(take("dgates", rows * width), 0, width)
         doutput = Grid(take("doutput", batch * sizes.hidden), 0, sizes.hidden)

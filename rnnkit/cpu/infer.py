@@ -42,7 +42,7 @@ class Inference:
         desc, dtype = self._desc, self.weights.dtype
         hy, cy = take("hy", (desc.num_layers, batch, desc.output_size), dtype), self._no_cells
         if desc.has_cell:
-            cy = take("cy", (desc.num_layers, batch, desc.hidden_size), dtype)
+            cy = take("cy", (desc.num_layers, batch, desc.states_size), dtype)
         return hy, cy, take("gates", (batch * self._columns,), dtype)
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
@@ -88,7 +88,7 @@ class Inference:
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
             gates = memory.take("gates", (buffers, schedule.buffered_steps, batch, self._columns), out.dtype)
-            shape = (count, 2, batch, desc.hidden_size) if desc.has_cell else (count, 0)
+            shape = (count, 2, batch, desc.states_size) if desc.has_cell else (count, 0)
             cells, runs = memory.take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
                 if layer.direction == 0:

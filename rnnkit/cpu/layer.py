@@ -13,7 +13,7 @@ from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.products import Product, Sizes, offsets_of, pack_layer
 from rnnkit.steps import row_numbers
-from rnnkit.weights import weight_layout
+from rnnkit.weights import suffix_of, weight_layout
 from rnnkit.workspace import Memory, gate_slots
 
 DESCRIPTORS = 64
@@ -32,6 +32,7 @@ class Layer(NamedTuple):
     sizes: Sizes
     slots: int  # of hidden_size columns each, in a row of the gate buffer
     products: tuple[Product, ...]  # in the order of `products.Weights`
+    gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
     kind: tuple[type, str, int]  # cell, dtype, passes of a call: what decides about the types of a kernel's arguments
 
@@ -50,12 +51,6 @@ class Layer(NamedTuple):
         """Numbers that the first product of a step reads."""
         return self.products[1].rows.size * self.sizes.output
 
-    @property
-    def gradient_columns(self) -> int:
-        """Numbers in a row of the gates' gradients."""
-        projection = self.products[-1]
-        return projection.first + projection.rows.size if projection.gates else self.columns
-
 
 @lru_cache(DESCRIPTORS)
 def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
@@ -68,9 +63,12 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
         layer, direction = divmod(index, desc.num_directions)
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
         sizes = Sizes(desc.hidden_size, desc.output_size, inputs)
-        products = tuple(_products(cell, sizes, slots, starts, f"_l{layer}" + "_reverse" * direction))
-        offsets = offsets_of(products, slots * sizes.hidden, desc.np_dtype.itemsize, end)
-        result.append(Layer(index, layer, direction, cell, sizes, slots, products, offsets, kind))
+        products = tuple(_products(cell.declaration, sizes, starts, suffix_of(layer, direction)))
+        columns = max(slots * sizes.hidden, products[-1].first + products[-1].rows.size)
+        offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end)
+        last = products[-2] if desc.projected else products[-1]
+        width = last.first + last.rows.size
+        result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, kind))
         end = offsets[-1]
     return tuple(result)
 
@@ -94,24 +92,26 @@ def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
     return (*passes, *passes)[: layer.kind[2]]
 
 
-def _products(cell: Any, sizes: Sizes, slots: int, starts: dict[str, int], suffix: str):
-    """The products of a layer, in the order of `products.Weights`; those that it does not have are of no gates."""
-    declaration = cell.declaration
+def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
+    """The products of a layer, in the order of `products.Weights`, and its vectors; those that it does not have are of
+    no gates."""
 
-    def product(name: str, written: range, depth: int) -> Product:
-        gates = np.array(declaration.rows_of(written), np.int64)
+    def product(name: str, written: range, depth: int, among: Any) -> Product:
+        gates = np.array(said.rows_of(written, among), np.int64)
         rows = (gates[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
         return Product(written.start * sizes.hidden, rows, start, len(written), depth if written else 0, bias)
 
-    yield product("ih", declaration.input_slots, sizes.input)
-    yield product("hh", declaration.recurrent_slots, sizes.output)
-    yield product("hh", declaration.second_slots, sizes.output)
+    yield product("ih", said.input_slots, sizes.input, said.gates)
+    yield product("hh", said.recurrent_slots, sizes.output, said.recurrent_gates)
+    yield product("hh", said.second_slots, sizes.output, said.recurrent_gates)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
-    # Backward, the projection's sum has the columns behind the gates, in place of what it multiplied.
-    column = (slots - 1) * sizes.hidden
-    yield Product(column, row_numbers(rows), projection, min(rows, 1), depth, -1)
+    # Backward, the projection's sum has the columns behind those of the slots and vectors.
+    column, own = len(said.slots) * sizes.hidden, len(said.vectors) * sizes.hidden
+    yield Product(column + own, row_numbers(rows), projection, min(rows, 1), depth, -1)
+    vectors = starts[said.vectors[0].name + suffix] if own else -1
+    yield Product(column, row_numbers(own), -1, 0, 0, vectors)
 
 
 def flat(array: np.ndarray) -> np.ndarray:

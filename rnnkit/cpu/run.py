@@ -117,7 +117,7 @@ class BoundaryStates(NamedTuple):
 def boundary_states(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> BoundaryStates:
     count, dtype = desc.num_pseudo_layers, desc.np_dtype
     hy = np.empty((count, batch_size, desc.output_size), dtype)
-    cy = np.empty((count, batch_size, desc.hidden_size), dtype) if desc.has_cell else None
+    cy = np.empty((count, batch_size, desc.states_size), dtype) if desc.has_cell else None
     return BoundaryStates(hx, cx, hy, cy)
 
 

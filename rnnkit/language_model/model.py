@@ -14,7 +14,7 @@ import rnnkit
 from rnnkit import archive, training
 from rnnkit.descriptor import HOST_DTYPES
 from rnnkit.language_model.readout import Readout
-from rnnkit.network import members, read
+from rnnkit.saved import members, read
 from rnnkit.weights import check_size
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)

@@ -129,7 +129,7 @@ _MEMORY = (
     Mutant(
         "a gradient that overlaps the weights is taken",
         "rnnkit/checks.py",
-        "array is not None and overlap(dw, array)",
+        "any(overlap(dw, one) for one in arrays_of(array))",
         "dw is array",
         (f"{CHECKS}a_gradient_in_the_memory_of_the_weights_is_refused",),
     ),
@@ -333,8 +333,8 @@ _VECTORS = (
     Mutant(
         "a number in a stage is of twice the precision",
         "kernels/stages.py",
-        "as_dtype(state.args[1]).type",
-        "float",
+        "reals[0](one.value.value)",
+        "float(one.value.value)",
         (LSTM,),
     ),
     Mutant(

@@ -1,0 +1,195 @@
+"""What a declaration must be: mistakes are found before anything is compiled, and named by cell, stage and line."""
+
+import keyword
+import os
+from itertools import product
+from types import FunctionType
+
+_PROBES = 0.4, -1.3, 2.6  # numbers that every equation is tried on
+_RESERVED = "h", "self"
+
+
+class CellError(TypeError):
+    """A cell's declaration or one of its equations is not as it must be."""
+
+
+def refusal(declaration, where, expected, got):
+    """The error that something of a cell must be as expected."""
+    return CellError(f"cell {declaration.name}: {where} must {expected}, got {got}")
+
+
+def place(function, line=None):
+    """A stage by its name, file and line."""
+    code = function.__code__
+    return f"stage {function.__name__} ({os.path.basename(code.co_filename)}:{line or code.co_firstlineno})"
+
+
+def check(kind):
+    """Raise CellError at the first mistake."""
+    said = kind.declaration
+    if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        raise refusal(said, "its class", "be a NamedTuple, whose fields are its parameters", kind.__mro__[1].__name__)
+    _check_parameters(kind)
+    _check_names(said)
+    _check_products(said)
+    for stage in said.stages:
+        _check_signature(said, stage)
+    _check_forward(said)
+    _check_gradient(said)
+    for stage in said.stages:
+        _probe(kind, stage)
+
+
+def parameter_types(kind):
+    """Name -> bool, int or float, of each of a cell's parameters; other annotations are left as they are."""
+    known = {"bool": bool, "int": int, "float": float, "floating": float}
+    found = {}
+    for name in kind._fields:
+        annotation = kind.__annotations__[name]
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        found[name] = known.get(text.rsplit(".", 1)[-1], annotation)
+    return found
+
+
+def _check_parameters(kind):
+    for name, annotation in parameter_types(kind).items():
+        if annotation not in (bool, int, float):
+            expected = "be annotated bool, int or float"
+            raise refusal(kind.declaration, f"its parameter {name}", expected, repr(annotation))
+
+
+def _check_names(said):
+    if not said.gates:
+        raise refusal(said, "gates", "be at least one", "none")
+    given = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
+    given += list(dict.fromkeys(gate.multiplies for gate in said.gates if gate.multiplies not in (None, "h")))
+    given += [*said.states, *(vector.name for vector in said.vectors), *said.kept]
+    for name in given:
+        if not (isinstance(name, str) and name.isidentifier()) or keyword.iskeyword(name) or name in _RESERVED:
+            raise refusal(said, "a name", "be an identifier other than h and self", repr(name))
+        if given.count(name) > 1:
+            raise refusal(said, "a name", "stand for one thing", f"{name!r} twice")
+        if name.endswith("_prev") or (name.startswith("d") and name[1:] in (*given, *_RESERVED)):
+            expected = "not be one that a stage knows a state before the step or a gradient by"
+            raise refusal(said, "a name", expected, repr(name))
+
+
+def _check_products(said):
+    multiplied = dict.fromkeys(gate.multiplies for gate in said.gates if gate.multiplies not in (None, "h"))
+    if len(multiplied) > 1:
+        raise refusal(said, "what R multiplies within the step", "be one name", ", ".join(map(repr, multiplied)))
+    for gate in said.gates:
+        if gate.apart is not None and gate.multiplies != "h":
+            expected = "have one product: R h apart, or one of what a stage writes"
+            raise refusal(said, f"gate {gate.name}", expected, f"multiplies={gate.multiplies!r}, apart={gate.apart!r}")
+
+
+def _check_signature(said, stage):
+    function = stage.function
+    if not isinstance(function, FunctionType):
+        raise refusal(said, "a stage", "be a function", type(function).__name__)
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    plain = code.co_flags & 0x2C == 0 and not code.co_kwonlyargcount and function.__defaults__ is None
+    if not plain or names[:1] != ("self",) or len(names) < 2:
+        expected = "take self and the names that it reads, one or more, without defaults"
+        raise refusal(said, place(function), expected, f"({', '.join(names)})")
+    for names, verb in ((stage.writes, "write"), (stage.reads, "read")):
+        twice = [name for name in names if names.count(name) > 1]
+        if twice or not names:
+            raise refusal(said, place(function), f"{verb} each name once, and one or more", twice and repr(twice[0]))
+
+
+def _check_forward(said):
+    """Every name is written before it is read, and all that a step leaves is written."""
+    second = {gate.name for gate in said.gates if gate.multiplies not in (None, "h")}
+    products = {gate.name for gate in said.gates} | {gate.apart for gate in said.gates if gate.apart is not None}
+    before = {f"{state}_prev" for state in said.states} | {"h_prev"} | {vector.name for vector in said.vectors}
+    writable, known = {*said.slots, *said.states, "h"}, products | before
+    for stage in (*said.forward[0], *said.forward[1]):
+        _check_stage(said, stage, known, writable, "gate, slot, state or h")
+        if stage in said.forward[0] and second & set(stage.writes):
+            name = sorted(second & set(stage.writes))[0]
+            raise refusal(said, place(stage.function), f"read {name}, to which R is added, where it writes it", "none")
+        known |= set(stage.writes)
+    written = {name for stage in said.forward[0] for name in stage.writes}
+    if said.multiplied is not None and said.multiplied not in written:
+        expected = f"write {said.multiplied}, which R multiplies, before one reads {', '.join(sorted(second))}"
+        raise refusal(said, "a forward stage", expected, "none")
+    missing = [name for name in (*said.kept, *said.states, "h") if name not in known]
+    if missing:
+        raise refusal(said, "a forward stage", f"write {missing[0]}", "none that does")
+
+
+def _check_gradient(said):
+    """Every gradient is written before it is read, and that of all that a step began from is written."""
+    values = {*said.slots, *said.states, "h_prev", *(f"{state}_prev" for state in said.states)}
+    values |= {vector.name for vector in said.vectors}
+    vectors, states = [f"d{vector.name}" for vector in said.vectors], [f"d{state}" for state in said.states]
+    products = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
+    writable = {f"d{name}" for name in (*said.slots, *said.states)} | set(vectors) | {"dh", "dh_prev"}
+    writable |= {f"{state}_prev" for state in states}
+    known = values | set(states) | {"dh"}
+    for part, stages in enumerate(said.gradient):
+        known |= {f"d{said.multiplied}"} if part else set()
+        for stage in stages:
+            _check_stage(said, stage, known, writable, "gradient of a gate, slot, state, vector or h_prev")
+            known |= set(stage.writes)
+            known -= {state for state in states if f"{state}_prev" in known}  # one number: the state before has it now
+    early = {name for stage in said.gradient[0] for name in stage.writes}
+    second = [gate.name for gate in said.gates if gate.multiplies not in (None, "h")]
+    missing = [f"d{name}" for name in products if f"d{name}" not in (early if name in second else known)]
+    missing += [f"{state}_prev" for state in states if f"{state}_prev" not in known]
+    missing += [name for name in vectors if name not in known]
+    if "dh_prev" not in known and any("h_prev" in stage.reads for stage in said.stages if not stage.is_gradient):
+        missing.append("dh_prev")
+    if missing:
+        raise refusal(said, "a gradient stage", f"write {missing[0]}", "none that does")
+
+
+def _check_stage(said, stage, known, writable, kinds):
+    for name in stage.reads:
+        if name not in known:
+            expected = "read names that are there before it: " + ", ".join(sorted(known))
+            raise refusal(said, place(stage.function), expected, repr(name))
+    for name in stage.writes:
+        if name not in writable:
+            raise refusal(said, place(stage.function), f"write a {kinds}", repr(name))
+
+
+def made(kind, **given):
+    """A cell with these parameters, all others numbers that their types have."""
+    own = {bool: False, int: 1, float: 0.5}
+    defaults = {name: own[one] for name, one in parameter_types(kind).items()} | kind._field_defaults
+    return kind(**defaults | given)
+
+
+def _probe(kind, stage):
+    """Run a stage on numbers: what Python refuses, or does not return as it must, is a mistake."""
+    flags = [name for name, one in parameter_types(kind).items() if one is bool]
+    for values in product((False, True), repeat=min(len(flags), 4)):
+        cell = made(kind, **dict(zip(flags, values, strict=False)))
+        for shift in range(len(_PROBES)):
+            numbers = [_PROBES[(shift + i) % len(_PROBES)] for i in range(len(stage.reads))]
+            _check_results(kind.declaration, stage, cell, numbers)
+
+
+def _check_results(said, stage, cell, numbers):
+    try:
+        found = stage.function(cell, *numbers)
+    except (ArithmeticError, ValueError):  # of these numbers, not of the equations
+        return
+    except Exception as error:
+        traceback = error.__traceback__
+        while traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code is stage.function.__code__:
+            traceback = traceback.tb_next
+        line = traceback.tb_lineno if traceback.tb_frame.f_code is stage.function.__code__ else None
+        got = f"{type(error).__name__}: {error}"
+        raise refusal(said, place(stage.function, line), "compute with numbers", got) from None
+    expected = f"return {len(stage.writes)} numbers, {', '.join(stage.writes)}"
+    results = found if isinstance(found, tuple) else (found,)
+    if len(results) != len(stage.writes):
+        raise refusal(said, place(stage.function), expected, len(results))
+    for name, result in zip(stage.writes, results, strict=True):
+        if isinstance(result, bool) or not isinstance(result, (int, float)):
+            raise refusal(said, place(stage.function), expected, f"{type(result).__name__} for {name}")

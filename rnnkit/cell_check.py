@@ -1,0 +1,155 @@
+"""check_cell: a cell's gradients against differences of its values, one number at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.errors import message
+from rnnkit.kernels.cells.rules import CellError
+from rnnkit.modes import checked
+
+_TRIALS = 32
+_STEP = 6e-6  # the cube root of the float64 machine epsilon balances truncation and rounding
+_BOUND = 1e-7  # of a difference, relative to the size of what it is made of
+_R = 0.7  # the recurrent weight of a unit, where R multiplies what a stage wrote
+_KINK = 1e-5  # differences that a step of twice the length changes by so much: there is no derivative nearby
+
+
+class Row(NamedTuple):
+    """One line of the table: what the loss was derived by, and the worst trial."""
+
+    name: str
+    kind: str
+    trials: int
+    gradient: float
+    difference: float
+    error: float
+
+    @property
+    def right(self) -> bool:
+        """Whether gradient and difference agree in every trial; false for a NaN, and where no trial could be used."""
+        return self.trials > 0 and self.error <= 1
+
+
+class Checked(tuple):  # type: ignore[type-arg]
+    """The rows of `check_cell`, which print as a table."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        lines = [f"{'by':14} {'kind':8} {'trials':>6} {'gradient':>15} {'difference':>15}"]
+        lines += [
+            f"{row.name:14} {row.kind:8} {row.trials:6} {row.gradient:15.8g} {row.difference:15.8g}"
+            + ("" if row.right else "  wrong") for row in self
+        ]
+        return "\n".join(lines)
+
+
+def check_cell(cell: Any, seed: int = 0) -> Checked:
+    """Compare the gradients of a cell with central differences of its values, in float64, one number at a time.
+
+    Parameters
+    ----------
+    cell : cell
+        With its parameters, or its class where they all have defaults.
+    seed : int
+        Of the numbers that are drawn: 32 times those of a unit and the gradients by what it computes.
+
+    Returns
+    -------
+    Checked
+        A tuple with a row for each gate, product that is kept apart, state, vector and h_prev: the gradient and the
+        difference of the trial in which they are farthest apart. Printed it is a table.
+
+    Raises
+    ------
+    CellError
+        A gradient is not that of the values; the message names those that are wrong, and holds the table.
+    TypeError, ValueError
+        `cell` is no cell, or has no such parameters.
+
+    Notes
+    -----
+    No kernel is compiled. Where a cell has no derivative, in the kink of a ReLU say, a trial is left out.
+
+    Examples
+    --------
+    >>> from rnnkit.kernels.cells.vanilla import Tanh
+    >>> check_cell(Tanh)
+    by             kind     trials        gradient      difference
+    a              gate         32       1.3441343       1.3441343
+    """
+    cell = checked("check_cell", cell)
+    if isinstance(cell, str):
+        raise TypeError(message("check_cell", "cell", "be a cell", repr(cell)))
+    kinds, rng = _kinds(cell.declaration), np.random.default_rng(seed)
+    worst = {name: Row(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
+    for _ in range(_TRIALS):
+        given = {name: float(value) for name, value in zip(kinds, rng.normal(size=len(kinds)), strict=True)}
+        outputs = ["h", *cell.declaration.states]
+        weights = dict(zip(outputs, rng.normal(size=len(outputs)).tolist(), strict=True))
+        found = _gradients(cell, _step(cell, given), weights)
+        for name in kinds:
+            worst[name] = _compared(cell, worst[name], given, weights, found.get(f"d{name}", 0.0))
+    table = Checked(worst.values())
+    wrong = [row.name for row in table if not row.right]
+    if wrong:
+        got = f"another d{', d'.join(wrong)}\n{table!r}"
+        raise CellError(message("check_cell", f"the gradients of {cell!r}", "be those of its values", got))
+    return table
+
+
+def _kinds(said: Any) -> dict[str, str]:
+    """What the loss is derived by, and what each is."""
+    kinds = {gate.name: "gate" for gate in said.gates}
+    kinds |= {gate.apart: "product" for gate in said.gates if gate.apart is not None}
+    kinds |= {f"{state}_prev": "state" for state in said.states}
+    kinds |= {vector.name: "vector" for vector in said.vectors}
+    return kinds | ({"h_prev": "hidden"} if said.reads_hidden() else {})
+
+
+def _run(cell: Any, values: dict[str, float], stages: Any) -> None:
+    for stage in stages:
+        found = stage.function(cell, *(values[name] for name in stage.reads))
+        values |= dict(zip(stage.writes, found if len(stage.writes) > 1 else [found], strict=True))
+
+
+def _step(cell: Any, given: dict[str, float]) -> dict[str, float]:
+    """What all names of a unit hold behind the step."""
+    said, values = cell.declaration, {"h_prev": 0.0} | given
+    _run(cell, values, said.forward[0])
+    for slot in said.second_slots:
+        values[said.slots[slot]] += _R * values[said.multiplied]
+    _run(cell, values, said.forward[1])
+    return values
+
+
+def _gradients(cell: Any, values: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+    """The gradients by all that the step began from."""
+    said, found = cell.declaration, values | {f"d{name}": weight for name, weight in weights.items()}
+    _run(cell, found, said.gradient[0])
+    if said.second_slots:
+        found[f"d{said.multiplied}"] = _R * sum(found[f"d{said.slots[slot]}"] for slot in said.second_slots)
+    _run(cell, found, said.gradient[1])
+    return found
+
+
+def _compared(cell: Any, row: Row, given: dict[str, float], weights: dict[str, float], gradient: float) -> Row:
+    """The row, or that of this trial where it is worse."""
+
+    def loss(distance: float) -> float:
+        after = _step(cell, given | {row.name: given[row.name] + distance})
+        return sum(weight * after[output] for output, weight in weights.items())
+
+    difference, wider = ((loss(step) - loss(-step)) / (2 * step) for step in (_STEP, 2 * _STEP))
+    size, curved = 1 + abs(difference) + abs(loss(0.0)), abs(wider - difference)
+    if curved > _KINK * size:
+        return row
+    error = abs(gradient - difference) / (_BOUND * size + curved)
+    if row.trials and not error > row.error:  # a NaN is the worst, and stays
+        return row._replace(trials=row.trials + 1)
+    error = math.inf if math.isnan(error) else error
+    return row._replace(trials=row.trials + 1, gradient=gradient, difference=difference, error=error)

@@ -1,0 +1,58 @@
+"""Cells of your own: a page of equations, which runs on the same loops as the built-in ones.
+
+A cell is a NamedTuple class under the decorator :func:`cell`, handed to :class:`rnnkit.RNNDescriptor` or
+:class:`rnnkit.Network` in place of a mode's name::
+
+    from typing import NamedTuple
+
+    from rnnkit.cells import Gate, cell, fma, forward, gradient, sigmoid, tanh
+
+    @cell(gates=[Gate("f"), Gate("n", multiplies="forgotten")])
+    class MinimalGatedUnit(NamedTuple):
+        \"\"\"Zhou et al., arXiv 1603.09420.\"\"\"
+
+        @forward("f forgotten")
+        def gate(self, f, h_prev):
+            f = sigmoid(f)
+            return f, f * h_prev
+
+        @gradient("df dh_prev")
+        def through_gate(self, f, h_prev, df, dforgotten, dh_prev):
+            return fma(dforgotten, h_prev, df) * (f * (1 - f)), fma(dforgotten, f, dh_prev)
+
+        @forward("n h")
+        def output(self, f, n, h_prev):
+            n = tanh(n)
+            return n, fma(f, n, (1 - f) * h_prev)
+
+        @gradient("df dn dh_prev")
+        def through_output(self, f, n, h_prev, dh):
+            return dh * (n - h_prev), dh * f * (1 - n * n), dh * (1 - f)
+
+    net = rnnkit.Network(MinimalGatedUnit, 64, 128, seed=0)
+
+A stage is a function of numbers, those of one unit. It reads by the names of its parameters and writes to the names in
+its decorator:
+
+======================  ================================================================================
+``f``                   a gate: its pre-activation W x + R h + biases, then what a stage wrote to it
+``c_prev``, ``c``       a state before and after the step (``states="c"``, or several: ``states="c n m"``)
+``h_prev``, ``h``       the hidden state before and after the step
+``p``                   a vector, a weight of the unit's own (``vectors="p"``)
+``df``, ``dc``, ...     the gradient of the loss by each of them, in the stages of the gradient
+======================  ================================================================================
+
+Stages run in their order, those of the gradient in the reverse order. A gradient stage overwrites what it writes: to
+add to a gradient that an earlier one left, read it. At the end a gate's gradient is that by its pre-activation, and
+``dc_prev`` that by the state before the step: it takes the place of ``dc``. :class:`Gate` says what R multiplies for a
+gate. A stage may call what is here, functions of numbers of your own, and what Numba compiles; numbers in it take the
+type of the network. A function handed in from around the class, an activation say, is a part of its source.
+
+Machine code is kept on disk under a digest of the cell's source, and files of its networks have that digest.
+:func:`rnnkit.check_cell` compares the gradients with differences of the values.
+"""
+
+from rnnkit.kernels.cells.cell import CellError, Gate, Vector, cell, forward, gradient
+from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, tanh
+
+__all__ = ["CellError", "Gate", "Vector", "cell", "clip", "exp", "fma", "forward", "gradient", "sigmoid", "tanh"]

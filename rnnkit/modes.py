@@ -1,0 +1,107 @@
+"""What stands for a network's cell: the name of a mode, or a cell; as an argument, in messages, in files."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+from rnnkit.errors import message, wrong_type
+from rnnkit.kernels.cells.modes import MODES
+from rnnkit.kernels.cells.rules import parameter_types
+
+
+def checked(function: str, value: Any) -> Any:
+    """Return a mode's name, or a cell with its parameters, each of its type; raise what is wrong with the argument."""
+    listed = " or ".join(f'"{mode}"' for mode in MODES)
+    if isinstance(value, str):
+        known = next((mode for mode in MODES if mode == value), None)  # a subclass of str only compares like one
+        if known is None:
+            raise ValueError(message(function, "mode", f"be {listed}", repr(value)))
+        return known
+    kind = value if isinstance(value, type) else type(value)
+    if not hasattr(kind, "declaration"):
+        raise wrong_type(function, "mode", f"{listed} or a cell", value)
+    if isinstance(value, type):
+        missing = [name for name in kind._fields if name not in kind._field_defaults]
+        if missing:
+            expected = f"have its parameters {', '.join(missing)}"
+            raise TypeError(message(function, "mode", expected, f"the class {kind.__name__}", "give an instance of it"))
+        value = kind()
+    types = parameter_types(kind)
+    return kind(**{name: _parameter(function, kind, name, getattr(value, name), types[name]) for name in kind._fields})
+
+
+def _parameter(function: str, kind: type, name: str, value: Any, wanted: type) -> Any:
+    argument = f"mode, {kind.__name__}'s {name},"
+    real = not isinstance(value, bool) and isinstance(value, (int, float))
+    if not (isinstance(value, bool) if wanted is bool else real and (wanted is float or isinstance(value, int))):
+        raise wrong_type(function, argument, f"a{'n' if wanted is int else ''} {wanted.__name__}", value)
+    if wanted is float and math.isnan(value):
+        raise ValueError(message(function, argument, "be a number", value))
+    return wanted(value)
+
+
+def cell_of(mode: Any, desc: Any) -> Any:
+    """The cell that the kernels run, with its parameters."""
+    if isinstance(mode, str):
+        return MODES[mode].cell(desc)
+    kind, real = type(mode), desc.np_dtype.type
+    types = parameter_types(kind)
+    given = (getattr(mode, name) for name in kind._fields)
+    # Whole numbers too: an int64 in an equation of float32 would make float64 of it.
+    numbers = (value if types[name] is bool else real(value) for name, value in zip(kind._fields, given, strict=True))
+    return _compiled(kind)(*numbers)
+
+
+@cache
+def _compiled(kind: type) -> type:
+    """The class of a cell that kernels are compiled for: machine code of another source never has its name."""
+    said = kind.declaration  # type: ignore[attr-defined]
+    if said.shipped:
+        return kind
+    name = f"{said.name}_{(said.digest or '')[:16]}"
+    return type(name, (kind,), {"__slots__": (), "__module__": kind.__module__, "declaration": said})
+
+
+def text_of_mode(mode: Any) -> str:
+    """The mode as an argument says it, for a message."""
+    return f'mode="{mode}"' if isinstance(mode, str) else f"mode={mode!r}"
+
+
+def has_option(mode: Any, option: str) -> bool:
+    """Whether a mode has one of the options that not every mode has."""
+    if isinstance(mode, str):
+        return option in MODES[mode].options
+    said = mode.declaration
+    return option == "proj_size" and said.multiplied is None and not said.reads_hidden()
+
+
+def stored(mode: Any) -> Any:
+    """A mode as it stands in files: its name, or what tells its cell."""
+    if isinstance(mode, str):
+        return mode
+    said = mode.declaration
+    if said.digest is None and not said.shipped:
+        cure = "define it in a file, not where it is typed in"
+        raise ValueError(message("save", f"the cell {said.name}", "have a source that Python finds", "none", cure))
+    return {"cell": said.name, "source": said.digest, "parameters": mode._asdict()}
+
+
+def restored(found: Any, cell: type | None) -> Any:
+    """The mode that a file holds; `cell` is what a user gave for a cell that is not of this package."""
+    if not isinstance(found, dict):
+        return found
+    name, source = found.get("cell"), found.get("source")
+    if set(found) != {"cell", "source", "parameters"} or not isinstance(found["parameters"], dict):
+        raise ValueError(f"a cell with the fields {sorted(found)}")
+    if cell is None:
+        raise ValueError(f"one of the cell {name}; give it: load(path, cell={name})")
+    said = cell.declaration  # type: ignore[attr-defined]
+    if said.name != name:
+        raise ValueError(f"one of the cell {name}, not of {said.name}")
+    if said.digest != source:
+        raise ValueError(f"one of a cell {name} with another source ({str(source)[:12]}, not {str(said.digest)[:12]})")
+    if set(found["parameters"]) != set(cell._fields):  # type: ignore[attr-defined]
+        raise ValueError(f"a cell with the parameters {sorted(found['parameters'])}")
+    return cell(**found["parameters"])

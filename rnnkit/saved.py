@@ -1,0 +1,45 @@
+"""The file of a network: its descriptor and its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnkit import archive
+from rnnkit.arrays import Array, on_host
+from rnnkit.descriptor import RNNDescriptor, descriptor_of, text_of
+from rnnkit.weights import num_weights
+
+FORMAT = 1
+MEMBERS = ("format", "descriptor", "weights")
+
+
+def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
+    """Return what stands in the file of a network, by name."""
+    return dict(zip(MEMBERS, (FORMAT, text_of(desc), on_host(w)), strict=True))
+
+
+def read(file: archive.Reader, cell: type | None = None) -> tuple[RNNDescriptor, np.ndarray]:
+    """Return the descriptor and the weights of a file, each checked before the next is looked at; `cell` is
+    that of the network, where it has one and not the name of a mode."""
+    file.require(MEMBERS)
+    dtype, shape, *_ = file.header("format")
+    found = file.array("format") if dtype.kind in "iu" and shape == () else f"of dtype {dtype} and shape {shape}"
+    if found != FORMAT:
+        raise file.refusal(f"hold a network in format {FORMAT}", f"format {found}")
+    desc = _read_descriptor(file, cell)
+    dtype, shape, *_ = file.header("weights")
+    stored = np.dtype("V2") if desc.dtype == "bfloat16" else desc.np_dtype  # the format has no names for extensions
+    if dtype != stored or shape != (num_weights(desc),):
+        expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
+        raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
+    return desc, file.array("weights").view(desc.np_dtype)
+
+
+def _read_descriptor(file: archive.Reader, cell: type | None) -> RNNDescriptor:
+    text = file.text("descriptor")
+    try:
+        return descriptor_of(text, cell)
+    except ValueError as error:
+        raise file.refusal("hold a valid descriptor", error) from error

@@ -1,0 +1,169 @@
+"""A mistake in a cell is one error where the cell is declared, and says where: cell, stage, file and line."""
+
+import inspect
+import re
+from typing import NamedTuple
+
+import pytest
+
+from rnnkit.cells import CellError, Gate, cell, forward, gradient
+
+
+def declared(*stages, fields=(), base=NamedTuple, **said):
+    """Declare a cell named Mine with these stages."""
+    kind = NamedTuple("Mine", fields) if base is NamedTuple else type("Mine", (base,), {})
+    for stage in stages:
+        setattr(kind, stage.function.__name__, stage)
+    return cell(**{"gates": "a"} | said)(kind)
+
+
+@forward("a h")
+def output(self, a):
+    return a, a
+
+
+@gradient("da")
+def back(self, dh):
+    return dh
+
+
+@forward("a h")
+def unknown(self, a):
+    b = a + 1
+    return b, tannh(b)  # noqa: F821
+
+
+@forward("a h")
+def shaped(self, a):
+    return a, a * a.shape[0]
+
+
+@forward("a h")
+def one_result(self, a):
+    return a
+
+
+@forward("a h")
+def text(self, a):
+    return a, "a"
+
+
+@forward("a h kept")
+def undeclared(self, a):
+    return a, a, a
+
+
+@forward("a h")
+def reads_unknown(self, a, b):
+    return a, b
+
+
+@forward("h h")
+def twice(self, a):
+    return a, a
+
+
+@forward("a")
+def no_h(self, a):
+    return a
+
+
+@forward("a h")
+def defaults(self, a=1):
+    return a, a
+
+
+@forward("a h")
+def reads_h_prev(self, a, h_prev):
+    return a, a + h_prev
+
+
+@forward("n h")
+def second(self, n):
+    return n, n
+
+
+@forward("m")
+def multiplied(self, a):
+    return a
+
+
+@gradient("da dn")
+def both(self, dh):
+    return dh, dh
+
+
+@forward("c h")
+def state(self, a, c_prev):
+    return c_prev, a
+
+
+@gradient("da dc_prev dc")
+def after(self, dh, dc):
+    return dh, dc, dc
+
+
+@gradient("da")
+def before(self, dc):
+    return dc
+
+
+def line(stage, text):
+    """Number of the line of a stage that holds the text."""
+    lines, first = inspect.getsourcelines(stage.function)
+    return first + next(number for number, one in enumerate(lines) if text in one)
+
+
+def here(stage, text="@"):
+    return f"stage {stage.function.__name__} (test_cell_rules.py:{line(stage, text)})"
+
+
+@pytest.mark.parametrize(("declare", "message"), [
+    (lambda: declared(output, back, base=object), "its class must be a NamedTuple, whose fields are its parameters"),
+    (lambda: declared(output, back, fields=[("p", str)]), "its parameter p must be annotated bool, int or float, got"),
+    (lambda: declared(output, back, gates=""), "gates must be at least one, got none"),
+    (lambda: declared(output, back, gates="a a"), "a name must stand for one thing, got 'a' twice"),
+    (lambda: declared(output, back, states="a"), "a name must stand for one thing, got 'a' twice"),
+    (lambda: declared(output, back, vectors="h"), "a name must be an identifier other than h and self, got 'h'"),
+    (lambda: declared(output, back, slots="da"),
+     "a name must not be one that a stage knows a state before the step or a gradient by, got 'da'"),
+    (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "m"), Gate("d", "n")]),
+     "what R multiplies within the step must be one name, got 'm', 'n'"),
+    (lambda: declared(output, back, gates=[Gate("a", multiplies="m", apart="q")]),
+     "gate a must have one product: R h apart, or one of what a stage writes, got multiplies='m', apart='q'"),
+    (lambda: declared(output), "a gradient stage must write da, got none that does"),
+    (lambda: declared(no_h, back), "a forward stage must write h, got none that does"),
+    (lambda: declared(output, back, states="c"), "a forward stage must write c, got none that does"),
+    (lambda: declared(output, back, slots="kept"), "a forward stage must write kept, got none that does"),
+    (lambda: declared(output, back, vectors="p"), "a gradient stage must write dp, got none that does"),
+    (lambda: declared(state, back, states="c"), "a gradient stage must write dc_prev, got none that does"),
+    (lambda: declared(reads_h_prev, back), "a gradient stage must write dh_prev, got none that does"),
+    (lambda: declared(second, both, gates=[Gate("a"), Gate("n", "m")]),
+     "a forward stage must write m, which R multiplies, before one reads n, got none"),
+    (lambda: declared(multiplied, second, back, gates=[Gate("a"), Gate("n", "m")]),
+     "a gradient stage must write dn, got none that does"),
+    (lambda: declared(undeclared, back), here(undeclared) + " must write a gate, slot, state or h, got 'kept'"),
+    (lambda: declared(reads_unknown, back),
+     here(reads_unknown) + " must read names that are there before it: a, h_prev, got 'b'"),
+    (lambda: declared(output, before, states="c"), "a forward stage must write c"),
+    (lambda: declared(output, before),
+     here(before) + " must read names that are there before it: a, dh, h_prev, got 'dc'"),
+    (lambda: declared(state, before, after, states="c"), here(before) + " must read names that are there before it"),
+    (lambda: declared(twice, back), here(twice) + " must write each name once, and one or more, got 'h'"),
+    (lambda: declared(defaults, back), here(defaults) + " must take self and the names that it reads, one or more"),
+    (lambda: declared(unknown, back),
+     here(unknown, "tannh") + " must compute with numbers, got NameError: name 'tannh' is not defined"),
+    (lambda: declared(shaped, back),
+     here(shaped, "shape[") + " must compute with numbers, got AttributeError: 'float' object has no attribute"),
+    (lambda: declared(one_result, back), here(one_result) + " must return 2 numbers, a, h, got 1"),
+    (lambda: declared(text, back), here(text) + " must return 2 numbers, a, h, got str for h"),
+])  # fmt: skip
+def test_refused(declare, message):
+    with pytest.raises(CellError, match="^cell Mine: " + re.escape(message)):
+        declare()
+
+
+def test_what_is_right_is_taken():
+    assert declared(output, back).declaration.slots == ("a",)
+    kind = declared(output, back, fields=[("p", bool), ("q", int), ("r", float)])
+    assert kind(True, 1, 0.5) == kind(True, 1, 0.5) != kind(False, 1, 0.5)

@@ -1,0 +1,86 @@
+"""check_cell finds planted errors, and names what is wrong; what is right it prints as a table."""
+
+from typing import NamedTuple
+
+import own_cells
+import pytest
+
+import rnnkit
+from rnnkit.cells import CellError, cell, clip, forward, gradient
+from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
+from rnnkit.kernels.cells.lstm import LSTM
+from rnnkit.kernels.cells.vanilla import ReLU, Tanh
+
+RIGHT = [
+    Tanh, ReLU, LSTM(False, -1.0, 1.0), LSTM(True, -0.4, 0.6), ResetAfterGRU, ResetBeforeGRU, own_cells.OwnLSTM,
+    own_cells.Peephole, own_cells.Stabilised, own_cells.Independent, own_cells.Feedforward,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RIGHT, ids=str)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_is_right(kind, seed):
+    table = rnnkit.check_cell(kind, seed)
+    assert all(row.right for row in table) and min(row.trials for row in table) > 25
+
+
+def test_the_table():
+    table = rnnkit.check_cell(own_cells.Peephole)
+    assert [(row.name, row.kind) for row in table] == [
+        ("i", "gate"), ("f", "gate"), ("g", "gate"), ("o", "gate"), ("c_prev", "state"), ("peephole_i", "vector"),
+        ("peephole_f", "vector"), ("peephole_o", "vector"),
+    ]  # fmt: skip
+    lines = repr(table).splitlines()
+    assert lines[0].split() == ["by", "kind", "trials", "gradient", "difference"]
+    assert lines[1].split()[:3] == ["i", "gate", "32"] and len(lines) == 9
+
+
+PLANTED = [
+    (number, factor)
+    for number in range(len(own_cells.Peephole.declaration.gradient[0][1].writes))
+    for factor in (1.001, -1.0, 0.0, float("nan"))
+]
+
+
+@pytest.mark.parametrize(("number", "factor"), PLANTED)
+def test_a_planted_error_is_named(monkeypatch, number, factor):
+    said = own_cells.Peephole.declaration
+    output, through = said.gradient[0]
+
+    def wrong(self, *numbers):
+        found = list(through.function(self, *numbers))
+        found[number] *= factor
+        return tuple(found)
+
+    monkeypatch.setattr(said, "gradient", ((output, through._replace(function=wrong)), ()))
+    with pytest.raises(CellError) as error:
+        rnnkit.check_cell(own_cells.Peephole)
+    first, _, *rows = str(error.value).splitlines()
+    name = through.writes[number]
+    assert first.endswith(f"the gradients of Peephole() must be those of its values, got another {name}")
+    assert [row.split()[0] for row in rows if row.endswith("wrong")] == [name.removeprefix("d")]
+
+
+@cell(gates="a")
+class Bounded(NamedTuple):
+    """Its gradient is wrong beyond the bound alone."""
+
+    @forward("h")
+    def output(self, a):
+        return clip(a, -1.5, 1.5)
+
+    @gradient("da")
+    def back(self, dh):
+        return dh
+
+
+def test_an_error_in_a_part_of_the_numbers_is_named():
+    with pytest.raises(CellError, match="got another da"):
+        rnnkit.check_cell(Bounded)
+
+
+def test_what_is_no_cell():
+    with pytest.raises(TypeError, match="check_cell: cell must be a cell, got 'lstm'"):
+        rnnkit.check_cell("lstm")
+    with pytest.raises(TypeError, match='check_cell: mode must be "rnn_relu" .* or a cell, got int'):
+        rnnkit.check_cell(3)

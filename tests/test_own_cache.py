@@ -1,0 +1,110 @@
+"""Machine code of a user's cell is kept under its source: warm in another process, new where it is edited."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+CELL = '''
+from typing import NamedTuple
+
+from rnnkit.cells import cell, forward, gradient
+
+FACTOR = 0.5
+
+
+def bent(x):
+    return FACTOR * x
+
+
+@cell(gates="a")
+class Mine(NamedTuple):
+    @forward("a h")
+    def output(self, a):
+        h = bent(a)
+        return h, h
+
+    @gradient("da")
+    def back(self, dh):
+        return FACTOR * dh
+'''
+RUN = '''
+import numpy as np
+
+import rnnkit
+from rnnkit.kernels import stack
+
+
+def run(kind):
+    """Print what a step gives, and how often its kernel came from the disk and not."""
+    desc = rnnkit.RNNDescriptor(kind, 1, 1, bias="none")
+    before = stack.step_stack.stats
+    hits, misses = sum(before.cache_hits.values()), sum(before.cache_misses.values())
+    y = rnnkit.prepare(desc, np.ones(2, np.float32)).step(np.ones((1, 1), np.float32), None).y
+    after = stack.step_stack.stats
+    print(y.item(), sum(after.cache_hits.values()) - hits, sum(after.cache_misses.values()) - misses)
+'''
+# As a notebook has it: in __main__, and the text of each of its cells where `inspect` looks.
+NOTEBOOK = RUN + '''
+import linecache
+import sys
+
+for number, factor in enumerate(sys.argv[2:]):
+    name, text = f"<ipython-input-{number}>", open(sys.argv[1]).read().replace("0.5", factor)
+    linecache.cache[name] = len(text), None, text.splitlines(True), name
+    exec(compile(text, name, "exec"))
+    run(Mine)
+'''
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a script, or what is typed in, in a process with a folder of caches of its own."""
+
+    def start(text, *arguments, typed=False):
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        command = [sys.executable, *(["-"] if typed else [str(path)]), *arguments]
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "caches"), "NUMBA_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        with open(path) as script:
+            return subprocess.Popen(command, stdin=script, stdout=pipe, stderr=pipe, env=environment, text=True)
+
+    return start
+
+
+def lines_of(process):
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return output.splitlines(), errors
+
+
+MAIN = CELL + RUN + "run(Mine)\n"
+
+
+def test_a_second_process_is_warm_and_an_edit_compiles_anew(start):
+    """In `__main__`, whose classes are others in each process; two that compile at once leave one entry."""
+    first, second = start(MAIN), start(MAIN)
+    assert {line for process in (first, second) for line in lines_of(process)[0]} <= {"0.5 0 1", "0.5 1 0"}
+    assert lines_of(start(MAIN))[0] == ["0.5 1 0"]
+    assert lines_of(start(MAIN.replace("0.5", "0.25")))[0] == ["0.25 0 1"]  # a number that an equation uses
+    assert lines_of(start(MAIN.replace("FACTOR * x", "FACTOR - x")))[0] == ["-0.5 0 1"]  # a function that it calls
+    assert lines_of(start("# a comment\n" + MAIN))[0] == ["0.5 1 0"]
+
+
+def test_cells_of_one_name_in_one_process_are_kept_apart(start, tmp_path):
+    text = tmp_path / "cell.txt"
+    text.write_text(CELL)
+    assert lines_of(start(NOTEBOOK, str(text), "0.5"))[0] == ["0.5 0 1"]
+    assert lines_of(start(NOTEBOOK, str(text), "0.25"))[0] == ["0.25 0 1"]
+    assert lines_of(start(NOTEBOOK, str(text), "0.5", "0.25"))[0] == ["0.5 1 0", "0.25 1 0"]
+
+
+def test_a_cell_without_a_source_is_compiled_each_time(start):
+    for _ in range(2):
+        lines, errors = lines_of(start(MAIN + "run(Mine)\n", typed=True))
+        assert lines == ["0.5 0 1", "0.5 0 0"]
+        expected = "kernel cache: the source of the cell Mine must be where Python finds it, got none; define it"
+        assert Counter(line for line in errors.splitlines() if expected in line).total() == 1
