@@ -315,3 +315,18 @@ def test_an_error_of_compilation_names_the_stage():
         rnnkit.infer(desc, rnnkit.init_weights(desc, 0), np.ones((2, 1, 3), np.float32))
     assert "cell Wide: stage output (test_own_cells.py:" in str(error.value)
     assert "must return float32 for h, as its arguments are, got float64" in str(error.value)
+
+
+def test_many_streams_of_it(name):
+    net = Network(name, "h17-stack", "float32")
+    plan = rnnkit.prepare(net.desc, net.w)
+    stream, expected = plan.stream(5), plan.infer(net.x)
+    for row, values in zip(net.x[:3], expected.y, strict=False):
+        assert np.array_equal(stream.step(row, rows=[0, 1, 2, 3, 4]), values)
+    again = plan.stream(5)
+    again.restore(stream.state)
+    for row, values in zip(net.x[3:], expected.y[3:], strict=True):
+        assert np.array_equal(again.step(row), values)
+    stream.run(net.x[3:])
+    for one, other in zip(stream.state.values(), again.state.values(), strict=True):
+        assert np.array_equal(one, other)
