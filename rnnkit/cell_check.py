@@ -149,7 +149,7 @@ def _compared(cell: Any, row: Row, given: dict[str, float], weights: dict[str, f
     if curved > _KINK * size:
         return row
     error = abs(gradient - difference) / (_BOUND * size + curved)
-    if row.trials and not error > row.error:  # a NaN is the worst, and stays
-        return row._replace(trials=row.trials + 1)
     error = math.inf if math.isnan(error) else error
+    if row.trials and error <= row.error:
+        return row._replace(trials=row.trials + 1)
     return row._replace(trials=row.trials + 1, gradient=gradient, difference=difference, error=error)

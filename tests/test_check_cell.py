@@ -1,5 +1,6 @@
 """check_cell finds planted errors, and names what is wrong; what is right it prints as a table."""
 
+import math
 from typing import NamedTuple
 
 import own_cells
@@ -74,9 +75,23 @@ class Bounded(NamedTuple):
         return dh
 
 
-def test_an_error_in_a_part_of_the_numbers_is_named():
+@cell(gates="a")
+class Sometimes(NamedTuple):
+    """Its gradient is a NaN for a few numbers."""
+
+    @forward("h")
+    def output(self, a):
+        return a + a
+
+    @gradient("da")
+    def back(self, a, dh):
+        return (dh + dh) * (1 if a > -1.5 else math.nan)
+
+
+@pytest.mark.parametrize("kind", [Bounded, Sometimes])
+def test_an_error_in_a_part_of_the_numbers_is_named(kind):
     with pytest.raises(CellError, match="got another da"):
-        rnnkit.check_cell(Bounded)
+        rnnkit.check_cell(kind)
 
 
 def test_what_is_no_cell():
