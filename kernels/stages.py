@@ -12,6 +12,7 @@ from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
 
+from .cells.functions import slope, value
 from .cells.rules import place, refusal
 from .cells.source import helpers_of
 from .machine import activations as activations  # what the functions that cells are written in compile to
@@ -91,6 +92,7 @@ class _StageCompiler(COMPILER):
 
 
 _INLINED = {"forceinline": True}  # as a call a unit, a loop is not vectorised and takes 3 to 4 times as long
+_HELPER = OPTIONS | _INLINED | {"pipeline_class": _StageCompiler}
 _COMPILED, _HELPERS = {}, set()
 
 
@@ -107,8 +109,22 @@ def _know_helpers(function):
         if helper not in _HELPERS:
             _HELPERS.add(helper)
             _know_helpers(helper)
-            options = OPTIONS | _INLINED | {"pipeline_class": _StageCompiler}
-            overload(helper, jit_options=options, strict=False)(lambda *numbers, own=helper: own)
+            overload(helper, jit_options=_HELPER, strict=False)(lambda *numbers, own=helper: own)
+
+
+def _know_activations(function):
+    """Let Numba know what an activation, which is a parameter of a cell, has for this function of it and a number."""
+
+    @overload(function, jit_options=_HELPER, strict=False)
+    def of(activation, number):
+        own = getattr(getattr(activation, "instance_class", None), function.__name__, None)
+        if own is not None:
+            _know_helpers(own)
+        return own
+
+
+_know_activations(value)
+_know_activations(slope)
 
 
 def _call_type(typingctx, stage, cell, real):

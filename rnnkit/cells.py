@@ -48,11 +48,70 @@ add to a gradient that an earlier one left, read it. At the end a gate's gradien
 gate. A stage may call what is here, functions of numbers of your own, and what Numba compiles; numbers in it take the
 type of the network. A function handed in from around the class, an activation say, is a part of its source.
 
+Cells to use as they are: :class:`PeepholeLSTM`, :class:`CoupledLSTM`, :class:`ActivatedLSTM`,
+:class:`MinimalGatedUnit`, :class:`IndRNN`, :class:`MinGRU` and :class:`SLSTM`. Some take activations as parameters,
+``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``; a cell of your own may too: ``value(self.gate, i)`` and, of that value,
+``slope(self.gate, i)`` of a field ``gate: Activation = Sigmoid()``.
+
 Machine code is kept on disk under a digest of the cell's source, and files of its networks have that digest.
 :func:`rnnkit.check_cell` compares the gradients with differences of the values.
 """
 
+from rnnkit.kernels.cells.activated_lstm import ActivatedLSTM
+from rnnkit.kernels.cells.activations import (
+    Activation,
+    Affine,
+    Elu,
+    HardSigmoid,
+    LeakyRelu,
+    Relu,
+    ScaledTanh,
+    Sigmoid,
+    Softplus,
+    Softsign,
+    Tanh,
+    ThresholdedRelu,
+)
 from rnnkit.kernels.cells.cell import CellError, Gate, Vector, cell, forward, gradient
-from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, tanh
+from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
+from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, slope, tanh, value
+from rnnkit.kernels.cells.indrnn import IndRNN
+from rnnkit.kernels.cells.mingru import MinGRU
+from rnnkit.kernels.cells.minimal_gated_unit import MinimalGatedUnit
+from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
+from rnnkit.kernels.cells.slstm import SLSTM
 
-__all__ = ["CellError", "Gate", "Vector", "cell", "clip", "exp", "fma", "forward", "gradient", "sigmoid", "tanh"]
+__all__ = [
+    "ActivatedLSTM",
+    "Activation",
+    "Affine",
+    "CellError",
+    "CoupledLSTM",
+    "Elu",
+    "Gate",
+    "HardSigmoid",
+    "IndRNN",
+    "LeakyRelu",
+    "MinGRU",
+    "MinimalGatedUnit",
+    "PeepholeLSTM",
+    "Relu",
+    "SLSTM",
+    "ScaledTanh",
+    "Sigmoid",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "ThresholdedRelu",
+    "Vector",
+    "cell",
+    "clip",
+    "exp",
+    "fma",
+    "forward",
+    "gradient",
+    "sigmoid",
+    "slope",
+    "tanh",
+    "value",
+]

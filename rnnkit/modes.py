@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from rnnkit.errors import message, wrong_type
+from rnnkit.kernels.cells.activations import ACTIVATIONS, POSITIVE, Activation
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.kernels.cells.rules import parameter_types
 
@@ -34,12 +35,28 @@ def checked(function: str, value: Any) -> Any:
 
 def _parameter(function: str, kind: type, name: str, value: Any, wanted: type) -> Any:
     argument = f"mode, {kind.__name__}'s {name},"
+    if wanted is Activation:
+        return _activation(function, argument, value)
     real = not isinstance(value, bool) and isinstance(value, (int, float))
     if not (isinstance(value, bool) if wanted is bool else real and (wanted is float or isinstance(value, int))):
         raise wrong_type(function, argument, f"a{'n' if wanted is int else ''} {wanted.__name__}", value)
     if wanted is float and math.isnan(value):
         raise ValueError(message(function, argument, "be a number", value))
     return wanted(value)
+
+
+def _activation(function: str, argument: str, value: Any) -> Any:
+    value = value() if isinstance(value, type) and issubclass(value, Activation) else value
+    if not isinstance(value, Activation):
+        raise wrong_type(function, argument, f"an activation ({', '.join(ACTIVATIONS)})", value)
+    for name, number in zip(value._fields, value, strict=True):
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise wrong_type(function, f"{argument} {name}", "a float", number)
+        least = 0 if name == "alpha" and isinstance(value, POSITIVE) else -math.inf
+        if not least < number < math.inf:
+            expected = "be finite" if least else "be finite and above 0"
+            raise ValueError(message(function, f"{argument} {name}", expected, number))
+    return type(value)(*map(float, value))
 
 
 def cell_of(mode: Any, desc: Any) -> Any:
@@ -50,8 +67,8 @@ def cell_of(mode: Any, desc: Any) -> Any:
     types = parameter_types(kind)
     given = (getattr(mode, name) for name in kind._fields)
     # Whole numbers too: an int64 in an equation of float32 would make float64 of it.
-    numbers = (value if types[name] is bool else real(value) for name, value in zip(kind._fields, given, strict=True))
-    return _compiled(kind)(*numbers)
+    of = {bool: bool, int: real, float: real, Activation: lambda one: type(one)(*map(real, one))}
+    return _compiled(kind)(*(of[types[name]](value) for name, value in zip(kind._fields, given, strict=True)))
 
 
 @cache
@@ -85,7 +102,12 @@ def stored(mode: Any) -> Any:
     if said.digest is None and not said.shipped:
         cure = "define it in a file, not where it is typed in"
         raise ValueError(message("save", f"the cell {said.name}", "have a source that Python finds", "none", cure))
-    return {"cell": said.name, "source": said.digest, "parameters": mode._asdict()}
+    parameters = {name: _stored(value) for name, value in mode._asdict().items()}
+    return {"cell": said.name, "source": said.digest, "parameters": parameters}
+
+
+def _stored(parameter: Any) -> Any:
+    return [type(parameter).__name__, *parameter] if isinstance(parameter, Activation) else parameter
 
 
 def restored(found: Any, cell: type | None) -> Any:
@@ -104,4 +126,13 @@ def restored(found: Any, cell: type | None) -> Any:
         raise ValueError(f"one of a cell {name} with another source ({str(source)[:12]}, not {str(said.digest)[:12]})")
     if set(found["parameters"]) != set(cell._fields):  # type: ignore[attr-defined]
         raise ValueError(f"a cell with the parameters {sorted(found['parameters'])}")
-    return cell(**found["parameters"])
+    return cell(**{name: _restored(value) for name, value in found["parameters"].items()})
+
+
+def _restored(parameter: Any) -> Any:
+    if not isinstance(parameter, list):
+        return parameter
+    name, *numbers = parameter or [None]
+    if not isinstance(name, str) or name not in ACTIVATIONS or len(numbers) != len(ACTIVATIONS[name]._fields):
+        raise ValueError(f"a cell with the activation {parameter}")
+    return ACTIVATIONS[name](*numbers)

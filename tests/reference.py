@@ -81,13 +81,48 @@ def gru_step(layer, x, h, size, reset_after):
     return (1 - z) * n + z * h
 
 
-def peephole_step(gate, own, h, states):
+def peephole_step(gate, own, h, states, act=sigmoid, squash=np.tanh, show=np.tanh):
     (c,) = states
-    i = sigmoid(gate("i", h) + own["peephole_i"] * c)
-    f = sigmoid(gate("f", h) + own["peephole_f"] * c)
-    c = f * c + i * np.tanh(gate("g", h))
-    o = sigmoid(gate("o", h) + own["peephole_o"] * c)
-    return o * np.tanh(c), (c,)
+    i = act(gate("i", h) + own["peephole_i"] * c)
+    f = act(gate("f", h) + own["peephole_f"] * c)
+    c = f * c + i * squash(gate("g", h))
+    o = act(gate("o", h) + own["peephole_o"] * c)
+    return o * show(c), (c,)
+
+
+def coupled_step(gate, own, h, states, act=sigmoid, squash=np.tanh, show=np.tanh):
+    i, g, o = act(gate("i", h)), squash(gate("g", h)), act(gate("o", h))
+    c = (1 - i) * states[0] + i * g
+    return o * show(c), (c,)
+
+
+def activated_step(gate, own, h, states, act, squash, show):
+    i, f, g, o = act(gate("i", h)), act(gate("f", h)), squash(gate("g", h)), act(gate("o", h))
+    c = f * states[0] + i * g
+    return o * show(c), (c,)
+
+
+def minimal_step(gate, own, h, states):
+    f = sigmoid(gate("f", h))
+    return (1 - f) * h + f * np.tanh(gate("n", f * h)), ()
+
+
+def indrnn_step(gate, own, h, states, act=lambda x: np.maximum(x, 0)):
+    return act(gate("a", None) + own["u"] * h), ()
+
+
+def mingru_step(gate, own, h, states):
+    z = sigmoid(gate("z", None))
+    return (1 - z) * h + z * gate("n", None), ()
+
+
+def slstm_step(gate, own, h, states, log_forget=lambda a: a):
+    c, n, m = states
+    log_i, log_f = gate("i", h), log_forget(gate("f", h)) + m
+    m = np.where(n == 0, log_i, np.maximum(log_i, log_f))
+    i, f = np.exp(log_i - m), np.exp(np.minimum(log_f - m, 0))
+    c, n = f * c + i * np.tanh(gate("z", h)), f * n + i
+    return sigmoid(gate("o", h)) * c / n, (c, n, m)
 
 
 def stabilised_step(gate, own, h, states):
@@ -120,11 +155,33 @@ class Own(NamedTuple):
 OWN = {
     "Peephole": Own(peephole_step, "i f g o", 1), "Stabilised": Own(stabilised_step, "z i f o", 3),
     "Independent": Own(independent_step, "a", 0), "Feedforward": Own(feedforward_step, "f z", 1),
+    "PeepholeLSTM": Own(peephole_step, "i f g o", 1), "CoupledLSTM": Own(coupled_step, "i g o", 1),
+    "ActivatedLSTM": Own(activated_step, "i f g o", 1), "MinimalGatedUnit": Own(minimal_step, "f n", 0),
+    "IndRNN": Own(indrnn_step, "a", 0), "MinGRU": Own(mingru_step, "z n", 0), "SLSTM": Own(slstm_step, "z i f o", 3),
+}
+
+# By their names in ONNX's documentation.
+ACTIVATIONS = {
+    "Sigmoid": sigmoid,
+    "Tanh": np.tanh,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Affine": lambda x, alpha, beta: alpha * x + beta,
+    "LeakyRelu": lambda x, alpha: np.where(x >= 0, x, alpha * x),
+    "ThresholdedRelu": lambda x, alpha: np.where(x > alpha, x, 0),
+    "ScaledTanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
+    "HardSigmoid": lambda x, alpha, beta: np.minimum(np.maximum(alpha * x + beta, 0), 1),
+    "Elu": lambda x, alpha: np.where(x >= 0, x, alpha * np.expm1(x)),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Softplus": lambda x: np.logaddexp(x, 0),
+    "log_sigmoid": lambda x: -np.logaddexp(-x, 0),
 }
 
 
-def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidirectional, lengths):
-    """Run a network of a user's cell; `states` are arrays (L*D, N, H). Returns y, hy and the states."""
+def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidirectional, lengths, activations=()):
+    """Run a network of a user's cell; `states` are arrays (L*D, N, H). Returns y, hy and the states.
+
+    `activations` are functions that its step takes besides.
+    """
     own, directions, size = OWN[name], 2 if bidirectional else 1, hidden_size
     hy, finals, y = np.array(hx, np.float64), [np.array(one, np.float64) for one in states], np.asarray(x, np.float64)
     for row in range(num_layers * directions):
@@ -143,7 +200,7 @@ def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidire
                     return found if h is None else found + block.recurrent_side(number, h, size)
 
                 before = tuple(one[row, n] for one in finals)
-                hy[row, n], after = own.step(gate, vectors, hy[row, n], before)
+                hy[row, n], after = own.step(gate, vectors, hy[row, n], before, *activations)
                 for one, value in zip(finals, after, strict=True):
                     one[row, n] = value
                 y[t, n, direction * size : (direction + 1) * size] = hy[row, n]

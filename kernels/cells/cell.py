@@ -1,6 +1,7 @@
 """What a cell says of itself: its gates, its states, its own weights, and the equations of one unit.
 
-A cell is a NamedTuple class under the decorator `cell`; its fields, annotated bool, int or float, are its parameters.
+A cell is a NamedTuple class under the decorator `cell`; its fields, annotated bool, int, float or
+Activation, are its parameters.
 Its stages are functions of numbers, whose parameters are read by their names and whose results are written to the names
 that the stage declares:
 
@@ -20,6 +21,7 @@ that each can stand behind what it is the gradient of. Nothing here knows of row
 from inspect import signature
 from typing import NamedTuple
 
+from .activations import told_apart
 from .rules import CellError, check
 from .source import digest_of
 
@@ -99,11 +101,7 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
         check(kind)
         if not kind.declaration.shipped:
             kind.declaration.digest = digest_of(kind)
-        # As plain tuples two cells without parameters would be equal, and what is kept of one taken for the other's.
-        kind.__eq__ = lambda self, other: type(self) is type(other) and tuple.__eq__(self, other)
-        kind.__ne__ = lambda self, other: not self == other
-        kind.__hash__ = lambda self: hash((type(self), *self))
-        return kind
+        return told_apart(kind)  # or what is kept of a cell without parameters would be taken for another one's
 
     return declare
 

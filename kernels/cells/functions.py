@@ -30,3 +30,13 @@ def fma(a, b, c):
 def clip(x, low, high):
     """Return x, or the bound that it lies beyond; a NaN stays one."""
     return low if x < low else high if x > high else x
+
+
+def value(activation, x):
+    """Return what an activation makes of x."""
+    return activation.value(x)
+
+
+def slope(activation, y):
+    """Return the derivative of an activation where its value is y."""
+    return activation.slope(y)

@@ -5,6 +5,8 @@ import os
 from itertools import product
 from types import FunctionType
 
+from .activations import Activation, Sigmoid
+
 _PROBES = 0.4, -1.3, 2.6  # numbers that every equation is tried on
 _RESERVED = "h", "self"
 
@@ -41,8 +43,8 @@ def check(kind):
 
 
 def parameter_types(kind):
-    """Name -> bool, int or float, of each of a cell's parameters; other annotations are left as they are."""
-    known = {"bool": bool, "int": int, "float": float, "floating": float}
+    """Name -> bool, int, float or Activation, of each of a cell's parameters; other annotations are left as they are."""
+    known = {"bool": bool, "int": int, "float": float, "floating": float, "Activation": Activation}
     found = {}
     for name in kind._fields:
         annotation = kind.__annotations__[name]
@@ -53,8 +55,8 @@ def parameter_types(kind):
 
 def _check_parameters(kind):
     for name, annotation in parameter_types(kind).items():
-        if annotation not in (bool, int, float):
-            expected = "be annotated bool, int or float"
+        if annotation not in (bool, int, float, Activation):
+            expected = "be annotated bool, int, float or Activation"
             raise refusal(kind.declaration, f"its parameter {name}", expected, repr(annotation))
 
 
@@ -159,7 +161,7 @@ def _check_stage(said, stage, known, writable, kinds):
 
 def made(kind, **given):
     """A cell with these parameters, all others numbers that their types have."""
-    own = {bool: False, int: 1, float: 0.5}
+    own = {bool: False, int: 1, float: 0.5, Activation: Sigmoid()}
     defaults = {name: own[one] for name, one in parameter_types(kind).items()} | kind._field_defaults
     return kind(**defaults | given)
 

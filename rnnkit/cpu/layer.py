@@ -34,7 +34,7 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # in the order of `products.Weights`
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
-    kind: tuple[type, str, int]  # cell, dtype, passes of a call: what decides about the types of a kernel's arguments
+    kind: tuple[tuple[type, ...], str, int]  # cell, dtype, passes of a call: what decides about the types of a kernel's arguments
 
     @property
     def columns(self) -> int:
@@ -57,7 +57,7 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
     """The pseudo-layers."""
     cell, slots = desc.cell, gate_slots(desc)
     starts = {name: start for name, _, start in weight_layout(desc)}
-    kind = type(cell), desc.dtype, min(desc.num_pseudo_layers, 2)
+    kind = (type(cell), *map(type, cell)), desc.dtype, min(desc.num_pseudo_layers, 2)
     result, end = [], 0
     for index in range(desc.num_pseudo_layers):
         layer, direction = divmod(index, desc.num_directions)

@@ -1,0 +1,190 @@
+"""Activations that are a parameter of a cell: ONNX's, each with its slope as a function of its value.
+
+A cell with the field ``gate: Activation = Sigmoid()`` computes ``value(self.gate, i)`` and, in its gradient, from the
+value that its forward stage has left, ``slope(self.gate, i)``. The class of an activation decides about the machine
+code, its numbers do not. Where there is a kink the slope is that on its left.
+"""
+
+from abc import ABC
+from typing import NamedTuple
+
+from .functions import clip, exp, fma, tanh
+from .functions import sigmoid as logistic
+
+
+def softplus(x):
+    """Return log(1 + exp(x)), from x + log(1 + exp(-x)) where x is above 0."""
+    u = exp(-abs(x))
+    s = u / (2 + u)  # log(1 + u) = 2*atanh(s) = 2s*(1 + q/3 + q**2/5 + ...), q <= 1/9: 16 terms fill a float64
+    q = s * s
+    t = fma(q, fma(q, fma(q, fma(q, 1 / 31, 1 / 29), 1 / 27), 1 / 25), 1 / 23)
+    t = fma(q, fma(q, fma(q, fma(q, t, 1 / 21), 1 / 19), 1 / 17), 1 / 15)
+    t = fma(q, fma(q, fma(q, fma(q, t, 1 / 13), 1 / 11), 1 / 9), 1 / 7)
+    t = 2 * s * fma(q, fma(q, fma(q, t, 1 / 5), 1 / 3), 1)
+    return t if x < 0 else x + t
+
+
+class Activation(ABC):
+    """What all activations are instances of."""
+
+
+ACTIVATIONS = {}
+"""By name."""
+
+
+def told_apart(kind):
+    """Let instances of different classes of named tuples differ, and their hashes: as plain tuples they are equal."""
+    kind.__eq__ = lambda self, other: type(self) is type(other) and tuple.__eq__(self, other)
+    kind.__ne__ = lambda self, other: not self == other
+    kind.__hash__ = lambda self: hash((type(self), *self))
+    return kind
+
+
+def activation(kind):
+    """Make the decorated class of named tuples, with value and slope, an activation."""
+    ACTIVATIONS[kind.__name__] = Activation.register(kind)
+    return told_apart(kind)
+
+
+@activation
+class Sigmoid(NamedTuple):
+    """1/(1 + exp(-x))."""
+
+    def value(self, x):
+        return logistic(x)
+
+    def slope(self, y):
+        return y * (1 - y)
+
+
+@activation
+class Tanh(NamedTuple):
+    """tanh(x)."""
+
+    def value(self, x):
+        return tanh(x)
+
+    def slope(self, y):
+        return 1 - y * y
+
+
+@activation
+class Relu(NamedTuple):
+    """max(x, 0)."""
+
+    def value(self, x):
+        return 0 if x < 0 else x
+
+    def slope(self, y):
+        return 0 if y <= 0 else 1
+
+
+@activation
+class Affine(NamedTuple):
+    """alpha*x + beta."""
+
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    def value(self, x):
+        return fma(self.alpha, x, self.beta)
+
+    def slope(self, y):
+        return self.alpha
+
+
+@activation
+class LeakyRelu(NamedTuple):
+    """x where x > 0, else alpha*x; alpha > 0."""
+
+    alpha: float = 0.01
+
+    def value(self, x):
+        return self.alpha * x if x < 0 else x
+
+    def slope(self, y):
+        return self.alpha if y <= 0 else 1
+
+
+@activation
+class ThresholdedRelu(NamedTuple):
+    """x where x > alpha, else 0; alpha > 0."""
+
+    alpha: float = 1.0
+
+    def value(self, x):
+        return 0 if x <= self.alpha else x
+
+    def slope(self, y):
+        return 0 if y == 0 else 1
+
+
+@activation
+class ScaledTanh(NamedTuple):
+    """alpha*tanh(beta*x); alpha > 0."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def value(self, x):
+        return self.alpha * tanh(self.beta * x)
+
+    def slope(self, y):
+        t = y / self.alpha
+        return self.alpha * self.beta * (1 - t * t)
+
+
+@activation
+class HardSigmoid(NamedTuple):
+    """alpha*x + beta, but 0 below and 1 above."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+
+    def value(self, x):
+        return clip(fma(self.alpha, x, self.beta), 0, 1)
+
+    def slope(self, y):
+        return 0 if y <= 0 or y >= 1 else self.alpha
+
+
+@activation
+class Elu(NamedTuple):
+    """x where x > 0, else alpha*(exp(x) - 1); alpha > 0."""
+
+    alpha: float = 1.0
+
+    def value(self, x):
+        t = tanh(0.5 * x)  # exp(x) - 1 = 2t/(1 - t), without its cancellation near 0
+        return 2 * self.alpha * t / (1 - t) if x < 0 else x
+
+    def slope(self, y):
+        return y + self.alpha if y <= 0 else 1
+
+
+@activation
+class Softsign(NamedTuple):
+    """x/(1 + |x|)."""
+
+    def value(self, x):
+        return x / (1 + abs(x))
+
+    def slope(self, y):
+        one = 1 - abs(y)
+        return one * one
+
+
+@activation
+class Softplus(NamedTuple):
+    """log(1 + exp(x))."""
+
+    def value(self, x):
+        return softplus(x)
+
+    def slope(self, y):
+        t = tanh(0.5 * y)  # 1 - exp(-y)
+        return 2 * t / (1 + t)
+
+
+POSITIVE = LeakyRelu, ThresholdedRelu, ScaledTanh, Elu
+"""Those whose alpha must be above 0: otherwise their value does not tell their slope."""

@@ -1,0 +1,49 @@
+"""The LSTM whose gates look at its cell."""
+
+from typing import NamedTuple
+
+from .activations import Activation, Sigmoid, Tanh
+from .cell import cell, forward, gradient
+from .functions import fma, slope, value
+
+
+@cell(gates="i f g o", states="c", vectors="peephole_i peephole_f peephole_o")
+class PeepholeLSTM(NamedTuple):
+    """Gers and Schmidhuber, "Recurrent Nets that Time and Count", 2000; with a_i ... = W x + R h + biases of the gate:
+
+        i = s(a_i + peephole_i*c)       f = s(a_f + peephole_f*c)       g = tanh(a_g)       c' = f*c + i*g
+        o = s(a_o + peephole_o*c')      h' = o*tanh(c')
+
+    Other activations than the logistic function of the gates and tanh, of the `candidate` and of the `output`, are
+    parameters. As ONNX's LSTM with P, which has the order i o f.
+    """
+
+    gate: Activation = Sigmoid()
+    candidate: Activation = Tanh()
+    output: Activation = Tanh()
+
+    @forward("i f g c")
+    def update(self, i, f, g, c_prev, peephole_i, peephole_f):
+        i = value(self.gate, fma(peephole_i, c_prev, i))
+        f = value(self.gate, fma(peephole_f, c_prev, f))
+        g = value(self.candidate, g)
+        return i, f, g, fma(f, c_prev, i * g)
+
+    @gradient("di df dg dc_prev dpeephole_i dpeephole_f")
+    def through_update(self, i, f, g, c_prev, peephole_i, peephole_f, dc):
+        di = dc * g * slope(self.gate, i)
+        df = dc * c_prev * slope(self.gate, f)
+        dg = dc * i * slope(self.candidate, g)
+        dc_prev = fma(dc, f, fma(di, peephole_i, df * peephole_f))
+        return di, df, dg, dc_prev, di * c_prev, df * c_prev
+
+    @forward("o h")
+    def expose(self, o, c, peephole_o):
+        o = value(self.gate, fma(peephole_o, c, o))
+        return o, o * value(self.output, c)
+
+    @gradient("do dc dpeephole_o")
+    def through_expose(self, o, c, peephole_o, dh, dc):
+        t = value(self.output, c)
+        do = dh * t * slope(self.gate, o)
+        return do, fma(dh * o, slope(self.output, t), fma(do, peephole_o, dc)), do * c

@@ -1,0 +1,323 @@
+"""The cells that are shipped: their values, gradients and bits, and the laws that every network keeps."""
+
+import numba
+import numpy as np
+import pytest
+from gradcheck import assert_gradients
+from shipped_networks import KINDS, LENGTHS, SIZES, Network, arrays_of, as_given
+from tolerances import assert_close, assert_gradient_close, assert_same_bits
+
+import rnnkit
+from rnnkit import cells
+
+OUTPUTS, GRADIENTS = ("y", "hy", "cy"), ("dx", "dhx", "dcx", "dw")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture(params=SIZES)
+def size(request):
+    return request.param
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    return request.param
+
+
+def assert_same(found, expected, names=OUTPUTS + GRADIENTS):
+    """The bits of the results that both have, arrays or tuples of them."""
+    for name in (name for name in names if hasattr(expected, name)):
+        ours, others = arrays_of(getattr(found, name)), arrays_of(getattr(expected, name))
+        assert len(ours) == len(others), name
+        for number, pair in enumerate(zip(ours, others, strict=True)):
+            assert_same_bits(f"{name}[{number}]", *pair)
+
+
+def columns(result, rows, time=slice(None)):
+    """Those of some sequences, and some steps."""
+    cut = {name: getattr(result, name)[time, rows] for name in ("y", "dx") if hasattr(result, name)}
+    for name in ("hy", "dhx"):
+        cut |= {name: getattr(result, name)[:, rows]} if hasattr(result, name) else {}
+    for name in ("cy", "dcx"):
+        cut |= {name: as_given([one[:, rows] for one in arrays_of(getattr(result, name, None))])}
+    return type(result)(**{name: cut.get(name) for name in result._fields})
+
+
+# Values and gradients
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_gradients_of_its_equations(kind, seed):
+    assert all(row.right for row in rnnkit.check_cell(kind, seed))
+
+
+def test_its_values_are_those_of_the_twin(kind, size, dtype):
+    net = Network(kind, size, dtype)
+    y, hy, states = net.reference()
+    found = net.forward()
+    assert_close("y", found.y, y, dtype)
+    assert_close("hy", found.hy, hy, dtype)
+    for name, ours, expected in zip(net.desc.states, arrays_of(found.cy), states, strict=True):
+        assert_close(name, ours, expected, dtype)
+
+
+def test_its_gradients_are_those_of_its_values(kind, size):
+    net = Network(kind, size)
+    names = [f"state {name}" for name in net.desc.states]
+
+    def run(blocks):
+        net.w = rnnkit.pack_weights(net.desc, {key: blocks[key] for key in rnnkit.weight_views(net.desc, net.w)})
+        net.x, net.hx, net.states = blocks["x"], blocks["hx"], [blocks[name] for name in names]
+        return net.forward()
+
+    def loss(blocks):
+        found = run(blocks)
+        ends = zip(arrays_of(found.cy), net.dstates, strict=True)
+        return float((found.y * net.dy).sum() + (found.hy * net.dhy).sum() + sum((c * d).sum() for c, d in ends))
+
+    def gradients(blocks):
+        dx, dhx, dcx, dw = net.backward(run(blocks).workspace)
+        return {"x": dx, "hx": dhx} | dict(zip(names, arrays_of(dcx), strict=True)) | rnnkit.weight_views(net.desc, dw)
+
+    given = {"x": net.x, "hx": net.hx} | dict(zip(names, net.states, strict=True))
+    assert_gradients(loss, gradients, given | rnnkit.weight_views(net.desc, net.w), seed=5)
+
+
+# Bits
+
+
+def test_every_way_to_run_it_has_the_same_bits(kind, size, dtype):
+    net = Network(kind, size, dtype)
+    expected = net.forward()
+    gradients, plan = net.backward(expected.workspace), rnnkit.prepare(net.desc, net.w)
+    assert_same(plan.infer(net.x, net.hx, as_given(net.states), lengths=LENGTHS), expected, OUTPUTS)
+    kept = net.forward(checkpoint_steps=2)
+    assert_same(kept, expected, OUTPUTS)
+    assert_same(net.backward(kept.workspace), gradients)
+    if not net.desc.bidirectional:
+        whole, hx, cx = plan.infer(net.x, net.hx, as_given(net.states)), net.hx, as_given(net.states)
+        for row, values in zip(net.x, whole.y, strict=True):
+            found, hx, cx = plan.step(row, hx, cx)
+            assert_same_bits("y", found, values)
+        assert_same(rnnkit.Infer(whole.y, hx, cx), whole)
+
+
+@pytest.fixture
+def _threads_as_before():
+    threads = numba.get_num_threads()
+    yield
+    numba.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_threads_change_no_bit(kind):
+    results, x = [], np.random.default_rng(0).normal(size=(40, 9, 16)).astype(np.float32)
+    desc = rnnkit.RNNDescriptor(kind, 16, 70, 2, True)
+    w = rnnkit.init_weights(desc, 0)
+    for threads in (1, 2):
+        numba.set_num_threads(threads)
+        found = rnnkit.forward(desc, w, x)
+        results.append((found, rnnkit.backward(desc, w, found.workspace, found.y)))
+    assert_same(results[0][0], results[1][0])
+    assert_same(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("activations", [(), (cells.Sigmoid(), cells.Tanh(), cells.Tanh())])
+def test_with_the_usual_activations_it_has_the_bits_of_the_built_in_lstm(dtype, activations):
+    net = Network(cells.ActivatedLSTM(*activations), "stack", dtype)
+    found = net.forward()
+    gradients = net.backward(found.workspace)
+    net.desc = rnnkit.RNNDescriptor("lstm", 3, 17, 2, dtype=dtype)
+    expected = net.forward()
+    assert_same(found, expected)
+    assert_same(gradients, net.backward(expected.workspace))
+
+
+# Laws
+
+
+def test_a_batch_is_its_sequences(kind, dtype):
+    net = Network(kind, "two-directions", dtype)
+    found, dw = net.forward(), np.zeros(net.w.shape)
+    gradients = net.backward(found.workspace)
+    for row, length in enumerate(LENGTHS):
+        alone = net.rows(slice(row, row + 1), slice(length))
+        own = alone.forward()
+        back = alone.backward(own.workspace)
+        assert_same(columns(found, slice(row, row + 1), slice(length)), own)
+        assert_same(columns(gradients, slice(row, row + 1), slice(length)), back, GRADIENTS[:3])
+        assert not found.y[length:, row].any() and not gradients.dx[length:, row].any()
+        dw += back.dw
+    assert_gradient_close("dw", gradients.dw, dw, dtype)
+
+
+def test_the_order_of_rows_does_not_matter(kind, dtype):
+    net, order = Network(kind, "two-directions", dtype), np.array([3, 0, 2, 4, 1])
+    found = net.forward()
+    moved = net.rows(order, lengths=np.array(LENGTHS)[order])
+    other = moved.forward()
+    assert_same(other, columns(found, order), OUTPUTS)
+    gradients, others = net.backward(found.workspace), moved.backward(other.workspace)
+    assert_same(others, columns(gradients, order), GRADIENTS[:3])
+    assert_gradient_close("dw", others.dw, gradients.dw, dtype)
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+def test_chunks_with_carried_state_are_one_run(kind, dtype, cut):
+    net = Network(kind, "stack", dtype, lengths=None)
+    whole = net.forward()
+    gradients = net.backward(whole.workspace)
+    early, late = net.rows(slice(None), slice(cut)), net.rows(slice(None), slice(cut, None))
+    first = early.forward()
+    late.hx, late.states = first.hy, arrays_of(first.cy)
+    second = late.forward()
+    back = late.backward(second.workspace)
+    early.dhy, early.dstates = back.dhx, arrays_of(back.dcx)
+    front = early.backward(first.workspace)
+    assert_same_bits("y", np.concatenate([first.y, second.y]), whole.y)
+    assert_same(second, whole, ("hy", "cy"))
+    assert_gradient_close("dx", np.concatenate([front.dx, back.dx]), gradients.dx, dtype)
+    assert_gradient_close("dw", front.dw + back.dw, gradients.dw, dtype)
+    for ours, expected in zip([front.dhx, *arrays_of(front.dcx)], [gradients.dhx, *arrays_of(gradients.dcx)], strict=True):
+        assert_gradient_close("of the states", ours, expected, dtype)
+
+
+def test_no_state_is_zeros(kind, dtype):
+    absent, zeros = (Network(kind, "two-directions", dtype) for _ in range(2))
+    absent.hx, absent.states = None, []
+    zeros.hx, zeros.states = np.zeros_like(zeros.hx), [np.zeros_like(one) for one in zeros.states]
+    found, expected = absent.forward(), zeros.forward()
+    assert_same(found, expected)
+    assert_same(absent.backward(found.workspace), zeros.backward(expected.workspace))
+    assert all(np.isfinite(one).all() for one in (found.y, found.hy, *arrays_of(found.cy)))
+
+
+@pytest.mark.parametrize("garbage", [np.nan, 1e30])
+def test_padding_touches_nothing(kind, dtype, garbage):
+    clean, dirty = (Network(kind, "two-directions", dtype) for _ in range(2))
+    padding = np.arange(len(dirty.x))[:, None] >= LENGTHS
+    dirty.x[padding] = dirty.dy[padding] = garbage
+    found, expected = dirty.forward(), clean.forward()
+    assert_same(found, expected)
+    assert_same(dirty.backward(found.workspace), clean.backward(expected.workspace))
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (0,) * 5])
+def test_length_zero_passes_state_and_gradient_through(kind, dtype, lengths):
+    net = Network(kind, "two-directions", dtype, lengths=lengths)
+    found = net.forward()
+    gradients = net.backward(found.workspace)
+    empty = [n for n, length in enumerate(lengths) if length == 0]
+    before = [net.hx, *net.states, net.dhy, *net.dstates]
+    after = [found.hy, *arrays_of(found.cy), gradients.dhx, *arrays_of(gradients.dcx)]
+    for ours, passed in zip(after, before, strict=True):
+        assert_same_bits("passed", ours[:, empty], passed[:, empty])
+    assert not found.y[:, empty].any() and not gradients.dx[:, empty].any()
+    assert gradients.dw.any() == any(lengths)
+
+
+def test_any_memory_order(kind, dtype):
+    plain, other = (Network(kind, "two-directions", dtype) for _ in range(2))
+
+    def strided(array):
+        return np.repeat(array.swapaxes(0, 1), 2, axis=-1)[..., ::2].swapaxes(0, 1)
+
+    for name in ("x", "hx", "dy", "dhy"):
+        setattr(other, name, strided(getattr(other, name)))
+    other.states, other.dstates = list(map(strided, other.states)), list(map(strided, other.dstates))
+    found, expected = other.forward(), plain.forward()
+    assert_same(found, expected)
+    assert_same(other.backward(found.workspace), plain.backward(expected.workspace))
+
+
+def half(net, size, suffixes, part, input_size):
+    """A network of one layer and direction, with the weights of another one's `suffixes`."""
+    one = Network(net.kind, (net.desc.hidden_size, 1, False), net.desc.dtype, input_size)
+    ours = {name: rnnkit.weight_views(net.desc, net.w)[name.replace("_l0", suffixes)]
+            for name in rnnkit.weight_views(one.desc, one.w)}  # fmt: skip
+    one.w, row = rnnkit.pack_weights(one.desc, ours), slice(part, part + 1)
+    one.hx, one.states = net.hx[row], [state[row] for state in net.states]
+    one.dhy, one.dstates = net.dhy[row], [state[row] for state in net.dstates]
+    return one
+
+
+def test_two_layers_are_two_runs(kind):
+    net = Network(kind, "stack")
+    found = net.forward()
+    gradients = net.backward(found.workspace)
+    lower, upper = half(net, "stack", "_l0", 0, 3), half(net, "stack", "_l1", 1, 17)
+    lower.x = net.x
+    first = lower.forward()
+    upper.x, upper.dy = first.y, net.dy
+    second = upper.forward()
+    lower.dy = upper.backward(second.workspace).dx
+    assert_close("y", found.y, second.y, "float64")
+    assert_close("hy", found.hy, np.concatenate([first.hy, second.hy]), "float64")
+    assert_gradient_close("dx", gradients.dx, lower.backward(first.workspace).dx, "float64")
+
+
+def test_two_directions_are_two_runs(kind):
+    net = Network(kind, (5, 1, True), lengths=None)
+    found, dx = net.forward(), 0
+    gradients = net.backward(found.workspace)
+    for direction, suffix in enumerate(("_l0", "_l0_reverse")):
+        order = slice(None, None, -1 if direction else 1)
+        one = half(net, "two-directions", suffix, direction, 3)
+        one.lengths, one.x, one.dy = None, net.x[order], net.dy[order, :, 5 * direction : 5 * direction + 5]
+        own = one.forward()
+        assert_close("y", found.y[..., 5 * direction : 5 * direction + 5], own.y[order], "float64")
+        dx = dx + one.backward(own.workspace).dx[order]
+    assert_gradient_close("dx", gradients.dx, dx, "float64")
+
+
+# What they are given
+
+
+def test_the_blocks_of_their_weights():
+    u = rnnkit.weight_views(desc := rnnkit.RNNDescriptor(cells.IndRNN, 3, 500), rnnkit.init_weights(desc, 0))["u_l0"]
+    assert [block.name for block in rnnkit.weight_layout(desc)] == ["weight_ih_l0", "bias_ih_l0", "u_l0"]
+    assert 0 <= u.min() < 0.01 and 0.99 < u.max() <= 1
+
+
+ACTIVATED = [
+    (lambda: cells.PeepholeLSTM(gate="tanh"), TypeError,
+     "mode, PeepholeLSTM's gate, must be an activation (Sigmoid, Tanh, Relu, Affine, LeakyRelu, ThresholdedRelu, "
+     "ScaledTanh, HardSigmoid, Elu, Softsign, Softplus), got str"),
+    (lambda: cells.IndRNN(cells.LeakyRelu("a")), TypeError, "mode, IndRNN's activation, alpha must be a float, got str"),
+    (lambda: cells.IndRNN(cells.LeakyRelu(True)), TypeError, "mode, IndRNN's activation, alpha must be a float, got bool"),
+    (lambda: cells.IndRNN(cells.Elu(0)), ValueError,
+     "mode, IndRNN's activation, alpha must be finite and above 0, got 0"),
+    (lambda: cells.IndRNN(cells.Affine(1, float("nan"))), ValueError,
+     "mode, IndRNN's activation, beta must be finite, got nan"),
+    (lambda: cells.SLSTM(sigmoid_forget=1), TypeError, "mode, SLSTM's sigmoid_forget, must be a bool, got int"),
+]
+
+
+@pytest.mark.parametrize(("kind", "error", "text"), ACTIVATED, ids=[text[:40] for *_, text in ACTIVATED])
+def test_what_is_no_activation_is_refused(kind, error, text):
+    with pytest.raises(error) as caught:
+        rnnkit.RNNDescriptor(kind(), 3, 4)
+    assert str(caught.value) == f"RNNDescriptor: {text}"
+
+
+def test_activations_tell_cells_apart():
+    first, second, third = (
+        rnnkit.RNNDescriptor(cells.IndRNN(one), 3, 4) for one in (cells.Tanh, cells.Softsign(), cells.Tanh())
+    )
+    assert first == third != second and hash(first) == hash(third) and cells.Tanh() != cells.Softsign() != ()
+    assert repr(second) == "RNNDescriptor(IndRNN(activation=Softsign()), 3, 4)"
+    w, x = rnnkit.init_weights(first, 0), np.ones((2, 1, 3), np.float32)
+    assert not np.array_equal(rnnkit.infer(first, w, x).y, rnnkit.infer(second, w, x).y)
+    whole, real = (rnnkit.RNNDescriptor(cells.IndRNN(cells.Affine(a, b)), 3, 4) for a, b in ((2, 1), (2.0, 1.0)))
+    assert whole == real and rnnkit.infer(whole, w, x).y.dtype == "float32"
+
+
+def test_a_network_with_activations_is_saved_and_loaded(tmp_path):
+    net = rnnkit.Network(KINDS["peephole-hard"], 3, 4, seed=0)
+    net.save(tmp_path / "net")
+    found = rnnkit.load(tmp_path / "net", cell=cells.PeepholeLSTM)
+    assert found.desc == net.desc and np.array_equal(found.weights, net.weights)
