@@ -26,7 +26,6 @@ from .stages import (
     multiplied_column,
     recurrent_columns,
     second_columns,
-    vectors_column,
 )
 from .weight_gradient import SCRATCH, add_weight_gradients, pack_sources, pack_terms, terms_of
 

@@ -111,12 +111,13 @@ def _stored(parameter: Any) -> Any:
 
 
 def restored(found: Any, cell: type | None) -> Any:
-    """The mode that a file holds; `cell` is what a user gave for a cell that is not of this package."""
+    """The mode that a file holds; `cell` is what a user gave: needed for one that is not of this package."""
     if not isinstance(found, dict):
         return found
     name, source = found.get("cell"), found.get("source")
     if set(found) != {"cell", "source", "parameters"} or not isinstance(found["parameters"], dict):
         raise ValueError(f"a cell with the fields {sorted(found)}")
+    cell = cell or _shipped(name, source)
     if cell is None:
         raise ValueError(f"one of the cell {name}; give it: load(path, cell={name})")
     said = cell.declaration  # type: ignore[attr-defined]
@@ -127,6 +128,16 @@ def restored(found: Any, cell: type | None) -> Any:
     if set(found["parameters"]) != set(cell._fields):  # type: ignore[attr-defined]
         raise ValueError(f"a cell with the parameters {sorted(found['parameters'])}")
     return cell(**{name: _restored(value) for name, value in found["parameters"].items()})
+
+
+def _shipped(name: Any, source: Any) -> type | None:
+    """The cell of this package that a file names; those of users have a source in theirs."""
+    if source is not None or not isinstance(name, str):
+        return None
+    from rnnkit import cells  # each is checked when it is imported: only where one is asked for
+
+    found = getattr(cells, name, None)
+    return found if hasattr(found, "declaration") else None
 
 
 def _restored(parameter: Any) -> Any:

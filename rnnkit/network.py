@@ -17,6 +17,7 @@ from rnnkit.saved import members, read
 from rnnkit.weights import check_weights, init_weights, num_weights, weight_views
 from rnnkit.workspace import Workspace
 
+
 class Options(TypedDict, total=False):
     """The options of :class:`rnnkit.RNNDescriptor`; it refuses those that do not go with the mode."""
 

@@ -122,7 +122,7 @@ DIRECTION = {
     "states": {"descriptor"},
     "descriptor": {"modes", "errors", "lazy", "kernels.cells"},
     "cell_check": {"modes", "errors", "kernels.cells"},
-    "modes": {"errors", "kernels.cells"},
+    "modes": {"cells", "errors", "kernels.cells"},
     "cells": {"kernels.cells"},
     "kernels.cells": set(),
     "forking": set(),

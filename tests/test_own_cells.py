@@ -11,6 +11,7 @@ from gradcheck import assert_gradients
 from tolerances import assert_close
 
 import rnnkit
+from rnnkit import cells
 from rnnkit.cells import CellError, cell, forward, gradient
 
 LENGTHS = [4, 0, 6, 1, 3]
@@ -271,6 +272,17 @@ def test_a_network_of_it_is_saved_and_loaded(tmp_path):
         rnnkit.load(tmp_path / "net", cell=other)
     with pytest.raises(TypeError, match="load: cell must be None or the class of a cell, got int"):
         rnnkit.load(tmp_path / "net", cell=3)
+
+
+def test_a_network_of_a_shipped_cell_is_loaded_without_it(tmp_path):
+    net = rnnkit.Network(cells.PeepholeLSTM(candidate=cells.Softsign()), 3, 4, seed=0)
+    net.save(tmp_path / "net")
+    found = rnnkit.load(tmp_path / "net")
+    assert found.desc == net.desc and np.array_equal(found.weights, net.weights)
+    text = rnnkit.descriptor.text_of(net.desc)
+    for name in ("Sigmoid", "cell", "__all__", "Nobody"):  # what that module has beside cells, and what it has not
+        with pytest.raises(ValueError, match=f"one of the cell {name}; give it"):
+            rnnkit.descriptor.descriptor_of(text.replace("PeepholeLSTM", name))
 
 
 def scaled(factor):

@@ -24,7 +24,7 @@ def softplus(x):
     return t if x < 0 else x + t
 
 
-class Activation(ABC):
+class Activation(ABC):  # noqa: B024  named tuples have no other base: they are registered
     """What all activations are instances of."""
 
 

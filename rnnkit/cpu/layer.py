@@ -34,7 +34,7 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # in the order of `products.Weights`
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
-    kind: tuple[tuple[type, ...], str, int]  # cell, dtype, passes of a call: what decides about the types of a kernel's arguments
+    kind: tuple[tuple[type, ...], str, int]  # cell, dtype, passes of a call: they decide about a kernel's types
 
     @property
     def columns(self) -> int:

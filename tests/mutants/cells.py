@@ -69,7 +69,8 @@ MUTANTS = (
     ),
     *faults_in(
         "rnnkit/states.py",
-        ("states come back in another order", "np.split(states, len(desc.states), axis=2))", "np.split(states, len(desc.states), axis=2)[::-1])",
+        ("states come back in another order",
+         "np.split(states, len(desc.states), axis=2))", "np.split(states, len(desc.states), axis=2)[::-1])",
          (f"{VALUES}[Stabilised-h5-float32]",)),
     ),
     *faults_in(
@@ -92,6 +93,8 @@ MUTANTS = (
          (f"{OWN}what_does_not_go_with_a_cell_is_refused",)),
         ("cells of one name share machine code", '    name = f"{said.name}_{(said.digest or \'\')[:16]}"\n',
          '    name = f"{said.name}_"\n', (f"{OWN}cells_of_one_name_are_kept_apart",)),
+        ("a shipped cell has to be given", "    cell = cell or _shipped(name, source)\n", "",
+         (f"{OWN}a_network_of_a_shipped_cell_is_loaded_without_it",)),
         ("a file of another source is loaded", "    if said.digest != source:", "    if False:", FILES),
         ("a file of another cell is loaded", "    if said.name != name:", "    if False:", FILES),
     ),
@@ -112,7 +115,7 @@ MUTANTS = (
          (f"{OWN}cells_of_one_name_are_kept_apart",)),
     ),
     *faults_in(
-        "kernels/cells/cell.py",
+        "kernels/cells/activations.py",
         ("cells without parameters are equal",
          "    kind.__eq__ = lambda self, other: type(self) is type(other) and tuple.__eq__(self, other)\n",
          "    kind.__eq__ = lambda self, other: tuple.__eq__(self, other)\n",
@@ -120,7 +123,8 @@ MUTANTS = (
     ),
     *faults_in(
         "kernels/cells/rules.py",
-        ("a name stands for two things", "        if given.count(name) > 1:", "        if False:", (f"{RULES}refused",)),
+        ("a name stands for two things", "        if given.count(name) > 1:", "        if False:",
+         (f"{RULES}refused",)),
         ("a stage reads what is not there", "        if name not in known:", "        if False:", (f"{RULES}refused",)),
         ("a stage writes what nobody declared", "        if name not in writable:", "        if False:",
          (f"{RULES}refused",)),
