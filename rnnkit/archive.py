@@ -191,8 +191,10 @@ def open_regular(function: str, path: str | PathLike[str]) -> io.BufferedReader:
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
     """Write the members under their names, as `replacing` does."""
-    with replacing("save", path) as file:
-        np.savez(file, **members)
+    with replacing("save", path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, value in members.items():  # not by numpy.savez, which has no member "file", and pickles objects
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
 
 
 @contextmanager

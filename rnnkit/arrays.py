@@ -35,6 +35,14 @@ def on_host(array: Any) -> np.ndarray:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
+def copy_of(array: Any) -> Any:
+    """Return a copy on the same device; CuPy's own method makes it on the current one."""
+    if isinstance(array, np.ndarray):
+        return array.copy()
+    with array.device:
+        return array.copy()
+
+
 def overlap(one: Any, other: Any) -> bool:
     """Return whether two arrays of one library may share memory: whether their addresses overlap.
 

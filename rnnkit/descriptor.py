@@ -69,12 +69,12 @@ class RNNDescriptor:
     bidirectional : bool
         Whether each layer also runs over the sequence in reverse (D = 2).
     bias : {"both", "input", "recurrent", "none"}
-        Which of the biases bW and bR there are.
+        Which of the biases bW and bR there are; True stands for "both", False for "none".
     input_mode : {"linear", "skip"}
         With "skip" layer 0 has no W and takes x as W x would be, the same for each gate; I must equal H.
     proj_size : int, optional
         P, the size to which the output is projected, 1 <= P < H: of an LSTM, and of a cell in whose equations the
-        hidden state of the step before does not stand unit by unit.
+        hidden state of the step before does not stand unit by unit. 0 stands for None.
     dropout : float
         Probability in [0, 1] with which an output of a layer is dropped on its way to the next layer, in the training
         forward only; the others are scaled by 1 / (1 - dropout).  With one layer it has nothing to act on.
@@ -281,8 +281,14 @@ def _choice(choices: Collection[str], name: str, value: Any) -> str:
     return next(choice for choice in choices if choice == value)
 
 
-def _optional_size(name: str, value: Any) -> int | None:
-    return None if value is None else _size(name, value)
+def _bias(name: str, value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):  # as other libraries have it
+        return "both" if value else "none"
+    return _choice(BIASES, name, value)
+
+
+def _projection(name: str, value: Any) -> int | None:
+    return None if value is None or value is not False and value == 0 else _size(name, value)  # PyTorch's 0 is none
 
 
 def _probability(name: str, value: Any) -> float:
@@ -334,9 +340,9 @@ _FIELDS = {
     "hidden_size": _size,
     "num_layers": partial(_size, most=MAX_LAYERS),
     "bidirectional": _flag,
-    "bias": partial(_choice, BIASES),
+    "bias": _bias,
     "input_mode": partial(_choice, INPUT_MODES),
-    "proj_size": _optional_size,
+    "proj_size": _projection,
     "dropout": _probability,
     "cell_clip": _bounds,
     "reset_after": _flag,

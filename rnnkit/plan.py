@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit import checks
-from rnnkit.arrays import library_of
+from rnnkit.arrays import copy_of, library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import message, wrong_type
@@ -26,7 +26,11 @@ class Plan:
 
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
         self.desc = desc
-        self._network = backend("prepare", desc, w).prepare(desc, w)
+        self._flat = copy_of(w)  # what the plan is pickled as
+        self._network = backend("prepare", desc, w).prepare(desc, self._flat)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return prepare, (self.desc, self._flat)  # packed anew: for the CPU that it is unpickled on
 
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}>"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from rnnkit import archive
-from rnnkit.arrays import Array, on_host
+from rnnkit.arrays import Array, library_of, no_array, on_host
 from rnnkit.descriptor import RNNDescriptor, descriptor_of, text_of
+from rnnkit.errors import message
 from rnnkit.weights import num_weights
 
 FORMAT = 1
@@ -18,6 +21,35 @@ MEMBERS = ("format", "descriptor", "weights")
 def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
     """Return what stands in the file of a network, by name."""
     return dict(zip(MEMBERS, (FORMAT, text_of(desc), on_host(w)), strict=True))
+
+
+def write(path: str | PathLike[str], desc: RNNDescriptor, w: Array, arrays: Mapping[str, Any]) -> None:
+    """Write a network, and arrays beside it, to a file."""
+    found = {name: _plain(name, value) for name, value in arrays.items()}
+    archive.write(path, members(desc, w) | found)
+
+
+def _plain(name: str, value: Any) -> np.ndarray:
+    """What is to stand beside a network, as an array that its reader takes."""
+    if name in MEMBERS:
+        raise ValueError(message("save", name, f"have another name than {', '.join(MEMBERS)}", "that"))
+    if isinstance(value, np.ma.MaskedArray):
+        raise no_array("save", name, "a plain array", value)
+    try:
+        array = on_host(value) if library_of(value) is not None else np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(message("save", name, "be an array", f"what is none ({error})")) from None
+    if array.dtype.kind not in "biufcSU" or not array.dtype.itemsize:
+        expected = "hold numbers, booleans or text"
+        raise TypeError(message("save", name, expected, f"dtype {array.dtype}"))
+    return array
+
+
+def others(file: archive.Reader) -> dict[str, np.ndarray]:
+    """Return what a file holds beside the network, by name."""
+    names = [name for name in file.names() if name not in MEMBERS]
+    file.require(tuple(names))
+    return {name: file.array(name) for name in names}
 
 
 def read(file: archive.Reader, cell: type | None = None) -> tuple[RNNDescriptor, np.ndarray]:

@@ -285,6 +285,5 @@ class Inference:
 
 
 def prepare(desc: RNNDescriptor, w: Any) -> Inference:
-    """The network with a copy of the weights."""
-    with w.device:
-        return Inference(desc, w.copy())
+    """The network with the weights, which nobody changes."""
+    return Inference(desc, w)

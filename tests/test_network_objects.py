@@ -1,0 +1,200 @@
+"""Networks as objects: made of descriptors, copied, compared, pickled, moved; files of whole models."""
+
+import copy
+import pickle
+
+import numpy as np
+import own_cells
+import pytest
+
+import rnnkit
+from rnnkit import GRU, LSTM, RNN, Network, RNNDescriptor, cells, load, prepare
+
+DESCRIPTORS = [
+    RNNDescriptor("lstm", 3, 5, 2, True, proj_size=2, cell_clip=(-1, 1), dropout=0.5),
+    RNNDescriptor("gru", 3, 5, reset_after=False, dtype="float64"),
+    RNNDescriptor("rnn_relu", 3, 5, bias="none"),
+    RNNDescriptor(cells.PeepholeLSTM(candidate=cells.Softsign()), 3, 5),
+    RNNDescriptor(own_cells.Independent(scale=2), 3, 5),
+]
+KINDS = [LSTM, GRU, RNN, Network, Network]
+
+
+@pytest.fixture(params=range(len(DESCRIPTORS)), ids=[repr(desc.mode) for desc in DESCRIPTORS])
+def net(request):
+    return KINDS[request.param].from_descriptor(DESCRIPTORS[request.param], seed=3)
+
+
+def assert_apart(one, other):
+    """Equal, and without common memory."""
+    assert one == other and type(one) is type(other)
+    assert not np.shares_memory(one.weights, other.weights)
+    one.weights[0] += 1
+    assert one != other
+
+
+def test_of_a_descriptor(net):
+    desc = net.desc
+    np.testing.assert_array_equal(net.weights, rnnkit.init_weights(desc, seed=3))
+    given = type(net).from_descriptor(desc, net.weights)
+    assert given.weights is net.weights and given == net
+    sizes = net.mode, net.input_size, net.hidden_size, net.num_layers, net.num_directions
+    assert sizes == (desc.mode, 3, 5, desc.num_layers, desc.num_directions)
+    assert net.output_size == desc.output_size and net.dtype == desc.np_dtype
+    assert net.num_parameters == net.weights.size == rnnkit.num_weights(desc)
+    assert Network.from_descriptor(desc, seed=3).desc == desc
+
+
+class Subclass(LSTM):
+    pass
+
+
+def test_of_a_descriptor_of_a_subclass():
+    net = Subclass.from_descriptor(RNNDescriptor("lstm", 3, 5), seed=0)
+    assert type(net) is type(net.copy()) is Subclass and net != LSTM(3, 5, seed=0)
+
+
+@pytest.mark.parametrize(("make", "kind", "text"), [
+    (lambda: LSTM.from_descriptor(RNNDescriptor("gru", 3, 5)), ValueError,
+     "LSTM.from_descriptor: desc.mode must be one of LSTM, got 'gru'; Network.from_descriptor takes every mode"),
+    (lambda: RNN.from_descriptor(RNNDescriptor(cells.IndRNN, 3, 5)), ValueError,
+     "RNN.from_descriptor: desc.mode must be one of RNN, got IndRNN("),
+    (lambda: GRU.from_descriptor("gru"), TypeError, "GRU.from_descriptor: desc must be an RNNDescriptor, got str"),
+    (lambda: GRU.from_descriptor(RNNDescriptor("gru", 3, 5), np.zeros(3, np.float32)), ValueError,
+     "GRU.from_descriptor: weights must have shape (num_weights=150,), got (3,)"),
+    (lambda: GRU.from_descriptor(RNNDescriptor("gru", 3, 5), np.zeros(150, np.float32), seed=1), ValueError,
+     "GRU.from_descriptor: seed must be None where weights are given, got 1"),
+    (lambda: GRU(3, 5).astype("int8"), ValueError, "RNNDescriptor: dtype must be"),
+    (lambda: GRU(3, 5).to("cupy"), TypeError, "GRU.to: library must be the module numpy or cupy, got str"),
+    (lambda: LSTM(3, 5, batch_first=True), ValueError,
+     "LSTM: batch_first must be False, got True; x is (T, N, I) here: give numpy.swapaxes(x, 0, 1)"),
+    (lambda: LSTM(3, 5, batch_first=1), TypeError, "LSTM: batch_first must be a bool, got int"),
+    (lambda: GRU(3, 5, nonlinearity="tanh"), TypeError,
+     "GRU: nonlinearity must be left out, got 'tanh'; only RNN has one"),
+    (lambda: LSTM(3, 5, proj_size=False), TypeError, "RNNDescriptor: proj_size must be an int, got bool"),
+])  # fmt: skip
+def test_refusals(make, kind, text):
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value).startswith(text)
+
+
+def test_what_people_type_who_come_from_elsewhere():
+    assert LSTM(3, 5, bias=True, batch_first=False, proj_size=0).desc == RNNDescriptor("lstm", 3, 5)
+    assert RNN(3, 5, bias=np.False_).desc == RNNDescriptor("rnn_tanh", 3, 5, bias="none")
+
+
+def test_equality():
+    net = LSTM(3, 5, seed=0)
+    assert net == LSTM(3, 5, seed=0) and net != LSTM(3, 5, seed=1) and net != "a network"
+    assert net != LSTM(3, 5, bias="input", seed=0) and net != Network("lstm", 3, 5, seed=0)
+    net.weights[0] = np.nan
+    assert net == net.copy()
+    net.weights[0] = 0.0
+    other = net.copy()
+    other.weights[0] = -0.0
+    assert net != other
+    other = net.copy()
+    other.arrays["b"] = np.zeros(3)
+    assert net != other and other != net
+    net.arrays["b"] = np.zeros(3, np.float32)
+    assert net != other
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(net)
+
+
+@pytest.mark.parametrize("again", [
+    lambda net: net.copy(), copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net)),
+], ids=["copy", "deepcopy", "pickle"])  # fmt: skip
+def test_copies(net, again):
+    net.arrays["readout"] = np.arange(3)
+    other = again(net)
+    assert not np.shares_memory(other.arrays["readout"], net.arrays["readout"])
+    assert_apart(other, net)
+
+
+def test_another_dtype():
+    net = LSTM(3, 5, allow_tf32=True, seed=0)
+    net.arrays["readout"] = np.arange(3)
+    wide = net.astype("float64")
+    assert wide.desc == RNNDescriptor("lstm", 3, 5, dtype="float64") and wide.dtype == np.float64
+    np.testing.assert_array_equal(wide.weights, net.weights)
+    assert wide.arrays["readout"] is not net.arrays["readout"] and wide.arrays["readout"].dtype == np.int64
+    assert_apart(net.astype(np.float32), net)
+    wide.weights[0] = 1e300
+    assert np.isinf(wide.astype("float32").weights[0])
+    assert net.astype("float16").weights.dtype == np.float16
+
+
+def test_on_the_host_nothing_is_moved(net):
+    moved = net.to(np)
+    assert moved == net and moved is not net and moved.weights is net.weights
+
+
+def test_a_plan_is_pickled_as_what_it_is_made_of(net):
+    plan = prepare(net.desc, net.weights)
+    before = net.weights.copy()
+    net.weights[:] = 0
+    x = np.random.default_rng(0).normal(size=(4, 3, 3)).astype(net.dtype)
+    expected = rnnkit.infer(net.desc, before, x)
+    for again in (copy.deepcopy(plan), pickle.loads(pickle.dumps(plan)), pickle.loads(pickle.dumps(copy.copy(plan)))):
+        assert again.desc == net.desc
+        found = again.infer(x)
+        assert np.array_equal(found.y, expected.y) and np.array_equal(found.hy, expected.hy)
+
+
+def test_a_stream_is_pickled_with_its_plan():
+    stream = LSTM(3, 5, seed=0).prepare().stream(4)
+    x = np.ones((4, 3), np.float32)
+    stream.step(x)
+    again = pickle.loads(pickle.dumps(stream))
+    assert np.array_equal(stream.step(x), again.step(x))
+
+
+def test_a_file_of_a_whole_model(net, tmp_path):
+    readout = np.random.default_rng(0).normal(size=(2, 5))
+    net.arrays = {"readout": np.zeros(1), "words": np.array(["a", "bc"])}
+    other_order = np.asfortranarray(readout)
+    given = dict(readout=readout, file=np.array(True), allow_pickle=3, order=other_order, empty=readout[:0])
+    net.save(tmp_path / "model", **given)
+    own = {"cell": own_cells.Independent} if isinstance(net.mode, own_cells.Independent) else {}
+    found = load(tmp_path / "model", **own)
+    assert list(found.arrays) == ["readout", "words", *list(given)[1:]]
+    for name, array in (net.arrays | given).items():
+        assert np.array_equal(found.arrays[name], array) and found.arrays[name].dtype == np.asarray(array).dtype
+    assert "readout, words" in repr(found)
+    found.save(tmp_path / "again")
+    assert load(tmp_path / "again", **own) == found
+    with np.load(tmp_path / "again") as file:
+        assert set(file.files) == {"format", "descriptor", "weights", "words", *given}
+
+
+@pytest.mark.parametrize(("arrays", "kind", "text"), [
+    ({"weights": np.zeros(3)}, ValueError,
+     "save: weights must have another name than format, descriptor, weights, got that"),
+    ({"a": np.array([None])}, TypeError, "save: a must hold numbers, booleans or text, got dtype object"),
+    ({"a": np.array("2026", "M8[Y]")}, TypeError, "save: a must hold numbers"),
+    ({"a": np.zeros(2, [("x", "f4")])}, TypeError, "save: a must hold numbers"),
+    ({"a": [[1], [2, 3]]}, ValueError, "save: a must be an array, got what is none"),
+    ({"a": np.ma.zeros(3)}, TypeError, "save: a must be a plain array, got numpy.ma.MaskedArray"),
+])  # fmt: skip
+def test_arrays_that_a_file_does_not_take(arrays, kind, text, tmp_path):
+    with pytest.raises(kind) as caught:
+        LSTM(3, 5).save(tmp_path / "model", **arrays)
+    assert str(caught.value).startswith(text)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_text_survives_load_and_save(tmp_path):
+    from rnnkit.language_model.model import TextModel
+    from rnnkit.language_model.model import load as load_model
+
+    model = TextModel.random(RNNDescriptor("lstm", 4, 5), 0, np.arange(65, 91, dtype=np.uint8))
+    model.trained_with = {"steps": 3}
+    model.save(tmp_path / "model")
+    net = load(tmp_path / "model")
+    np.testing.assert_array_equal(net.arrays["embedding"], model.parameters.embedding)
+    net.save(tmp_path / "again")
+    again = load_model(tmp_path / "again")
+    np.testing.assert_array_equal(again.parameters.flat, model.parameters.flat)
+    assert again.trained_with == model.trained_with and np.array_equal(again.alphabet, model.alphabet)
