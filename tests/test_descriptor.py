@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rnnkit import RNNDescriptor
-from rnnkit.descriptor import MODES
+from rnnkit.kernels.cells.modes import MODES
 
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**6000  # beyond a float, and longer than the 4300 digits that str makes of an int
