@@ -182,7 +182,8 @@ def test_chunks_with_carried_state_are_one_run(kind, dtype, cut):
     assert_same(second, whole, ("hy", "cy"))
     assert_gradient_close("dx", np.concatenate([front.dx, back.dx]), gradients.dx, dtype)
     assert_gradient_close("dw", front.dw + back.dw, gradients.dw, dtype)
-    for ours, expected in zip([front.dhx, *arrays_of(front.dcx)], [gradients.dhx, *arrays_of(gradients.dcx)], strict=True):
+    ours, expected = ([one.dhx, *arrays_of(one.dcx)] for one in (front, gradients))
+    for ours, expected in zip(ours, expected, strict=True):
         assert_gradient_close("of the states", ours, expected, dtype)
 
 
@@ -287,8 +288,10 @@ ACTIVATED = [
     (lambda: cells.PeepholeLSTM(gate="tanh"), TypeError,
      "mode, PeepholeLSTM's gate, must be an activation (Sigmoid, Tanh, Relu, Affine, LeakyRelu, ThresholdedRelu, "
      "ScaledTanh, HardSigmoid, Elu, Softsign, Softplus), got str"),
-    (lambda: cells.IndRNN(cells.LeakyRelu("a")), TypeError, "mode, IndRNN's activation, alpha must be a float, got str"),
-    (lambda: cells.IndRNN(cells.LeakyRelu(True)), TypeError, "mode, IndRNN's activation, alpha must be a float, got bool"),
+    (lambda: cells.IndRNN(cells.LeakyRelu("a")), TypeError,
+     "mode, IndRNN's activation, alpha must be a float, got str"),
+    (lambda: cells.IndRNN(cells.LeakyRelu(True)), TypeError,
+     "mode, IndRNN's activation, alpha must be a float, got bool"),
     (lambda: cells.IndRNN(cells.Elu(0)), ValueError,
      "mode, IndRNN's activation, alpha must be finite and above 0, got 0"),
     (lambda: cells.IndRNN(cells.Affine(1, float("nan"))), ValueError,
