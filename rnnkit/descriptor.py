@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.errors import message, wrong_type
+from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.lazy import lazy
 from rnnkit.modes import cell_of, checked, has_option, restored, stored, text_of_mode
