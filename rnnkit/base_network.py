@@ -120,7 +120,13 @@ class BaseNetwork:
         )
 
     def copy(self) -> Self:
-        """Return a network with copies of the weights and of what stands beside them, on the same device."""
+        """Copy the weights, and what stands beside them, on their device.
+
+        Returns
+        -------
+        LSTM, GRU, RNN or Network
+            Of the same class.
+        """
         arrays = {name: copy_of(array) for name, array in self.arrays.items()}
         return object.__new__(type(self))._set(self._desc, copy_of(self._weights), arrays)
 
