@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -35,11 +36,14 @@ def on_host(array: Any) -> np.ndarray:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
+def beside(array: Any) -> Any:
+    """Return the context in which CuPy makes arrays on this one's device, not on the current one; on the host none."""
+    return nullcontext() if isinstance(array, np.ndarray) else array.device
+
+
 def copy_of(array: Any) -> Any:
-    """Return a copy on the same device; CuPy's own method makes it on the current one."""
-    if isinstance(array, np.ndarray):
-        return array.copy()
-    with array.device:
+    """Return a copy on the same device."""
+    with beside(array):
         return array.copy()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
@@ -11,7 +12,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 
 from rnnkit import engine, saved
-from rnnkit.arrays import Array, copy_of, library_of, on_host
+from rnnkit.arrays import Array, beside, copy_of, library_of, on_host
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES, mode_of
@@ -152,7 +153,7 @@ class BaseNetwork:
         if desc.dtype == self._desc.dtype:
             return self.copy()
         arrays = {name: copy_of(array) for name, array in self.arrays.items()}
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"), beside(self._weights):
             return object.__new__(type(self))._set(desc, self._weights.astype(desc.np_dtype), arrays)
 
     def to(self, library: ModuleType) -> Self:
@@ -175,7 +176,7 @@ class BaseNetwork:
         """
         if library is np:
             move: Any = on_host
-        elif getattr(library, "__name__", None) == "cupy":
+        elif library is not None and library is sys.modules.get("cupy"):
             move = library.asarray
         else:
             raise wrong_type(f"{type(self).__name__}.to", "library", "the module numpy or cupy", library)

@@ -325,6 +325,29 @@ def test_a_network_moves_between_devices(gpu, tmp_path):
     assert (rnnkit.load(tmp_path / "net").weights == net.weights.get()).all()
 
 
+def test_a_network_as_an_object(gpu):
+    cupy = sys.modules["cupy"]
+    net = rnnkit.GRU(3, 4, seed=0)
+    net.arrays = {"readout": np.ones(3), "words": np.array(["a"])}
+    there = net.to(cupy)
+    for array in (there.weights, there.arrays["readout"], there.copy().weights, there.astype("float64").weights):
+        assert isinstance(array, cupy.ndarray)
+    assert type(there.arrays["words"]) is np.ndarray  # a GPU has no text
+    assert there == net == there.to(np) and there.to(cupy).weights is there.weights
+    back = there.astype("float64").to(np)
+    assert type(back.weights) is np.ndarray and back == net.astype("float64")
+
+
+def test_copies_of_a_network_stay_on_its_device(gpu):
+    cupy = sys.modules["cupy"]
+    if gpu != "stand-in" and cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    there = rnnkit.GRU(3, 4, seed=0).to(cupy)
+    with cupy.cuda.Device(1):
+        assert there.copy().weights.device.id == there.astype("float64").weights.device.id == there.weights.device.id
+        assert there.prepare()._flat.device.id == there.weights.device.id == 0
+
+
 def test_the_other_formula_of_the_gru(gpu):
     problem = Problem(mode="gru", reset_after=False)
     for call in (rnnkit.forward, rnnkit.infer):
