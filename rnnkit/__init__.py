@@ -10,6 +10,7 @@ L num_layers, D num_directions.
 from typing import Any
 
 from rnnkit.cell_check import check_cell
+from rnnkit.debugging import set_debug
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Backward, Forward, Infer, backward, forward, infer
 from rnnkit.errors import BackendError, WorkspaceError
@@ -44,6 +45,7 @@ __all__ = [
     "num_weights",
     "pack_weights",
     "prepare",
+    "set_debug",
     "weight_layout",
     "weight_views",
     "workspace_nbytes",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit import checks, forking
+from rnnkit import checks, debugging, forking
 from rnnkit.arrays import device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
@@ -174,6 +174,7 @@ def forward(
         cx = joined(desc, cx)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, steps, memory, seed, checkpoint_steps)
         y, hy, cy = chosen.forward(desc, w, x, hx, cx, filled)
+        debugging.note(filled, w)
         return Forward(y, hy, apart(desc, cy), filled)
     finally:
         memory.calls.discard(call)
@@ -211,11 +212,13 @@ def backward(
     desc : RNNDescriptor
         The network, as forward had it.
     w : ndarray (num_weights,), desc.dtype
-        The flat weight buffer, as forward had it: the workspace does not know of weights that have changed since.
+        The flat weight buffer, as forward had it. With weights that have changed since the gradients are wrong, and
+        nobody says so; :func:`rnnkit.set_debug` has it noticed.
     workspace : Workspace
         From forward. It is not changed: backward may be called on it any number of times.
     dy : ndarray (T, N, D*P), optional
-        Gradient of y; None is zeros. What stands beyond a sequence's length is not read.
+        Gradient of y; None is zeros, but one of dy, dhy and dcy must be given. What stands beyond a sequence's length
+        is not read.
     dhy : ndarray (L*D, N, P), optional
         Gradient of hy; None is zeros.
     dcy : ndarray (L*D, N, H), optional
@@ -233,7 +236,8 @@ def backward(
     Raises
     ------
     WorkspaceError
-        The workspace's memory has been used by a later forward, or it is of another descriptor.
+        The workspace's memory has been used by a later forward, or it is of another descriptor; or in debugging, w or
+        x have changed since forward.
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
 
@@ -258,6 +262,10 @@ def backward(
     checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
     checks.cell("backward", "dcy", dcy, batch_size, desc, x)
     checks.weight_gradient("backward", dw, desc, x)
+    if dy is None and dhy is None and dcy is None:
+        cure = "without any of them every gradient is zero"
+        raise ValueError(message("backward", "dy, dhy or dcy", "be given", "none of them", cure))
+    debugging.compare("backward", workspace, w)
     if dw is not None and workspace.memory.holds(dw):
         raise ValueError(message("backward", "dw", "have memory of its own", "the memory of the workspace"))
     checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)

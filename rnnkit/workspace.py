@@ -245,6 +245,7 @@ class Workspace:
         self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
         self.arrays: dict[str, Any] = {}
         self.record: Any = None  # what the GPU engine keeps beside arrays
+        self.digests: dict[str, bytes] = {}  # of what must not change before backward, see `debugging`
 
     def allocate(self, layout: tuple[Block, ...]) -> None:
         """Take the arrays from the memory, not cleared: the engine's first step.

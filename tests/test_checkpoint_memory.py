@@ -67,7 +67,8 @@ def test_a_long_sequence_takes_little_beside_its_arrays(mode, ragged):
     net = rnnkit.LSTM(64, 64, seed=0) if mode == "lstm" else rnnkit.GRU(64, 64, num_layers=2, seed=0)
     x = np.zeros((T, N, 64), np.float32)
     lengths = np.arange(N) * T // N if ragged else None
-    net.backward(net.forward(x[:300]).workspace)
+    first = net.forward(x[:300])
+    net.backward(first.workspace, dhy=first.hy)
     kept, whole = rnnkit.workspace_nbytes(net.desc, T, N, K), rnnkit.workspace_nbytes(net.desc, T, N)
     assert kept < whole / 20
     stays, _ = traced(lambda: net.forward(x, lengths=lengths, checkpoint_steps=K))
@@ -85,12 +86,13 @@ def test_a_long_sequence_of_two_directions():
     """Beside the arrays there is the gradient of a layer's input, whole and a segment of it."""
     net, (T, N, K) = rnnkit.LSTM(8, 32, num_layers=2, bidirectional=True, seed=0), (20_000, 8, 128)
     x = np.zeros((T, N, 8), np.float32)
-    net.backward(net.forward(x[:300]).workspace)
+    first = net.forward(x[:300])
+    net.backward(first.workspace, dhy=first.hy)
     kept, outputs = rnnkit.workspace_nbytes(net.desc, T, N, K), T * N * 64 * 4
 
     def train():
         result = net.forward(x, checkpoint_steps=K)
-        return result, net.backward(result.workspace)
+        return result, net.backward(result.workspace, dhy=result.hy)
 
     _, most = traced(train)
     assert most < kept + 2 * outputs + x.nbytes + 2 * SCRATCH

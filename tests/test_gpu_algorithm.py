@@ -135,5 +135,5 @@ def test_a_training_step_takes_one(standin):
     arrays = moved(*problem.inputs)
     workspace = rnnkit.forward(problem.desc, *arrays).workspace
     for _ in range(2):
-        rnnkit.backward(problem.desc, arrays[0], workspace)
+        rnnkit.backward(problem.desc, arrays[0], workspace, *moved(problem.dy))
     assert standin.algorithms == [STANDARD] * 6

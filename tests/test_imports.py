@@ -97,13 +97,14 @@ DIRECTION = {
     "interop.torch": SHARED,
     "interop.stacks": {"interop.networks", "weights", "descriptor", "errors"},
     "interop.networks": {"network", "arrays", "weights", "descriptor", "errors", "kernels.cells"},
-    "__init__": {"network", "cell_check", "plan", "stream", "engine", *CORE},
+    "debugging": {"workspace", "arrays", "errors"},
+    "__init__": {"network", "cell_check", "debugging", "plan", "stream", "engine", *CORE},
     "network": {"base_network", "saved", "engine", "archive", *CORE},
     "base_network": {"saved", "plan", "engine", *CORE},
     "saved": {"archive", "arrays", "weights", "descriptor", "errors"},
     "plan": {"stream", "engine", *CORE},
     "stream": CORE,
-    "engine": {"cpu.engine", "cuda.engine", "forking", *CORE},
+    "engine": {"cpu.engine", "cuda.engine", "debugging", "forking", *CORE},
     "cpu.engine": {"cpu.layer", "cpu.planner", "cpu.run", "cpu.backward", "cpu.checkpoints", "cpu.infer", *ENGINE},
     "cpu.checkpoints": {"cpu.layer", "cpu.planner", "cpu.run", "cpu.backward", "kernels", *ENGINE},
     "cpu.infer": {"cpu.layer", "cpu.planner", "cpu.run", "kernels", *ENGINE},
@@ -312,7 +313,7 @@ def test_the_version_is_that_of_the_distribution():
 
 PUBLIC = """
     RNNDescriptor num_weights weight_layout weight_views WeightBlock init_weights pack_weights workspace_nbytes
-    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN Network load check_cell
+    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN Network load check_cell set_debug
     WorkspaceError BackendError __version__
 """
 
