@@ -68,7 +68,9 @@ def test_the_engine_has_the_results_of_the_reference(case, pass_name, dtype):
     assert check.deviation(second_results("rnnkit", case, pass_name), expected, case.desc) is None
 
 
-@pytest.mark.parametrize(("engine", "pass_name"), [("torch-loop", "infer"), ("torch-loop", "train"), ("numba", "infer")])
+@pytest.mark.parametrize(
+    ("engine", "pass_name"), [("torch-loop", "infer"), ("torch-loop", "train"), ("numba", "infer")]
+)
 def test_a_loop_has_the_results_of_the_engine(case, engine, pass_name):
     found = second_results(engine, case, pass_name)
     assert {array.dtype for array in without_none(found).values()} == {np.dtype(np.float32)}
