@@ -12,6 +12,8 @@ import numpy as np
 import own_cells
 import pytest
 
+from shipped_networks import KINDS
+
 from rnnkit import RNNDescriptor
 from rnnkit.kernels import stages
 from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
@@ -50,6 +52,31 @@ OWN = {
     ("Stabilised", "differentiate"): {"divide": 2, "multiply": 11},
     ("Independent", "activate"): {"multiply": 2},
     ("Independent", "differentiate"): {"multiply": 4},
+}
+# Of the cells that are shipped, with their usual activations and with others.
+SHIPPED = {
+    ("peephole", "activate"): {"divide": 5},
+    ("peephole", "differentiate"): {"divide": 1, "multiply": 18},
+    ("peephole-hard", "activate"): {"divide": 2, "compare": 6},
+    ("peephole-hard", "differentiate"): {"divide": 1, "multiply": 15},
+    ("coupled", "activate"): {"divide": 4},
+    ("coupled", "differentiate"): {"divide": 1, "multiply": 9},
+    ("coupled-elu", "activate"): {"divide": 4, "compare": 3},
+    ("coupled-elu", "differentiate"): {"multiply": 6, "compare": 3},
+    ("activated", "activate"): {"divide": 3, "compare": 3},
+    ("activated", "differentiate"): {"divide": 3, "compare": 2},
+    ("minimal", "activate"): {"divide": 1},
+    ("minimal", "complete"): {"divide": 1},
+    ("minimal", "differentiate"): {"multiply": 3},
+    ("minimal", "complete_gradient"): {"multiply": 3},
+    ("indrnn", "activate"): {"compare": 1},
+    ("indrnn", "differentiate"): {"multiply": 3},
+    ("mingru", "activate"): {"divide": 1},
+    ("mingru", "differentiate"): {"multiply": 5},
+    ("slstm", "activate"): {"divide": 3},
+    ("slstm", "differentiate"): {"divide": 2, "multiply": 10},
+    ("slstm-sigmoid", "activate"): {"divide": 5},
+    ("slstm-sigmoid", "differentiate"): {"divide": 2, "multiply": 11},
 }
 RUNNERS = {"forward": ("activate", "complete"), "gradient": ("differentiate", "complete_gradient")}
 OPERATIONS = {
@@ -122,6 +149,14 @@ def test_the_mathematics_of_a_users_cell_is_vectorized(kind, name, dtype):
     run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
     cell = RNNDescriptor(getattr(own_cells, kind), 3, 5, dtype=dtype).cell
     assert_vectorized(machine_code(run, given, cell, dtype), OWN[kind, name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_the_mathematics_of_a_shipped_cell_is_vectorized(kind, name, dtype):
+    run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
+    cell = RNNDescriptor(KINDS[kind], 3, 5, dtype=dtype).cell
+    assert_vectorized(machine_code(run, given, cell, dtype), SHIPPED[kind, name])
 
 
 def test_every_cell_is_looked_at():
