@@ -102,7 +102,7 @@ def _numbers(kind: str, names: list[str], given: Sequence[float]) -> list[float]
         return list(given)
     if len(given) or unclear:
         expected = f"hold {len(takers)} numbers, of {', '.join(takers)}" if takers else "be ()"
-        cure = f"{', '.join(names)} take none" if not takers else "" if unclear else "without any they are those of ONNX"
+        cure = "" if unclear else "without any they are those of ONNX" if takers else f"{', '.join(names)} take none"
         raise ValueError(message("from_onnx", f"activation_{kind}", expected, tuple(given), cure))
     return [ACTIVATIONS[name]._field_defaults[kind] for name in takers]
 
