@@ -125,7 +125,8 @@ def here(stage, text="@"):
 
 @pytest.mark.parametrize(("declare", "message"), [
     (lambda: declared(output, back, base=object), "its class must be a NamedTuple, whose fields are its parameters"),
-    (lambda: declared(output, back, fields=[("p", str)]), "its parameter p must be annotated bool, int or float, got"),
+    (lambda: declared(output, back, fields=[("p", str)]),
+     "its parameter p must be annotated bool, int, float or Activation, got"),
     (lambda: declared(output, back, gates=""), "gates must be at least one, got none"),
     (lambda: declared(output, back, gates="a a"), "a name must stand for one thing, got 'a' twice"),
     (lambda: declared(output, back, states="a"), "a name must stand for one thing, got 'a' twice"),

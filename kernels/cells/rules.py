@@ -43,7 +43,7 @@ def check(kind):
 
 
 def parameter_types(kind):
-    """Name -> bool, int, float or Activation, of each of a cell's parameters; other annotations are left as they are."""
+    """Name -> bool, int, float or Activation, of each of a cell's parameters; other annotations stay as they are."""
     known = {"bool": bool, "int": int, "float": float, "floating": float, "Activation": Activation}
     found = {}
     for name in kind._fields:

@@ -16,9 +16,10 @@ from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import message, wrong_shape, wrong_type
 from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.network import GRU, LSTM, RNN, network_of
+from rnnkit.network import Network as NetworkOfCell
 from rnnkit.weights import host_array, pack_weights, weight_views
 
-Network = LSTM | GRU | RNN
+Network = LSTM | GRU | RNN | NetworkOfCell
 
 
 def gate_order(desc: RNNDescriptor) -> str:
@@ -139,13 +140,19 @@ def check_shape(
         raise wrong_shape(function, name, shape, dims, found)
 
 
-def blocks_of(function: str, net: Network, why: str, **allowed: Iterable[Any]) -> dict[str, np.ndarray]:
+def blocks_of(
+    function: str, net: Network, why: str, cells: Iterable[type] = (), **allowed: Iterable[Any]
+) -> dict[str, np.ndarray]:
     """Return the named blocks of a network on the host, views where it is there itself.
 
-    Options of its descriptor that are not among the allowed values, which another framework has, are refused.
+    A cell that is not among `cells`, and options of its descriptor that are not among the allowed values, which another
+    framework has, are refused.
     """
     if not isinstance(net, Network):
         raise wrong_type(function, "net", "an rnnkit.RNN, GRU or LSTM", net)
+    if not isinstance(net.desc.mode, (str, *cells)):
+        known = " or ".join([*(f'"{mode}"' for mode in MODES), *(cell.__name__ for cell in cells)])
+        raise ValueError(message(function, "net.desc.mode", f"be {known}", net.desc.mode, "net.save takes any cell"))
     for option, values in {"dtype": HOST_DTYPES, **allowed}.items():
         found = getattr(net.desc, option)
         if found not in values:

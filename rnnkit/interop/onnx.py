@@ -1,6 +1,6 @@
 """ONNX's operators RNN, GRU and LSTM: their arrays and attributes as networks, and back.
 
-An operator is one layer, forward, in reverse or in both directions; the order of its gates is in the table of modes.
+An operator is one layer, forward, in reverse or in both directions; `onnx_operators` says which cell it has.
 Its names and shapes are those of ONNX's documentation: D stands for num_directions, G for the number of gates.
 """
 
@@ -23,17 +23,14 @@ from rnnkit.interop.networks import (
     check_shape,
     common_dtype,
     gate_order,
-    gate_rows,
     network,
     real_array,
     reordered,
 )
+from rnnkit.interop.onnx_operators import CELLS, OPERATORS, Operator, mode_of_operator, operator_of
 from rnnkit.interop.stacks import both_biases, cells_of
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.weights import suffix_of, weight_views
 
-OPERATORS = "RNN", "GRU", "LSTM"
-DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}  # of one direction
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
@@ -42,8 +39,8 @@ class OnnxNode(NamedTuple):
 
     Attributes
     ----------
-    net : RNN, GRU or LSTM
-        Its weights, as a network of one layer.
+    net : RNN, GRU, LSTM or Network
+        Its weights, as a network of one layer; a Network where it has a cell of :mod:`rnnkit.cells`.
     reverse : bool
         Whether its one direction reads each sequence from the last step to the first.
     layout : {0, 1}
@@ -142,7 +139,7 @@ def from_onnx(
     B : array_like (D, 2*G*H), optional
         Both biases, that of W first; None is a network without biases.
     P : array_like (D, 3*H), optional
-        Peepholes of an LSTM, which rnnkit does not have: zeros alone are taken.
+        Peepholes of an LSTM, i, o and f: other than zeros make it a network of :class:`rnnkit.cells.PeepholeLSTM`.
     sequence_lens, initial_h, initial_c : array_like, optional
         Constant lengths (N,) and initial states (D, N, H), with layout 1 (N, D, H), of every `OnnxNode.infer`.
     hidden_size : int, optional
@@ -153,14 +150,15 @@ def from_onnx(
         Whether arrays are time-major or batch-major.
     linear_before_reset : {0, 1}
         Of a GRU: 1 is ``reset_after=True``, 0 is ``reset_after=False``.
-    input_forget : {0}
-        rnnkit has no LSTM that couples the input and the forget gate.
+    input_forget : {0, 1}
+        1 is a network of :class:`rnnkit.cells.CoupledLSTM`, which has no rows of f: those of W, R and B are left out.
     clip : None
         rnnkit does not clip what goes into the activations; its ``cell_clip`` is another thing.
     activations : sequence of str
-        Those of each direction: Sigmoid and Tanh as ONNX has them by default, for an RNN Tanh or Relu.
+        Those of each direction: of a GRU Sigmoid and Tanh, of an RNN Tanh or Relu, of an LSTM any three, the same in
+        both directions. Others than Sigmoid, Tanh and Tanh make it a network of :class:`rnnkit.cells.ActivatedLSTM`.
     activation_alpha, activation_beta : sequence of float
-        Parameters of activations; these have none.
+        Numbers of those activations that take one, in their order; none where all have ONNX's.
 
     Returns
     -------
@@ -185,22 +183,24 @@ def from_onnx(
     _check_choice("direction", direction, tuple(DIRECTIONS))
     _check_choice("layout", layout, (0, 1))
     _check_choice("linear_before_reset", linear_before_reset, (0, 1) if op_type == "GRU" else (0,))
-    _check_choice("input_forget", input_forget, (0,), "rnnkit has no LSTM that couples the input and the forget gate")
+    _check_choice("input_forget", input_forget, (0, 1) if op_type == "LSTM" else (0,))
     _check_choice("clip", clip, (None,), "rnnkit has no such: its cell_clip clips the cell state")
-    for name, values in {"activation_alpha": activation_alpha, "activation_beta": activation_beta}.items():
-        _check_choice(name, tuple(values), ((),), "Sigmoid, Tanh and Relu have no parameters")
-    mode = _mode_of(op_type, activations, DIRECTIONS[direction])
     arrays = {"W": W, "R": R, "B": B, "P": P, "initial_h": initial_h, "initial_c": initial_c}
     arrays = {name: real_array("from_onnx", name, value) for name, value in arrays.items() if value is not None}
     for name, last in {"W": "input_size", "R": "hidden_size"}.items():
         check_shape("from_onnx", name, arrays[name], (None,) * 3, ("num_directions", "gates*hidden_size", last))
+    mode = mode_of_operator(
+        op_type, DIRECTIONS[direction], activations, activation_alpha, activation_beta,
+        "P" in arrays and bool(arrays["P"].any()), input_forget,
+    )
     desc = RNNDescriptor(
         mode, arrays["W"].shape[2], arrays["R"].shape[2] if hidden_size is None else hidden_size, 1,
         direction == "bidirectional", bias="none" if B is None else "both",
         reset_after=op_type != "GRU" or bool(linear_before_reset), dtype=common_dtype("from_onnx", arrays),
     )
-    _check_arrays(desc, op_type, layout, arrays)
-    net = network(desc, _blocks(desc, MODES[mode].onnx[1], **arrays))
+    operator = operator_of(mode)
+    _check_arrays(desc, operator, layout, arrays)
+    net = network(desc, _blocks(desc, operator, **arrays))
     states = arrays.get("initial_h"), arrays.get("initial_c")
     return OnnxNode(net, direction == "reverse", layout, *states, sequence_lens)
 
@@ -210,15 +210,16 @@ def to_onnx(net: Network, reverse: bool = False) -> list[dict[str, Any]]:
 
     Parameters
     ----------
-    net : RNN, GRU or LSTM
-        A network in float32 or float64 without projection and without cell clip, which ONNX does not have.
+    net : RNN, GRU, LSTM or Network
+        A network in float32 or float64 without projection and without cell clip, which ONNX does not have; of the cells
+        PeepholeLSTM, CoupledLSTM and ActivatedLSTM.
     reverse : bool
         Whether the operators, of one direction, read each sequence from the last step to the first.
 
     Returns
     -------
     list of dict
-        Arguments of `from_onnx`: op_type, the arrays W, R and B (without biases no B), and attributes.
+        Arguments of `from_onnx`: op_type, the arrays W, R, B (with biases) and P (with peepholes), and attributes.
 
     Raises
     ------
@@ -242,22 +243,22 @@ def to_onnx(net: Network, reverse: bool = False) -> list[dict[str, Any]]:
 
 def arguments_of(function: str, net: Network, reverse: bool) -> list[dict[str, Any]]:
     """Return the arguments of `from_onnx` for each layer of a network, on behalf of a function."""
-    blocks = blocks_of(function, net, "ONNX's operators have no such", proj_size=[None], cell_clip=[None])
+    blocks = blocks_of(function, net, "ONNX's operators have no such", CELLS, proj_size=[None], cell_clip=[None])
     desc = net.desc
     if reverse and desc.bidirectional:
         raise ValueError(message(function, "reverse", "be False for a network of both directions", reverse))
-    op_type, order, attributes = MODES[desc.mode].onnx
-    attributes = attributes | {"hidden_size": desc.hidden_size}
+    operator = operator_of(desc.mode)
+    values = operator.attributes.items()
+    attributes = {name: one * desc.num_directions if isinstance(one, list) else one for name, one in values}
+    attributes["hidden_size"] = desc.hidden_size
     attributes["direction"] = "bidirectional" if desc.bidirectional else "reverse" if reverse else "forward"
-    if op_type == "GRU":
+    if operator.op_type == "GRU":
         attributes["linear_before_reset"] = int(desc.reset_after)
-    if op_type == "RNN":
-        attributes["activations"] = attributes["activations"] * desc.num_directions
     if desc.input_mode == "skip":
         identity = np.tile(np.eye(desc.hidden_size, dtype=desc.np_dtype), (desc.num_gates, 1))
         blocks |= {"weight_ih" + suffix_of(0, direction): identity for direction in range(desc.num_directions)}
-    layers = [_arrays(desc, order, cells) for cells in cells_of(desc, blocks)]
-    return [{"op_type": op_type} | arrays | attributes for arrays in layers]
+    layers = [_arrays(desc, operator, cells) for cells in cells_of(desc, blocks)]
+    return [{"op_type": operator.op_type} | arrays | attributes for arrays in layers]
 
 
 def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
@@ -271,7 +272,7 @@ def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
 
     Returns
     -------
-    RNN, GRU or LSTM
+    RNN, GRU, LSTM or Network
         A network whose layers have copies of their weights.
 
     Raises
@@ -307,23 +308,10 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...], why: str = ""
         raise ValueError(message("from_onnx", name, expected, repr(value), why))
 
 
-def _mode_of(op_type: str, activations: Sequence[str], num_directions: int) -> str:
-    """Return the mode with the activations of an operator, the case of whose names does not matter."""
-    if isinstance(activations, str) or not isinstance(activations, Sequence):
-        raise wrong_type("from_onnx", "activations", "a list of names", activations)
-    modes = {mode: entry.onnx[2] for mode, entry in MODES.items() if entry.onnx[0] == op_type}
-    known = {mode: attributes.get("activations", DEFAULTS[op_type]) for mode, attributes in modes.items()}
-    found = [str(name).capitalize() for name in activations] or DEFAULTS[op_type] * num_directions
-    for mode, names in known.items():
-        if found == names * num_directions:
-            return mode
-    expected = f"be {' or '.join(str(names * num_directions) for names in known.values())} with op_type={op_type!r}"
-    raise ValueError(message("from_onnx", "activations", expected, list(activations)))
-
-
-def _check_arrays(desc: RNNDescriptor, op_type: str, layout: int, arrays: dict[str, np.ndarray]) -> None:
+def _check_arrays(desc: RNNDescriptor, operator: Operator, layout: int, arrays: dict[str, np.ndarray]) -> None:
     """Check the shapes of what was given, by the names that ONNX has for the sizes."""
-    gates, hidden, directions, rows = desc.num_gates, desc.hidden_size, desc.num_directions, gate_rows(desc)
+    gates, hidden, directions = len(operator.gates.split()), desc.hidden_size, desc.num_directions
+    rows = "hidden_size" if gates == 1 else f"{gates}*hidden_size"
     state = (directions, None, hidden), ("num_directions", "batch_size", "hidden_size")
     if layout:
         state = (None, directions, hidden), ("batch_size", "num_directions", "hidden_size")
@@ -337,14 +325,14 @@ def _check_arrays(desc: RNNDescriptor, op_type: str, layout: int, arrays: dict[s
     }
     for name, array in arrays.items():
         if name in ("P", "initial_c") and not desc.has_cell:
-            raise ValueError(message("from_onnx", name, f"be None with op_type={op_type!r}", f"shape {array.shape}"))
+            expected = f"be None with op_type={operator.op_type!r}"
+            raise ValueError(message("from_onnx", name, expected, f"shape {array.shape}"))
         check_shape("from_onnx", name, array, *expected[name])
-    if "P" in arrays and arrays["P"].any():
-        raise ValueError(message("from_onnx", "P", "be zeros", "others", "rnnkit has no peepholes"))
 
 
 def _blocks(
-    desc: RNNDescriptor, order: str, W: np.ndarray, R: np.ndarray, B: np.ndarray | None = None, **_: np.ndarray
+    desc: RNNDescriptor, operator: Operator, W: np.ndarray, R: np.ndarray, B: np.ndarray | None = None,
+    P: np.ndarray | None = None, **_: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Return the named blocks of a network of one layer."""
     blocks = {}
@@ -353,19 +341,33 @@ def _blocks(
         if B is not None:
             parts["bias_ih"], parts["bias_hh"] = np.split(B[direction], 2)
         for kind, part in parts.items():
-            blocks[kind + suffix_of(0, direction)] = reordered(part, order, gate_order(desc))
+            blocks[kind + suffix_of(0, direction)] = reordered(part, operator.gates, gate_order(desc))
+        if operator.peepholes:
+            names = (name + suffix_of(0, direction) for name in operator.peepholes.split())
+            blocks |= zip(names, np.split(P[direction], 3), strict=True)
     return blocks
 
 
-def _arrays(desc: RNNDescriptor, order: str, cells: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return W, R and B of a layer, given the blocks of each direction."""
+def _arrays(desc: RNNDescriptor, operator: Operator, cells: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return W, R, B and P of a layer, given the blocks of each direction."""
     parts = {"W": [[cell["weight_ih"]] for cell in cells], "R": [[cell["weight_hh"]] for cell in cells]}
     if desc.bias != "none":
         parts["B"] = [both_biases(cell) for cell in cells]
-    return {
-        name: np.stack([np.concatenate([reordered(block, gate_order(desc), order) for block in own]) for own in those])
+    found = {
+        name: np.stack([np.concatenate([_rows(desc, block, operator.gates) for block in own]) for own in those])
         for name, those in parts.items()
     }
+    if operator.peepholes:
+        found["P"] = np.stack([np.concatenate([cell[name] for name in operator.peepholes.split()]) for cell in cells])
+    return found
+
+
+def _rows(desc: RNNDescriptor, block: np.ndarray, want: str) -> np.ndarray:
+    """Return a block with its gates in another order; those that the cell does not have are zeros."""
+    have = gate_order(desc)
+    missing = [name for name in want.split() if name not in have.split()]
+    zeros = [np.zeros_like(block[: desc.hidden_size])] * len(missing)
+    return reordered(np.concatenate([block, *zeros]), " ".join([have, *missing]), want)
 
 
 def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:

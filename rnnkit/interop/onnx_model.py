@@ -58,12 +58,17 @@ class _Graph:
             self._add("Expand", [name, "state_shape"], f"initial_{name}")
             self._add("Split", [f"initial_{name}"], *self._parts(name), axis=0)
 
-    def add_layer(self, layer: int, op_type: str, W: Any, R: Any, B: Any = None, **attributes: Any) -> None:
+    def add_layer(
+        self, layer: int, op_type: str, W: Any, R: Any, B: Any = None, P: Any = None, **attributes: Any
+    ) -> None:
         """Add the operator of a layer, and bring the outputs of its directions together."""
         names = {f"W_{layer}": W, f"R_{layer}": R, f"B_{layer}": B}
         self._constants |= {name: array for name, array in names.items() if array is not None}
         inputs = [f"y_{layer - 1}" if layer else "x", *(name if names[name] is not None else "" for name in names)]
         inputs += ["sequence_lens", *(f"{name}_{layer}" for name in self._states)]
+        if P is not None:
+            self._constants[f"P_{layer}"] = P
+            inputs.append(f"P_{layer}")
         outputs = [f"layer_{layer}", *(f"{name}_{layer}" for name in self._states.values())]
         self._add(op_type, inputs, *outputs, **attributes)
         self._add("Transpose", [f"layer_{layer}"], f"swapped_{layer}", perm=[0, 2, 1, 3])  # to (T, N, D, H)

@@ -89,10 +89,12 @@ def named_mappings(function: str, argument: str, value: Any) -> list[tuple[str, 
 
 
 def cells_of(desc: RNNDescriptor, blocks: Mapping[str, np.ndarray]) -> list[list[dict[str, np.ndarray]]]:
-    """Return the blocks of each layer's directions, by the names in `BLOCKS`; those that are not there are left out."""
+    """Return the blocks of each layer's directions, by the names in `BLOCKS` and those of vectors; those that are not
+    there are left out."""
+    names = *BLOCKS, *(vector.name for vector in desc.cell.declaration.vectors)
     suffixes = [[suffix_of(layer, d) for d in range(desc.num_directions)] for layer in range(desc.num_layers)]
     return [
-        [{name: blocks[name + suffix] for name in BLOCKS if name + suffix in blocks} for suffix in layer]
+        [{name: blocks[name + suffix] for name in names if name + suffix in blocks} for suffix in layer]
         for layer in suffixes
     ]
 

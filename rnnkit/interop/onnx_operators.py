@@ -1,0 +1,112 @@
+"""Which of ONNX's operators computes a cell, and which cell an operator: gates, activations, peepholes.
+
+ONNX Runtime's LSTM with input_forget has f = 1 - i; the rows of f in W, R, B and P, which stay there, it does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rnnkit.errors import message, wrong_type
+from rnnkit.kernels.cells.activated_lstm import ActivatedLSTM
+from rnnkit.kernels.cells.activations import ACTIVATIONS
+from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
+from rnnkit.kernels.cells.modes import MODES
+from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
+
+OPERATORS = "RNN", "GRU", "LSTM"
+DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}  # of one direction
+CELLS = ActivatedLSTM, PeepholeLSTM, CoupledLSTM
+# Of an activation without its numbers ONNX says that it has those of the operator of its name; that one has none, or
+# ONNX Runtime takes others.
+UNCLEAR = "Affine", "ScaledTanh", "ThresholdedRelu"
+
+
+class Operator(NamedTuple):
+    """What computes a cell.
+
+    Attributes
+    ----------
+    op_type : str
+        Its name.
+    gates : str
+        In its order, by our names; one that the cell does not have is zeros.
+    peepholes : str
+        Our vectors, in the order of P.
+    attributes : dict
+        A list holds the values of one direction.
+    """
+
+    op_type: str
+    gates: str
+    peepholes: str
+    attributes: dict[str, Any]
+
+
+def operator_of(mode: Any) -> Operator:
+    """Return the operator of a mode's name or of one of `CELLS`."""
+    if isinstance(mode, str):
+        op_type, gates, attributes = MODES[mode].onnx
+        return Operator(op_type, gates, "", attributes)
+    attributes: dict[str, Any] = {"input_forget": 1} if isinstance(mode, CoupledLSTM) else {}
+    if mode != type(mode)():
+        attributes["activations"] = [type(one).__name__ for one in mode]
+        for name in ("alpha", "beta"):
+            numbers = [getattr(one, name) for one in mode if name in one._fields]
+            attributes |= {f"activation_{name}": numbers} if numbers else {}
+    peepholes = "peephole_i peephole_o peephole_f" if isinstance(mode, PeepholeLSTM) else ""
+    return Operator("LSTM", MODES["lstm"].onnx[1], peepholes, attributes)
+
+
+def mode_of_operator(
+    op_type: str, num_directions: int, activations: Sequence[str], alpha: Sequence[float], beta: Sequence[float],
+    peepholes: bool, input_forget: int,
+) -> Any:
+    """Return the mode or cell that an operator computes; the case of the names of activations does not matter."""
+    if isinstance(activations, str) or not isinstance(activations, Sequence):
+        raise wrong_type("from_onnx", "activations", "a list of names", activations)
+    given = [str(name) for name in activations] or DEFAULTS[op_type] * num_directions
+    known = {name.lower(): name for name in ACTIVATIONS}
+    names = [known.get(name.lower(), name) for name in given]
+    own = names[: len(DEFAULTS[op_type])]
+    modes = {mode: entry.onnx[2] for mode, entry in MODES.items() if entry.onnx[0] == op_type}
+    listed = [attributes.get("activations", DEFAULTS[op_type]) for attributes in modes.values()]
+    whole = names == own * num_directions and len(own) == len(DEFAULTS[op_type])
+    if not whole or not set(names) <= set(ACTIVATIONS) or (op_type != "LSTM" and own not in listed):
+        which = " or ".join(str(one * num_directions) for one in listed)
+        if op_type == "LSTM":
+            which = f"3 of {', '.join(ACTIVATIONS)}" + ", the same in both directions" * (num_directions == 2)
+        got = list(activations)
+        raise ValueError(message("from_onnx", "activations", f"be {which} with op_type={op_type!r}", got))
+    numbers = {"alpha": _numbers("alpha", names, alpha), "beta": _numbers("beta", names, beta)}
+    found = [_activation(name, numbers) for name in names]
+    if found != found[: len(own)] * num_directions:
+        expected = "be the same in both directions"
+        raise ValueError(message("from_onnx", "activation_alpha and activation_beta", expected, (*alpha, *beta)))
+    if op_type != "LSTM":
+        return next(mode for mode, names in zip(modes, listed, strict=True) if names == own)
+    if peepholes and input_forget:
+        cure = "rnnkit has no LSTM with peepholes that couples the input and the forget gate"
+        raise ValueError(message("from_onnx", "P", "be zeros with input_forget=1", "others", cure))
+    kind = PeepholeLSTM if peepholes else CoupledLSTM if input_forget else ActivatedLSTM
+    mode = kind(*found[: len(own)])
+    return "lstm" if mode == ActivatedLSTM() else mode
+
+
+def _numbers(kind: str, names: list[str], given: Sequence[float]) -> list[float]:
+    """Return the numbers of one kind, one for each activation that takes one; without any those of ONNX."""
+    takers = [name for name in names if kind in ACTIVATIONS[name]._fields]
+    unclear = [name for name in takers if name in UNCLEAR]
+    if len(given) == len(takers):
+        return list(given)
+    if len(given) or unclear:
+        expected = f"hold {len(takers)} numbers, of {', '.join(takers)}" if takers else "be ()"
+        cure = "" if unclear else "without any they are those of ONNX" if takers else f"{', '.join(names)} take none"
+        raise ValueError(message("from_onnx", f"activation_{kind}", expected, tuple(given), cure))
+    return [ACTIVATIONS[name]._field_defaults[kind] for name in takers]
+
+
+def _activation(name: str, numbers: dict[str, list[float]]) -> Any:
+    kind = ACTIVATIONS[name]
+    return kind(*(numbers[field].pop(0) for field in kind._fields))
