@@ -16,7 +16,7 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.network import network_of
 from rnnkit.sklearn import sequences as reading
-from rnnkit.sklearn.fitting import Loop, one_blas_thread, run_epoch, run_epochs, split
+from rnnkit.sklearn.fitting import Loop, run_epoch, run_epochs, split
 from rnnkit.sklearn.model import Model, Objective
 from rnnkit.sklearn.pooling import POOLINGS
 from rnnkit.sklearn.sequences import Sequences
@@ -195,8 +195,7 @@ class RecurrentEstimator(BaseEstimator):
         """Return the scores (N, num_outputs) of a fitted estimator."""
         check_is_fitted(self)
         sequences = self._scaled(function, self._read(function, X, False))
-        with one_blas_thread():
-            return self._model().scores(sequences)
+        return self._model().scores(sequences)
 
     def _read(self, function: str, X: Any, reset: bool) -> Sequences:
         """Return the sequences of X; the first time keep how many features there are, else compare."""
@@ -258,13 +257,13 @@ class RecurrentEstimator(BaseEstimator):
 
 
 def mean_and_scale(function: str, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each column, in float64; 1 in place of a deviation of rounding alone."""
+    """Return mean and standard deviation of each column, in float64; for one that is constant its value, and 1."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
     if not np.isfinite(scale).all():
         raise ValueError(message(function, name, "have a finite standard deviation", scale[~np.isfinite(scale)][0]))
-    scale[scale <= 10 * np.finfo(np.float64).eps * np.abs(mean)] = 1
-    return mean, scale
+    constant = values.min(axis=0) == values.max(axis=0)
+    return np.where(constant, values[0], mean), np.where(constant, 1, scale)
 
 
 def weighted(loss: training.Loss, weights: np.ndarray) -> tuple[float, np.ndarray]:

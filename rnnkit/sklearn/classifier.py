@@ -15,7 +15,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from rnnkit import training
 from rnnkit.errors import message
 from rnnkit.sklearn.base import RecurrentEstimator, weighted
-from rnnkit.sklearn.fitting import one_blas_thread
 from rnnkit.sklearn.model import Objective
 from rnnkit.training import arguments
 
@@ -150,8 +149,7 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         TypeError, ValueError
             A setting or an argument is wrong, or the gradient has become infinite.
         """
-        with one_blas_thread():
-            return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch, on the network that is there; the first call sets up a new one.
@@ -192,8 +190,7 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         elif known is None:
             cure = "give all that will come, as numpy.unique(y) of all data"
             raise ValueError(message("partial_fit", "classes", "be given in the first call", "None", cure))
-        with one_blas_thread():
-            return self._partial_fit(X, y, sample_weight)
+        return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each sequence.

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.errors import message
-from rnnkit.forking import entering
 from rnnkit.sklearn.model import Model, Objective
 from rnnkit.sklearn.sequences import Sequences
 from rnnkit.training import Adam, bucket_batches, clip_gradient_norm
@@ -114,34 +112,3 @@ def tqdm_of(function: str) -> Any:
     except ImportError:
         cure = "install it with pip install tqdm, or give verbose=False"
         raise ImportError(message(function, "the package tqdm", "be installed", "none", cure)) from None
-
-
-class _Limit:
-    """How many calls are within `one_blas_thread`, and what goes back to the number of before."""
-
-    users = 0
-    limiter: Any = None
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use one thread: bits do not depend on their number then, and none spins on the cores of the engine's.
-
-    The number is the whole process's: of calls at the same time the first lowers it, and the last restores it.
-    """
-    with entering:
-        if not _Limit.users:
-            _Limit.limiter = _controller().limit(limits=1, user_api="blas")
-        _Limit.users += 1
-    try:
-        yield
-    finally:
-        with entering:
-            _Limit.users -= 1
-            if not _Limit.users:
-                _Limit.limiter.restore_original_limits()
-
-
-@cache
-def _controller() -> Any:
-    return import_module("threadpoolctl").ThreadpoolController()  # comes with scikit-learn; it takes some ms to make

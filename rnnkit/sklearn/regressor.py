@@ -11,7 +11,6 @@ from sklearn.utils import Tags, check_array
 from rnnkit import training
 from rnnkit.errors import message
 from rnnkit.sklearn.base import RecurrentEstimator, mean_and_scale, weighted
-from rnnkit.sklearn.fitting import one_blas_thread
 from rnnkit.sklearn.model import Objective
 
 
@@ -128,8 +127,7 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
         TypeError, ValueError
             A setting or an argument is wrong, or the gradient has become infinite.
         """
-        with one_blas_thread():
-            return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train for one epoch, on the network that is there; the first call sets up a new one.
@@ -155,8 +153,7 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
         TypeError, ValueError
             A setting or an argument is wrong, or the gradient has become infinite.
         """
-        with one_blas_thread():
-            return self._partial_fit(X, y, sample_weight)
+        return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the number of each sequence, or several.
