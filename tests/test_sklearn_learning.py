@@ -14,6 +14,7 @@ if os.environ.get("CI") != "true":  # in continuous integration these tests may 
 import threadpoolctl
 
 from rnnkit.sklearn import RNNClassifier, RNNRegressor, fitting
+from rnnkit.sklearn.model import Model
 from rnnkit.sklearn.pooling import POOLINGS
 
 MODES = "lstm", "gru", "rnn_tanh", "rnn_relu"
@@ -115,6 +116,38 @@ def test_a_random_state_decides_every_bit(make, settings):
     assert (other.network_.weights != first.network_.weights).mean() > 0.9
     assert make(**settings).fit(X, y).loss_curve_ != make(**settings).fit(X, y).loss_curve_
     numba.set_num_threads(before)
+
+
+def test_every_epoch_has_batches_of_its_own(monkeypatch):
+    found = []
+    find = Model.find_gradient
+
+    def recorded(self, sequences, numbers, objective, seed):
+        found.append((tuple(numbers), seed))
+        return find(self, sequences, numbers, objective, seed)
+
+    monkeypatch.setattr(Model, "find_gradient", recorded)
+    X, y = waves(50)
+    RNNClassifier(hidden_size=2, epochs=3, batch_size=20, random_state=0).fit(X, y)
+    assert len(found) == len({numbers for numbers, _ in found}) == len({seed for _, seed in found}) == 9
+    for epoch in range(3):
+        assert sorted(i for numbers, _ in found[3 * epoch : 3 * epoch + 3] for i in numbers) == list(range(50))
+
+
+def test_the_loss_is_the_mean_over_samples():
+    """With a learning rate of 0 no batch changes it."""
+    X, y = waves(50)
+    model = RNNClassifier(hidden_size=2, epochs=3, batch_size=20, learning_rate=0.0, random_state=0).fit(X, y)
+    expected = -np.log(model.predict_proba(X)[np.arange(50), y]).mean()
+    np.testing.assert_allclose(model.loss_curve_, expected, rtol=1e-5)
+
+
+def test_the_readout_has_a_seed_of_its_own():
+    X, y = waves(10)
+    one, other = (
+        RNNClassifier(hidden_size=2, epochs=1, learning_rate=0.0, random_state=seed).fit(X, y) for seed in (0, 1)
+    )
+    assert (one.readout_ != other.readout_).all()
 
 
 def test_fit_begins_anew():

@@ -242,6 +242,8 @@ class RecurrentEstimator(BaseEstimator):
         for setting in ("bidirectional", "early_stopping", "standardize"):
             if not isinstance(getattr(self, setting), (bool, np.bool_)):
                 raise wrong_type(name, setting, "a bool", getattr(self, setting))
+        if not isinstance(self.verbose, (bool, np.bool_, int)):
+            raise wrong_type(name, "verbose", "a bool or an int", self.verbose)
         for setting, choices in (("pooling", POOLINGS), ("dtype", DTYPES)):
             if getattr(self, setting) not in choices:
                 expected = "be " + " or ".join(f'"{choice}"' for choice in choices)
