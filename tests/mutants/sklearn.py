@@ -25,7 +25,7 @@ MUTANTS = (
     *faults_in(
         "rnnkit/sklearn/model.py",
         ("the network's gradient is gathered", "        self.gradients[0].fill(0)\n", "", (GRADIENT,)),
-        ("the gradient does not pass dropout", "            doutputs *= kept\n", "", (GRADIENT,)),
+        ("the gradient does not pass dropout", "            doutputs *= kept\n", "            pass\n", (GRADIENT,)),
         ("dropout is not made up for", "return kept / values.dtype.type(1 - self._dropout)",
          "return kept.astype(values.dtype)", (f"{POOLING}dropout_keeps_the_mean",)),
         ("all of dropout is drawn alike", "default_rng((seed, 1))", "default_rng(1)",
