@@ -8,6 +8,7 @@ pair by pair (min, median, max). Needs scikit-learn, aeon and PyTorch, for one r
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from statistics import median
@@ -16,6 +17,7 @@ from time import perf_counter
 import numpy as np
 
 EPOCHS, HIDDEN, BATCH, RATE, CLIP = 50, 64, 32, 0.003, 1.0
+THREADS = "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 DATASETS = "JapaneseVowels", "digits"
 RUNS = {
     "rnnkit": "RNNClassifier, GRU", "torch": "PyTorch, GRU", "rnnkit-bi": "RNNClassifier, GRU in both directions",
@@ -140,14 +142,18 @@ def time_run(run, dataset, seed):
     print(json.dumps({"accuracy": accuracy, "fit": fitted - start, "predict": perf_counter() - fitted}))
 
 
-def measure(run, dataset, seed):
+def measure(run, dataset, seed, threads):
     command = [sys.executable, "-W", "ignore", __file__, "--time", run, dataset, "--seed", str(seed)]
-    return json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
+    environment = os.environ | dict.fromkeys(THREADS, str(threads))
+    found = json.loads(subprocess.check_output(command, env=environment, text=True).splitlines()[-1])
+    print(run, dataset, seed, found, file=sys.stderr, flush=True)
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", action="append", choices=RUNS)
     parser.add_argument("--time", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -160,7 +166,7 @@ def main():
         found = {run: [] for run in runs}
         for seed in range(args.pairs):
             for run in runs:
-                found[run].append(measure(run, dataset, seed))
+                found[run].append(measure(run, dataset, seed, args.threads))
         for run, results in found.items():
             middle = {name: median(result[name] for result in results) for name in results[0]}
             others = found.get(REFERENCE.get(run), ())
