@@ -211,13 +211,14 @@ def test_a_weight_moves_the_decision():
 
 
 def test_an_early_stop_goes_back_to_the_best():
-    X, _ = waves(80)
-    y = np.random.default_rng(0).integers(2, size=80)  # nothing to be learned
-    settings = dict(hidden_size=16, learning_rate=0.01, random_state=0, early_stopping=True, validation_fraction=0.25)
+    X, y = waves(80)
+    y = np.where(np.arange(80) % 3, y, np.random.default_rng(0).integers(3, size=80))  # a third cannot be learned
+    settings = dict(hidden_size=16, learning_rate=0.004, random_state=0, early_stopping=True, validation_fraction=0.25)
     model = RNNClassifier(epochs=200, n_iter_no_change=4, **settings).fit(X, y)
     curve = model.validation_curve_
     best = 1 + int(np.argmin(curve))
     assert len(curve) == len(model.loss_curve_) == model.n_iter_ == best + 4 < 200
+    assert best > 2
     assert_same_model(model, RNNClassifier(epochs=best, n_iter_no_change=100, **settings).fit(X, y))
     longer = RNNClassifier(epochs=model.n_iter_, n_iter_no_change=100, **settings).fit(X, y)
     assert_same_model(model, longer)

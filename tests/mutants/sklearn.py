@@ -40,7 +40,7 @@ MUTANTS = (
     *faults_in(
         "rnnkit/sklearn/sequences.py",
         ("a part has the first sequences' starts", "self.starts[numbers], self", "self.starts[: len(numbers)], self",
-         (GRADIENT,)),
+         (SCORES,)),
         ("valid steps are the first ones", "np.repeat(self.starts - ends + self.lengths, self.lengths)",
          "np.repeat(self.starts * 0, self.lengths)", (f"{POOLING}padding_holds_what_it_may",)),
         ("an empty sequence passes", "        if not array.size:\n            raise ValueError(message(function, f",
