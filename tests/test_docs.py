@@ -13,6 +13,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 NEEDS = {
     "from-pytorch": ["torch"], "from-keras-onnx": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
     "language-model": [],  # what was measured; no code
+    "estimator": ["sklearn"],
     "training-runs": [],  # commands of a shell, see below
     "many-machines": [],  # what needs more is run by test_many_machines.py
     "own-cells": [],
