@@ -186,8 +186,8 @@ def test_chunks_with_carried_state_are_one_run(kind, dtype, cut):
     assert_same(second, whole, ("hy", "cy"))
     assert_gradient_close("dx", np.concatenate([front.dx, back.dx]), gradients.dx, dtype)
     assert_gradient_close("dw", front.dw + back.dw, gradients.dw, dtype)
-    ours, expected = ([one.dhx, *arrays_of(one.dcx)] for one in (front, gradients))
-    for ours, expected in zip(ours, expected, strict=True):
+    states = ([one.dhx, *arrays_of(one.dcx)] for one in (front, gradients))
+    for ours, expected in zip(*states, strict=True):
         assert_gradient_close("of the states", ours, expected, dtype)
 
 

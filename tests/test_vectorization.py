@@ -11,7 +11,6 @@ import numba
 import numpy as np
 import own_cells
 import pytest
-
 from shipped_networks import KINDS
 
 from rnnkit import RNNDescriptor
