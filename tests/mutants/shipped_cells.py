@@ -34,7 +34,7 @@ _CELLS = (
         ("a peephole passes nothing back", "fma(dc, f, fma(di, peephole_i, df * peephole_f))", "dc * f",
          (equations("peephole"),)),
         ("the peephole of o passes nothing back", "fma(do, peephole_o, dc)", "dc", (equations("peephole"),)),
-        ("the gradient of a peephole is by the cell behind the step", "di * c_prev, df * c_prev", "di * c_prev, df * c",
+        ("the gradient of a peephole is that of its gate", "di * c_prev, df * c_prev", "di * c_prev, df",
          (equations("peephole"),)),
         ("a slope is that of another activation", "dc * i * slope(self.candidate, g)", "dc * i * slope(self.gate, g)",
          (equations("peephole-hard"),)),
