@@ -27,7 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    rows = (_torch_rows if args.suite == "torch" else _rows)(args)
+    if args.suite != "engines" and find_spec("torch") is None:
+        rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
+    else:
+        rows = (_torch_rows if args.suite == "torch" else _rows)(args)
     if isinstance(rows, str):
         print(f"perf: {rows}", file=sys.stderr)
         return 2
@@ -39,15 +42,17 @@ def _run(args: argparse.Namespace) -> int:
 
 def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
     """Measure beside the other engines; return the rows, or why there can be none."""
-    from perf import cases, run
+    from perf import cases, cell_suite, run
 
     if args.device == "cuda" and not _gpu():
         return "--device cuda needs a GPU that CuPy can use: pip install 'rnnkit[cuda13]'"
-    pairs = cases.select(args.cases, args.passes, args.device)
+    among = cell_suite.CASES if args.suite == "cells" else None
+    pairs = cases.select(args.cases, args.passes, args.device, among)
     if args.tf32:
         pairs = [(case.with_tf32(), name) for case, name in pairs if case.desc.dtype == "float32"]
     if not pairs:
-        return f"--cases must match a name such as ds2/lstm/infer, got {args.cases!r}"
+        example = "lm/PeepholeLSTM/train" if among else "ds2/lstm/infer"
+        return f"--cases must match a name such as {example}, got {args.cases!r}"
     threads = args.threads if args.device == "cpu" else args.threads[:1]  # that of the reference
     return run.run(pairs, args.against, threads, args.seconds, args.out, args.device)
 
@@ -61,8 +66,6 @@ def _torch_rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
     foreign = [f"--{name}" for name in others if getattr(args, name) != getattr(default, name)]
     if foreign:
         return f"--suite torch has no choice of {', '.join(foreign)}"
-    if find_spec("torch") is None:
-        return "--suite torch needs PyTorch: pip install 'rnnkit[torch]'"
     pairs = cases.select(args.cases, (torch_suite.PASS,), among=torch_suite.CASES)
     if not pairs:
         return f"--cases must match a name such as small/gru/fit, got {args.cases!r}"
@@ -114,9 +117,11 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
-    suite = "networks beside other engines, or training steps of PyTorch's models with and without rnnkit.torch"
-    command.add_argument("--suite", choices=("engines", "torch"), default="engines", help=f"{suite} (default: engines)")
-    cases = "globs of names such as ds2/lstm/infer, or small/gru/fit for torch, with commas (default: all)"
+    suite = "networks beside other engines, cells that are no modes beside loops over time, or training steps of "
+    suite += "PyTorch's models with and without rnnkit.torch (default: engines)"
+    command.add_argument("--suite", choices=("engines", "cells", "torch"), default="engines", help=suite)
+    cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, or small/gru/fit for torch, with commas "
+    cases += "(default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

@@ -15,10 +15,12 @@ import numpy as np
 import rnnkit
 from perf import serving
 from perf.cases import Case, Problem, of_mode, problem
+from perf.own_lstm import OwnLSTM
 from rnnkit.arrays import on_host
 
 RNNKIT, BY_HAND, UNFUSED = "rnnkit", "by-hand", "unfused"
-COMPETITORS = ("torch", "onnxruntime", BY_HAND, UNFUSED)
+CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # beside cells that are no modes (`cell_suite`)
+COMPETITORS = ("torch", "onnxruntime", BY_HAND, UNFUSED, *CELL_LOOPS)
 TABLES = ("ds2", "ds2-bi5")  # the families that the non-fused row stands beside
 
 
@@ -39,6 +41,8 @@ def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str =
         return _rnnkit_on_gpu(given, pass_name, threads)
     if engine == "torch":
         return _torch(given, pass_name, threads, device)
+    if engine in CELL_LOOPS:
+        return _cell_loop(engine, given, pass_name, threads)
     if engine == BY_HAND:
         return _by_hand(given, rnnkit.prepare(given.desc, given.w).step)
     return {RNNKIT: _rnnkit, UNFUSED: _unfused, "onnxruntime": _onnxruntime}[engine](given, pass_name, threads)
@@ -48,6 +52,11 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
     """Return why the engine cannot take part in a case, or None."""
     if device == "cuda" and engine != "torch":
         return "not on a GPU"
+    own = not isinstance(case.desc.mode, str)
+    if own != (engine in CELL_LOOPS):
+        return "only of modes" if own else "only of cells"
+    if engine == "built-in" and case.desc.mode != OwnLSTM():
+        return "only of an LSTM"
     if any(find_spec(module) is None for module in _MODULES.get(engine, ())):
         return "not installed"
     if case.alone:
@@ -56,6 +65,8 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
         return "only in the tables"
     if engine == BY_HAND and pass_name != "serve":
         return "only of streams"
+    if engine == "numba" and pass_name == "train":
+        return "has no train"
     if engine == "onnxruntime":
         missing = {"train": pass_name == "train", "float64": case.desc.dtype == "float64", "proj": case.desc.projected}
         return next((f"has no {name}" for name, asked in missing.items() if asked), None)
@@ -63,15 +74,18 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
 
 
 def reference(case: Case, pass_name: str) -> Subject:
-    """Return the case in float64, on the same numbers, step by step."""
+    """Return the case in float64, on the same numbers, step by step; of a cell that is no mode PyTorch's loop."""
     given = problem(case, pass_name)
     arrays = {name: getattr(given, name) for name in ("w", "x", "hx", "cx", "dy")}
     wide = {name: None if array is None else array.astype(np.float64) for name, array in arrays.items()}
-    desc = replace(given.desc, dtype="float64", allow_tf32=False)
-    return _unfused(given._replace(desc=desc, **wide), pass_name, 1)
+    wide = given._replace(desc=replace(given.desc, dtype="float64", allow_tf32=False), **wide)
+    if isinstance(given.desc.mode, str):
+        return _unfused(wide, pass_name, 1)
+    return _cell_loop("torch-loop", wide, pass_name, 1)
 
 
-_MODULES = {"torch": ("torch",), "onnxruntime": ("onnx", "onnxruntime")}
+_MODULES = {name: ("torch",) for name in ("torch", "torch-loop", "torch-compiled")}
+_MODULES["onnxruntime"] = "onnx", "onnxruntime"
 
 
 def gradients(desc: rnnkit.RNNDescriptor, dx: np.ndarray, dw: np.ndarray) -> dict[str, np.ndarray]:
@@ -87,8 +101,18 @@ def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
         return _server(*serving.streams(given))
     plan = rnnkit.prepare(desc, w)
     if pass_name == "step":
-        return Subject(lambda: plan.step(x[0], given.hx, given.cx), lambda result: _named(*result))
-    return Subject(lambda: plan.infer(x, lengths=lengths), lambda result: _named(*result))
+        return Subject(lambda: plan.step(x[0], given.hx, given.cx), lambda result: named(*result))
+    return Subject(lambda: plan.infer(x, lengths=lengths), lambda result: named(*result))
+
+
+def _cell_loop(engine: str, given: Problem, pass_name: str, threads: int) -> Subject:
+    from perf import cell_loops
+
+    if engine == "built-in":
+        return _rnnkit(given._replace(desc=replace(given.desc, mode="lstm")), pass_name, threads)
+    if engine == "numba":
+        return cell_loops.numba_loop(given)
+    return cell_loops.torch_loop(given, pass_name, threads, compiled=engine == "torch-compiled")
 
 
 def _by_hand(given: Problem, step: Callable[..., Any]) -> Subject:
@@ -96,11 +120,12 @@ def _by_hand(given: Problem, step: Callable[..., Any]) -> Subject:
 
 
 def _server(run: Callable[[], Any], states: Callable[[], Any]) -> Subject:
-    return Subject(run, lambda y: _named(y, *states()))
+    return Subject(run, lambda y: named(y, *states()))
 
 
-def _named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:
-    return {"y": on_host(y), "hy": on_host(hy), "cy": None if cy is None else on_host(cy)}
+def named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:
+    several = {f"cy[{number}]": one for number, one in enumerate(cy)} if isinstance(cy, tuple) else {"cy": cy}
+    return {name: None if one is None else on_host(one) for name, one in {"y": y, "hy": hy, **several}.items()}
 
 
 def _rnnkit_on_gpu(given: Problem, pass_name: str, threads: int) -> Subject:
@@ -125,7 +150,7 @@ def _rnnkit_train(given: Problem) -> Subject:
         dw.fill(0)
         return result, rnnkit.backward(desc, w, workspace, given.dy, dw=dw)
 
-    return Subject(run, lambda done: _named(*done[0][:3]) | gradients(desc, on_host(done[1].dx), on_host(dw)))
+    return Subject(run, lambda done: named(*done[0][:3]) | gradients(desc, on_host(done[1].dx), on_host(dw)))
 
 
 def _unfused(given: Problem, pass_name: str, threads: int) -> Subject:
@@ -153,7 +178,7 @@ def _unfused(given: Problem, pass_name: str, threads: int) -> Subject:
 
 def _outputs(y, hy, cy, pass_name):
     """Results of an engine whose step is a sequence of one step."""
-    return _named(y[0] if pass_name == "step" else y, hy, cy)
+    return named(y[0] if pass_name == "step" else y, hy, cy)
 
 
 def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject:

@@ -32,7 +32,8 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.family}/{self.desc.mode}"
+        mode = self.desc.mode
+        return f"{self.family}/{mode if isinstance(mode, str) else type(mode).__name__}"
 
     @property
     def lengths(self) -> np.ndarray | None:
@@ -110,7 +111,7 @@ def input_flops(case: Case) -> int:
 def recurrent_flops(case: Case) -> int:
     """Those of R h in a forward, 2*T*N*G*H*P per pseudo-layer, and of the projection, 2*T*N*H*P."""
     desc = case.desc
-    products = desc.num_gates + desc.projected
+    products = desc.num_recurrent_gates + desc.projected
     return 2 * case.rows * products * desc.hidden_size * desc.output_size * desc.num_pseudo_layers
 
 
@@ -119,7 +120,7 @@ def streamed_bytes(case: Case, pass_name: str) -> int:
     desc = case.desc
     if pass_name == "step":
         return rnnkit.num_weights(desc) * desc.np_dtype.itemsize
-    return (desc.num_gates + desc.projected) * desc.hidden_size * desc.output_size * desc.np_dtype.itemsize
+    return (desc.num_recurrent_gates + desc.projected) * desc.hidden_size * desc.output_size * desc.np_dtype.itemsize
 
 
 def least_seconds(case: Case, pass_name: str, peak: float, bandwidth: float) -> float:

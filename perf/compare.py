@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perf import report
-from perf.baselines import BY_HAND, COMPETITORS, UNFUSED
+from perf.baselines import CELL_LOOPS, COMPETITORS, UNFUSED
 from perf.report import Report, table
 
 _VOLATILE = ("date", "command")
@@ -52,8 +52,9 @@ def tables(path: str | Path) -> str:
 
 def _shares(source: Report) -> str:
     timed = _timed(source)
-    hidden = {UNFUSED} if any(row[f"{BY_HAND}_seconds"] for row in timed.values()) else {UNFUSED, BY_HAND}
-    competitors = [engine for engine in COMPETITORS if engine not in hidden]
+    shown = {engine for engine in COMPETITORS if any(row[f"{engine}_seconds"] for row in timed.values())} - {UNFUSED}
+    shown |= set() if shown & set(CELL_LOOPS) else {"torch", "onnxruntime"}
+    competitors = [engine for engine in COMPETITORS if engine in shown]
     rows = []
     for (name, threads), row in timed.items():
         ratios = [row[f"{engine}_ratio_median"] for engine in competitors]

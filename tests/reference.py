@@ -194,7 +194,7 @@ def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidire
         for n, length in enumerate(lengths):
             for t in reversed(range(length)) if direction else range(length):
 
-                def gate(key, h, step=source[t, n]):
+                def gate(key, h, step=source[t, n], block=block):
                     number = own.gates.split().index(key)
                     found = block.input_side(number, step, size)
                     return found if h is None else found + block.recurrent_side(number, h, size)

@@ -103,6 +103,11 @@ def after(self, dh, dc):
     return dh, dc, dc
 
 
+@gradient("da dc_prev")
+def after_one(self, dh, dc):
+    return dh, dc
+
+
 @gradient("da")
 def before(self, dc):
     return dc
@@ -120,7 +125,8 @@ def here(stage, text="@"):
 
 @pytest.mark.parametrize(("declare", "message"), [
     (lambda: declared(output, back, base=object), "its class must be a NamedTuple, whose fields are its parameters"),
-    (lambda: declared(output, back, fields=[("p", str)]), "its parameter p must be annotated bool, int or float, got"),
+    (lambda: declared(output, back, fields=[("p", str)]),
+     "its parameter p must be annotated bool, int, float or Activation, got"),
     (lambda: declared(output, back, gates=""), "gates must be at least one, got none"),
     (lambda: declared(output, back, gates="a a"), "a name must stand for one thing, got 'a' twice"),
     (lambda: declared(output, back, states="a"), "a name must stand for one thing, got 'a' twice"),
@@ -161,6 +167,28 @@ def here(stage, text="@"):
 def test_refused(declare, message):
     with pytest.raises(CellError, match="^cell Mine: " + re.escape(message)):
         declare()
+
+
+def test_a_decorator_without_its_names():
+    with pytest.raises(CellError) as error:
+
+        @cell
+        class Mine(NamedTuple):
+            pass
+
+    assert str(error.value) == 'cell Mine: gates must be at least one, got none; write @cell(gates="names")'
+    for decorator in (forward, gradient):
+        with pytest.raises(CellError) as error:
+            decorator(output.function)
+        cure = f'must be told what it writes, got nothing; write @{decorator.__name__}("names")'
+        assert str(error.value) == f"{here(output)} {cure}"
+
+
+def test_names_may_be_a_list():
+    kind = declared(state, gradient(["da", "dc_prev"])(after_one.function), gates=["a"], states=["c"])
+    assert kind.declaration.gates == (Gate("a"),) and kind.declaration.states == ("c",)
+    with pytest.raises(CellError, match="a gradient stage must write dp, got none that does"):
+        declared(output, back, gates=["a"], vectors=["p"])
 
 
 def test_what_is_right_is_taken():

@@ -13,8 +13,10 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 NEEDS = {
     "from-pytorch": ["torch"], "from-keras-onnx": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
     "language-model": [],  # what was measured; no code
+    "estimator": ["sklearn"],
     "training-runs": [],  # commands of a shell, see below
     "many-machines": [],  # what needs more is run by test_many_machines.py
+    "own-cells": [],
 }
 
 
@@ -22,17 +24,24 @@ def test_every_guide_is_run():
     assert {path.stem for path in DOCS.glob("*.md")} == set(NEEDS)
 
 
+def blocks_of(name, kind):
+    text = (DOCS / f"{name}.md").read_text()
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 @pytest.mark.parametrize("name", NEEDS)
 def test_the_code_of_a_guide_runs(name, tmp_path):
     missing = [module for module in NEEDS[name] if find_spec(module) is None]
     if missing and os.environ.get("CI") != "true":  # in continuous integration these tests may not be skipped
         pytest.skip(f"needs {', '.join(missing)}")
-    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / f"{name}.md").read_text(), re.MULTILINE | re.DOTALL)
     program = tmp_path / "guide.py"
-    program.write_text("\n".join(blocks))
+    program.write_text("\n".join(blocks_of(name, "python")))
     environment = os.environ | {"KERAS_BACKEND": "torch", "KERAS_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    # The last digits are those of the machine's functions.
+    shown, printed = (re.sub(r"(\.\d{4})\d+", r"\1", text) for text in ("".join(blocks_of(name, "text")), done.stdout))
+    assert printed == shown
 
 
 def test_the_commands_about_training_runs(tmp_path):

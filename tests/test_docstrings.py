@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 from functools import cached_property
@@ -111,6 +112,9 @@ KERNELS = sorted(found.name for found in pkgutil.walk_packages(rnnkit.kernels.__
 
 @pytest.mark.parametrize("name", sorted({*MODULES, *KERNELS}))
 def test_examples_run(name):
+    door = name.split(".")[1:2]
+    if door in (["torch"], ["sklearn"]) and os.environ.get("CI") != "true":  # these import their framework
+        pytest.importorskip(door[0])
     module = importlib.import_module(name)
     assert module.__doc__, f"{name} has no docstring"
     assert doctest.testmod(module).failed == 0

@@ -69,6 +69,17 @@ DIRECTION = {
     "training.losses": {"training.arguments", "checks", "arrays", "errors"},
     "training.optimizers": {"training.arguments", "checks", "arrays", "errors", "kernels"},
     "training.arguments": {"checks", "arrays", "errors"},
+    "sklearn": {"sklearn.classifier", "sklearn.regressor"},
+    "sklearn.classifier": {"sklearn.base", "sklearn.model", "training", "training.arguments", "errors"},
+    "sklearn.regressor": {"sklearn.base", "sklearn.model", "training", "errors"},
+    "sklearn.base": {
+        "sklearn.fitting", "sklearn.model", "sklearn.pooling", "sklearn.sequences", "training", "training.arguments",
+        "network", "arrays", "weights", "descriptor", "errors",
+    },
+    "sklearn.fitting": {"sklearn.model", "sklearn.sequences", "training", "errors"},
+    "sklearn.model": {"sklearn.pooling", "sklearn.sequences", "network", "workspace"},
+    "sklearn.pooling": {"training"},
+    "sklearn.sequences": {"arrays", "errors"},
     "distributed": {"distributed.collectives", "distributed.launch", "distributed.ranks"},
     "distributed.collectives": {"arrays", "errors"},
     "distributed.launch": {"errors"},
@@ -290,7 +301,7 @@ def in_fresh_process(code):
 
 
 HEAVY = "numba", "llvmlite", "cupy", "scipy", "torch", "tqdm", "mpi4py"
-FRAMEWORKS = "keras", "tensorflow", "mxnet", "jax", "flax", "onnx", "onnxruntime", "safetensors"
+FRAMEWORKS = "keras", "tensorflow", "mxnet", "jax", "flax", "onnx", "onnxruntime", "safetensors", "sklearn"
 SHOW = f"; import sys; print(*[name for name in {HEAVY + FRAMEWORKS} if name in sys.modules])"
 
 

@@ -274,9 +274,9 @@ def test_a_model_without_a_recurrent_operator(tmp_path):
 
 UNFIT = [
     (dict(clip=2.5), "from_onnx: clip must be None, got 2.5"),
-    (dict(input_forget=1), "from_onnx: input_forget must be 0, got 1"),
+    (dict(input_forget=2), "from_onnx: input_forget must be 0 or 1, got 2"),
     (dict(direction="up"), "from_onnx: direction must be 'forward' or 'reverse' or 'bidirectional', got 'up'"),
-    (dict(activations=["Sigmoid", "Relu", "Tanh"]), "from_onnx: activations must be ['Sigmoid', 'Tanh', 'Tanh']"),
+    (dict(activations=["Sigmoid", "Swish", "Tanh"]), "from_onnx: activations must be 3 of Sigmoid, Tanh, Relu, "),
     (dict(output_sequence=1), "the attribute output_sequence, which the operator does not have today"),
     (dict(hidden_size="two"), "RNNDescriptor: hidden_size must be an int, got str"),
     (dict(sources=["", "", "", "", "extra"]), "9 inputs, where a LSTM has 8"),

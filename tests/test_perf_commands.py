@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rnnkit
-from perf import __main__, cases, report, run, startup
+from perf import __main__, baselines, cases, report, run, startup
 from perf.cases import Case
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +45,7 @@ def test_a_run_times_every_engine_with_right_results(measured):
         "onnxruntime": [report.OK, "has no train", report.OK, "not asked", report.OK],
         "by-hand": ["only of streams"] * 3 + ["not asked", report.OK],
         "unfused": [report.OK, report.OK, "only in the tables", "not asked", "only in the tables"],
+        **dict.fromkeys(baselines.CELL_LOOPS, ["only of cells"] * 5),
     }
     for engine, modules in {"torch": ["torch"], "onnxruntime": ["onnx", "onnxruntime"]}.items():
         if not all(map(find_spec, modules)):
@@ -153,7 +154,8 @@ def test_a_file_that_cannot_be_shown_is_an_error(arguments, message, tmp_path, c
     ("arguments", "message"),
     [
         (["run", "--threads", "2,0"], "argument --threads: must be at least 1, got 2,0"),
-        (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, by-hand, unfused, got jax"),
+        (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, by-hand, unfused, "
+         "torch-loop, torch-compiled, numba, built-in, got jax"),
         (["startup", "--modes", "gru,no"], "argument --modes: must be of rnn_relu, rnn_tanh, lstm, gru, got no"),
     ],
 )

@@ -1,5 +1,8 @@
 """The cells that are shipped: their values, gradients and bits, and the laws that every network keeps."""
 
+import json
+import re
+
 import numba
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
 import rnnkit
 from rnnkit import cells
+from rnnkit.descriptor import descriptor_of, text_of
 
 OUTPUTS, GRADIENTS = ("y", "hy", "cy"), ("dx", "dhx", "dcx", "dw")
 
@@ -182,8 +186,8 @@ def test_chunks_with_carried_state_are_one_run(kind, dtype, cut):
     assert_same(second, whole, ("hy", "cy"))
     assert_gradient_close("dx", np.concatenate([front.dx, back.dx]), gradients.dx, dtype)
     assert_gradient_close("dw", front.dw + back.dw, gradients.dw, dtype)
-    ours, expected = ([one.dhx, *arrays_of(one.dcx)] for one in (front, gradients))
-    for ours, expected in zip(ours, expected, strict=True):
+    states = ([one.dhx, *arrays_of(one.dcx)] for one in (front, gradients))
+    for ours, expected in zip(*states, strict=True):
         assert_gradient_close("of the states", ours, expected, dtype)
 
 
@@ -324,3 +328,17 @@ def test_a_network_with_activations_is_saved_and_loaded(tmp_path):
     net.save(tmp_path / "net")
     found = rnnkit.load(tmp_path / "net", cell=cells.PeepholeLSTM)
     assert found.desc == net.desc and np.array_equal(found.weights, net.weights)
+
+
+@pytest.mark.parametrize("gate", [[], ["Swish"], [["Tanh"]], ["Tanh", 1.0], ["LeakyRelu"]], ids=str)
+def test_an_activation_that_a_file_should_not_have_is_refused(gate):
+    text = text_of(rnnkit.RNNDescriptor(cells.PeepholeLSTM, 3, 4))
+    assert '"gate": ["Sigmoid"]' in text
+    with pytest.raises(ValueError, match=re.escape(f"a cell with the activation {gate}")):
+        descriptor_of(text.replace('["Sigmoid"]', json.dumps(gate)), cells.PeepholeLSTM)
+
+
+def test_numbers_of_an_activation_in_a_file_are_checked():
+    text = text_of(rnnkit.RNNDescriptor(cells.IndRNN(cells.Elu(0.5)), 3, 4)).replace("0.5", "-0.5")
+    with pytest.raises(ValueError, match="IndRNN's activation, alpha must be finite and above 0, got -0.5"):
+        descriptor_of(text, cells.IndRNN)

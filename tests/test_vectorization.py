@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import own_cells
 import pytest
+from shipped_networks import KINDS
 
 from rnnkit import RNNDescriptor
 from rnnkit.kernels import stages
@@ -50,6 +51,33 @@ OWN = {
     ("Stabilised", "differentiate"): {"divide": 2, "multiply": 11},
     ("Independent", "activate"): {"multiply": 2},
     ("Independent", "differentiate"): {"multiply": 4},
+}
+# Of the cells that are shipped, with their usual activations and with others.
+SHIPPED = {
+    ("peephole", "activate"): {"divide": 5},
+    ("peephole", "differentiate"): {"divide": 1, "multiply": 18},
+    ("peephole-hard", "activate"): {"divide": 2, "compare": 6},
+    ("peephole-hard", "differentiate"): {"divide": 1, "multiply": 15},
+    ("coupled", "activate"): {"divide": 4},
+    ("coupled", "differentiate"): {"divide": 1, "multiply": 9},
+    ("coupled-elu", "activate"): {"divide": 4, "compare": 3},
+    ("coupled-elu", "differentiate"): {"multiply": 6, "compare": 3},
+    ("activated", "activate"): {"divide": 3, "compare": 3},
+    ("activated", "differentiate"): {"divide": 3, "compare": 2},
+    ("minimal", "activate"): {"divide": 1},
+    ("minimal", "complete"): {"divide": 1},
+    ("minimal", "differentiate"): {"multiply": 3},
+    ("minimal", "complete_gradient"): {"multiply": 2},
+    ("indrnn", "activate"): {"compare": 1},
+    ("indrnn", "differentiate"): {"multiply": 3},
+    ("indrnn-tanh", "activate"): {"divide": 1},
+    ("indrnn-tanh", "differentiate"): {"multiply": 4},
+    ("mingru", "activate"): {"divide": 1},
+    ("mingru", "differentiate"): {"multiply": 5},
+    ("slstm", "activate"): {"divide": 3},
+    ("slstm", "differentiate"): {"divide": 2, "multiply": 10},
+    ("slstm-sigmoid", "activate"): {"divide": 5},
+    ("slstm-sigmoid", "differentiate"): {"divide": 2, "multiply": 11},
 }
 RUNNERS = {"forward": ("activate", "complete"), "gradient": ("differentiate", "complete_gradient")}
 OPERATIONS = {
@@ -124,17 +152,26 @@ def test_the_mathematics_of_a_users_cell_is_vectorized(kind, name, dtype):
     assert_vectorized(machine_code(run, given, cell, dtype), OWN[kind, name])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_the_mathematics_of_a_shipped_cell_is_vectorized(kind, name, dtype):
+    run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
+    cell = RNNDescriptor(KINDS[kind], 3, 5, dtype=dtype).cell
+    assert_vectorized(machine_code(run, given, cell, dtype), SHIPPED[kind, name])
+
+
+def runs_of(cell):
+    """Names of the runners that have stages of the cell."""
+    pairs = ((name, own) for part, names in RUNNERS.items()
+             for name, own in zip(names, getattr(cell.declaration, part), strict=True))  # fmt: skip
+    return [name for name, own in pairs if own]
+
+
 def test_every_cell_is_looked_at():
     descs = [RNNDescriptor(mode, 3, 5) for mode in MODES]
     descs += [RNNDescriptor(mode, 3, 5, reset_after=False) for mode in modes_with("reset_after")]
-    runs = {
-        (type(desc.cell), name)
-        for desc in descs
-        for part, names in RUNNERS.items()
-        for name, own in zip(names, getattr(desc.cell.declaration, part), strict=True)
-        if own
-    }
-    assert runs == set(WANTED)
+    assert {(type(desc.cell), name) for desc in descs for name in runs_of(desc.cell)} == set(WANTED)
+    assert {(kind, name) for kind, cell in KINDS.items() for name in runs_of(cell)} == set(SHIPPED)
 
 
 def test_a_stage_that_is_called_is_noticed(monkeypatch):

@@ -22,7 +22,7 @@ from inspect import signature
 from typing import NamedTuple
 
 from .activations import told_apart
-from .rules import CellError, check
+from .rules import CellError, check, place
 from .source import digest_of
 
 
@@ -66,9 +66,13 @@ def gradient(writes):
 
 
 def _stage(writes, is_gradient):
+    if callable(writes):
+        decorator = "gradient" if is_gradient else "forward"
+        raise CellError(f'{place(writes)} must be told what it writes, got nothing; write @{decorator}("names")')
+
     def declare(function):
         _, *reads = signature(function).parameters or ("self",)
-        return Stage(function, tuple(reads), tuple(writes.split()), is_gradient)
+        return Stage(function, tuple(reads), _words(writes), is_gradient)
 
     return declare
 
@@ -95,6 +99,9 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
         The declaration or an equation is not as it must be; the message names the cell, the stage and the line.
     """
 
+    if isinstance(gates, type):
+        raise CellError(f'cell {gates.__name__}: gates must be at least one, got none; write @cell(gates="names")')
+
     def declare(kind):
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
         kind.declaration = Declaration(kind, gates, states, vectors, slots, stages, smooth)
@@ -106,9 +113,14 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
     return declare
 
 
+def _words(given):
+    """Those of a text, or of a list as they are."""
+    return tuple(given.split() if isinstance(given, str) else given)
+
+
 def _named(kind, given):
     """Gates or vectors from their names, or as they are given."""
-    return tuple(kind(name) for name in given.split()) if isinstance(given, str) else tuple(given)
+    return tuple(kind(one) if isinstance(one, str) else one for one in _words(given))
 
 
 class Declaration:
@@ -145,7 +157,7 @@ class Declaration:
     def __init__(self, kind, gates, states, vectors, slots, stages, smooth):
         self.name, self.shipped = kind.__name__, kind.__module__.startswith(__package__)
         self.gates, self.vectors = _named(Gate, gates), _named(Vector, vectors)
-        self.states, self.kept, self.stages, self.smooth = tuple(states.split()), tuple(slots.split()), stages, smooth
+        self.states, self.kept, self.stages, self.smooth = _words(states), _words(slots), stages, smooth
         added = [gate.name for gate in self.gates if gate.multiplies == "h" and gate.apart is None]
         apart = [gate for gate in self.gates if gate.apart is not None]
         second = [gate for gate in self.gates if gate.multiplies not in (None, "h")]

@@ -1,7 +1,7 @@
 """The functions of a number that cells are written in.
 
-Compiled they are what `rnnkit.kernels.machine.activations` says, vectorised and with the same bits everywhere; called
-from Python they take and return floats.
+Compiled they are what `rnnkit.kernels.machine.activations` says, vectorised and with the same bits everywhere, value
+and slope what the activation says that is given; called from Python they take and return floats.
 """
 
 import math

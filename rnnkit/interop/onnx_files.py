@@ -65,8 +65,9 @@ def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False) ->
 
     Parameters
     ----------
-    net : RNN, GRU or LSTM
-        A float32 network without projection and without cell clip, which ONNX does not have.
+    net : RNN, GRU, LSTM or Network
+        A float32 network without projection and without cell clip, which ONNX does not have; of the cells PeepholeLSTM,
+        CoupledLSTM and ActivatedLSTM.
     path : str or path-like
         Name of the file, taken as it is.  It is written whole or not at all, as ``net.save`` does.
     reverse : bool

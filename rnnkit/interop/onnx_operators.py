@@ -101,8 +101,8 @@ def _numbers(kind: str, names: list[str], given: Sequence[float]) -> list[float]
     if len(given) == len(takers):
         return list(given)
     if len(given) or unclear:
-        expected = f"hold {len(takers)} numbers" + (f", of {', '.join(takers)}" if takers else "")
-        cure = "" if unclear or not takers else "without any they are those of ONNX"
+        expected = f"hold {len(takers)} numbers, of {', '.join(takers)}" if takers else "be ()"
+        cure = "" if unclear else "without any they are those of ONNX" if takers else f"{', '.join(names)} take none"
         raise ValueError(message("from_onnx", f"activation_{kind}", expected, tuple(given), cure))
     return [ACTIVATIONS[name]._field_defaults[kind] for name in takers]
 

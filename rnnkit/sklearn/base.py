@@ -1,0 +1,291 @@
+"""What both estimators are: settings, reading of X, and the way through the training loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rnnkit import training
+from rnnkit.arrays import no_array
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message, wrong_type
+from rnnkit.network import network_of
+from rnnkit.sklearn import sequences as reading
+from rnnkit.sklearn.fitting import Loop, run_epoch, run_epochs, split
+from rnnkit.sklearn.model import Model, Objective
+from rnnkit.sklearn.pooling import POOLINGS
+from rnnkit.sklearn.sequences import Sequences
+from rnnkit.training import Adam, arguments
+from rnnkit.weights import init_weights
+
+DTYPES = ("float32", "float64")
+
+
+class RecurrentEstimator(BaseEstimator):
+    """A recurrent network, pooled over the steps, with a linear readout; subclasses say what its scores mean."""
+
+    def __init__(
+        self, *, mode: str = "gru", hidden_size: int = 64, num_layers: int = 1, bidirectional: bool = False,
+        dropout: float = 0.0, pooling: str = "last", epochs: int = 100, batch_size: int = 32,
+        learning_rate: float = 0.003, weight_decay: float = 0.0, clip_norm: float | None = 1.0,
+        early_stopping: bool = False, validation_fraction: float = 0.1, n_iter_no_change: int = 10,
+        standardize: bool = True, dtype: str = "float32", random_state: Any = None, verbose: bool = False,
+    ) -> None:
+        self.mode = mode
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bidirectional = bidirectional
+        self.dropout = dropout
+        self.pooling = pooling
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.standardize = standardize
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    # What the subclasses say.
+
+    def _take_targets(self, function: str, y: Any) -> np.ndarray:
+        """Return the targets (N, ...) that y stands for."""
+        raise NotImplementedError
+
+    def _class_weights(self, targets: np.ndarray) -> np.ndarray:
+        """Return what the loss of each sample is multiplied by, for its target."""
+        return np.ones(len(targets))
+
+    def _num_outputs(self, targets: np.ndarray) -> int:
+        raise NotImplementedError
+
+    def _set_scale(self, function: str, targets: np.ndarray) -> None:
+        """Keep what is found about the targets of the training part."""
+
+    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
+        raise NotImplementedError
+
+    # Training.
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Train a new network."""
+        self._check_settings()
+        sequences, targets, weights = self._take("fit", X, y, sample_weight, True)
+        chosen = np.flatnonzero(weights)
+        weights = (weights / weights[chosen].mean()).astype(self.dtype)
+        self._seed = self._drawn_seed()
+        chosen, held_out = self._split(targets, chosen)
+        self._begin("fit", sequences.part(chosen), targets[chosen])
+        sequences, model = self._scaled("fit", sequences), self._model(self.dropout)
+
+        def validate() -> float:
+            judge = self._objective(targets[held_out], weights[held_out])
+            return judge(model.scores(sequences.part(held_out)), slice(None))[0]
+
+        curves = run_epochs(
+            model, self._optimizer(), sequences.part(chosen), self._objective(targets[chosen], weights[chosen]),
+            self._loop("fit"), self.epochs, self.n_iter_no_change, validate if len(held_out) else None, self.verbose,
+        )
+        vars(self).pop("validation_curve_", None)
+        if len(held_out):
+            self.validation_curve_ = curves.validation
+        self.loss_curve_, self._moments, self.n_iter_ = curves.training, None, len(curves.training)
+        return self
+
+    def _split(self, targets: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of the chosen samples are trained on, and which are held out for an early stop."""
+        if not self.early_stopping:
+            return chosen, chosen[:0]
+        if len(chosen) < 2:
+            cure = "give more, or early_stopping=False"
+            raise ValueError(message("fit", "X", "hold at least 2 samples for early_stopping", len(chosen), cure))
+        classes = targets[chosen] if targets.dtype.kind == "i" else np.zeros(len(chosen), np.int64)
+        train, held_out = split(classes, self.validation_fraction, np.random.default_rng((self._seed, 0)))
+        return chosen[train], chosen[held_out]
+
+    def _drawn_seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Train the network that is there for an epoch, or a new one."""
+        function, epoch = "partial_fit", getattr(self, "n_iter_", 0) + 1
+        self._check_settings()
+        if self.early_stopping:
+            cure = "judge the model between the calls"
+            raise ValueError(message(function, "early_stopping", "be False", self.early_stopping, cure))
+        sequences, targets, weights = self._take(function, X, y, sample_weight, epoch == 1)
+        if epoch == 1:
+            self._seed = self._drawn_seed()
+            self._begin(function, sequences, targets)
+        optimizer = self._optimizer()
+        if epoch > 1 and self._moments:
+            optimizer.restore(self._moments)
+        loss = run_epoch(
+            self._model(self.dropout), optimizer, self._scaled(function, sequences),
+            self._objective(targets, weights.astype(self.dtype)), self._loop(function), epoch,
+        )
+        before = self.loss_curve_ if epoch > 1 else []
+        self.loss_curve_, self._moments, self.n_iter_ = [*before, loss], optimizer.state, epoch
+        return self
+
+    def _take(self, function: str, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple:
+        """Return the sequences, the targets and the weights, checked."""
+        if y is None:
+            owner = type(self).__name__
+            cure = f"{owner} requires y to be passed, but the target y is None"
+            raise ValueError(message(function, "y", "hold a target for each sequence", "None", cure))
+        sequences = self._read(function, X, reset)
+        targets = self._take_targets(function, y)
+        num_samples = len(sequences.lengths)
+        if len(targets) != num_samples:
+            raise ValueError(message(function, "y", f"hold num_samples={num_samples} targets", len(targets)))
+        weights = _weights(function, sample_weight, num_samples) * self._class_weights(targets)
+        if not weights.any():
+            raise ValueError(message(function, "sample_weight", "hold a number above 0", "zero weights only"))
+        return sequences, targets, weights
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_iter_")  # set last: a run that failed has left no model
+
+    def _begin(self, function: str, sequences: Sequences, targets: np.ndarray) -> None:
+        """Set up a new network, and what brings features and targets to one scale."""
+        vars(self).pop("n_iter_", None)
+        steps = sequences.valid()
+        num_features = steps.shape[1]
+        self.feature_mean_, self.feature_scale_ = np.zeros(num_features), np.ones(num_features)
+        if self.standardize:
+            self.feature_mean_, self.feature_scale_ = mean_and_scale(function, "X", steps)
+        self._set_scale(function, targets)
+        desc = RNNDescriptor(
+            self.mode, num_features, self.hidden_size, self.num_layers, bool(self.bidirectional),
+            dropout=float(self.dropout), dtype=self.dtype,
+        )
+        seeds = np.random.SeedSequence(self._seed).generate_state(2, np.uint64)
+        self.network_ = network_of(desc, init_weights(desc, int(seeds[0])))
+        width, num_outputs = desc.num_directions * desc.output_size, self._num_outputs(targets)
+        self.readout_ = training.init_dense(width, num_outputs, int(seeds[1]), self.dtype)
+
+    def _model(self, dropout: float = 0.0) -> Model:
+        return Model(self.network_, self.readout_, self.pooling, float(dropout))
+
+    def _optimizer(self) -> Adam:
+        return Adam([self.network_.weights, self.readout_], weight_decay=float(self.weight_decay))
+
+    def _loop(self, function: str) -> Loop:
+        clip_norm = math.inf if self.clip_norm is None else float(self.clip_norm)
+        return Loop(function, self.batch_size, float(self.learning_rate), clip_norm, self._seed)
+
+    # Reading.
+
+    def _scores(self, function: str, X: Any) -> np.ndarray:
+        """Return the scores (N, num_outputs) of a fitted estimator."""
+        check_is_fitted(self)
+        sequences = self._scaled(function, self._read(function, X, False))
+        return self._model().scores(sequences)
+
+    def _read(self, function: str, X: Any, reset: bool) -> Sequences:
+        """Return the sequences of X; the first time keep how many features there are, else compare."""
+        if isinstance(X, np.ma.MaskedArray):
+            raise no_array(function, "X", "a plain array", X)
+        is_list = reading.is_list(X)
+        is_table = not is_list and getattr(X, "ndim", None) != 3
+        if is_table and not reset and not self._reads_table:
+            size = self.n_features_in_
+            expected = f"be a list of (seq_len, num_features={size}) arrays, or of 3 dimensions, as in fit"
+            cure = "for one sequence give [X]"
+            raise ValueError(message(function, "X", expected, f"a table of shape {np.shape(X)}", cure))
+        if is_table:
+            table = validate_data(self, X, reset=reset, dtype=(np.float64, np.float32))
+            found = reading.from_table(table)
+        else:
+            found = reading.from_list(function, X) if is_list else reading.from_array(function, X)
+        num_features = found.steps.shape[1]
+        if not reset and num_features != self.network_.desc.input_size:
+            size = self.network_.desc.input_size
+            got = f"sequences of {num_features}"
+            raise ValueError(message(function, "X", f"have num_features={size} as in fit", got))
+        if reset:
+            self._reads_table = is_table
+            if not is_table:
+                self.n_features_in_ = num_features
+                vars(self).pop("feature_names_in_", None)
+        return found
+
+    def _scaled(self, function: str, sequences: Sequences) -> Sequences:
+        """Bring the features to one scale, in the network's dtype."""
+        with np.errstate(over="ignore"):
+            steps = ((sequences.steps - self.feature_mean_) / self.feature_scale_).astype(self.network_.desc.dtype)
+        if not np.isfinite(steps).all():
+            largest = np.abs(sequences.steps).max()
+            raise ValueError(message(function, "X", f"fit into {self.dtype}", largest, 'give dtype="float64"'))
+        return sequences._replace(steps=steps)
+
+    def _check_settings(self) -> None:
+        """Check what the constructor was given, which scikit-learn wants to be done here."""
+        name = type(self).__name__
+        for setting in ("hidden_size", "num_layers", "epochs", "batch_size", "n_iter_no_change"):
+            arguments.integer(name, setting, getattr(self, setting), 1)
+        for setting in ("bidirectional", "early_stopping", "standardize"):
+            if not isinstance(getattr(self, setting), (bool, np.bool_)):
+                raise wrong_type(name, setting, "a bool", getattr(self, setting))
+        if not isinstance(self.verbose, (bool, np.bool_, int)):
+            raise wrong_type(name, "verbose", "a bool or an int", self.verbose)
+        for setting, choices in (("pooling", POOLINGS), ("dtype", DTYPES)):
+            if getattr(self, setting) not in choices:
+                expected = "be " + " or ".join(f'"{choice}"' for choice in choices)
+                raise ValueError(message(name, setting, expected, repr(getattr(self, setting))))
+        arguments.number(name, "dropout", self.dropout, "be in 0 <= dropout < 1", lambda value: 0 <= value < 1)
+        inside = "be in 0 < validation_fraction < 1"
+        arguments.number(name, "validation_fraction", self.validation_fraction, inside, lambda value: 0 < value < 1)
+        finite = "be a finite number of at least 0"
+        for setting in ("learning_rate", "weight_decay"):
+            arguments.number(name, setting, getattr(self, setting), finite, lambda value: 0 <= value < math.inf)
+        if self.clip_norm is not None:
+            arguments.number(name, "clip_norm", self.clip_norm, "be None or above 0", lambda value: value > 0)
+
+
+def mean_and_scale(function: str, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of each column, in float64; for one that is constant its value, and 1."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
+    if not np.isfinite(scale).all():
+        raise ValueError(message(function, name, "have a finite standard deviation", scale[~np.isfinite(scale)][0]))
+    constant = values.min(axis=0) == values.max(axis=0)
+    return np.where(constant, values[0], mean), np.where(constant, 1, scale)
+
+
+def weighted(loss: training.Loss, weights: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return a loss and its gradient with a weight for each sample."""
+    gradient = loss.gradient
+    gradient *= weights[:, np.newaxis]
+    return float((loss.losses.reshape(len(weights), -1).mean(axis=1) * weights).mean()), gradient
+
+
+def _weights(function: str, value: Any, num_samples: int) -> np.ndarray:
+    if value is None:
+        return np.ones(num_samples)
+    try:
+        weights = np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(message(function, "sample_weight", "hold numbers", f"what is none ({error})")) from None
+    if weights.shape != (num_samples,):
+        raise ValueError(message(function, "sample_weight", f"have shape (num_samples={num_samples},)", weights.shape))
+    wrong = ~((weights >= 0) & (weights < math.inf))
+    if wrong.any():
+        expected = "hold finite numbers of at least 0"
+        raise ValueError(message(function, "sample_weight", expected, weights[wrong][0]))
+    return weights
