@@ -7,7 +7,7 @@ from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
 from numba.core.compiler_machinery import FunctionPass, register_pass
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
@@ -132,9 +132,10 @@ def _call_type(typingctx, stage, cell, real):
     declaration, function = cell.instance_class.declaration, _compiled(stage)
     try:
         found = function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})
-    except NumbaError as error:
-        line = error.loc.line if error.loc is not None else None
-        text = " ".join(str(error.msg).split())[:400]
+    except (NumbaError, UnsupportedBytecodeError) as error:
+        where = getattr(error, "loc", None)
+        line = where.line if where is not None else None
+        text = " ".join(str(getattr(error, "msg", error)).split())[:400]
         raise refusal(declaration, place(stage.function, line), "be equations of numbers that compile", text) from None
     results = found.return_type.types if isinstance(found.return_type, types.BaseTuple) else (found.return_type,)
     if len(results) != len(stage.writes):

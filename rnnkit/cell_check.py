@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnkit.errors import message
 from rnnkit.kernels.cells.rules import CellError
-from rnnkit.modes import checked
+from rnnkit.modes import checked_cell
 
 _TRIALS = 32
 _STEP = 6e-6  # the cube root of the float64 machine epsilon balances truncation and rounding
@@ -82,9 +82,7 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     by             kind     trials        gradient      difference
     a              gate         32       1.3441343       1.3441343
     """
-    cell = checked("check_cell", cell)
-    if isinstance(cell, str):
-        raise TypeError(message("check_cell", "cell", "be a cell", repr(cell)))
+    cell = checked_cell("check_cell", "cell", cell)
     kinds, rng = _kinds(cell.declaration), np.random.default_rng(seed)
     worst = {name: Row(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
     for _ in range(_TRIALS):

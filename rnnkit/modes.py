@@ -20,21 +20,26 @@ def checked(function: str, value: Any) -> Any:
         if known is None:
             raise ValueError(message(function, "mode", f"be {listed}", repr(value)))
         return known
+    return checked_cell(function, "mode", value, f"{listed} or a cell")
+
+
+def checked_cell(function: str, argument: str, value: Any, expected: str = "a cell") -> Any:
+    """Return a cell with its parameters, each of its type; raise what is wrong with the argument."""
     kind = value if isinstance(value, type) else type(value)
     if not hasattr(kind, "declaration"):
-        raise wrong_type(function, "mode", f"{listed} or a cell", value)
+        raise wrong_type(function, argument, expected, value)
     if isinstance(value, type):
         missing = [name for name in kind._fields if name not in kind._field_defaults]
         if missing:
-            expected = f"have its parameters {', '.join(missing)}"
-            raise TypeError(message(function, "mode", expected, f"the class {kind.__name__}", "give an instance of it"))
+            expected, got = f"have its parameters {', '.join(missing)}", f"the class {kind.__name__}"
+            raise TypeError(message(function, argument, expected, got, "give an instance of it"))
         value = kind()
     types = parameter_types(kind)
-    return kind(**{name: _parameter(function, kind, name, getattr(value, name), types[name]) for name in kind._fields})
+    said = f"{argument}, {kind.__name__}'s "
+    return kind(**{name: _parameter(function, f"{said}{name},", getattr(value, name), types[name]) for name in types})
 
 
-def _parameter(function: str, kind: type, name: str, value: Any, wanted: type) -> Any:
-    argument = f"mode, {kind.__name__}'s {name},"
+def _parameter(function: str, argument: str, value: Any, wanted: type) -> Any:
     if wanted is Activation:
         return _activation(function, argument, value)
     real = not isinstance(value, bool) and isinstance(value, (int, float))

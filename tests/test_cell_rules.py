@@ -191,6 +191,15 @@ def test_names_may_be_a_list():
         declared(output, back, gates=["a"], vectors=["p"])
 
 
+@pytest.mark.parametrize(("given", "message"), [
+    ({"gates": [1]}, "a gate must be a name or a Gate, got 1"),
+    ({"gates": "a", "vectors": [("p", 0, 1)]}, r"a vector must be a name or a Vector, got \('p', 0, 1\)"),
+])  # fmt: skip
+def test_what_is_no_gate_or_vector(given, message):
+    with pytest.raises(CellError, match=message):
+        declared(output, back, **given)
+
+
 def test_what_is_right_is_taken():
     assert declared(output, back).declaration.slots == ("a",)
     kind = declared(output, back, fields=[("p", bool), ("q", int), ("r", float)])

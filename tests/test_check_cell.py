@@ -94,8 +94,12 @@ def test_an_error_in_a_part_of_the_numbers_is_named(kind):
         rnnkit.check_cell(kind)
 
 
-def test_what_is_no_cell():
-    with pytest.raises(TypeError, match="check_cell: cell must be a cell, got 'lstm'"):
-        rnnkit.check_cell("lstm")
-    with pytest.raises(TypeError, match='check_cell: mode must be "rnn_relu" .* or a cell, got int'):
-        rnnkit.check_cell(3)
+@pytest.mark.parametrize(("given", "got"), [("lstm", "str"), (3, "int"), (rnnkit.GRU, "type")])
+def test_what_is_no_cell(given, got):
+    with pytest.raises(TypeError, match=f"^check_cell: cell must be a cell, got {got}$"):
+        rnnkit.check_cell(given)
+
+
+def test_a_parameter_that_is_none():
+    with pytest.raises(TypeError, match="^check_cell: cell, Independent's scale, must be a float, got str$"):
+        rnnkit.check_cell(own_cells.Independent(scale="2"))

@@ -324,8 +324,8 @@ def test_the_version_is_that_of_the_distribution():
 
 PUBLIC = """
     RNNDescriptor num_weights weight_layout weight_views WeightBlock init_weights pack_weights workspace_nbytes
-    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN Network load check_cell set_debug
-    WorkspaceError BackendError __version__
+    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN Network load check_cell
+    set_debug WorkspaceError BackendError __version__
 """
 
 

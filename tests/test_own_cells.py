@@ -311,6 +311,24 @@ def test_cells_of_one_name_are_kept_apart():
     assert np.array_equal(4 * y[0], y[1]) and np.array_equal(y[1], y[2])
 
 
+def test_what_numba_does_not_know_names_the_stage():
+    @cell(gates="a")
+    class Importing(NamedTuple):
+        @forward("a h")
+        def output(self, a):
+            import math
+
+            return a, a * math.pi
+
+        @gradient("da")
+        def back(self, dh):
+            return dh
+
+    desc = rnnkit.RNNDescriptor(Importing, 3, 4)
+    with pytest.raises(CellError, match=r"cell Importing: stage output \(test_own_cells.py:\d+\) must be equations of"):
+        rnnkit.infer(desc, rnnkit.init_weights(desc, 0), np.ones((2, 1, 3), np.float32))
+
+
 def test_an_error_of_compilation_names_the_stage():
     @cell(gates="a")
     class Wide(NamedTuple):

@@ -118,9 +118,13 @@ def _words(given):
     return tuple(given.split() if isinstance(given, str) else given)
 
 
-def _named(kind, given):
-    """Gates or vectors from their names, or as they are given."""
-    return tuple(kind(one) if isinstance(one, str) else one for one in _words(given))
+def _named(cell, kind, given):
+    """A cell's gates or vectors from their names, or as they are given."""
+    found = tuple(kind(one) if isinstance(one, str) else one for one in _words(given))
+    for one in found:
+        if not isinstance(one, kind):
+            raise CellError(f"cell {cell}: a {kind.__name__.lower()} must be a name or a {kind.__name__}, got {one!r}")
+    return found
 
 
 class Declaration:
@@ -156,7 +160,7 @@ class Declaration:
 
     def __init__(self, kind, gates, states, vectors, slots, stages, smooth):
         self.name, self.shipped = kind.__name__, kind.__module__.startswith(__package__)
-        self.gates, self.vectors = _named(Gate, gates), _named(Vector, vectors)
+        self.gates, self.vectors = _named(self.name, Gate, gates), _named(self.name, Vector, vectors)
         self.states, self.kept, self.stages, self.smooth = _words(states), _words(slots), stages, smooth
         added = [gate.name for gate in self.gates if gate.multiplies == "h" and gate.apart is None]
         apart = [gate for gate in self.gates if gate.apart is not None]
