@@ -39,9 +39,9 @@ def test_the_code_of_a_guide_runs(name, tmp_path):
     environment = os.environ | {"KERAS_BACKEND": "torch", "KERAS_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    # The last digits are those of the machine's functions.
+    # Where a guide shows what is printed. The last digits are those of the machine's functions.
     shown, printed = (re.sub(r"(\.\d{4})\d+", r"\1", text) for text in ("".join(blocks_of(name, "text")), done.stdout))
-    assert printed == shown
+    assert not shown or printed == shown
 
 
 def test_the_commands_about_training_runs(tmp_path):

@@ -11,7 +11,6 @@ onnx = pytest.importorskip("onnx")
 
 INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"
 OUTPUTS = "Y", "Y_h", "Y_c"
-MISSING = {"test_lstm_with_peepholes": "P must be zeros"}  # the feature that rnnkit lacks
 
 
 def standard():
@@ -47,19 +46,11 @@ def run(node, inputs):
 def test_there_are_tests_of_each_operator():
     operators = [node.op_type for node, _, _ in TESTS.values()]
     assert all(operators.count(name) >= 4 for name in ("RNN", "GRU", "LSTM"))  # 4 in ONNX 1.16, 6 in 1.23
-    assert MISSING.keys() <= TESTS.keys()
 
 
-@pytest.mark.parametrize("name", sorted(TESTS.keys() - MISSING.keys()))
+@pytest.mark.parametrize("name", sorted(TESTS))
 def test_a_test_of_the_standard_passes(name):
     node, inputs, outputs = TESTS[name]
     found = run(node, inputs)
     for output, expected in named(OUTPUTS, node.output, outputs).items():
         assert_close(output, found[output], expected, "float32")
-
-
-@pytest.mark.parametrize("name", MISSING)
-def test_a_test_for_what_is_missing_is_refused_by_name(name):
-    node, inputs, _ = TESTS[name]
-    with pytest.raises(ValueError, match=MISSING[name]):
-        run(node, inputs)

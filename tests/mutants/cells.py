@@ -87,7 +87,7 @@ MUTANTS = (
     *faults_in(
         "rnnkit/modes.py",
         ("a parameter keeps Python's type",
-         "numbers = (value if types[name] is bool else real(value)", "numbers = (value",
+         "of = {bool: bool, int: real, float: real,", "of = {bool: bool, int: int, float: float,",
          (f"{OWN}its_parameters", f"{VALUES}[Independent-h5-float32]")),
         ("a NaN is a parameter", "if wanted is float and math.isnan(value):", "if False:",
          (f"{OWN}what_does_not_go_with_a_cell_is_refused",)),
