@@ -140,10 +140,6 @@ MEMORY_AND_ORDER = (
         "initial states are not kept", ENGINE, "    kept[...] = states\n    return kept", "    return states",
         ("tests/test_gpu.py::test_states_may_change_after_forward",)
     ),
-    Mutant(
-        "a plan does not copy", ENGINE, "return Inference(desc, w.copy())", "return Inference(desc, w)",
-        ("tests/test_gpu.py::test_a_plan",)
-    ),
 )
 
 ARGUMENTS = (
@@ -279,7 +275,6 @@ PLACES = (
         "inference on the current device", ENGINE, "        with x.device:\n            batch =",
         "        if True:\n            batch =", DEVICES
     ),
-    Mutant("a plan on the current device", ENGINE, "    with w.device:", "    if True:", DEVICES),
     Mutant(
         "a broken library is passed over", BINDING, "raise _unusable(path, error) from None\n    cure",
         "continue\n    cure", BROKEN
