@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from types import MappingProxyType, ModuleType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Generic, Self
 
 import numpy as np
 
@@ -15,27 +15,14 @@ from rnnkit import engine, saved
 from rnnkit.arrays import Array, beside, copy_of, library_of, on_host
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.modes import MODES, mode_of
+from rnnkit.kernels.cells.modes import MODES
 from rnnkit.plan import Plan, prepare
+from rnnkit.types import Cell, Floats, Mode, States
 from rnnkit.weights import check_weights, init_weights, num_weights, weight_views
 from rnnkit.workspace import Workspace
 
 
-class Options(TypedDict, total=False):
-    """The options of :class:`rnnkit.RNNDescriptor`; it refuses those that do not go with the mode."""
-
-    bias: str
-    input_mode: str
-    proj_size: int | None
-    dropout: float
-    cell_clip: tuple[float, float] | None
-    reset_after: bool
-    dtype: Any
-    allow_tf32: bool
-    batch_first: bool
-
-
-class BaseNetwork:
+class BaseNetwork(Generic[States]):
     """A descriptor and its flat weight buffer, with the engine's calls as methods.
 
     Attributes
@@ -47,12 +34,6 @@ class BaseNetwork:
 
     _name: str  # of the class in the table of modes
     __hash__ = None  # type: ignore[assignment]  # weights change
-
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
-        seed: int | None = None, **options: Unpack[Options],
-    ) -> None:
-        self._make(seed, mode_of(self._name), input_size, hidden_size, num_layers, bidirectional, **options)
 
     def _make(self, seed: int | None, *network: Any, **options: Any) -> None:
         _check_torch_options(type(self).__name__, options)
@@ -189,7 +170,7 @@ class BaseNetwork:
         return self._desc
 
     @property
-    def mode(self) -> Any:
+    def mode(self) -> Mode | Cell:
         """The mode's name, or the cell with its parameters."""
         return self._desc.mode
 
@@ -219,7 +200,7 @@ class BaseNetwork:
         return self._desc.num_directions
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """Of the weights, and of all that goes in and out."""
         return self._desc.np_dtype
 
@@ -229,7 +210,7 @@ class BaseNetwork:
         return num_weights(self._desc)
 
     @property
-    def weights(self) -> Array:
+    def weights(self) -> Floats:
         """The flat buffer (num_weights,) itself: update it in place, or assign another one, which is not copied."""
         return self._weights
 
@@ -239,14 +220,14 @@ class BaseNetwork:
         self._weights = w
 
     @property
-    def views(self) -> Mapping[str, Array]:
+    def views(self) -> Mapping[str, Floats]:
         """The named blocks, as views of the weights: ``net.views[name][:] = array`` writes the weights."""
         return MappingProxyType(weight_views(self._desc, self._weights))
 
     def forward(
         self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, seed: int | None = None,
         workspace: Workspace | None = None, checkpoint_steps: int | None = None,
-    ) -> engine.Forward:
+    ) -> engine.Forward[States]:
         """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
 
         Parameters
@@ -279,7 +260,7 @@ class BaseNetwork:
     def backward(
         self, workspace: Workspace, dy: Array | None = None, dhy: Array | None = None, dcy: Any = None, *,
         dw: Array | None = None,
-    ) -> engine.Backward:
+    ) -> engine.Backward[States]:
         """Return every gradient of a forward call, as :func:`rnnkit.backward` does.
 
         Parameters
@@ -311,7 +292,7 @@ class BaseNetwork:
 
     def infer(
         self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None
-    ) -> engine.Infer:
+    ) -> engine.Infer[States]:
         """Run the network without dropout and keep nothing, as :func:`rnnkit.infer` does.
 
         Parameters
@@ -332,7 +313,7 @@ class BaseNetwork:
         """
         return engine.infer(self._desc, self._weights, x, hx, cx, lengths=lengths)
 
-    def prepare(self) -> Plan:
+    def prepare(self) -> Plan[States]:
         """Return a plan with a packed copy of the weights, as :func:`rnnkit.prepare` does.
 
         Returns

@@ -40,6 +40,7 @@ from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.lazy import lazy
 from rnnkit.modes import cell_of, checked, has_option, restored, stored, text_of_mode
+from rnnkit.types import Bias, Cell, DType, InputMode, Mode
 
 BIASES = ("both", "input", "recurrent", "none")
 INPUT_MODES = ("linear", "skip")
@@ -109,19 +110,19 @@ class RNNDescriptor:
     (4, 4, 10)
     """
 
-    mode: Any
+    mode: Mode | Cell
     input_size: int
     hidden_size: int
     num_layers: int = 1
     bidirectional: bool = False
     _: KW_ONLY
-    bias: str = "both"
-    input_mode: str = "linear"
+    bias: Bias | bool = "both"
+    input_mode: InputMode = "linear"
     proj_size: int | None = None
     dropout: float = 0.0
     cell_clip: tuple[float, float] | None = None
     reset_after: bool = True
-    dtype: str = "float32"
+    dtype: DType = "float32"
     allow_tf32: bool = False
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -15,33 +15,34 @@ from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.states import apart, joined
 from rnnkit.steps import Steps, steps_of
+from rnnkit.types import Floats, States
 from rnnkit.workspace import Workspace, check_workspace, checked_checkpoint_steps
 
 
-class Forward(NamedTuple):
+class Forward(NamedTuple, Generic[States]):
     """Results of `forward`: y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H) or None, and the workspace for `backward`."""
 
-    y: Any
-    hy: Any
-    cy: Any
+    y: Floats
+    hy: Floats
+    cy: States
     workspace: Workspace
 
 
-class Backward(NamedTuple):
+class Backward(NamedTuple, Generic[States]):
     """Results of `backward`: dx (T, N, I), dhx (L*D, N, P), dcx (L*D, N, H) or None, dw (num_weights,)."""
 
-    dx: Any
-    dhx: Any
-    dcx: Any
-    dw: Any
+    dx: Floats
+    dhx: Floats
+    dcx: States
+    dw: Floats
 
 
-class Infer(NamedTuple):
+class Infer(NamedTuple, Generic[States]):
     """Results of `infer`: y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H) or None."""
 
-    y: Any
-    hy: Any
-    cy: Any
+    y: Floats
+    hy: Floats
+    cy: States
 
 
 def backend(function: str, desc: RNNDescriptor, array: Any) -> ModuleType:
@@ -88,7 +89,7 @@ def forward(
     seed: int | None = None,
     workspace: Workspace | None = None,
     checkpoint_steps: int | None = None,
-) -> Forward:
+) -> Forward[Any]:
     """Run the network over a batch of sequences and keep what backward needs.
 
     Parameters
@@ -204,7 +205,7 @@ def backward(
     dcy: Any = None,
     *,
     dw: Any = None,
-) -> Backward:
+) -> Backward[Any]:
     """Compute every gradient from what forward left in the workspace.
 
     Parameters
@@ -278,7 +279,7 @@ def backward(
         workspace.memory.calls.discard(call)
 
 
-def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
+def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer[Any]:
     """Run the network over a batch of sequences without keeping anything for backward, and without dropout.
 
     Parameters

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from rnnkit import archive
 from rnnkit.arrays import Array
-from rnnkit.base_network import BaseNetwork, Options
+from rnnkit.base_network import BaseNetwork
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.saved import others, read
+from rnnkit.types import Cell, Floats, GRUOptions, LSTMOptions, Mode, Options, RNNOptions
 
 
-class LSTM(BaseNetwork):
+class LSTM(BaseNetwork[Floats]):
     """Long short-term memory network: a descriptor and its weights.
 
     Parameters
@@ -48,8 +49,14 @@ class LSTM(BaseNetwork):
 
     _name = "LSTM"
 
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
+        seed: int | None = None, **options: Unpack[LSTMOptions],
+    ) -> None:
+        self._make(seed, "lstm", input_size, hidden_size, num_layers, bidirectional, **options)
 
-class GRU(BaseNetwork):
+
+class GRU(BaseNetwork[None]):
     """Gated recurrent unit network: a descriptor and its weights.
 
     Parameters
@@ -80,8 +87,14 @@ class GRU(BaseNetwork):
 
     _name = "GRU"
 
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
+        seed: int | None = None, **options: Unpack[GRUOptions],
+    ) -> None:
+        self._make(seed, "gru", input_size, hidden_size, num_layers, bidirectional, **options)
 
-class RNN(BaseNetwork):
+
+class RNN(BaseNetwork[None]):
     """Vanilla recurrent network: a descriptor and its weights.
 
     Parameters
@@ -116,7 +129,7 @@ class RNN(BaseNetwork):
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
-        nonlinearity: str = "tanh", seed: int | None = None, **options: Unpack[Options],
+        nonlinearity: Literal["tanh", "relu"] = "tanh", seed: int | None = None, **options: Unpack[RNNOptions],
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(message("RNN", "nonlinearity", 'be "tanh" or "relu"', repr(nonlinearity)))
@@ -127,7 +140,7 @@ class RNN(BaseNetwork):
 KINDS = {kind._name: kind for kind in (LSTM, GRU, RNN)}
 
 
-class Network(BaseNetwork):
+class Network(BaseNetwork[Any]):
     """Network of any cell: a descriptor and its weights.
 
     Parameters
@@ -166,7 +179,7 @@ class Network(BaseNetwork):
         return True
 
     def __init__(
-        self, mode: Any, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
+        self, mode: Mode | Cell, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
         seed: int | None = None, **options: Unpack[Options],
     ) -> None:
         self._make(seed, mode, input_size, hidden_size, num_layers, bidirectional, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import message, wrong_type
 from rnnkit.states import apart, joined
 from rnnkit.stream import Stream
+from rnnkit.types import States
 
 
-class Plan:
+class Plan(Generic[States]):
     """A network's weights, packed for inference: immutable, and safe to use from any number of threads.
 
     Attributes
@@ -35,7 +36,7 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}>"
 
-    def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
+    def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer[States]:
         """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, on the CPU to the same bits.
 
         Parameters
@@ -63,7 +64,7 @@ class Plan:
         y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), steps)
         return Infer(y, hy, apart(self.desc, cy))
 
-    def step(self, x: Any, hx: Any, cx: Any = None) -> Infer:
+    def step(self, x: Any, hx: Any, cx: Any = None) -> Infer[States]:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
 
         Parameters
@@ -126,7 +127,7 @@ class Plan:
         return ValueError(message(function, "desc.bidirectional", "be False", "True", cure))
 
 
-def prepare(desc: RNNDescriptor, w: Any) -> Plan:
+def prepare(desc: RNNDescriptor, w: Any) -> Plan[Any]:
     """Copy and pack the weights once, for many calls of inference.
 
     Parameters

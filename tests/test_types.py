@@ -1,0 +1,42 @@
+"""mypy and pyright find the mistakes in programs, and nothing wrong in right ones."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "typed_programs.py"
+
+
+def mypy(folder):
+    """The lines with errors."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", folder, PROGRAMS]
+    done = subprocess.run(command, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return {int(line) for line in re.findall(r"typed_programs\.py:(\d+): error:", done.stdout)}, done.stdout
+
+
+def pyright(folder):
+    (folder / PROGRAMS.name).write_bytes(PROGRAMS.read_bytes())  # it looks at nothing outside of its folder
+    (folder / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)], "typeCheckingMode": "standard"}))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = json.loads(done.stdout[done.stdout.index("{") :])["generalDiagnostics"]
+    return {one["range"]["start"]["line"] + 1 for one in found if one["severity"] == "error"}, done.stdout
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_a_type_checker_finds_what_is_wrong_and_nothing_else(checker, tmp_path):
+    if find_spec(checker.__name__) is None and os.environ.get("CI") != "true":
+        pytest.skip(f"needs {checker.__name__}")
+    wrong = {number for number, line in enumerate(PROGRAMS.read_text().splitlines(), 1) if "# wrong" in line}
+    found, output = checker(tmp_path)
+    assert found == wrong, output
+    assert len(wrong) > 15

@@ -1,0 +1,66 @@
+"""Programs as people write them, for type checkers: those lines are wrong, and no others, that say so."""
+
+from typing import assert_type
+
+import numpy as np
+import numpy.typing as npt
+
+import rnnkit
+from rnnkit import GRU, LSTM, RNN, Infer, Network, Plan, RNNDescriptor
+
+Floats = npt.NDArray[np.floating]  # as a user writes it
+
+
+def results(x: npt.NDArray[np.float32]) -> None:
+    lstm, gru, rnn = LSTM(3, 5, seed=0), GRU(3, 5), RNN(3, 5, nonlinearity="relu")
+    y, hy, cy, workspace = lstm.forward(x, lengths=[4, 2])
+    total: float = (y.sum() + hy.sum() + cy.sum()).item()
+    lstm.weights -= 0.1 * lstm.backward(workspace, dy=y, dcy=cy).dw
+    print(total, lstm.views["weight_ih_l0"].shape, lstm.dtype.name, lstm.num_parameters + gru.num_parameters)
+    assert_type(gru.infer(x).cy, None)
+    assert_type(rnn.forward(x).cy, None)
+    print(gru.infer(x).cy.shape)  # wrong: a GRU has no cell
+    print(gru.backward(gru.forward(x).workspace, dy=y).dcx + 1)  # wrong
+    print(lstm.forward(x).c)  # wrong
+    plan = lstm.prepare()
+    state, cell = plan.step(x[0], None, None)[1:]
+    print(cell.mean(), state.mean(), gru.prepare().step(x[0], None).cy is None)
+    assert_type(gru.prepare(), Plan[None])
+
+
+def descriptors(w: Floats) -> None:
+    desc = RNNDescriptor("lstm", 3, 5, num_layers=2, bias="input", proj_size=4, dtype=np.float64)
+    RNNDescriptor("lstn", 3, 5)  # wrong: no mode
+    RNNDescriptor("gru", 3, 5, bias="one")  # wrong
+    RNNDescriptor("gru", 3, 5, dtype="int8")  # wrong
+    RNNDescriptor("gru", 3, "5")  # wrong
+    RNNDescriptor("gru", 3, 5, num_layer=2)  # wrong
+    net = LSTM.from_descriptor(desc, w)
+    assert_type(net, LSTM)
+    assert_type(net.copy().astype("float32"), LSTM)
+    LSTM.from_descriptor("lstm")  # wrong
+    found: Infer[Floats] = net.infer(w)
+    print(found.cy.size, rnnkit.infer(desc, w, w).y.size, rnnkit.weight_views(desc, w)["bias_ih_l0"])
+
+
+def options() -> None:
+    LSTM(3, 5, bias=True, cell_clip=(-1, 1), batch_first=False)
+    LSTM(3, 5, reset_after=True)  # wrong: a GRU's
+    LSTM(3, 5, nonlinearity="tanh")  # wrong: an RNN's
+    LSTM(3, 5, batch_first=True)  # wrong: x is time-major
+    GRU(3, 5, reset_after=False, dtype="float64")
+    GRU(3, 5, proj_size=2)  # wrong: an LSTM's
+    RNN(3, 5, nonlinearity="sigmoid")  # wrong
+    RNN(3, 5, dropout="0.5")  # wrong
+    Network("gru", 3, 5, reset_after=False)
+    Network("gru", 3, 5, hidden=2)  # wrong
+
+
+def files() -> None:
+    net = rnnkit.load("model")
+    net.save("model", readout=np.zeros(3), words=["a", "b"])
+    print(net.arrays["readout"].shape, net.desc.hidden_size + net.hidden_size)
+    print(net.hidden)  # wrong
+    rnnkit.load(3)  # wrong
+    if isinstance(net, LSTM):
+        print(net.infer(np.zeros((1, 1, 3))).cy.shape)
