@@ -17,7 +17,8 @@ PROGRAMS = ROOT / "tests" / "typed_programs.py"
 def mypy(folder):
     """The lines with errors."""
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", folder, PROGRAMS]
-    done = subprocess.run(command, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     return {int(line) for line in re.findall(r"typed_programs\.py:(\d+): error:", done.stdout)}, done.stdout
 

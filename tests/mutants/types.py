@@ -7,7 +7,8 @@ CHECKED = ("tests/test_types.py::test_a_type_checker_finds_what_is_wrong_and_not
 MUTANTS = (
     *faults_in(
         "rnnkit/network.py",
-        ("a GRU has a cell for type checkers", "class GRU(BaseNetwork[None]):", "class GRU(BaseNetwork[Any]):", CHECKED),
+        ("a GRU has cell states for type checkers", "class GRU(BaseNetwork[None]):", "class GRU(BaseNetwork[Any]):",
+         CHECKED),
         ("an RNN takes any nonlinearity", 'nonlinearity: Literal["tanh", "relu"]', "nonlinearity: str", CHECKED),
     ),
     *faults_in(
