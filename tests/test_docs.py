@@ -16,7 +16,7 @@ NEEDS = {
     "estimator": ["sklearn"],
     "training-runs": [],  # commands of a shell, see below
     "many-machines": [],  # what needs more is run by test_many_machines.py
-    "own-cells": [],
+    "own-cells": [], "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
 
 
