@@ -80,7 +80,7 @@ def test_arrays_on_two_devices(standin):
         result = rnnkit.forward(problem.desc, *there[:3])
     assert {array.device.id for array in (result.y, result.hy)} == {1}
     result = rnnkit.forward(problem.desc, *there[:3])  # whatever the current device
-    gradients = rnnkit.backward(problem.desc, there[0], result.workspace)
+    gradients = rnnkit.backward(problem.desc, there[0], result.workspace, result.y)
     inferred = rnnkit.infer(problem.desc, *there[:3], lengths=(2, 0, 4))
     plan = rnnkit.prepare(problem.desc, there[0])
     stepped = plan.step(there[1][0], there[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -14,6 +15,8 @@ from rnnkit.errors import message
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
+
+_FORWARDED = 0.2  # seconds for the launcher to show what was printed: MPICH's ends at once on an Abort, and loses it
 
 
 def shard(size: int, comm: Comm | None) -> slice:
@@ -117,6 +120,7 @@ def aborting(comm: Comm | None) -> Iterator[None]:
             raise
         _show(error, f"rank {comm.rank} of {comm.size} ends all:")
         status = _exit_status(error)
+        time.sleep(_FORWARDED)
         comm.Abort(status)
         os._exit(status)  # MPICH's Abort returns until the launcher has ended this process: it would be shown twice
 
