@@ -263,13 +263,13 @@ def backward(
     checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
     checks.cell("backward", "dcy", dcy, batch_size, desc, x)
     checks.weight_gradient("backward", dw, desc, x)
+    if dw is not None and workspace.memory.holds(dw):
+        raise ValueError(message("backward", "dw", "have memory of its own", "the memory of the workspace"))
+    checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
     if dy is None and dhy is None and dcy is None:
         cure = "without any of them every gradient is zero"
         raise ValueError(message("backward", "dy, dhy or dcy", "be given", "none of them", cure))
     debugging.compare("backward", workspace, w)
-    if dw is not None and workspace.memory.holds(dw):
-        raise ValueError(message("backward", "dw", "have memory of its own", "the memory of the workspace"))
-    checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
     chosen, call = backend("backward", desc, x), object()
     try:
         workspace.memory.read("backward", call, workspace.generation)

@@ -42,7 +42,8 @@ def compile_kernels(desc: RNNDescriptor) -> None:
         The network; what is compiled does not depend on its sizes.
     """
     w, x = init_weights(desc, seed=0), np.zeros((1, 1, desc.input_size), desc.np_dtype)
-    backward(desc, w, forward(desc, w, x, seed=0).workspace)
+    result = forward(desc, w, x, seed=0)
+    backward(desc, w, result.workspace, result.y)
     plan = prepare(desc, w)
     _, hy, cy = plan.infer(x)
     if not desc.bidirectional:

@@ -149,7 +149,7 @@ def test_a_gradient_in_the_memory_of_the_weights_is_refused(shift):
     """Also where the two only overlap: adding to it would change the weights under way."""
     memory = np.zeros(84, np.float32)
     w, dw = memory[:42], memory[shift : shift + 42]
-    workspace = rnnkit.forward(GRU, w, zeros(4, 2, 3)).workspace
+    y, *_, workspace = rnnkit.forward(GRU, w, zeros(4, 2, 3))
     with pytest.raises(ValueError, match=r"\Abackward: dw must "):
-        rnnkit.backward(GRU, w, workspace, dw=dw)
-    assert rnnkit.backward(GRU, w, workspace, dw=memory[42:]).dw.base is memory
+        rnnkit.backward(GRU, w, workspace, y, dw=dw)
+    assert rnnkit.backward(GRU, w, workspace, y, dw=memory[42:]).dw.base is memory

@@ -18,10 +18,22 @@ NEEDS = {
     "many-machines": [],  # what needs more is run by test_many_machines.py
     "own-cells": [], "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
+PAGES = "engine", "gpu", "performance", "trust", "weights"  # what they show is run by test_readme.py
 
 
 def test_every_guide_is_run():
-    assert {path.stem for path in DOCS.glob("*.md")} == set(NEEDS)
+    assert {path.stem for path in DOCS.glob("*.md")} == {*NEEDS, *PAGES}
+
+
+def test_every_link_leads_somewhere():
+    for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
+        links = re.findall(r"\]\(([^)\s#]+)\)", page.read_text())
+        assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == [], page.name
+
+
+def test_pictures_are_small():
+    pictures = list((DOCS / "pictures").iterdir())
+    assert pictures and all(picture.stat().st_size < 100_000 for picture in pictures)
 
 
 def blocks_of(name, kind):

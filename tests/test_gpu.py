@@ -100,8 +100,9 @@ def test_states_and_gradients_that_are_not_given(gpu, lengths):
     assert_as_on_the_host(problem)
     expected = problem.forward().workspace
     workspace = on_gpu.forward(problem).workspace
-    found = fetched(rnnkit.backward(problem.desc, *moved(problem.w), workspace))
-    for name, zeros in rnnkit.backward(problem.desc, problem.w, expected)._asdict().items():
+    dhy = np.zeros_like(problem.dhy)
+    found = fetched(rnnkit.backward(problem.desc, *moved(problem.w), workspace, dhy=moved(dhy)[0]))
+    for name, zeros in rnnkit.backward(problem.desc, problem.w, expected, dhy=dhy)._asdict().items():
         assert np.array_equal(getattr(found, name), zeros), name
 
 

@@ -1,4 +1,4 @@
-"""What the README says: its example and its session run, its commands are one line each, what it names is there."""
+"""What the README and its pages say: examples run, commands are one line each, what is named is there."""
 
 import argparse
 import doctest
@@ -7,6 +7,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import perf.__main__
@@ -15,15 +16,29 @@ from rnnkit.language_model import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+NAMES = "engine", "gpu", "performance", "trust", "weights"
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in NAMES}
+ALL = "\n".join([README, *PAGES.values()])
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language, page=README):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def block_that_begins(text, page=README):
+    (found,) = [block for block in blocks("python", page) if block.startswith(text)]
+    return found
 
 
 def example():
-    (found,) = [block for block in blocks("python") if block.startswith("import numpy")]
-    return found
+    return block_that_begins("import numpy")
+
+
+def test_three_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"rnnkit": rnnkit, "x": np.ones((20, 2, 4), np.float32)}
+    exec(compile(block_that_begins("net = "), "README.md", "exec"), names)
+    assert names["y"].shape == (20, 2, 16) and rnnkit.load("net.npz") == names["net"]
 
 
 def test_the_example_learns_and_its_shapes_are_as_stated():
@@ -37,9 +52,8 @@ def test_the_example_learns_and_its_shapes_are_as_stated():
 
 
 def test_the_example_on_a_gpu(standin):
-    (found,) = [block for block in blocks("python") if block.startswith("import cupy")]
     names = {}
-    exec(compile(found, "README.md", "exec"), names)
+    exec(compile(block_that_begins("import cupy", PAGES["gpu"]), "gpu.md", "exec"), names)
     assert names["y"].shape == (20, 128, 16) and names["gradients"].dw.shape == names["net"].weights.shape
     assert (names["result"].y.get()[:, 64:] == 0).all()
 
@@ -49,9 +63,8 @@ def test_a_model_of_pytorch():
         pytest.importorskip("torch")
     from torch import nn
 
-    (found,) = [block for block in blocks("python") if block.startswith("import rnnkit.interop")]
     names = {"model": nn.ModuleDict({"encoder": nn.GRU(3, 4)}), "rnnkit": rnnkit}
-    exec(compile(found, "README.md", "exec"), names)
+    exec(compile(block_that_begins("import rnnkit.interop"), "README.md", "exec"), names)
     assert names["changed"] == ("encoder",) and names["net"].desc.mode == "gru"
 
 
@@ -60,12 +73,13 @@ def test_the_example_is_about_twenty_lines():
 
 
 def test_the_session_prints_what_it_shows():
-    session = doctest.testfile(str(ROOT / "README.md"), module_relative=False, globs={"rnnkit": rnnkit})
+    session = doctest.testfile(str(ROOT / "docs" / "weights.md"), module_relative=False, globs={"rnnkit": rnnkit})
     assert (session.failed, session.attempted) == (0, 1)
 
 
 def test_two_commands_of_one_line_each():
-    train, test, device, measure = blocks("sh")
+    train, test = blocks("sh")
+    (device,), (measure,) = blocks("sh", PAGES["gpu"]), blocks("sh", PAGES["performance"])
     assert device == ".venv/bin/python -m pytest -m gpu && .venv/bin/python -m perf run --device cuda\n"
     assert measure.endswith(" && .venv/bin/python -m perf run --out perf.csv\n")
     for command in (train, test):
@@ -89,7 +103,7 @@ def options(parser):
 
 
 def test_every_option_and_path_exists():
-    spans = re.findall(r"`([^`\n]+)`", README)
+    spans = re.findall(r"`([^`\n]+)`", ALL)
     named = {word for span in spans for word in re.findall(r"--[a-z][a-z0-9-]*", span)}
     assert named
     of_pytest = re.findall(r'"(--stress-[a-z]+)"', (ROOT / "tests" / "conftest.py").read_text())
@@ -99,6 +113,6 @@ def test_every_option_and_path_exists():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`rnnkit\.(\w+)", README))))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`rnnkit\.(\w+)", ALL))))
 def test_every_name_exists(name):
     assert hasattr(rnnkit, name) or find_spec(f"rnnkit.{name}")

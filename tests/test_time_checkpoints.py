@@ -184,7 +184,7 @@ def test_any_memory_order_and_padding(short_chunks, soil, layers):
     assert_same_results(back, gradients, GRADIENTS)
 
 
-@pytest.mark.parametrize("cotangents", list(itertools.product([False, True], repeat=3)))
+@pytest.mark.parametrize("cotangents", list(itertools.product([False, True], repeat=3))[1:])
 def test_cotangents_that_are_not_given_are_zeros(short_chunks, cotangents):
     problem = Problem("lstm", **DEEP, bidirectional=True)
     given = [array if there else None for array, there in zip(problem.cotangents, cotangents, strict=True)]

@@ -75,6 +75,8 @@ class Recurrence(torch.autograd.Function):
         """Every gradient, those of the parameters as views of one flat buffer."""
         call, (x, kept, *others) = ctx.call, ctx.saved_tensors
         cotangents = dy, dhy, dcy
+        if all(one is None for one in cotangents):
+            return (None,) * len(ctx.needs_input_grad)
         with _resources(x):
             dy = None if dy is None else call.layout.time_major(to_array(dy))
             arrays = dy, _optional(dhy), _optional(dcy)
