@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
+from .machine.formats import storage
 from .machine.gemm import columns_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, part, row_part, shifted
@@ -89,7 +90,7 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
 def step(cell, sizes, weights, gates, states, rows, grain, team):
     """One time step of the rows, whose gates hold their input products."""
     target, vectors_of_units = states.hidden, vectors_of(weights.bias, sizes.hidden)
-    projected = weights.projection.data.size > 0
+    projected = storage(weights.projection.panels).size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
         target = shifted(gates, gates.stride - sizes.hidden)
     own = Matrix(weights.bias, gates.rows, vectors_column(cell, sizes.hidden), 0)
@@ -198,7 +199,7 @@ def _project_chunk(cell, layer, weights, gates, steps, schedule, team):
 @inner
 def _run_pass(cell, layer, schedule, packed, zeros, role, team, whole_team):
     """The steps of one layer pass, a chunk of input products at a time."""
-    weights = weights_of(cell, layer.sizes, packed, layer.offsets, zeros)
+    weights = weights_of(cell, layer.sizes, packed, layer.offsets, zeros, whole_team.rank)
     num_steps, team_of_steps = layer.starts.size - 1, team_of_step(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
     for done in range(0, num_steps, chunk):

@@ -130,14 +130,14 @@ def _step_back(cell, layer, gradients, terms, w, zeros, rows, grain, team):
     )
     projection = terms.projection.packed
     total = shifted(dgates, dgates.stride - sizes.output)
-    if projection.data.size > 0:  # the gradient of its sum comes first, all of it
+    if projection.panels.size > 0:  # the gradient of its sum comes first, all of it
         columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
         _add_output_gradient(total, dh, dy, rows, columns)
         barrier(team)
     for claim in range(num_claims(units, grain, team)):
         vectors = next_block(claim, units, grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
-        if projection.data.size > 0:
+        if projection.panels.size > 0:
             product(output, total, rows, projection, vectors, zeros, True)
         else:
             _add_output_gradient(output, dh, dy, rows, columns)

@@ -4,9 +4,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+from numba.extending import overload
 
+from .machine.formats import FORMS, Float, form_of, panels_of, storage
 from .machine.gemm import Packed, pack_columns, panel_size
-from .machine.jit import inner, kernel
+from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, part
 from .machine.partition import partition
 from .machine.registers import VECTOR_BYTES
@@ -57,25 +59,51 @@ class Weights(NamedTuple):
     zeros: np.ndarray
 
 
-def offsets_of(products, columns, itemsize, start):
+def offsets_of(products, columns, itemsize, start, weights=None):
     """Where the panels of a layer, the summed biases of its columns, and the next layer start in the packed buffer."""
-    lanes = VECTOR_BYTES // itemsize
-    sizes = [panel_size(p.depth, p.rows.size // max(p.gates, 1), p.gates, itemsize) for p in products]
-    sizes += [-(-columns // lanes) * lanes]
+    form, sizes = FORMS[weights], []
+    for p in products:
+        words = -(-p.depth // form.per_word)
+        scales = 2 * padded(p.rows.size, itemsize) if form.has_scales and p.gates else 0
+        sizes.append(panel_size(words, p.rows.size // max(p.gates, 1), p.gates, itemsize) + scales)
+    sizes.append(padded(columns, itemsize))
     return np.array(list(accumulate(sizes, initial=start)), np.int64)
 
 
+def padded(columns, itemsize):
+    """Columns in whole vectors."""
+    lanes = VECTOR_BYTES // itemsize
+    return -(-columns // lanes) * lanes
+
+
 @inner
-def weights_of(cell, sizes, packed, offsets, zeros):
-    """The weights of the layer with these offsets in the packed buffer."""
+def weights_of(cell, sizes, packed, offsets, zeros, rank):
+    """The weights of the layer with these offsets in the packed buffer; what they need of scratch is the rank's."""
     units, one = sizes.hidden, (0,)
+    inputs, recurrent, second = input_columns(cell, units), recurrent_columns(cell, units), second_columns(cell, units)
     return Weights(
-        Packed(part(packed, offsets[0], offsets[1]), sizes.input, units, input_columns(cell, units)),
-        Packed(part(packed, offsets[1], offsets[2]), sizes.output, units, recurrent_columns(cell, units)),
-        Packed(part(packed, offsets[2], offsets[3]), sizes.output, units, second_columns(cell, units)),
-        Packed(part(packed, offsets[3], offsets[4]), units, sizes.output, one),
-        part(packed, offsets[BIAS], offsets[BIAS + 1]), zeros
+        _packed(packed, offsets, 0, sizes.input, units, inputs, rank),
+        _packed(packed, offsets, 1, sizes.output, units, recurrent, rank),
+        _packed(packed, offsets, 2, sizes.output, units, second, rank),
+        _packed(packed, offsets, 3, units, sizes.output, one, rank),
+        part(storage(packed), offsets[BIAS], offsets[BIAS + 1]), zeros
     )
+
+
+def _packed(packed, offsets, number, depth, units, columns, rank):
+    """The packed matrix of a product."""
+
+
+@overload(_packed, jit_options=OPTIONS)
+def _packed_of(packed, offsets, number, depth, units, columns, rank):
+    def whole(packed, offsets, number, depth, units, columns, rank):
+        return Packed(part(packed, offsets[number], offsets[number + 1]), depth, units, columns)
+
+    def reduced(packed, offsets, number, depth, units, columns, rank):
+        panels = panels_of(packed, offsets[number], offsets[number + 1], len(columns) * units, rank)
+        return Packed(panels, depth, units, columns)
+
+    return whole if form_of(packed) is Float else reduced
 
 
 @kernel

@@ -1,6 +1,7 @@
 """One time step of a whole stack of layers of one direction in one call: what streaming asks for."""
 
 from .loop import States, project_inputs, step
+from .machine.formats import storage
 from .machine.gemm import vectors_of
 from .machine.jit import kernel
 from .machine.matrix import Matrix, Range, flat
@@ -24,13 +25,13 @@ def step_stack(cell, sizes, offsets, packed, zeros, grain, arrays, rank, size, s
     inputs, rows = Matrix(flat(x), numbers, 0, x.shape[1]), Range(0, batch_size)
     for layer in range(offsets.shape[0]):
         own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
-        weights, at = weights_of(cell, own, packed, offsets[layer], zeros), layer * batch_size
+        weights, at = weights_of(cell, own, packed, offsets[layer], zeros, team.rank), layer * batch_size
         outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
         states = States(
             Matrix(flat(hx), numbers, at * sizes.output, sizes.output), outputs,
             Matrix(flat(cx), numbers, at * width, width), Matrix(flat(cy), numbers, at * width, width)
         )
-        count = vectors_of(packed, sizes.hidden)
+        count = vectors_of(storage(packed), sizes.hidden)
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
             project_inputs(cell, own, weights, inputs, pre_activations, rows, vectors)

@@ -81,9 +81,9 @@ def terms_of(products, sources, w, buffer, offsets):
 def pack_terms(terms, team):
     """Pack all weights for the products that take the gradient back through them."""
     for term in terms:
-        if term.packed.data.size > 0:
+        if term.packed.panels.size > 0:
             rows = Range(0, term.weight.rows.size)
-            pack_rows(term.packed.data, term.weight, rows, term.weight.stride, team)
+            pack_rows(term.packed.panels, term.weight, rows, term.weight.stride, team)
 
 
 @inner

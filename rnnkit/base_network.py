@@ -17,7 +17,7 @@ from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.plan import Plan, prepare
-from rnnkit.types import Cell, Floats, Mode, States
+from rnnkit.types import Cell, Floats, Mode, States, Weights
 from rnnkit.weights import check_weights, init_weights, num_weights, weight_views
 from rnnkit.workspace import Workspace
 
@@ -27,7 +27,7 @@ class BaseNetwork(Generic[States]):
 
     Attributes
     ----------
-    arrays : dict of str to ndarray
+    arrays : dict of str to array_like
         What belongs to the network's model beside it, a readout say: ``save`` writes it, ``load`` gives it back, and
         ``copy`` copies it.  Empty at first; nothing else here looks at it.
     """
@@ -109,8 +109,10 @@ class BaseNetwork(Generic[States]):
         LSTM, GRU, RNN or Network
             Of the same class.
         """
-        arrays = {name: copy_of(array) for name, array in self.arrays.items()}
-        return object.__new__(type(self))._set(self._desc, copy_of(self._weights), arrays)
+        return object.__new__(type(self))._set(self._desc, copy_of(self._weights), self._copies())
+
+    def _copies(self) -> dict[str, Any]:
+        return {name: copy_of(_array(value)) for name, value in self.arrays.items()}
 
     def astype(self, dtype: Any) -> Self:
         """Return a network with the weights rounded to another dtype; what stands beside them is copied.
@@ -133,9 +135,8 @@ class BaseNetwork(Generic[States]):
         desc = replace(self._desc, dtype=dtype, allow_tf32=False)
         if desc.dtype == self._desc.dtype:
             return self.copy()
-        arrays = {name: copy_of(array) for name, array in self.arrays.items()}
         with np.errstate(over="ignore"), beside(self._weights):
-            return object.__new__(type(self))._set(desc, self._weights.astype(desc.np_dtype), arrays)
+            return object.__new__(type(self))._set(desc, self._weights.astype(desc.np_dtype), self._copies())
 
     def to(self, library: ModuleType) -> Self:
         """Return the network with the weights on the host or on the GPU; what stands beside them comes along.
@@ -161,7 +162,8 @@ class BaseNetwork(Generic[States]):
             move = library.asarray
         else:
             raise wrong_type(f"{type(self).__name__}.to", "library", "the module numpy or cupy", library)
-        arrays = {name: move(array) if _is_number(array) else array for name, array in self.arrays.items()}
+        beside_it = {name: _array(value) for name, value in self.arrays.items()}
+        arrays = {name: move(array) if _is_number(array) else array for name, array in beside_it.items()}
         return object.__new__(type(self))._set(self._desc, move(self._weights), arrays)
 
     @property
@@ -313,15 +315,20 @@ class BaseNetwork(Generic[States]):
         """
         return engine.infer(self._desc, self._weights, x, hx, cx, lengths=lengths)
 
-    def prepare(self) -> Plan[States]:
+    def prepare(self, *, weights: Weights | None = None) -> Plan[States]:
         """Return a plan with a packed copy of the weights, as :func:`rnnkit.prepare` does.
+
+        Parameters
+        ----------
+        weights : {"bfloat16", "int8"}, optional
+            Weights of fewer bits, as there.
 
         Returns
         -------
         Plan
             For many calls of ``infer`` or ``step``; later changes of the weights do not reach it.
         """
-        return prepare(self._desc, self._weights)
+        return prepare(self._desc, self._weights, weights=weights)
 
     def save(self, path: str | PathLike[str], **arrays: Any) -> None:
         """Write the whole model to a file that :func:`rnnkit.load` reads: the network, and what stands beside it.
@@ -369,6 +376,11 @@ def _check_torch_options(name: str, options: dict[str, Any]) -> None:
         raise TypeError(message(name, "nonlinearity", "be left out", repr(options["nonlinearity"]), "only RNN has one"))
 
 
+def _array(value: Any) -> Array:
+    """What stands beside a network as an array: a list of names, say."""
+    return value if library_of(value) is not None else np.asarray(value)
+
+
 def _is_number(array: Any) -> bool:
     """Whether an array can be on a GPU: text cannot."""
     return library_of(array) is not np or array.dtype.kind in "biufc"
@@ -376,5 +388,5 @@ def _is_number(array: Any) -> bool:
 
 def _bits(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     """All that an array is, wherever it is."""
-    host = on_host(array)
+    host = on_host(_array(array))
     return str(host.dtype), host.shape, host.tobytes()

@@ -13,7 +13,7 @@ from rnnkit import checks, debugging, forking
 from rnnkit.arrays import device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
-from rnnkit.states import apart, joined
+from rnnkit.states import apart, arrays_of, joined
 from rnnkit.steps import Steps, steps_of
 from rnnkit.types import Floats, States
 from rnnkit.workspace import Workspace, check_workspace, checked_checkpoint_steps
@@ -190,10 +190,9 @@ def _check_reuse(workspace: Any, **inputs: Any) -> None:
         expected = f"be on {device_of(x)} as x is"
         raise ValueError(message("forward", "workspace", expected, f"one on {device_of(workspace.x)}"))
     for name, given in inputs.items():
-        for array in given if type(given) is tuple else (given,):
-            if array is not None and workspace.memory.holds(array):
-                expected, got = "not view the workspace, whose memory is used again", "a view of it"
-                raise ValueError(message("forward", name, expected, got, "give a copy, or another workspace"))
+        if any(workspace.memory.holds(array) for array in arrays_of(given)):
+            expected, got = "not view the workspace, whose memory is used again", "a view of it"
+            raise ValueError(message("forward", name, expected, got, "give a copy, or another workspace"))
 
 
 def backward(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic
+from functools import partial
+from typing import Any, Generic, get_args
 
 import numpy as np
 
@@ -10,10 +11,12 @@ from rnnkit import checks
 from rnnkit.arrays import copy_of, library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
-from rnnkit.errors import message, wrong_type
+from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.states import apart, joined
 from rnnkit.stream import Stream
-from rnnkit.types import States
+from rnnkit.types import States, Weights
+
+_LONGEST_INT8 = 2**31 // 127**2  # products of two bytes, whose sum is exact in 32 bits
 
 
 class Plan(Generic[States]):
@@ -23,18 +26,22 @@ class Plan(Generic[States]):
     ----------
     desc : RNNDescriptor
         The network.
+    weights : str or None
+        What the packed weights were rounded to, "bfloat16" or "int8"; None is not at all.
     """
 
-    def __init__(self, desc: RNNDescriptor, w: Any) -> None:
-        self.desc = desc
+    def __init__(self, desc: RNNDescriptor, w: Any, weights: Weights | None) -> None:
+        self.desc, self.weights = desc, weights
         self._flat = copy_of(w)  # what the plan is pickled as
-        self._network = backend("prepare", desc, w).prepare(desc, self._flat)
+        given = () if weights is None else (weights,)  # of the CPU's alone
+        self._network = backend("prepare", desc, w).prepare(desc, self._flat, *given)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return prepare, (self.desc, self._flat)  # packed anew: for the CPU that it is unpickled on
+        again = partial(prepare, weights=self.weights)
+        return again, (self.desc, self._flat)  # packed anew: for the CPU that it is unpickled on
 
     def __repr__(self) -> str:
-        return f"<Plan of {self.desc}>"
+        return f"<Plan of {self.desc}{f', weights={self.weights!r}' if self.weights else ''}>"
 
     def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer[States]:
         """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, on the CPU to the same bits.
@@ -127,7 +134,7 @@ class Plan(Generic[States]):
         return ValueError(message(function, "desc.bidirectional", "be False", "True", cure))
 
 
-def prepare(desc: RNNDescriptor, w: Any) -> Plan[Any]:
+def prepare(desc: RNNDescriptor, w: Any, *, weights: Weights | None = None) -> Plan[Any]:
     """Copy and pack the weights once, for many calls of inference.
 
     Parameters
@@ -136,6 +143,9 @@ def prepare(desc: RNNDescriptor, w: Any) -> Plan[Any]:
         The network.
     w : ndarray (num_weights,), desc.dtype
         The flat weight buffer; later changes of it do not reach the plan.
+    weights : {"bfloat16", "int8"}, optional
+        What the packed weights are rounded to, of a float32 network on the CPU: half or a quarter of the bytes. None
+        is not at all. States and what is computed from the sums stay float32.
 
     Returns
     -------
@@ -145,7 +155,23 @@ def prepare(desc: RNNDescriptor, w: Any) -> Plan[Any]:
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type, dtype or shape.
+        An argument has the wrong type, dtype, shape or value.
+    BackendError
+        Weights of fewer bits on a GPU.
+
+    Notes
+    -----
+    bfloat16: each weight is the nearest number of 8 bits. Where the CPU has a dot product of pairs (AVX-512 BF16) x, h
+    and what else is multiplied with them are rounded in the same way, and what is below 2^-126 is 0; elsewhere
+    they stay float32. So there are two results: the same bits on all CPUs with that instruction, and the same on all
+    others with fused multiply-add.
+
+    int8: each row of a weight matrix has a scale, its largest magnitude / 127. What it is multiplied with has one for
+    each row of the batch and each step, found anew; the sums of products are exact. The same bits on every CPU. A row
+    of x or h that holds an infinite number or NaN gives NaN.
+
+    As of any plan the results depend neither on the number of threads nor on the other rows of the batch, and `infer`
+    and a loop of `step` give the same bits.
 
     Examples
     --------
@@ -160,4 +186,16 @@ def prepare(desc: RNNDescriptor, w: Any) -> Plan[Any]:
     if library_of(w) is None:
         raise wrong_type("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
     checks.weights("prepare", w, desc, w)
-    return Plan(desc, w)
+    if weights is not None:
+        if weights not in get_args(Weights):
+            expected = f"be None or one of {', '.join(get_args(Weights))}"
+            raise ValueError(message("prepare", "weights", expected, repr(weights)))
+        longest = max(desc.input_size, desc.hidden_size, desc.num_directions * desc.output_size)
+        if weights == "int8" and longest > _LONGEST_INT8:
+            expected = f"be None or bfloat16 for sums of more than {_LONGEST_INT8} products"
+            raise ValueError(message("prepare", "weights", expected, f"'int8' and {longest}"))
+        if desc.dtype != "float32":
+            raise ValueError(message("prepare", "weights", f"be None for a network of {desc.dtype}", repr(weights)))
+        if library_of(w) is not np:
+            raise BackendError(message("prepare", "weights", "be None on a GPU", repr(weights)))
+    return Plan(desc, w, weights)

@@ -16,11 +16,14 @@ a panel, first all k of i and f, then all k of g and o.
 from typing import NamedTuple
 
 import numpy as np
+from numba.extending import overload
 
-from .jit import inner
+from .formats import form_of, storage, words_of
+from .jit import OPTIONS, inner
 from .matrix import Range, offset
 from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
+from .rounding import converted, rows_at_once
 from .tile import NARROW, ROW, WIDE, group_size
 from .tiles import rows_of_tile, tile, units_of_tile
 from .transpose import transpose
@@ -42,9 +45,12 @@ def panel_size(depth, units, gates, itemsize):
 
 
 class Packed(NamedTuple):
-    """A packed matrix of `depth` rows; `columns` are those of a product in which each of its gates begins."""
+    """A packed matrix of `depth` rows; `columns` are those of a product in which each of its gates begins.
 
-    data: np.ndarray
+    Its panels are an array, or what `formats` has for fewer bits a weight.
+    """
+
+    panels: np.ndarray
     depth: int
     units: int
     columns: tuple[int, ...]
@@ -57,6 +63,22 @@ group_of = inner(group_size)
 def depth_block_of(array):
     """`depth_block` for the array's dtype, in kernels."""
     return _BLOCK_BYTES // array.itemsize
+
+
+def blocks_of(panels, words):
+    """Blocks of k that a product of so many words works through, one after the other."""
+
+
+@overload(blocks_of, jit_options=OPTIONS)
+def _blocks_of(panels, words):
+    if form_of(panels).has_scales:  # once for all of k
+        return lambda panels, words: 1
+
+    def blocks(panels, words):
+        size = depth_block_of(storage(panels))
+        return max(1, (words + size - 1) // size)
+
+    return blocks
 
 
 @inner
@@ -126,9 +148,18 @@ def product(c, a, rows, packed, vectors, bias, overwrite):
     multiply-adds, k ascending, whatever the blocks and tiles.
     """
     not_inlined()
-    depth, columns, lanes = packed.depth, packed.columns, panel_lanes(packed.data)
-    count, whole = rows.stop - rows.start, packed.units // lanes
-    blocks = max(1, (depth + depth_block_of(packed.data) - 1) // depth_block_of(packed.data))
+    at_once = rows_at_once(packed.panels, rows.stop - rows.start)
+    for first in range(rows.start, rows.stop, at_once):
+        own = Range(first, min(first + at_once, rows.stop))
+        _product(c, converted(packed.panels, a, own, packed.depth), own, packed, vectors, bias, overwrite)
+
+
+@inner
+def _product(c, a, rows, packed, vectors, bias, overwrite):
+    """The same, for the rows of A from its first on."""
+    columns, whole = packed.columns, packed.units // panel_lanes(storage(packed.panels))
+    depth, count = words_of(packed.panels, packed.depth), rows.stop - rows.start
+    blocks = blocks_of(packed.panels, depth)
     for block in range(blocks):
         k = partition(depth, block, blocks)
         begins = overwrite and k.start == 0
@@ -139,5 +170,5 @@ def product(c, a, rows, packed, vectors, bias, overwrite):
             for number in range(tiles):
                 own = partition(count, number, tiles)
                 positions = Range(rows.start + own.start, rows.start + own.stop)
-                tile(shape, c, a, positions, packed, vector, k, bias, begins)
+                tile(shape, c, a, positions, rows.start, packed, vector, k, bias, begins)
             vector += units_of_tile(columns, shape)

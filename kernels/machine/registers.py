@@ -10,19 +10,20 @@ I64 = ir.IntType(64)
 
 
 def _host():
-    """(bytes per vector register, number of vector registers, fused multiply-add?) of the compilation target."""
+    """Bytes per vector register, number of vector registers, and whether the compilation target has a fused
+    multiply-add, a dot product of bfloat16 pairs, and one of four unsigned with four signed bytes."""
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     features = features.split(",")
     if "+avx512f" in features:
-        return 64, 32, True
+        return 64, 32, True, "+avx512bf16" in features, "+avx512vnni" in features
     if "+avx2" in features or "+avx" in features:
-        return 32, 16, "+fma" in features
+        return 32, 16, "+fma" in features, False, False
     if triple.startswith(("aarch64", "arm64")):
-        return 16, 32, True
-    return 16, 16, False
+        return 16, 32, True, False, False
+    return 16, 16, False, False, False
 
 
-VECTOR_BYTES, REGISTERS, HAS_FMA = _host()
+VECTOR_BYTES, REGISTERS, HAS_FMA, HAS_BFLOAT16_DOT, HAS_BYTE_DOT = _host()
 
 
 def emit_fma(builder, a, b, c):
@@ -78,3 +79,11 @@ def panel_lanes(typingctx, array):
 def fma(typingctx, a, b, c):
     """a*b + c, fused where the machine can."""
     return a(a, a, a), lambda context, builder, signature, arguments: emit_fma(builder, *arguments)
+
+
+@intrinsic
+def real_of(typingctx, bits):
+    """The float32 with these bits."""
+    return types.float32(bits), lambda context, builder, signature, arguments: builder.bitcast(
+        *arguments, ir.FloatType()
+    )

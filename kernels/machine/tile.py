@@ -48,42 +48,46 @@ def most_rows(gates, shape):
     return 1 if shape == ROW else _rows(group_size(gates) * units(gates, shape))
 
 
-def function_type(real, gates):
+def function_type(form, real, gates):
     """Type of a tile function of so many gates, its arguments in the order of `Tile.function`."""
     pointer, indices = real.as_pointer(), _I64.as_pointer()
     matrix, panels = [pointer, indices, _I64], [pointer, _I64]
-    fixed = [_I64, _I64, *matrix, *panels, *matrix, pointer, ir.IntType(1), _I64, _I64]
+    scales = [pointer, pointer] if form.has_scales else []
+    fixed = [_I64, _I64, *matrix, *panels, *matrix, pointer, ir.IntType(1), _I64, _I64, *scales]
     return ir.FunctionType(ir.VoidType(), fixed + [_I64] * gates)
 
 
 class Tile:
     """Emits one tile function: C[rows, :] = start + sum over k, ascending, of A[rows, k] * B[k, :].
 
+    Here a k is a word of the panels' form, which may hold several numbers.
     C's columns are `gates` times `units` neighbouring vectors. All rows x gates x units vectors of C live in registers
     while k runs; each k loads gates*units vectors of the packed panel and broadcasts one value per row. Where so many
     do not fit, k runs once for each group of gates. With 16 registers and 4 gates, 6 rows of 2 gates at a time reach
     0.90 of the FMA peak, where 2 rows of 4 gates, which read L2 three times as often, reach 0.60 (Zen 3, 20 rows).
     """
 
-    def __init__(self, module, real, bits, gates, shape):
+    def __init__(self, module, form, real, bits, gates, shape):
         self.real, self.gates, self.units, self.masked = real, gates, units(gates, shape), shape == NARROW
         self.most_rows = most_rows(gates, shape)
         self.lanes = VECTOR_BYTES * 8 // bits
         self.vector = ir.VectorType(real, self.lanes)
+        self.form = form(real, self.lanes)
         self.suffix = f"v{self.lanes}f{bits}"
         self.align = bits // 8
         self.module = module
         self.vectors = gates * self.units
-        self.name = f"rnnkit_tile_{self.suffix}_{gates}_{('row', 'wide', 'narrow')[shape]}"
+        self.name = f"rnnkit_tile_{self.suffix}{form.name}_{gates}_{('row', 'wide', 'narrow')[shape]}"
 
     def function(self):
         """The tile function of this shape, emitted into the module."""
-        function = ir.Function(self.module, function_type(self.real, self.gates), self.name)
+        function = ir.Function(self.module, function_type(self.form, self.real, self.gates), self.name)
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, overwrite, width, begin, *columns) = function.args
-        self.depth, self.ldb, self.bias, self.overwrite, self.columns = depth, ldb, bias, overwrite, columns
-        a = builder.gep(a, [begin])
+        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, overwrite, width, begin, *rest) = function.args
+        self.depth, self.ldb, self.bias, self.overwrite, self.columns = depth, ldb, bias, overwrite, rest[-self.gates :]
+        self.scales = rest[: -self.gates]
+        a = builder.gep(a, [builder.mul(begin, _I64(self.form.parts))])
         most = group_size(self.gates)
         self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
         self.mask = self._mask(builder, width) if self.masked else None
@@ -163,7 +167,13 @@ class Tile:
         builder.call(store, [value, pointer, ir.IntType(32)(self.align), self.mask])
 
     def _start(self, builder, c_row):
-        """The tile's first values: the bias in every row where C is overwritten, else what C holds."""
+        """The tile's first values: the bias in every row where C is overwritten, else what C holds.
+
+        A sum that is scaled at the end begins with what its columns say.
+        """
+        if self.form.has_scales:
+            columns = [self._load(builder, pointer) for pointer in self._columns(builder, self.scales[1])]
+            return [builder.bitcast(column, self.form.sum) for column in columns] * len(c_row)
         function = builder.function
         from_bias, from_c, merge = (function.append_basic_block(name) for name in ("bias", "accumulate", "start"))
         builder.cbranch(self.overwrite, from_bias, from_c)
@@ -185,22 +195,29 @@ class Tile:
 
     def _multiply_add(self, builder, a_row, k, turn, sums):
         """sums + A[rows, k] * B[k, :] for one k, the `turn`-th of an iteration of the loop."""
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
-        columns = []
+        columns, parts = [], self.form.parts
         for pointer, size, within in self._panel_columns(builder, k):
-            columns.append(builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align))
+            words = builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+            columns.append(self.form.unpack(builder, words))
             if len(a_row) == 1 and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
                 self._prefetch(builder, builder.gep(pointer, [_I64(_AHEAD // self.align)]))
-        result = []
+        result, k = [], builder.mul(k, _I64(parts)) if parts > 1 else k
         for i, row in enumerate(a_row):
-            value = builder.load(builder.gep(row, [k]))
-            value = builder.shuffle_vector(
-                builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
-            )
+            pointers = [builder.gep(row, [builder.add(k, _I64(part)) if part else k]) for part in range(parts)]
+            values = [self._in_every_lane(builder, builder.load(pointer)) for pointer in pointers]
             for j, column in enumerate(columns):
-                result.append(emit_fma(builder, value, column, sums[i * len(columns) + j]))
+                total = sums[i * len(columns) + j]
+                for value, own in zip(values, column, strict=True):
+                    total = self.form.add(builder, value, own, total)
+                result.append(total)
         return result
+
+    def _in_every_lane(self, builder, value):
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
+        return builder.shuffle_vector(
+            builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
+        )
 
     def _prefetch(self, builder, pointer):
         """Ask for the cache line at the pointer, which may lie beyond the array: a prefetch never faults."""
@@ -217,7 +234,7 @@ class Tile:
         builder.position_at_end(head)
         k = builder.phi(_I64)
         k.add_incoming(start, before)
-        running = [builder.phi(self.vector) for _ in sums]
+        running = [builder.phi(self.form.sum) for _ in sums]
         for phi, value in zip(running, sums, strict=True):
             phi.add_incoming(value, before)
         builder.cbranch(builder.icmp_signed("<", k, stop), body, after)
@@ -237,7 +254,22 @@ class Tile:
         even = builder.and_(self.depth, _I64(-_UNROLL))
         sums = self._loop(builder, a_row, sums, _I64(0), even, _UNROLL)
         sums = self._loop(builder, a_row, sums, even, self.depth, 1)
+        if self.form.has_scales:
+            sums = self._scaled(builder, a_row, c_row, sums)
         sums = iter(sums)
         for row in c_row:
             for pointer in self._columns(builder, row):
                 self._store(builder, next(sums), pointer)
+
+    def _scaled(self, builder, a_row, c_row, sums):
+        """What C is to hold: its first values and the sums times the scales of their row, which stands in front of it,
+        and of their column."""
+        sums = iter(sums)
+        scales = [self._load(builder, pointer) for pointer in self._columns(builder, self.scales[0])]
+        for a, c in zip(a_row, c_row, strict=True):
+            own = self._in_every_lane(builder, builder.load(builder.gep(a, [_I64(-1)])))
+            places = zip(self._columns(builder, self.bias), self._columns(builder, c), scales, strict=True)
+            for bias, present, scale in places:
+                first = builder.select(self.overwrite, self._load(builder, bias), self._load(builder, present))
+                total = builder.sitofp(next(sums), self.vector)
+                yield emit_fma(builder, total, builder.fmul(scale, own), first)

@@ -7,14 +7,13 @@ kernel, which took a third of the time of a first call.
 import ctypes
 from functools import cache
 
-import numpy as np
 from llvmlite import binding, ir
-from numba import types
+from numba import typeof, types
 from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
-from numba.np.numpy_support import from_dtype
 
+from .formats import Float, form_of, no_panels, storage_type
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import VECTOR_BYTES, data_pointer
@@ -26,12 +25,12 @@ _TABLE = f"rnnkit_tiles_{DIGEST}"
 _tables = {}  # by name
 
 
-def _table(kind, gates):
-    """Name of the addresses of the tile functions for a type and so many gates, one a shape, all 0 at first.
+def _table(panels, gates):
+    """Name of the addresses of the tile functions for panels of a type and so many gates, one a shape, all 0 at first.
 
     Kernels hold the table's own address: it is there once, also if the modules are loaded anew, and never freed.
     """
-    name = f"{_TABLE}_{kind}_{gates}"
+    name = f"{_TABLE}_{form_of(panels).name}{storage_type(panels).dtype}_{gates}"
     if binding.address_of_symbol(name) is None:
         table = _tables[name] = (ctypes.c_int64 * len(_SHAPES))()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
@@ -39,9 +38,9 @@ def _table(kind, gates):
     return name
 
 
-def _entry(builder, kind, gates, shape):
+def _entry(builder, panels, gates, shape):
     """Pointer to the place of a tile function's address in its table."""
-    name, table_type = _table(kind, gates), ir.ArrayType(_I64, len(_SHAPES))
+    name, table_type = _table(panels, gates), ir.ArrayType(_I64, len(_SHAPES))
     table = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, table_type, name)
     return builder.gep(table, [_I64(0), shape])
 
@@ -49,10 +48,12 @@ def _entry(builder, kind, gates, shape):
 @intrinsic
 def _write_addresses(typingctx, like, columns):
     def generate(context, builder, signature, arguments):
-        kind, gates = signature.args[0].dtype, len(columns)
+        panels, gates = signature.args[0], len(columns)
+        form, kind = form_of(panels), storage_type(panels).dtype
         for shape in _SHAPES:
-            function = Tile(builder.module, context.get_value_type(kind), kind.bitwidth, gates, shape).function()
-            builder.store(builder.ptrtoint(function, _I64), _entry(builder, kind, gates, _I64(shape)))
+            real = context.get_value_type(kind)
+            function = Tile(builder.module, form, real, kind.bitwidth, gates, shape).function()
+            builder.store(builder.ptrtoint(function, _I64), _entry(builder, panels, gates, _I64(shape)))
         return context.get_dummy_value()
 
     return types.void(like, columns), generate
@@ -64,50 +65,64 @@ def _compile(like, columns):
 
 
 @cache
-def ensure_compiled(dtype, gates):
-    """Compile the tile functions of so many gates, or load them; to be called before a kernel that multiplies runs."""
+def ensure_compiled(dtype, gates, weights=None):
+    """Compile the tile functions of so many gates for weights of this form, or load them; to be called before a kernel
+    that multiplies runs."""
+    panels = no_panels(dtype, weights)
     with global_compiler_lock:  # as in `team`
         # Code from the disk cache looks its tables up when it is loaded; that of the projection (one gate) also where
         # there is none.
         for number in {1, gates}:
-            _table(from_dtype(dtype), number)
-        _compile(np.empty(0, dtype), (0,) * gates)
+            _table(typeof(panels), number)
+        _compile(panels, (0,) * gates)
 
 
 @intrinsic
-def tile(typingctx, shape, c, a, rows, packed, vector, k, bias, overwrite):
-    """C[rows, columns] = (bias if overwrite else C[rows, columns]) + A[rows, k] . panels[k].
+def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite):
+    """C[rows, columns] = (bias if overwrite else C[rows, columns]) + A[rows - first, k] . panels[k].
 
-    For one tile of registers, which begins with the panel number `vector`, a range of positions in both row lists and
-    one of k. In the shape NARROW only those lanes of a vector are C's that its units reach.
+    For one tile of registers, which begins with the panel number `vector`, a range of positions in C's row list and
+    one of words. In the shape NARROW only those lanes of a vector are C's that its units reach.
     """
     gates = len(packed.types[3])
 
     def generate(context, builder, signature, arguments):
-        shape, c, a, rows, packed, vector, k, bias, overwrite = arguments
-        _, c_type, a_type, _, packed_type, _, _, bias_type, _ = signature.args
-        kind = packed_type.types[0].dtype
+        shape, c, a, rows, first, packed, vector, k, bias, overwrite = arguments
+        _, c_type, a_type, _, _, packed_type, _, _, bias_type, _ = signature.args
+        panels = packed_type.types[0]
+        form, words = form_of(panels), storage_type(panels)
+        kind = words.dtype
         start, stop = (builder.extract_value(rows, field) for field in range(2))
         begin, end = (builder.extract_value(k, field) for field in range(2))
         data, depth, units, columns = (builder.extract_value(packed, field) for field in range(4))
+        depth = form.words(builder, depth)
         lanes = _I64(VECTOR_BYTES * 8 // kind.bitwidth)
         unit, panel = builder.mul(vector, lanes), builder.mul(builder.mul(depth, lanes), _I64(gates))
         c_first, c_rows, ldc = matrix_pointers(context, builder, c_type, c, start, unit)
-        a_first, a_rows, lda = matrix_pointers(context, builder, a_type, a, start, _I64(0))
+        a_first, a_rows, lda = matrix_pointers(context, builder, a_type, a, builder.sub(start, first), _I64(0))
+        columns = cgutils.unpack_tuple(builder, columns, gates)
+        scales, array = [], data
+        if form is not Float:
+            array = builder.extract_value(data, 0)
+        if form.has_scales:  # as if they stood at the columns of C
+            own = builder.extract_value(data, len(panels.types) - 1)
+            own = context.make_array(panels.types[-1])(context, builder, own)
+            half = builder.udiv(own.nitems, _I64(2))
+            at = builder.sub(unit, columns[0])
+            scales = [builder.gep(own.data, [at]), builder.gep(own.data, [builder.add(at, half)])]
         values = [
             builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda,
-            data_pointer(context, builder, packed_type.types[0], data, builder.mul(vector, panel)), panel,
+            data_pointer(context, builder, words, array, builder.mul(vector, panel)), panel,
             c_first, c_rows, ldc, data_pointer(context, builder, bias_type, bias, unit),
-            builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin,
-            *cgutils.unpack_tuple(builder, columns, gates),
+            builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin, *scales, *columns,
         ]  # fmt: skip
-        address = builder.load(_entry(builder, kind, gates, shape))
-        kind = function_type(context.get_value_type(kind), gates)
+        address = builder.load(_entry(builder, panels, gates, shape))
+        kind = function_type(form, context.get_value_type(kind), gates)
         builder.call(builder.inttoptr(address, kind.as_pointer()), values)
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.void(i64, c, a, rows, packed, i64, k, bias, types.boolean), generate
+    return types.void(i64, c, a, rows, i64, packed, i64, k, bias, types.boolean), generate
 
 
 def _by_shape(builder, shape, values):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from rnnkit.cpu.layer import DESCRIPTORS, dense, groups_of, layers_of, pack
+from rnnkit.cpu.layer import dense, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner, grain_of, rows_for_grain
+from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.run import Grid, Run, boundary_states, clear_padding, input_grid, outputs_of, run_group
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import stack
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
+from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.steps import Steps, row_numbers, steps_of
 from rnnkit.workspace import Memory
 
@@ -27,15 +29,20 @@ def _new(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 class Inference:
     """The weights of a network, packed, and what runs with them; safe to use from any number of threads."""
 
-    def __init__(self, desc: RNNDescriptor, w: np.ndarray) -> None:
-        self._desc, self._groups, self._memory = desc, groups_of(desc), Memory()
-        self.weights = pack(desc, w, self._memory)
-        first = layers_of(desc)[0]
+    def __init__(self, desc: RNNDescriptor, w: np.ndarray, weights: str | None = None) -> None:
+        self._desc, self._layers, self._memory = desc, layers_of(desc, weights), Memory()
+        self._groups, self._form = groups_of(desc, weights=weights), weights
+        self.weights = pack(desc, w, self._memory) if weights is None else pack_reduced(desc, w, weights)
+        self._products = [product for layer in self._layers for product in layer.products if product.gates]
+        for product in self._products:
+            ensure_compiled(self.weights.dtype, product.gates, weights)
+        first = self._layers[0]
         dtype = self.weights.dtype
         self._kind, self._columns, self._no_cells = first.kind, first.columns, np.empty((0, 0, 0), dtype)
         zero = np.zeros(desc.hidden_size, dtype)
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
-        self._fixed = first.cell, first.sizes, _offsets_of_layers(desc), self.weights, zero
+        self._fixed = first.cell, first.sizes, np.stack([layer.offsets for layer in self._layers])
+        self._zeros = zero
 
     def buffers(self, batch: int, take: Callable[..., np.ndarray] = _new) -> tuple[np.ndarray, ...]:
         """What a step of so many rows writes, taken as from a memory: the states after it, and its gates."""
@@ -43,19 +50,30 @@ class Inference:
         hy, cy = take("hy", (desc.num_layers, batch, desc.output_size), dtype), self._no_cells
         if desc.has_cell:
             cy = take("cy", (desc.num_layers, batch, desc.states_size), dtype)
-        return hy, cy, take("gates", (batch * self._columns,), dtype)
+        return hy, cy, take("gates", (batch * self._columns,), dtype), self._with_scratch(batch, take)
+
+    def _with_scratch(self, rows: int, take: Callable[..., np.ndarray]) -> Any:
+        """The packed weights as the kernels take them, with scratch for as many rows as they take at a time."""
+        if self._form is None:
+            return self.weights
+        rows = min(rows, ROWS_AT_ONCE)
+        room = rows * max(scratch_words(self._form, product.depth) for product in self._products)
+        scratch = take("scratch", (team.wanted_size() * room,), self.weights.dtype)
+        return packed_as(self._form, self.weights, scratch, room, row_numbers(rows))
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step, in one call of a kernel; returns y, hy and cy, all in the buffers."""
         desc, dtype, batch = self._desc, x.dtype, len(x)
-        hy, cy, gates = self.buffers(batch) if buffers is None else buffers
+        hy, cy, gates, packed = self.buffers(batch) if buffers is None else buffers
+        if self._form is not None and packed.scratch.size < packed.room * team.wanted_size():
+            packed = self._with_scratch(batch, _new)  # the team has grown since
         hx = np.zeros(hy.shape, dtype) if hx is None else dense(hx)
         if desc.has_cell:
             cx = np.zeros(cy.shape, dtype) if cx is None else dense(cx)
         grain = self._grain if batch >= self._rows_for_grain else 0
         work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
         arrays = dense(x), hx, cx if desc.has_cell else cy, hy, cy, gates, row_numbers(batch)
-        team.run(stack.step_stack, self._kind, work, *self._fixed, grain, arrays)
+        team.run(stack.step_stack, self._kind, work, *self._fixed, packed, self._zeros, grain, arrays)
         return hy[-1], hy, cy if desc.has_cell else None
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
@@ -69,17 +87,18 @@ class Inference:
         call, planner = object(), Planner(steps, x.itemsize)
         try:
             memory = self._memory.borrow(call)
-            for start, stop in planner.slabs(layers_of(desc)):
+            packed = self._with_scratch(steps.seq_len * steps.batch_size, memory.take)
+            for start, stop in planner.slabs(self._layers):
                 own = planner if stop - start == steps.seq_len else Planner(_part(steps, start, stop), x.itemsize)
                 out, source = hidden[start : stop + directions], input_grid(x[start:stop])
-                hx, cx = self._run_slab(source, hx, cx, own, out, memory)
+                hx, cx = self._run_slab(source, hx, cx, own, out, packed, memory)
         finally:
             self._memory.borrowers.discard(call)
         clear_padding(hidden, steps, 1)
         return hidden[1 : steps.seq_len + 1], hx, cx
 
     def _run_slab(
-        self, below: Grid, hx: Any, cx: Any, planner: Planner, out: np.ndarray, memory: Memory
+        self, below: Grid, hx: Any, cx: Any, planner: Planner, out: np.ndarray, packed: Any, memory: Memory
     ) -> tuple[np.ndarray, Any]:
         """Run all layers over the steps, from what is `below` the first into `out`; returns hy and cy."""
         desc, batch = self._desc, planner.steps.batch_size
@@ -95,13 +114,8 @@ class Inference:
                     hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
                     source, below = below, outputs_of(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
-            run_group(runs, self.weights, planner, schedule, states)
+            run_group(runs, packed, planner, schedule, states)
         return states.hy, states.cy
-
-
-@lru_cache(DESCRIPTORS)
-def _offsets_of_layers(desc: RNNDescriptor) -> np.ndarray:
-    return np.stack([layer.offsets for layer in layers_of(desc)])
 
 
 def _part(steps: Steps, start: int, stop: int) -> Steps:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.products import Product, Sizes, offsets_of, pack_layer
 from rnnkit.steps import row_numbers
@@ -34,7 +35,7 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # in the order of `products.Weights`
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
-    kind: tuple[tuple[type, ...], str, int]  # cell, dtype, passes of a call: they decide about a kernel's types
+    kind: tuple[Any, ...]  # cell, dtype, passes of a call, form of the weights: they decide about a kernel's types
 
     @property
     def columns(self) -> int:
@@ -48,16 +49,16 @@ class Layer(NamedTuple):
 
     @property
     def recurrent_weights(self) -> int:
-        """Numbers that the first product of a step reads."""
-        return self.products[1].rows.size * self.sizes.output
+        """Words that the first product of a step reads."""
+        return self.products[1].rows.size * self.sizes.output // FORMS[self.kind[-1]].per_word
 
 
 @lru_cache(DESCRIPTORS)
-def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
-    """The pseudo-layers."""
+def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, ...]:
+    """The pseudo-layers, with weights of this form (`rnnkit.prepare`)."""
     cell, slots = desc.cell, gate_slots(desc)
     starts = {name: start for name, _, start in weight_layout(desc)}
-    kind = (type(cell), *map(type, cell)), desc.dtype, min(desc.num_pseudo_layers, 2)
+    kind = (type(cell), *map(type, cell)), desc.dtype, min(desc.num_pseudo_layers, 2), weights
     result, end = [], 0
     for index in range(desc.num_pseudo_layers):
         layer, direction = divmod(index, desc.num_directions)
@@ -65,7 +66,7 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
         sizes = Sizes(desc.hidden_size, desc.output_size, inputs)
         products = tuple(_products(cell.declaration, sizes, starts, suffix_of(layer, direction)))
         columns = max(slots * sizes.hidden, products[-1].first + products[-1].rows.size)
-        offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end)
+        offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights)
         last = products[-2] if desc.projected else products[-1]
         width = last.first + last.rows.size
         result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, kind))
@@ -74,10 +75,12 @@ def layers_of(desc: RNNDescriptor) -> tuple[Layer, ...]:
 
 
 @lru_cache(DESCRIPTORS)
-def groups_of(desc: RNNDescriptor, dropping: bool = False) -> tuple[tuple[Layer, ...], ...]:
+def groups_of(
+    desc: RNNDescriptor, dropping: bool = False, weights: str | None = None
+) -> tuple[tuple[Layer, ...], ...]:
     """The pseudo-layers that run in one call of a kernel, from the lowest to the highest: the directions of a layer, or
     two layers of one direction, if nothing is dropped between them."""
-    layers = layers_of(desc)
+    layers = layers_of(desc, weights)
     size = 1 if dropping and desc.num_directions == 1 else 2
     return tuple(layers[first : first + size] for first in range(0, len(layers), size))
 

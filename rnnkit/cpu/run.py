@@ -131,7 +131,7 @@ def run_group(
         run.hidden[(*initial, run.units)] = 0 if states.hx is None else states.hx[run.layer.index]
         if states.cy is not None:
             run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
-    zeros = np.zeros(layer.sizes.hidden, packed.dtype)
+    zeros = np.zeros(layer.sizes.hidden, runs[0].hidden.dtype)
     for start, stop in planner.calls(group, schedule):
         parts = [run.part(steps, start, stop) for run in runs]
         work = sum(run.layer.work * part.count for run, part in zip(runs, parts, strict=True))

@@ -1,0 +1,211 @@
+"""What the weights of a packed matrix are: numbers of the network's type, or fewer bits of each.
+
+A panel is made of words of 32 bits, a lane each. A word of float32 weights is one of them; of bfloat16 it is two that
+follow each other along k, of int8 four, the first in the lowest bits. Sums are float32 (of int8 exact int32, then
+float32), and so are the states and what is computed from the sums.
+
+What a machine lacks is written out: without a dot product of bfloat16 the weights are widened and multiplied with the
+float32 values, which are not rounded then; without one of bytes they are widened to 16 bits, with the same bits as
+result.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from .jit import OPTIONS
+from .matrix import part
+from .registers import HAS_BFLOAT16_DOT, HAS_BYTE_DOT, I64, emit_fma, panel_lanes
+
+_I16, _I32 = ir.IntType(16), ir.IntType(32)
+ROWS_AT_ONCE = 96  # of what is multiplied, converted before: with so many rows reading the panels takes no time
+ZERO_POINT = 128  # what is added to a signed byte where the machine multiplies unsigned ones with signed ones
+LARGEST = 127  # of a signed byte
+LEAST = 2.0**-100  # of a row's largest magnitude: a row of less is zeros, or 127 by it might be infinite
+
+
+class Bfloat16(NamedTuple):
+    """Panels of bfloat16 weights, and room for what they are multiplied with."""
+
+    words: np.ndarray
+    scratch: np.ndarray
+    room: int  # words of it for each rank
+    numbers: np.ndarray  # 0, 1, ...
+
+
+class Int8(NamedTuple):
+    """Panels of int8 weights; of each column its scale, then what is added to its sum; and room as above."""
+
+    words: np.ndarray
+    scratch: np.ndarray
+    room: int
+    numbers: np.ndarray
+    columns: np.ndarray
+
+
+class Float:
+    """A word is a number of the network's type, as is the sum."""
+
+    name, per_word, parts, has_scales = "", 1, 1, False
+
+    def __init__(self, real, lanes):
+        self.real, self.vector = real, ir.VectorType(real, lanes)
+        self.sum = self.vector
+
+    @classmethod
+    def words(cls, builder, depth):
+        """The words of a column of this depth."""
+        return builder.udiv(builder.add(depth, I64(cls.per_word - 1)), I64(cls.per_word))
+
+    def unpack(self, builder, words):
+        """The vectors that a vector of words is multiplied as, one for each of the `parts` of a word."""
+        return [words]
+
+    def add(self, builder, value, column, total):
+        """total + value * column."""
+        return emit_fma(builder, value, column, total)
+
+
+class Bfloat16Dot(Float):
+    name, per_word = "bf16", 2
+
+    def add(self, builder, value, column, total):
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        return builder.asm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v", [total, value, column], False)
+
+
+class Bfloat16Wide(Float):
+    name, per_word, parts = "bf16", 2, 2
+
+    def unpack(self, builder, words):
+        bits = ir.VectorType(_I32, self.vector.count)
+        words = builder.bitcast(words, bits)
+        low = builder.shl(words, _all(bits, 16))
+        high = builder.and_(words, _all(bits, 0xFFFF0000))
+        return [builder.bitcast(half, self.vector) for half in (low, high)]
+
+
+class _Int8(Float):
+    name, per_word, has_scales = "int8", 4, True
+
+    def __init__(self, real, lanes):
+        super().__init__(real, lanes)
+        self.sum = ir.VectorType(_I32, lanes)
+
+
+class Int8Dot(_Int8):
+    zero_point = ZERO_POINT
+
+    def add(self, builder, value, column, total):
+        value, column = (builder.bitcast(one, self.sum) for one in (value, column))
+        kind = ir.FunctionType(self.sum, [self.sum] * 3)
+        return builder.asm(kind, "vpdpbusd $3, $2, $0", "=v,0,v,v", [total, value, column], False)
+
+
+class Int8Wide(_Int8):
+    parts, zero_point = 2, 0
+
+    def unpack(self, builder, words):
+        pairs = ir.VectorType(_I16, 2 * self.vector.count)
+        words = builder.bitcast(words, pairs)
+        eight = _all(pairs, 8)
+        return [builder.ashr(builder.shl(words, eight), eight), builder.ashr(words, eight)]
+
+    def add(self, builder, value, column, total):
+        pairs = ir.VectorType(_I16, 2 * self.vector.count)
+        wide = ir.VectorType(_I32, pairs.count)
+        value, column = (builder.sext(builder.bitcast(one, pairs), wide) for one in (value, column))
+        products = builder.mul(value, column)  # with the sums of neighbours, one instruction: vpmaddwd
+        even, odd = (
+            builder.shuffle_vector(
+                products, ir.Constant(wide, ir.Undefined),
+                ir.Constant(self.sum, [_I32(i) for i in range(first, pairs.count, 2)]),
+            )
+            for first in (0, 1)
+        )
+        return builder.add(total, builder.add(even, odd))
+
+
+def _all(vector, value):
+    return ir.Constant(vector, [vector.element(value)] * vector.count)
+
+
+if HAS_BFLOAT16_DOT or HAS_BYTE_DOT:  # by assembly: LLVM's own names for them take other types in each version
+    binding.initialize_native_asmparser()
+_BFLOAT16 = Bfloat16Dot if HAS_BFLOAT16_DOT else Bfloat16Wide
+_INT8 = Int8Dot if HAS_BYTE_DOT else Int8Wide
+FORMS = {None: Float, "bfloat16": _BFLOAT16, "int8": _INT8}
+"""What emits the products with the weights of a plan, by the name that `rnnkit.prepare` takes."""
+_TUPLES = {"bfloat16": Bfloat16, "int8": Int8}
+_FORM_OF_TUPLE = {kind: FORMS[name] for name, kind in _TUPLES.items()}
+
+
+def form_of(panels):
+    """What emits the products with panels of this Numba type."""
+    return _FORM_OF_TUPLE[panels.instance_class] if isinstance(panels, types.BaseNamedTuple) else Float
+
+
+def storage_type(panels):
+    """The Numba type of the array that panels of this one are in."""
+    return panels.types[0] if isinstance(panels, types.BaseNamedTuple) else panels
+
+
+def scratch_words(weights, depth):
+    """Words that a row of so many numbers takes, converted for weights of this form: its scale, and what is said of
+    `converted`."""
+    form = FORMS[weights]
+    return 1 + form.parts * -(-depth // form.per_word)
+
+
+def no_panels(dtype, weights):
+    """Panels of weights of this form, of no size: what Numba knows the type by."""
+    return packed_as(weights, np.empty(0, dtype), np.empty(0, dtype), 0, np.empty(0, np.int64))
+
+
+def packed_as(weights, words, scratch, room, numbers):
+    """The packed weights as the kernels take them, with scratch of `room` words for each rank."""
+    if weights is None:
+        return words
+    kind = _TUPLES[weights]
+    return kind(words, scratch, room, numbers, *[words[:0]] * (len(kind._fields) - 4))
+
+
+@intrinsic
+def storage(typingctx, panels):
+    """The array that the panels are in."""
+    is_tuple = isinstance(panels, types.BaseNamedTuple)
+    return storage_type(panels)(panels), lambda context, builder, signature, arguments: (
+        builder.extract_value(arguments[0], 0) if is_tuple else arguments[0]
+    )
+
+
+@intrinsic
+def words_of(typingctx, panels, depth):
+    """Words that a column of this depth takes in the panels."""
+    form = form_of(panels)
+    return types.int64(panels, types.int64), lambda context, builder, signature, arguments: form.words(
+        builder, arguments[1]
+    )
+
+
+def panels_of(packed, start, stop, columns, rank):
+    """A product's panels, of so many columns and fewer bits a weight, in the packed buffer, with the rank's scratch."""
+
+
+@overload(panels_of, jit_options=OPTIONS)
+def _panels_of(packed, start, stop, columns, rank):
+    def bfloat16(packed, start, stop, columns, rank):
+        scratch = part(packed.scratch, rank * packed.room, (rank + 1) * packed.room)
+        return Bfloat16(part(packed.words, start, stop), scratch, packed.room, packed.numbers)
+
+    def int8(packed, start, stop, columns, rank):
+        scratch = part(packed.scratch, rank * packed.room, (rank + 1) * packed.room)
+        lanes = panel_lanes(packed.words)
+        scales = stop - (2 * ((columns + lanes - 1) // lanes * lanes) if stop > start else 0)
+        words, own = part(packed.words, start, scales), part(packed.words, scales, stop)
+        return Int8(words, scratch, packed.room, packed.numbers, own)
+
+    return bfloat16 if packed.instance_class is Bfloat16 else int8

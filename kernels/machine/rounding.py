@@ -1,0 +1,166 @@
+"""What weights of fewer bits are multiplied with: rows of float32 numbers, as words like those of the panels."""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from .formats import (
+    LARGEST,
+    LEAST,
+    ROWS_AT_ONCE,
+    ZERO_POINT,
+    Bfloat16Dot,
+    Bfloat16Wide,
+    Float,
+    Int8Dot,
+    Int8Wide,
+    form_of,
+    words_of,
+)
+from .jit import OPTIONS, inner
+from .matrix import Matrix, Range, part, row_part
+from .registers import real_of
+
+_I32 = ir.IntType(32)
+
+
+def rows_at_once(panels, count):
+    """Rows that are multiplied at a time: all, or those that there is scratch for."""
+
+
+@overload(rows_at_once, jit_options=OPTIONS)
+def _rows_at_once_of(panels, count):
+    if form_of(panels) is Float:
+        return lambda panels, count: max(count, 1)
+    return lambda panels, count: ROWS_AT_ONCE
+
+
+def converted(panels, a, rows, depth):
+    """What is multiplied with the panels in place of these rows of A, its own row number 0 for the first."""
+
+
+@overload(converted, jit_options=OPTIONS)
+def _converted_of(panels, a, rows, depth):
+    form = form_of(panels)
+    if form is Float:
+        return lambda panels, a, rows, depth: Matrix(a.data, part(a.rows, rows.start, rows.stop), a.start, a.stride)
+    convert, parts = {Bfloat16Dot: _round, Bfloat16Wide: _copy, Int8Dot: _quads, Int8Wide: _pairs}[form], form.parts
+
+    def convert_rows(panels, a, rows, depth):
+        words = words_of(panels, depth)
+        stride = 1 + parts * words
+        for row in range(rows.start, rows.stop):
+            at = (row - rows.start) * stride
+            convert(part(panels.scratch, at, at + stride), row_part(a, row, Range(0, depth)), words)
+        return Matrix(panels.scratch, panels.numbers, 1, stride)
+
+    return convert_rows
+
+
+@inner
+def _copy(target, source, words):
+    for k in range(source.size):
+        target[1 + k] = source[k]
+    for k in range(source.size, 2 * words):
+        target[1 + k] = 0
+
+
+@inner
+def _round(target, source, words):
+    for word in range(source.size // 2):
+        target[1 + word] = _bfloat16_pair(source[2 * word], source[2 * word + 1])
+    if source.size % 2:
+        target[words] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))
+
+
+@inner
+def _scaled(target, source):
+    """Write the row's scale, and return what its numbers are multiplied with."""
+    largest = _magnitude(source.dtype.type(0))
+    for k in range(source.size):
+        largest = max(largest, _magnitude(source[k]))  # as integers: the largest of all is NaN
+    value = real_of(largest)
+    if value < source.dtype.type(LEAST):
+        target[0] = 0
+        return source.dtype.type(0)
+    one = source.dtype.type(LARGEST)
+    target[0] = value / one if value < source.dtype.type(np.inf) else source.dtype.type(np.nan)
+    return one / value
+
+
+@inner
+def _byte_at(source, k):
+    return source[k] if k < source.size else source.dtype.type(0)
+
+
+@inner
+def _quads(target, source, words):
+    inverse = _scaled(target, source)
+    whole = source.size // 4
+    for word in range(whole):
+        k = 4 * word
+        target[1 + word] = _word((source[k], source[k + 1], source[k + 2], source[k + 3]), inverse)
+    for k in range(4 * whole, 4 * words, 4):
+        last = _byte_at(source, k), _byte_at(source, k + 1), _byte_at(source, k + 2), _byte_at(source, k + 3)
+        target[words] = _word(last, inverse)
+
+
+@inner
+def _pairs(target, source, words):
+    inverse = _scaled(target, source)
+    whole = source.size // 4
+    for word in range(whole):
+        k = 4 * word
+        target[1 + 2 * word] = _word((source[k], source[k + 2]), inverse)
+        target[2 + 2 * word] = _word((source[k + 1], source[k + 3]), inverse)
+    for k in range(4 * whole, 4 * words, 4):
+        target[2 * words - 1] = _word((_byte_at(source, k), _byte_at(source, k + 2)), inverse)
+        target[2 * words] = _word((_byte_at(source, k + 1), _byte_at(source, k + 3)), inverse)
+
+
+@intrinsic
+def _bfloat16_pair(typingctx, low, high):
+    """Two float32 rounded to bfloat16, to even where two are as near, in one word."""
+
+    def rounded(builder, value):
+        bits = builder.bitcast(value, _I32)
+        odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+        near = builder.add(bits, builder.add(odd, _I32(0x7FFF)))
+        quiet = builder.or_(bits, _I32(0x400000))  # a NaN whose low bits alone say so would become infinite
+        return builder.lshr(builder.select(builder.fcmp_unordered("uno", value, value), quiet, near), _I32(16))
+
+    def generate(context, builder, signature, arguments):
+        low, high = (rounded(builder, value) for value in arguments)
+        return builder.bitcast(builder.or_(low, builder.shl(high, _I32(16))), ir.FloatType())
+
+    return low(low, high), generate
+
+
+@intrinsic
+def _magnitude(typingctx, value):
+    """The bits of |value|, as an int32: ordered as the numbers are, NaN above all."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.and_(builder.bitcast(*arguments, _I32), _I32(0x7FFFFFFF))
+
+    return types.int32(value), generate
+
+
+@intrinsic
+def _word(typingctx, values, scale):
+    """The products of the values with the scale, rounded to integers, in one word; four of them as unsigned bytes."""
+    bits = 32 // values.count
+    first = 1.5 * 2**23 + (ZERO_POINT if bits == 8 else 0)  # in whose lowest bits the rounded number stands
+
+    def generate(context, builder, signature, arguments):
+        values, scale = arguments
+        word = _I32(0)
+        for place in range(signature.args[0].count):
+            value = builder.fmul(builder.extract_value(values, place), scale)
+            rounded = builder.bitcast(builder.fadd(value, value.type(first)), _I32)
+            own = builder.and_(rounded, _I32((1 << bits) - 1))
+            word = builder.or_(word, builder.shl(own, _I32(bits * place)))
+        return builder.bitcast(word, ir.FloatType())
+
+    return scale(values, scale), generate

@@ -1,0 +1,91 @@
+"""Weights with fewer bits: a network's packed weights, rounded once, in the panels of `kernels.machine.formats`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnkit.cpu.layer import layers_of, pack
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
+from rnnkit.kernels.machine.registers import VECTOR_BYTES
+from rnnkit.kernels.machine.tile import group_size
+from rnnkit.kernels.products import BIAS, Product
+from rnnkit.workspace import Memory
+
+_ONE = 4  # bytes of a word
+
+
+def pack_reduced(desc: RNNDescriptor, w: np.ndarray, weights: str) -> np.ndarray:
+    """Pack the weights, round them, and sum the biases, where the offsets of `layers_of(desc, weights)` say."""
+    packed, layers = pack(desc, w, Memory()), layers_of(desc, weights)
+    words = np.zeros(int(layers[-1].offsets[-1]), np.float32)
+    for whole, layer in zip(layers_of(desc), layers, strict=True):
+        for number, product in enumerate(layer.products):
+            if product.gates and product.depth:
+                panels = packed[whole.offsets[number] : whole.offsets[number + 1]]
+                words[layer.offsets[number] : layer.offsets[number + 1]] = _PANELS[weights](panels, product)
+        words[layer.offsets[BIAS] : layer.offsets[BIAS + 1]] = packed[whole.offsets[BIAS] : whole.offsets[BIAS + 1]]
+    return words
+
+
+def _groups(panels: np.ndarray, product: Product, depth: int):
+    """The panels of each group of gates, (vectors, depth, columns), and the first of its gates."""
+    lanes, gates = VECTOR_BYTES // _ONE, product.gates
+    panels = panels.reshape(-1, gates * depth * lanes)
+    for first in range(0, gates, group_size(gates)):
+        last = min(first + group_size(gates), gates)
+        own = panels[:, first * depth * lanes : last * depth * lanes]
+        yield first, own.reshape(len(panels), depth, (last - first) * lanes)
+
+
+def _joined(groups: list[np.ndarray]) -> np.ndarray:
+    """The groups, side by side in every panel, as one array of words."""
+    return np.concatenate([group.reshape(len(group), -1) for group in groups], 1).reshape(-1).view(np.float32)
+
+
+def _in_words(values: np.ndarray, count: int) -> np.ndarray:
+    """(vectors, depth, columns) as words of so many values along the depth, the first in the lowest bits."""
+    vectors, depth, columns = values.shape
+    full = np.zeros((vectors, -(-depth // count) * count, columns), values.dtype)
+    full[:, :depth] = values
+    parts = full.reshape(vectors, -1, count, columns).astype(np.uint32)
+    shifts = (np.arange(count, dtype=np.uint32) * (32 // count))[:, None]
+    return np.bitwise_or.reduce(parts << shifts, axis=2)
+
+
+def _bfloat16_panels(panels: np.ndarray, product: Product) -> np.ndarray:
+    groups = _groups(panels, product, product.depth)
+    return _joined([_in_words(_bfloat16(group), FORMS["bfloat16"].per_word) for _, group in groups])
+
+
+def _bfloat16(values: np.ndarray) -> np.ndarray:
+    """The bits of the nearest bfloat16; of two that are as near the even one."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    near = bits + (0x7FFF + ((bits >> 16) & 1))
+    return (np.where(np.isnan(values), bits | 0x400000, near) >> 16).astype(np.uint16)
+
+
+def _int8_panels(panels: np.ndarray, product: Product) -> np.ndarray:
+    """The panels, the scale of each column, and what is added to its sum: minus what the zero point adds to it."""
+    lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
+    scales, corrections = np.zeros((2, product.gates, -(-units // lanes) * lanes), np.float32)
+    corrections, rounded, form = corrections.view(np.int32), [], FORMS["int8"]
+    for first, group in _groups(panels, product, product.depth):
+        largest, one = np.abs(group).max(axis=1), np.float32(LARGEST)
+        own = np.where(largest < LEAST, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
+        usual = own > 0
+        inverse = np.divide(one, largest, out=np.zeros_like(largest), where=usual)
+        whole = np.rint(np.where(usual[:, None], group, 0) * inverse[:, None]).astype(np.int8)
+        rounded.append(_in_words(whole.view(np.uint8), form.per_word))
+        gates = slice(first, first + own.shape[1] // lanes)
+        sums = -form.zero_point * whole.sum(axis=1, dtype=np.int32)
+        for target, values in (scales, own), (corrections, sums):
+            target[gates] = values.reshape(len(own), -1, lanes).swapaxes(0, 1).reshape(-1, target.shape[1])
+    size = -(-product.rows.size // lanes) * lanes
+    columns = np.zeros((2, size), np.float32)
+    for target, values in zip(columns, (scales, corrections.view(np.float32)), strict=True):
+        target[: product.rows.size] = values[:, :units].reshape(-1)
+    return np.concatenate([_joined(rounded), columns.reshape(-1)])
+
+
+_PANELS = {"bfloat16": _bfloat16_panels, "int8": _int8_panels}

@@ -1,0 +1,310 @@
+"""Plans with weights of fewer bits: the equations on rounded numbers, and the same bits every way."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
+import numba
+import numpy as np
+import pytest
+import rounded
+from compiled import for_python
+from problems import CELLS, Problem
+from shipped_networks import KINDS
+from test_vectorization import compiled
+from tolerances import OUTPUTS, assert_close, assert_same_results
+
+import rnnkit
+from rnnkit.kernels.machine import tiles
+from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, no_panels, packed_as, panels_of
+from rnnkit.kernels.machine.jit import inner
+from rnnkit.kernels.machine.registers import HAS_BFLOAT16_DOT, HAS_BYTE_DOT, VECTOR_BYTES
+
+FORMS = "bfloat16", "int8"
+OF_WEIGHTS = {"bfloat16": rounded.bfloat16, "int8": rounded.int8}
+OF_VALUES = {"bfloat16": rounded.bfloat16 if HAS_BFLOAT16_DOT else rounded.exact, "int8": rounded.int8}
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return request.param
+
+
+def assert_rounded(problem, form):
+    """One step is that of the equations on rounded numbers."""
+    plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+    found = plan.infer(*problem.inputs[1:])
+    h, c = (None if states is None else states[0] for states in (problem.hx, problem.cx))
+    functions = OF_WEIGHTS[form], OF_VALUES[form]
+    h, c = rounded.one_step(problem.desc, problem.views, problem.x[0], h, c, *functions)
+    assert_close("y", found.y[0], h, "float32")
+    if c is not None:
+        assert_close("cy", found.cy[0], c, "float32")
+
+
+@pytest.mark.parametrize(("input_size", "hidden_size"), [(1, 4), (3, 5), (4, 16), (7, 17), (18, 31), (33, 64)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_step_is_that_of_rounded_numbers(form, cell, input_size, hidden_size):
+    sizes = dict(input_size=input_size, hidden_size=hidden_size, batch_size=7, seq_len=1)
+    assert_rounded(Problem(**CELLS[cell], dtype="float32", **sizes), form)
+
+
+@pytest.mark.parametrize("options", [
+    {"proj_size": 3}, {"proj_size": 18}, {"cell_clip": (-0.3, 0.2)}, {"bias": "none"}, {"bias": "recurrent"},
+    {"input_mode": "skip", "input_size": 19},
+])  # fmt: skip
+def test_the_options_of_a_network(form, options):
+    assert_rounded(Problem("lstm", dtype="float32", hidden_size=19, batch_size=5, seq_len=1, **options), form)
+
+
+@pytest.mark.parametrize("input_size", [2048, 2051, 4098, 8203])
+def test_long_sums(form, input_size):
+    """Those of bfloat16 are worked through in blocks; int8's are exact in 32 bits up to 133,000 products."""
+    assert_rounded(Problem("gru", dtype="float32", input_size=input_size, hidden_size=5, seq_len=1), form)
+
+
+def test_sums_that_might_not_be_exact_are_refused():
+    desc = rnnkit.RNNDescriptor("rnn_tanh", 133_145, 1)
+    w = np.full(rnnkit.num_weights(desc), 0.5, np.float32)
+    with pytest.raises(ValueError) as caught:
+        rnnkit.prepare(desc, w, weights="int8")
+    expected = "prepare: weights must be None or bfloat16 for sums of more than 133144 products, got 'int8' and 133145"
+    assert str(caught.value) == expected
+    desc = rnnkit.RNNDescriptor("rnn_relu", 133_144, 1, bias="none")
+    w, x = np.full(rnnkit.num_weights(desc), 0.5, np.float32), np.ones((1, 1, 133_144), np.float32)
+    assert rnnkit.prepare(desc, w, weights="int8").infer(x).y.item() == pytest.approx(133_144 / 2, rel=1e-5)
+
+
+def step_loop_of(plan, problem):
+    hx, cx, rows = problem.hx, problem.cx, []
+    for x in problem.x:
+        y, hx, cx = plan.step(x, hx, cx)
+        rows.append(y)
+    return rnnkit.Infer(np.stack(rows), hx, cx)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_way_gives_the_same_bits(form, cell):
+    """All at once, step by step, each sequence alone, and in a stack or one layer after the other."""
+    sizes = dict(input_size=9, hidden_size=21, seq_len=6, batch_size=5, num_layers=2, dtype="float32")
+    problem = Problem(**CELLS[cell], **sizes)
+    plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+    expected = plan.infer(*problem.inputs[1:])
+    assert_same_results(step_loop_of(plan, problem), expected, OUTPUTS)
+    lengths = [6, 0, 3, 6, 1]
+    ragged = plan.infer(*problem.inputs[1:], lengths=lengths)
+    for n, length in enumerate(lengths):
+        own = [None if states is None else states[:, n : n + 1] for states in (problem.hx, problem.cx)]
+        alone = plan.infer(problem.x[:length, n : n + 1], *own)
+        assert np.array_equal(alone.y[:, 0], ragged.y[:length, n]) and not ragged.y[length:, n].any()
+        assert np.array_equal(alone.hy[:, 0], ragged.hy[:, n])
+    x = problem.x
+    for number, input_size in enumerate((9, problem.output_size)):
+        own = problem.twin(num_layers=1, input_size=input_size)
+        named = {name[:-1] + "0": view for name, view in problem.views.items() if name.endswith(str(number))}
+        one = rnnkit.prepare(own.desc, rnnkit.pack_weights(own.desc, named), weights=form)
+        cx = None if problem.cx is None else problem.cx[number : number + 1]
+        x = one.infer(x, problem.hx[number : number + 1], cx).y
+    assert np.array_equal(x, expected.y)
+
+
+@pytest.fixture
+def _threads_as_before():
+    threads = numba.get_num_threads()
+    yield
+    numba.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.parametrize("options", [
+    {"hidden_size": 128, "batch_size": 40}, {"hidden_size": 256, "batch_size": 2},
+    {"hidden_size": 320, "num_layers": 2},
+    {"hidden_size": 96, "bidirectional": True, "batch_size": 16}, {"hidden_size": 640, "batch_size": 24, "seq_len": 4},
+])  # fmt: skip
+def test_threads_change_no_bit(form, options):
+    """By rows and by units, whole ranks and blocks of units, two directions and two layers at once."""
+    problem = Problem("gru", dtype="float32", **{"input_size": 64, "seq_len": 30, **options})
+    results = []
+    for threads in (1, 2):
+        numba.set_num_threads(threads)
+        plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+        results += [plan.infer(*problem.inputs[1:]) for _ in range(3)]
+    for found in results:
+        assert_same_results(found, results[0], OUTPUTS)
+
+
+@inner
+def _mark(packed, rank):
+    scratch = panels_of(packed, 0, 0, 0, rank).scratch
+    for i in range(scratch.size):
+        scratch[i] = rank
+
+
+def test_each_rank_has_scratch_of_its_own(form):
+    """Two ranks that come at once would otherwise overwrite what the other one multiplies."""
+    packed = packed_as(form, np.zeros(4, np.float32), np.full(9, -1, np.float32), 3, np.arange(3))
+    for rank in range(2):
+        for_python(_mark)(packed, rank)
+    assert packed.scratch.tolist() == [0, 0, 0, 1, 1, 1, -1, -1, -1]
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_a_stream_goes_on_on_more_threads(form):
+    net = rnnkit.LSTM(48, 320, num_layers=2, seed=0)
+    x = np.random.default_rng(0).standard_normal((6, 12, 48), np.float32)
+    expected, stream = net.prepare(weights=form).infer(x).y, net.prepare(weights=form).stream(12)
+    for t in range(6):
+        numba.set_num_threads(1 if t < 3 else 2)
+        assert np.array_equal(stream.step(x[t]), expected[t])
+
+
+def test_more_rows_than_are_converted_at_once(form):
+    """Each is that of the row alone."""
+    problem = Problem("lstm", dtype="float32", hidden_size=9, batch_size=2 * ROWS_AT_ONCE + 5, seq_len=2)
+    plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+    found = plan.infer(*problem.inputs[1:])
+    for n in (0, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 4):
+        own = slice(n, n + 1)
+        alone = plan.infer(problem.x[:, own], problem.hx[:, own], problem.cx[:, own])
+        assert np.array_equal(alone.y[:, 0], found.y[:, n])
+
+
+@pytest.mark.parametrize(("name", "form"), [
+    ("peephole", "bfloat16"), ("slstm", "int8"), ("mingru", "bfloat16"), ("indrnn", "int8"),
+])  # fmt: skip
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_other_cells(name, form, bidirectional):
+    """Near to the same network without rounding, and the same bits step by step."""
+    desc = rnnkit.RNNDescriptor(KINDS[name], 6, 19, 2, bidirectional)
+    w, x = rnnkit.init_weights(desc, seed=0), np.random.default_rng(0).standard_normal((5, 4, 6), np.float32)
+    plan = rnnkit.prepare(desc, w, weights=form)
+    found, expected = plan.infer(x), rnnkit.infer(desc, w, x)
+    assert 0 < np.abs(found.y - expected.y).max() < 0.03 * max(1, np.abs(expected.y).max())
+    if not bidirectional:
+        hx = cx = None
+        for t in range(5):
+            y, hx, cx = plan.step(x[t], hx, cx)
+            assert np.array_equal(y, found.y[t])
+
+
+def test_what_is_not_finite_stays_so_in_its_row(form):
+    net = rnnkit.GRU(5, 17, seed=0)
+    x = np.random.default_rng(0).standard_normal((3, 4, 5), np.float32)
+    plan = net.prepare(weights=form)
+    expected = plan.infer(x).y
+    for value in np.nan, np.inf, -np.inf:
+        x[1, 2, 3] = value
+        y = plan.infer(x).y
+        assert np.array_equal(np.delete(y, 2, axis=1), np.delete(expected, 2, axis=1))
+        assert np.array_equal(y[0], expected[0])
+        if np.isnan(value) or form == "int8":
+            assert np.isnan(y[1:, 2]).all()
+    net.views["weight_ih_l0"][17, 2] = np.nan  # of the first unit's second gate
+    x[1, 2, 3] = 0
+    y = net.prepare(weights=form).infer(x).y
+    assert np.isnan(y[0, :, 0]).all() and np.isfinite(y[0, :, 1:]).all()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-44, 2.0**-101, 1e-30, 1e30, 1e37])
+def test_rows_of_any_size(form, size):
+    """Where all numbers of a row are tiny, they may count as zeros."""
+    net = rnnkit.RNN(4, 3, bias=False, nonlinearity="relu", seed=0)
+    net.views["weight_ih_l0"][...] = np.abs(net.views["weight_ih_l0"])
+    x = np.full((1, 2, 4), size, np.float32)
+    found, expected = net.prepare(weights=form).infer(x).y, net.infer(x).y.astype(np.float64)
+    assert np.abs(found - expected).max() <= max(0.02 * np.abs(expected).max(), 1e-29)
+    if form == "int8" and size < 2.0**-100:
+        assert not found.any()
+
+
+def test_no_weights_but_zeros(form):
+    net = rnnkit.LSTM(3, 5, seed=0)
+    net.weights[...] = 0
+    x = np.ones((4, 2, 3), np.float32)
+    assert np.array_equal(net.prepare(weights=form).infer(x).y, net.infer(x).y)
+
+
+@pytest.mark.parametrize(("seq_len", "batch_size"), [(0, 3), (2, 0), (0, 0)])
+def test_nothing_to_do(form, seq_len, batch_size):
+    plan = rnnkit.LSTM(3, 5, seed=0).prepare(weights=form)
+    assert plan.infer(np.zeros((seq_len, batch_size, 3), np.float32)).y.shape == (seq_len, batch_size, 5)
+
+
+def test_plans_are_copied_as_what_they_are(form):
+    plan = rnnkit.LSTM(3, 5, seed=0).prepare(weights=form)
+    x = np.random.default_rng(0).standard_normal((4, 2, 3), np.float32)
+    assert plan.weights == form and repr(plan).endswith(f", weights='{form}'>")
+    for other in (copy.copy(plan), copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
+        assert other.weights == form and np.array_equal(other.infer(x).y, plan.infer(x).y)
+    streams = pickle.loads(pickle.dumps(plan.stream(2)))
+    assert streams.plan.weights == form and np.array_equal(streams.step(x[0]), plan.infer(x).y[0])
+    assert rnnkit.LSTM(3, 5, seed=0).prepare().weights is None
+
+
+def test_the_bytes_of_a_plan():
+    net = rnnkit.LSTM(256, 256, seed=0)
+    sizes = {form: net.prepare(weights=form)._network.weights.nbytes for form in (None, *FORMS)}
+    assert 0.49 < sizes["bfloat16"] / sizes[None] < 0.52 and 0.24 < sizes["int8"] / sizes[None] < 0.27
+
+
+@pytest.mark.parametrize(("given", "options", "text"), [
+    ("float16", {}, "prepare: weights must be None or one of bfloat16, int8, got 'float16'"),
+    (8, {}, "prepare: weights must be None or one of bfloat16, int8, got 8"),
+    ("int8", {"dtype": "float64"}, "prepare: weights must be None for a network of float64, got 'int8'"),
+])  # fmt: skip
+def test_refusals(given, options, text):
+    with pytest.raises(ValueError) as caught:
+        rnnkit.LSTM(3, 5, **options).prepare(weights=given)
+    assert str(caught.value) == text
+
+
+def test_on_a_gpu_they_are_refused(standin):
+    import cupy
+
+    net = rnnkit.LSTM(3, 5, seed=0).to(cupy)
+    with pytest.raises(rnnkit.BackendError, match="prepare: weights must be None on a GPU, got 'int8'"):
+        net.prepare(weights="int8")
+
+
+ELSEWHERE = """
+import hashlib, sys
+import numpy as np
+import rnnkit
+from rnnkit.kernels.machine.registers import HAS_BFLOAT16_DOT, HAS_BYTE_DOT
+digest = hashlib.sha256()
+x = np.random.default_rng(0).standard_normal((7, 5, 18), np.float32)
+for kind in (rnnkit.LSTM, rnnkit.GRU):
+    for hidden_size in (5, 33):
+        net = kind(18, hidden_size, num_layers=2, bidirectional=True, seed=0)
+        digest.update(net.prepare(weights=sys.argv[1]).infer(x).y.tobytes())
+print(HAS_BFLOAT16_DOT, HAS_BYTE_DOT, digest.hexdigest())
+"""
+
+
+def elsewhere(form, **environment):
+    command = [sys.executable, "-c", ELSEWHERE, form]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+    *has, digest = done.stdout.split()
+    return has, digest
+
+
+def test_the_same_bits_without_the_instructions(form):
+    """With AVX2 alone; of bfloat16 where the machine does not have them either."""
+    has, digest = elsewhere(form)
+    lacking, other = elsewhere(form, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma")
+    assert lacking == ["False", "False"]
+    assert (other == digest) == (form == "int8" or has[0] == "False")
+
+
+def test_the_instructions(form):
+    """Multiply-adds on whole registers, by the instruction for it where there is one."""
+    text = compiled(tiles._compile.py_func, no_panels(np.dtype(np.float32), form), (0,) * 4)
+    wanted = {
+        "bfloat16": "vdpbf16ps" if HAS_BFLOAT16_DOT else "vfmadd", "int8": "vpdpbusd" if HAS_BYTE_DOT else "vpmaddwd",
+    }  # fmt: skip
+    if VECTOR_BYTES >= 32:
+        register = "zmm" if VECTOR_BYTES == 64 else "ymm"
+        lines = [line for line in text.splitlines() if wanted[form] in line]
+        assert len(lines) > 100 and all(f"%{register}" in line for line in lines)
