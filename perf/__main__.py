@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite != "engines" and find_spec("torch") is None:
+    if args.suite in ("cells", "torch") and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
     else:
         rows = (_torch_rows if args.suite == "torch" else _rows)(args)
@@ -42,16 +42,16 @@ def _run(args: argparse.Namespace) -> int:
 
 def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
     """Measure beside the other engines; return the rows, or why there can be none."""
-    from perf import cases, cell_suite, run
+    from perf import cases, cell_suite, reduced_suite, run
 
     if args.device == "cuda" and not _gpu():
         return "--device cuda needs a GPU that CuPy can use: pip install 'rnnkit[cuda13]'"
-    among = cell_suite.CASES if args.suite == "cells" else None
+    among = {"cells": cell_suite.CASES, "reduced": reduced_suite.CASES}.get(args.suite)
     pairs = cases.select(args.cases, args.passes, args.device, among)
     if args.tf32:
         pairs = [(case.with_tf32(), name) for case, name in pairs if case.desc.dtype == "float32"]
     if not pairs:
-        example = "lm/PeepholeLSTM/train" if among else "ds2/lstm/infer"
+        example = "ds2/lstm/infer" if among is None else cases.row_name(among[0], among[0].passes[0])
         return f"--cases must match a name such as {example}, got {args.cases!r}"
     threads = args.threads if args.device == "cpu" else args.threads[:1]  # that of the reference
     return run.run(pairs, args.against, threads, args.seconds, args.out, args.device)
@@ -118,10 +118,10 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
     suite = "networks beside other engines, cells that are no modes beside loops over time, or training steps of "
-    suite += "PyTorch's models with and without rnnkit.torch (default: engines)"
-    command.add_argument("--suite", choices=("engines", "cells", "torch"), default="engines", help=suite)
-    cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, or small/gru/fit for torch, with commas "
-    cases += "(default: all)"
+    suite += "PyTorch's models with and without rnnkit.torch, or plans with weights of fewer bits (default: engines)"
+    command.add_argument("--suite", choices=("engines", "cells", "torch", "reduced"), default="engines", help=suite)
+    cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, or "
+    cases += "ds2-int8/lstm/infer for reduced, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

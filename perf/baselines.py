@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
-from perf import serving
+from perf import reduced_suite, serving
 from perf.cases import Case, Problem, of_mode, problem
 from perf.own_lstm import OwnLSTM
 from rnnkit.arrays import on_host
 
-RNNKIT, BY_HAND, UNFUSED = "rnnkit", "by-hand", "unfused"
+RNNKIT, BY_HAND, UNFUSED, FLOAT32 = "rnnkit", "by-hand", "unfused", "float32"
 CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # beside cells that are no modes (`cell_suite`)
-COMPETITORS = ("torch", "onnxruntime", BY_HAND, UNFUSED, *CELL_LOOPS)
+COMPETITORS = ("torch", "onnxruntime", BY_HAND, UNFUSED, *CELL_LOOPS, FLOAT32)
 TABLES = ("ds2", "ds2-bi5")  # the families that the non-fused row stands beside
 
 
@@ -43,6 +43,8 @@ def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str =
         return _torch(given, pass_name, threads, device)
     if engine in CELL_LOOPS:
         return _cell_loop(engine, given, pass_name, threads)
+    if engine == FLOAT32:
+        return _rnnkit(given._replace(weights=None), pass_name, threads)
     if engine == BY_HAND:
         return _by_hand(given, rnnkit.prepare(given.desc, given.w).step)
     return {RNNKIT: _rnnkit, UNFUSED: _unfused, "onnxruntime": _onnxruntime}[engine](given, pass_name, threads)
@@ -52,6 +54,8 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
     """Return why the engine cannot take part in a case, or None."""
     if device == "cuda" and engine != "torch":
         return "not on a GPU"
+    if engine == FLOAT32 and case.weights is None:
+        return "only of fewer bits"
     own = not isinstance(case.desc.mode, str)
     if own != (engine in CELL_LOOPS):
         return "only of modes" if own else "only of cells"
@@ -59,6 +63,8 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
         return "only of an LSTM"
     if any(find_spec(module) is None for module in _MODULES.get(engine, ())):
         return "not installed"
+    if case.weights is not None:
+        return reduced_suite.refusal(engine, case)
     if case.alone:
         return "not asked"
     if engine == UNFUSED and case.family not in TABLES:
@@ -99,7 +105,7 @@ def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
         return _rnnkit_train(given)
     if pass_name == "serve":
         return _server(*serving.streams(given))
-    plan = rnnkit.prepare(desc, w)
+    plan = rnnkit.prepare(desc, w, weights=given.weights)
     if pass_name == "step":
         return Subject(lambda: plan.step(x[0], given.hx, given.cx), lambda result: named(*result))
     return Subject(lambda: plan.infer(x, lengths=lengths), lambda result: named(*result))
@@ -190,11 +196,13 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     def move(array: np.ndarray) -> Any:
         return torch.from_numpy(array).to(device)
 
-    module = torch_module(torch, given).to(device)
+    module, dtype = torch_module(torch, given).to(device), getattr(torch, given.desc.dtype)
+    if given.weights is not None:
+        module, dtype = reduced_suite.torch_module(torch, module, given)
     if pass_name == "serve":
         return _by_hand(given, _torch_step(torch, module, given.desc))
-    x, dy = move(given.x), move(given.dy)
-    states = None if given.hx is None else tuple(move(s) for s in (given.hx, given.cx) if s is not None)
+    x, dy = move(given.x).to(dtype), move(given.dy)
+    states = None if given.hx is None else tuple(move(s).to(dtype) for s in (given.hx, given.cx) if s is not None)
     states = states if states is None or given.desc.has_cell else states[0]
 
     def forward():
@@ -218,7 +226,9 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     def results(result):
         y, ends = result
         hy, cy = ends if given.desc.has_cell else (ends, None)
-        arrays = _outputs(*(None if end is None else end.detach().cpu().numpy() for end in (y, hy, cy)), pass_name)
+        of = getattr(torch, given.desc.dtype)
+        arrays = (None if end is None else end.detach().to("cpu", of).numpy() for end in (y, hy, cy))
+        arrays = _outputs(*arrays, pass_name)
         if pass_name == "train":
             arrays["dx"] = x.grad.cpu().numpy()
             arrays |= {f"d{name}": parameter.grad.cpu().numpy() for name, parameter in module.named_parameters()}
@@ -267,7 +277,8 @@ def _onnxruntime(given: Problem, pass_name: str, threads: int) -> Subject:
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     # Its threads spin while a call runs and stop with it; by default they would go on and disturb the next engine.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    session = onnxruntime.InferenceSession(model(given), options, providers=["CPUExecutionProvider"])
+    graph = model(given) if given.weights is None else reduced_suite.onnx_model(model(given))
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     if pass_name == "serve":
 

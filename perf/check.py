@@ -10,7 +10,7 @@ from rnnkit import RNNDescriptor
 
 # Relative deviation of an array, in the Euclidean norm: ten times the largest that was seen in any engine on any case,
 # a thirtieth of what a single wrong element of `odd` makes.
-BOUND = {"float32": 3e-5, "float64": 3e-14}
+BOUND = {"float32": 3e-5, "float64": 3e-14, "bfloat16": 5e-2, "int8": 1e-1}  # of the last two wider: rounded x and h
 # TensorFloat-32 has 10 bits of mantissa: ten units of the last.
 TF32_BOUND = 1e-2
 # The gradient of a ReLU unit that rounds to the other side of its kink is there or not: some of 10**7 units do, which
@@ -18,10 +18,12 @@ TF32_BOUND = 1e-2
 KINK_BOUND = 5e-3
 
 
-def deviation(arrays: Mapping, expected: Mapping, desc: RNNDescriptor, coarse: bool = False) -> str | None:
+def deviation(
+    arrays: Mapping, expected: Mapping, desc: RNNDescriptor, coarse: bool = False, weights: str | None = None
+) -> str | None:
     """Return what is wrong with the results of an engine, or None; `expected` maps the same names to the reference.
 
-    A `coarse` engine computes with 11 bits where float32 is asked for.
+    A `coarse` engine computes with 11 bits where float32 is asked for; one with `weights` of fewer bits has those.
     """
     wanted = {name for name, array in arrays.items() if array is not None}
     if wanted != set(expected):
@@ -31,7 +33,7 @@ def deviation(arrays: Mapping, expected: Mapping, desc: RNNDescriptor, coarse: b
         if actual.shape != right.shape:
             return f"wrong: {name} has shape {actual.shape}, not {right.shape}"
         error = np.linalg.norm(actual - right) / max(np.linalg.norm(right), np.finfo(np.float64).tiny)
-        bound = TF32_BOUND if desc.allow_tf32 or (coarse and desc.dtype == "float32") else BOUND[desc.dtype]
+        bound = TF32_BOUND if desc.allow_tf32 or (coarse and desc.dtype == "float32") else BOUND[weights or desc.dtype]
         if not desc.cell.declaration.smooth and name.startswith("d"):
             bound = max(bound, KINK_BOUND)
         if not error <= bound:  # NaN is wrong

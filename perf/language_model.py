@@ -1,5 +1,6 @@
 """The language model's training beside the same network in PyTorch, which begins with the same weights and takes the
-same batches, optimizer and learning rates: `python -m perf.language_model [--pairs 5] [--steps 300] [--threads 2]`
+same batches, optimizer and learning rates; without dropout, whose masks would be others there:
+`python -m perf.language_model [--pairs 5] [--steps 300] [--threads 2]`
 
 The engines train in turn, each in a process of its own; compilation is no part of the time.
 """
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.engine:
-        print(json.dumps(timed(args.engine, Settings(steps=args.steps), args.threads)))
+        print(json.dumps(timed(args.engine, Settings(steps=args.steps, dropout=0.0), args.threads)))
         return
     ratios = []
     for number in islice(count(1), args.pairs):

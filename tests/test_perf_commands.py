@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_shown_is_an_error(arguments, message, tmp_path, c
     [
         (["run", "--threads", "2,0"], "argument --threads: must be at least 1, got 2,0"),
         (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, by-hand, unfused, "
-         "torch-loop, torch-compiled, numba, built-in, got jax"),
+         "torch-loop, torch-compiled, numba, built-in, float32, got jax"),
         (["startup", "--modes", "gru,no"], "argument --modes: must be of rnn_relu, rnn_tanh, lstm, gru, got no"),
     ],
 )

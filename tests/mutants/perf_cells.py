@@ -44,7 +44,7 @@ MUTANTS = (
         (f"{CELLS}a_table_of_cells_has_columns_for_loops_alone",),
     ),
     Mutant(
-        "cells of the other suite are run", "perf/__main__.py", 'cell_suite.CASES if args.suite == "cells" else None',
-        "None", (f"{CELLS}a_suite_has_its_own_cases",),
+        "cells of the other suite are run", "perf/__main__.py", '"cells": cell_suite.CASES',
+        '"cells": None', (f"{CELLS}a_suite_has_its_own_cases",),
     ),
 )  # fmt: skip

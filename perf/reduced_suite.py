@@ -1,0 +1,58 @@
+"""Plans with weights of fewer bits, beside the same plan without, and beside engines with weights of as many bits."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, get_args
+
+from perf import cases
+from perf.cases import Case, Problem
+from rnnkit.types import Weights
+
+FAMILIES = (
+    "ds2", "lm", "small", "stream", "odd-i77", "varlen", "proj", "step-n1-h512", "step-n1-h1024", "step-n16-h512",
+)  # fmt: skip
+CASES = tuple(
+    case._replace(weights=weights, passes=tuple(name for name in case.passes if name != "train"))
+    for case in cases.CASES
+    if case.family in FAMILIES
+    for weights in get_args(Weights)
+)
+
+
+def refusal(engine: str, case: Case) -> str | None:
+    """Return why a competitor cannot take part in a case of fewer bits, or None."""
+    if engine == "float32":
+        return None
+    if engine == "torch":
+        has = ("lstm", "gru") if case.weights == "int8" else tuple(cases.MODES)
+        return None if case.desc.mode in has and not case.desc.projected else f"has no {case.weights} of it"
+    if engine == "onnxruntime":
+        has = case.weights == "int8" and case.desc.mode == "lstm" and not case.desc.projected
+        return None if has else f"has no {case.weights} of it"
+    return "only of float32"
+
+
+def torch_module(torch: Any, module: Any, given: Problem) -> tuple[Any, Any]:
+    """Return PyTorch's module with such weights, and the dtype of what it takes."""
+    if given.weights == "bfloat16":
+        return module.to(torch.bfloat16), torch.bfloat16
+    kinds, around = {torch.nn.LSTM, torch.nn.GRU}, torch.nn.ModuleList([module])  # what is inside it is replaced
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # all of it is deprecated; its successor has no recurrent layers
+        (module,) = torch.ao.quantization.quantize_dynamic(around, kinds, dtype=torch.qint8)
+    return module, torch.float32
+
+
+def onnx_model(model: bytes) -> bytes:
+    """Return the graph with DynamicQuantizeLSTM in place of LSTM, a scale for each column of its weights."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole, reduced = Path(folder) / "whole.onnx", Path(folder) / "reduced.onnx"
+        whole.write_bytes(model)
+        quantize_dynamic(whole, reduced, op_types_to_quantize=["LSTM"], per_channel=True, weight_type=QuantType.QInt8)
+        return reduced.read_bytes()
+

@@ -1,0 +1,80 @@
+"""The suite of plans with weights of fewer bits: who takes part, with weights of as many bits, and right results."""
+
+import numpy as np
+import pytest
+
+import rnnkit
+from perf import __main__, baselines, cases, check, reduced_suite, run
+from perf.cases import Case
+
+
+def small(mode, weights, **options):
+    desc = rnnkit.RNNDescriptor(mode, 12, 32, **options)
+    return Case("tiny", desc, 6, 3, passes=("infer",), weights=weights)
+
+
+def assert_right(engine, case, pass_name="infer"):
+    """An engine's results are those of the reference within its bits, and not those of float32 weights."""
+    expected = baselines.reference(case, pass_name)
+    expected = {name: array for name, array in expected.results(expected.run()).items() if array is not None}
+    subject = baselines.prepare(engine, case, pass_name, 1)
+    found = subject.results(subject.run())
+    assert check.deviation(found, expected, case.desc, weights=case.weights) is None
+    assert check.deviation(found, expected, case.desc) is not None
+    wrong = {name: array * 1.2 for name, array in expected.items()}
+    assert check.deviation(found, wrong, case.desc, weights=case.weights).startswith("wrong: ")
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_our_results(mode, weights):
+    assert_right("rnnkit", small(mode, weights))
+
+
+@pytest.mark.parametrize(("mode", "weights"), [("lstm", "bfloat16"), ("lstm", "int8"), ("gru", "int8")])
+def test_those_of_pytorch(mode, weights):
+    pytest.importorskip("torch")
+    assert baselines.refusal("torch", small(mode, weights), "infer") is None
+    assert_right("torch", small(mode, weights))
+
+
+def test_those_of_onnx_runtime():
+    pytest.importorskip("onnxruntime")
+    assert baselines.refusal("onnxruntime", small("lstm", "int8"), "infer") is None
+    assert_right("onnxruntime", small("lstm", "int8"))
+
+
+def test_beside_it_stands_the_plan_without():
+    case = small("lstm", "int8")
+    subject = baselines.prepare("float32", case, "infer", 1)
+    found = subject.results(subject.run())
+    expected = rnnkit.prepare(case.desc, rnnkit.init_weights(case.desc, seed=0)).infer(cases.problem(case, "infer").x)
+    assert np.array_equal(found["y"], expected.y)
+
+
+@pytest.mark.parametrize(("engine", "case", "because"), [
+    ("onnxruntime", small("lstm", "bfloat16"), "has no bfloat16 of it"),
+    ("onnxruntime", small("gru", "int8"), "has no int8 of it"),
+    ("torch", small("rnn_tanh", "int8"), "has no int8 of it"),
+    ("torch", small("lstm", "int8", proj_size=8), "has no int8 of it"),
+    ("unfused", small("lstm", "int8"), "only of float32"),
+    ("float32", small("lstm", None), "only of fewer bits"),
+])  # fmt: skip
+def test_who_does_not_take_part(monkeypatch, engine, case, because):
+    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
+    assert baselines.refusal(engine, case, "infer") == because
+
+
+def test_the_cases():
+    names = {cases.row_name(case, name) for case in reduced_suite.CASES for name in case.passes}
+    assert {"ds2-int8/lstm/infer", "lm-bfloat16/gru/infer", "step-n1-h1024-int8/lstm/step"} <= names
+    assert not any(name.endswith("/train") for name in names)
+    case = next(case for case in reduced_suite.CASES if case.name == "stream-int8/lstm")
+    assert cases.streamed_bytes(case, "infer") == 4 * 256 * 256
+
+
+def test_the_suite_runs_them(monkeypatch):
+    asked = []
+    monkeypatch.setattr(run, "run", lambda pairs, *others: asked.extend(cases.row_name(*pair) for pair in pairs) or [])
+    assert __main__.main(["run", "--suite", "reduced", "--cases", "lm-int8/*"]) == 0
+    assert asked == [f"lm-int8/{mode}/infer" for mode in ("rnn_relu", "rnn_tanh", "lstm", "gru")]
