@@ -12,6 +12,7 @@ import numpy as np
 
 import rnnkit
 from rnnkit.distributed import aborting, allreduce_gradients, broadcast_weights, collectives, shard, share_cores, world
+from rnnkit.training import Adam
 
 T, N, STEPS = 7, 6, 50
 
@@ -85,9 +86,8 @@ def train(comm):
     desc = rnnkit.RNNDescriptor("lstm", 3, 8, 2, dtype="float64")
     w = rnnkit.init_weights(desc, seed=comm.rank if comm else 0)
     broadcast_weights(w, comm)
-    sums = np.zeros(w.size + 1)
-    dw, mean, square = sums[:-1], np.zeros_like(w), np.zeros_like(w)
-    rows = shard(N, comm)
+    sums, optimizer = np.zeros(w.size + 1), Adam(w, beta2=0.99)
+    dw, rows = sums[:-1], shard(N, comm)
     for step in range(1, STEPS + 1):
         rng = np.random.default_rng(step)
         x, target = rng.standard_normal((T, N, 3))[:, rows], rng.standard_normal((T, N, 8))[:, rows]
@@ -96,10 +96,7 @@ def train(comm):
         rnnkit.backward(desc, w, workspace, (y - target) / N, dw=dw)
         sums[-1] = np.square(y - target).sum() / (2 * N)
         allreduce_gradients(sums, comm)
-        mean += 0.1 * (dw - mean)
-        square += 0.01 * (dw**2 - square)
-        rate = 0.01 * np.sqrt(1 - 0.99**step) / (1 - 0.9**step)
-        w -= rate * mean / (np.sqrt(square) + 1e-8)
+        optimizer.step(dw, 0.01)
         say(comm, "step", step, digest(w))
     if not comm or comm.rank == 0:
         np.save(sys.argv[2], np.append(w, sums[-1]))

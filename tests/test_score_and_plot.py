@@ -1,5 +1,6 @@
 """`rnnkit score` and `rnnkit plot`: bits per byte of any file, and pictures of logs."""
 
+import os
 import re
 import struct
 import sys
@@ -7,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from rnnkit.language_model import command_line, corpus, plot, scoring
+from rnnkit.language_model import command_line, corpus, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.report import COLUMNS
 
@@ -54,6 +55,16 @@ def test_score_refuses(run, tmp_path):
         assert run("score", *arguments) == (2, "", f"rnnkit: {because}\n")
 
 
+@pytest.fixture
+def plot():
+    """The module; without Matplotlib these tests are skipped, but not in continuous integration."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("matplotlib")
+    from rnnkit.language_model import plot
+
+    return plot
+
+
 def log_of(path, rows):
     path.write_text(HEADER + "".join(",".join(map(str, row)) + "\n" for row in rows))
     return path
@@ -70,7 +81,7 @@ def logs(tmp_path):
 @pytest.mark.parametrize(("x", "unit", "label"), [
     ("steps", 1, "steps"), ("bytes", 1e-3, "training text read (MB)"), ("minutes", 1 / 600, "time (min)"),
 ])
-def test_curves_are_those_of_the_logs(logs, x, unit, label):
+def test_curves_are_those_of_the_logs(plot, logs, x, unit, label):
     (axes,) = plot.curves(list(map(str, logs)), x).axes
     lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
     assert list(lines) == ["one, training", "one, validation", "two, training"]
@@ -81,6 +92,7 @@ def test_curves_are_those_of_the_logs(logs, x, unit, label):
     assert colors[0] == colors[1] != colors[2]
 
 
+@pytest.mark.usefixtures("plot")
 def test_plot_writes_a_picture(run, logs, tmp_path):
     status, out, err = run("plot", *logs, "-o", "curves.png")
     assert (status, out, err) == (0, "saved     curves.png\n", "")
@@ -98,6 +110,7 @@ def test_plot_writes_a_picture(run, logs, tmp_path):
     (HEADER, "read_log: path 'x.csv' must have rows, got none"),
     ("\0" * 10, "read_log: path 'x.csv' must .*"),
 ])
+@pytest.mark.usefixtures("plot")
 def test_plot_refuses_what_is_no_log(run, tmp_path, content, because):
     (tmp_path / "x.csv").write_text(content)
     status, out, err = run("plot", "x.csv", "-o", "x.png")
@@ -106,6 +119,7 @@ def test_plot_refuses_what_is_no_log(run, tmp_path, content, because):
     assert not (tmp_path / "x.png").exists()
 
 
+@pytest.mark.usefixtures("plot")
 def test_plot_refuses_another_format_and_a_place_that_is_none(run, logs):
     assert run("plot", *logs, "-o", "x.svg")[2] == "rnnkit: plot: --out must end with .png, got x.svg\n"
     assert run("plot", *logs, "-o", "none/x.png")[2] == "rnnkit: none/x.png: No such file or directory\n"

@@ -45,7 +45,9 @@ class Settings:
     layers: int = option(1, "network", "layers", number(int, 1))
     hidden: int = option(256, "network", "units in a layer", number(int, 1))
     embedding: int = option(64, "network", "features of a byte", number(int, 1))
-    dropout: float = option(0.0, "network", "share dropped between layers", number(float, 0, 1), metavar="P")
+    dropout: float = option(
+        0.1, "network", "share of each layer's outputs dropped in training", number(float, 0, 1), metavar="P"
+    )
     steps: int | None = option(4250, "budget", "updates", number(int, 1))
     minutes: float | None = option(None, "budget", "time to train, compilation included", number(float, 0, above=True))
     epochs: float | None = option(None, "budget", "passes over the text", number(float, 0, above=True))
