@@ -231,7 +231,7 @@ def test_interrupts_while_other_threads_call(trial):
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 LONG = 2.0  # seconds that a call takes at least
-TRIES = 3  # another program may have the core when the signal comes
+TRIES = 5  # another program may have the cores when the signal comes
 PART = 0.25  # of the rest of the call, within which an interrupt has to come out of it
 
 
@@ -265,21 +265,26 @@ def interrupt_long_calls(trial):
     for number in SIGNALS:
         signal.signal(number, handler)
 
-    def part_behind_signal(call, whole):
-        """How long the call goes on after a signal, of what it would have gone on without one."""
-        moment, number = whole * trial.rng.uniform(0.05, 0.4), SIGNALS[trial.rng.integers(len(SIGNALS))]
-        timer = threading.Timer(moment, send, (number,))
+    def wait(call, moment):
+        """Seconds from a signal, sent at this moment of the call, to its exception."""
+        timer = threading.Timer(moment, send, (SIGNALS[trial.rng.integers(len(SIGNALS))],))
         timer.start()
         with pytest.raises(Interrupted):
             call()
         timer.join()
         trial.count(interrupts=1)
-        return (raised[-1] - sent[-1]) / (whole - moment)
+        return raised[-1] - sent[-1]
 
     for name, call in long_calls(trial.rng).items():
-        whole, least = _duration(call), np.inf
+        call()  # compiles
+        quick = whole = _duration(call)
+        least = np.inf
         for _ in range(TRIES):
-            least = min(least, part_behind_signal(call, whole))
+            moment = quick * trial.rng.uniform(0.05, 0.4)
+            waited = wait(call, moment)
+            if waited > PART * (whole - moment):  # what took the cores from it may have come after it was timed
+                whole = max(whole, _duration(call))
+            least = min(least, waited / (whole - moment))
             if least <= PART:
                 break
         assert least <= PART, f"{name} of {whole:.1f} s went on for {least:.0%} of the rest of it after a signal"
