@@ -1,35 +1,25 @@
 """Cells of your own: a page of equations, which runs on the same loops as the built-in ones.
 
 A cell is a NamedTuple class under the decorator :func:`cell`, handed to :class:`rnnkit.RNNDescriptor` or
-:class:`rnnkit.Network` in place of a mode's name::
+:class:`rnnkit.Network` in place of a mode's name:
 
-    from typing import NamedTuple
-
-    from rnnkit.cells import Gate, cell, fma, forward, gradient, sigmoid, tanh
-
-    @cell(gates=[Gate("f"), Gate("n", multiplies="forgotten")])
-    class MinimalGatedUnit(NamedTuple):
-        \"\"\"Zhou et al., arXiv 1603.09420.\"\"\"
-
-        @forward("f forgotten")
-        def gate(self, f, h_prev):
-            f = sigmoid(f)
-            return f, f * h_prev
-
-        @gradient("df dh_prev")
-        def through_gate(self, f, h_prev, df, dforgotten, dh_prev):
-            return fma(dforgotten, h_prev, df) * (f * (1 - f)), fma(dforgotten, f, dh_prev)
-
-        @forward("n h")
-        def output(self, f, n, h_prev):
-            n = tanh(n)
-            return n, fma(f, n, (1 - f) * h_prev)
-
-        @gradient("df dn dh_prev")
-        def through_output(self, f, n, h_prev, dh):
-            return dh * (n - h_prev), dh * f * (1 - n * n), dh * (1 - f)
-
-    net = rnnkit.Network(MinimalGatedUnit, 64, 128, seed=0)
+>>> from typing import NamedTuple
+>>> import rnnkit
+>>> from rnnkit.cells import cell, fma, forward, gradient, tanh
+>>> @cell(gates="a")
+... class Leaky(NamedTuple):
+...     rate: float = 0.5
+...
+...     @forward("a h")
+...     def update(self, a, h_prev):
+...         a = tanh(a)
+...         return a, fma(self.rate, a, (1 - self.rate) * h_prev)
+...
+...     @gradient("da dh_prev")
+...     def through_update(self, a, dh):
+...         return dh * self.rate * (1 - a * a), dh * (1 - self.rate)
+>>> rnnkit.Network(Leaky(rate=0.1), 64, 128, seed=0)
+<Network: RNNDescriptor(Leaky(rate=0.1), 64, 128), 24832 weights>
 
 A stage is a function of numbers, those of one unit. It reads by the names of its parameters and writes to the names in
 its decorator:

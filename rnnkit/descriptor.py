@@ -31,7 +31,7 @@ from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -40,14 +40,14 @@ from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.lazy import lazy
 from rnnkit.modes import cell_of, checked, has_option, restored, stored, text_of_mode
-from rnnkit.types import Bias, Cell, DType, InputMode, Mode
+from rnnkit.types import Bias, Cell, DType, HalfDType, HostDType, InputMode, Mode
 
-BIASES = ("both", "input", "recurrent", "none")
-INPUT_MODES = ("linear", "skip")
+BIASES: tuple[str, ...] = get_args(Bias)
+INPUT_MODES: tuple[str, ...] = get_args(InputMode)
 MAX_SIZE = 2**31 - 1  # cuDNN's sizes are of C's int
 MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
-HOST_DTYPES = ("float32", "float64")
-DTYPES = (*HOST_DTYPES, "float16", "bfloat16")  # half precision on a GPU alone
+HOST_DTYPES: tuple[str, ...] = get_args(HostDType)
+DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision on a GPU alone
 ADDED = {"allow_tf32"}  # fields that older files do not have
 # Options that not every mode has: what belongs to them.
 _OWN = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
@@ -290,7 +290,9 @@ def _bias(name: str, value: Any) -> str:
 
 
 def _projection(name: str, value: Any) -> int | None:
-    return None if value is None or value is not False and value == 0 else _size(name, value)  # PyTorch's 0 is none
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and value == 0):
+        return None  # as PyTorch has it
+    return _size(name, value)
 
 
 def _probability(name: str, value: Any) -> float:

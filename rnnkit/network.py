@@ -53,7 +53,7 @@ class LSTM(BaseNetwork[Floats]):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
         seed: int | None = None, **options: Unpack[LSTMOptions],
     ) -> None:
-        self._make(seed, "lstm", input_size, hidden_size, num_layers, bidirectional, **options)
+        self._make(seed, mode_of(self._name), input_size, hidden_size, num_layers, bidirectional, **options)
 
 
 class GRU(BaseNetwork[None]):
@@ -91,7 +91,7 @@ class GRU(BaseNetwork[None]):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
         seed: int | None = None, **options: Unpack[GRUOptions],
     ) -> None:
-        self._make(seed, "gru", input_size, hidden_size, num_layers, bidirectional, **options)
+        self._make(seed, mode_of(self._name), input_size, hidden_size, num_layers, bidirectional, **options)
 
 
 class RNN(BaseNetwork[None]):

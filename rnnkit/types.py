@@ -13,7 +13,9 @@ Mode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
 Bias: TypeAlias = Literal["both", "input", "recurrent", "none"]
 InputMode: TypeAlias = Literal["linear", "skip"]
 HostDType: TypeAlias = Literal["float32", "float64"]
-DType: TypeAlias = HostDType | Literal["float16", "bfloat16"] | type[np.floating[Any]] | np.dtype[Any]
+HalfDType: TypeAlias = Literal["float16", "bfloat16"]
+Weights: TypeAlias = Literal["bfloat16", "int8"]
+DType: TypeAlias = HostDType | HalfDType | type[np.floating[Any]] | np.dtype[Any]
 
 Cell: TypeAlias = tuple[Any, ...] | type[tuple[Any, ...]]
 """A cell with its parameters, or its class: named tuples under the decorator of :mod:`rnnkit.cells`."""

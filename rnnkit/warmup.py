@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from rnnkit import RNNDescriptor, backward, forward, prepare
+from rnnkit import RNNDescriptor, backward, forward, prepare, training
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.weights import init_weights
 
@@ -34,7 +34,7 @@ def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescrip
 
 
 def compile_kernels(desc: RNNDescriptor) -> None:
-    """Compile what calls on NumPy arrays need for a network, or load it from the disk.
+    """Compile what calls on NumPy arrays need for a network and its training, or load it from the disk.
 
     Parameters
     ----------
@@ -43,7 +43,10 @@ def compile_kernels(desc: RNNDescriptor) -> None:
     """
     w, x = init_weights(desc, seed=0), np.zeros((1, 1, desc.input_size), desc.np_dtype)
     result = forward(desc, w, x, seed=0)
-    backward(desc, w, result.workspace, result.y)
+    dw = backward(desc, w, result.workspace, result.y).dw
+    training.clip_gradient_norm(dw, 1.0)
+    for optimizer in (training.Adam(w), training.SGD(w), training.SGD(w, momentum=0.9)):
+        optimizer.step(dw, 0.0)
     plan = prepare(desc, w)
     _, hy, cy = plan.infer(x)
     if not desc.bidirectional:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from perf.own_lstm import OwnLSTM as OwnLSTM
 from rnnkit.cells import Gate, Vector, cell, exp, fma, forward, gradient, sigmoid, tanh
 
 SLOPE = 0.125  # a number of the module is one of the equations
@@ -10,29 +11,6 @@ SLOPE = 0.125  # a number of the module is one of the equations
 def leaky(x):
     """A function of the user's own."""
     return x if x > 0 else SLOPE * x
-
-
-@cell(gates="i f g o", states="c")
-class OwnLSTM(NamedTuple):
-    """The built-in LSTM, written once more."""
-
-    @forward("i f g o c")
-    def gates(self, i, f, g, o, c_prev):
-        i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
-        return i, f, g, o, fma(f, c_prev, i * g)
-
-    @gradient("di df dg dc_prev")
-    def through_cell(self, i, f, g, c_prev, dc):
-        return dc * g * (i * (1 - i)), dc * c_prev * (f * (1 - f)), dc * i * (1 - g * g), dc * f
-
-    @forward("h")
-    def output(self, o, c):
-        return o * tanh(c)
-
-    @gradient("do dc")
-    def through_output(self, o, c, dh, dc):
-        t = tanh(c)
-        return dh * t * (o * (1 - o)), fma(dh * o, 1 - t * t, dc)
 
 
 @cell(gates="i f g o", states="c", vectors="peephole_i peephole_f peephole_o")

@@ -16,7 +16,8 @@ NEEDS = {
     "estimator": ["sklearn"],
     "training-runs": [],  # commands of a shell, see below
     "many-machines": [],  # what needs more is run by test_many_machines.py
-    "own-cells": [], "ship": [], "reproducible": [], "classifier": ["matplotlib"], "forecast": ["matplotlib"],
+    "own-cells": [], "reduced-weights": [], "ship": [], "reproducible": [],
+    "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
 PAGES = "engine", "gpu", "performance", "trust", "weights"  # what they show is run by test_readme.py
 

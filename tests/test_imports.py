@@ -1,11 +1,15 @@
 """Imports point one way, and `import rnnkit` stays light."""
 
 import ast
+import inspect
+import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from public_names import PUBLIC
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,7 +24,7 @@ ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # does not belong to the package.
 DIRECTION = {
     "__main__": {"language_model.command_line"},
-    "warmup": {"__init__", "kernels.cells", "weights"},
+    "warmup": {"__init__", "kernels.cells", "training", "weights"},
     "language_model.command_line": {
         "__init__", "language_model.commands", "language_model.console", "language_model.every",
         "language_model.job", "language_model.settings", "language_model.train_command", "descriptor",
@@ -118,7 +122,8 @@ DIRECTION = {
     "engine": {"cpu.engine", "cuda.engine", "debugging", "forking", "types", *CORE},
     "cpu.engine": {"cpu.layer", "cpu.planner", "cpu.run", "cpu.backward", "cpu.checkpoints", "cpu.infer", *ENGINE},
     "cpu.checkpoints": {"cpu.layer", "cpu.planner", "cpu.run", "cpu.backward", "kernels", *ENGINE},
-    "cpu.infer": {"cpu.layer", "cpu.planner", "cpu.run", "kernels", *ENGINE},
+    "cpu.infer": {"cpu.layer", "cpu.planner", "cpu.reduced", "cpu.run", "kernels", *ENGINE},
+    "cpu.reduced": {"cpu.layer", "kernels", *ENGINE},
     "cpu.backward": {"cpu.layer", "cpu.planner", "cpu.run", "kernels", *ENGINE},
     "cpu.run": {"cpu.layer", "cpu.planner", "kernels", *ENGINE},
     "cpu.planner": {"cpu.layer", "kernels", *ENGINE},
@@ -275,7 +280,7 @@ def test_the_direction_has_no_circle():
 
 def test_nothing_is_defined_in_init():
     tree = parsed(ROOT / "rnnkit" / "__init__.py")
-    assert [node.name for node in tree.body if is_definition(node)] == ["__getattr__"]  # for __version__
+    assert [node.name for node in ast.walk(tree) if is_definition(node)] == ["__getattr__"]  # for __version__
 
 
 @pytest.mark.parametrize("source", [
@@ -323,17 +328,19 @@ def test_the_version_is_that_of_the_distribution():
         _ = rnnkit.nothing
 
 
-PUBLIC = """
-    RNNDescriptor num_weights weight_layout weight_views WeightBlock init_weights pack_weights workspace_nbytes
-    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN Network load check_cell
-    set_debug WorkspaceError BackendError __version__
-"""
-
-
 def test_public_names():
     import rnnkit
 
-    assert sorted(rnnkit.__all__) == sorted(PUBLIC.split())
-    for name in rnnkit.__all__:
-        assert getattr(rnnkit, name) is not None
+    found = {name for name, thing in vars(rnnkit).items() if name[0] != "_" and not inspect.ismodule(thing)}
+    assert found - {"TYPE_CHECKING"} == set(PUBLIC)
     assert (ROOT / "rnnkit" / "py.typed").exists()
+
+
+def test_help_is_short_and_groups_all_names():
+    import rnnkit
+
+    text = pydoc.plain(pydoc.render_doc(rnnkit))
+    assert len(text.splitlines()) < 110
+    assert "tuple" not in text
+    groups = re.findall(r"^    (.+?)(?:  .*)?$", rnnkit.__doc__, re.MULTILINE)
+    assert sorted(", ".join(groups).split(", ")) == sorted(PUBLIC)

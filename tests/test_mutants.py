@@ -1,5 +1,6 @@
 """The planted faults fit the sources that they are for, and their runner tells what is noticed from what is not."""
 
+import os
 import subprocess
 import sys
 
@@ -26,6 +27,8 @@ def test_what_is_replaced_stands_there_once(mutant):
 
 def test_the_named_tests_exist():
     tests = sorted({test for mutant in ALL for test in mutant.tests})
+    if os.environ.get("CI") != "true":  # elsewhere a file whose library is not installed has none
+        tests = [test for test in tests if "importorskip" not in (ROOT / test.split("::")[0]).read_text()]
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *tests]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

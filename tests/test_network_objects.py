@@ -72,6 +72,9 @@ def test_of_a_descriptor_of_a_subclass():
     (lambda: GRU(3, 5, nonlinearity="tanh"), TypeError,
      "GRU: nonlinearity must be left out, got 'tanh'; only RNN has one"),
     (lambda: LSTM(3, 5, proj_size=False), TypeError, "RNNDescriptor: proj_size must be an int, got bool"),
+    (lambda: LSTM(3, 5, proj_size=0.0), TypeError, "RNNDescriptor: proj_size must be an int, got float"),
+    (lambda: LSTM(3, 5, proj_size=np.zeros(2)), TypeError,
+     "RNNDescriptor: proj_size must be an int, got numpy.ndarray"),
 ])  # fmt: skip
 def test_refusals(make, kind, text):
     with pytest.raises(kind) as caught:
@@ -111,6 +114,14 @@ def test_copies(net, again):
     other = again(net)
     assert not np.shares_memory(other.arrays["readout"], net.arrays["readout"])
     assert_apart(other, net)
+
+
+def test_what_stands_beside_a_network_may_be_a_list():
+    net = LSTM(3, 5, seed=0)
+    net.arrays["words"] = ["a", "b"]
+    for other in (net.copy(), net.astype("float64"), net.to(np)):
+        assert other.arrays["words"].tolist() == ["a", "b"]
+    assert net == net.copy()
 
 
 def test_another_dtype():

@@ -1,5 +1,6 @@
 """mypy and pyright find the mistakes in programs, and nothing wrong in right ones."""
 
+import dataclasses
 import json
 import os
 import re
@@ -7,8 +8,13 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+import rnnkit
+from rnnkit import types
+from rnnkit.kernels.cells.modes import MODES
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "typed_programs.py"
@@ -41,3 +47,13 @@ def test_a_type_checker_finds_what_is_wrong_and_nothing_else(checker, tmp_path):
     found, output = checker(tmp_path)
     assert found == wrong, output
     assert len(wrong) > 15
+
+
+def test_the_types_say_what_the_tables_say():
+    assert get_args(types.Mode) == tuple(MODES)
+    common = set(types.RNNOptions.__annotations__)
+    of_classes = {"RNN": types.RNNOptions, "GRU": types.GRUOptions, "LSTM": types.LSTMOptions}
+    for mode in MODES.values():
+        assert set(of_classes[mode.network[0]].__annotations__) - common == set(mode.options)
+    fields = {field.name for field in dataclasses.fields(rnnkit.RNNDescriptor)}
+    assert set(types.Options.__annotations__) - {"batch_first"} < fields

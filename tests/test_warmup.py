@@ -18,7 +18,7 @@ CALLS = """
 import logging
 import numpy as np
 import rnnkit
-from rnnkit.kernels.machine import team
+from rnnkit import training
 
 class Missed(logging.Handler):
     def emit(self, record):
@@ -31,7 +31,10 @@ for options in ({}, {"num_layers": 3, "dropout": 0.5}, {"num_layers": 2, "bidire
     desc = rnnkit.RNNDescriptor("rnn_tanh", 3, 5, **options)
     w, x = rnnkit.init_weights(desc, seed=0), np.ones((4, 2, 3), np.float32)
     result = rnnkit.forward(desc, w, x, lengths=[4, 2])
-    rnnkit.backward(desc, w, result.workspace, result.y)
+    dw = rnnkit.backward(desc, w, result.workspace, result.y).dw
+    training.clip_gradient_norm(dw, 1.0)
+    for optimizer in (training.Adam(w), training.SGD(w), training.SGD(w, momentum=0.9, nesterov=True)):
+        optimizer.step(dw, 0.01)
     plan = rnnkit.prepare(desc, w)
     plan.infer(x)
     if not desc.bidirectional:

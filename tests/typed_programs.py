@@ -25,7 +25,8 @@ def results(x: npt.NDArray[np.float32]) -> None:
     plan = lstm.prepare()
     state, cell = plan.step(x[0], None, None)[1:]
     print(cell.mean(), state.mean(), gru.prepare().step(x[0], None).cy is None)
-    assert_type(gru.prepare(), Plan[None])
+    assert_type(gru.prepare(weights="int8"), Plan[None])
+    gru.prepare(weights="int4")  # wrong
 
 
 def descriptors(w: Floats) -> None:
@@ -62,5 +63,7 @@ def files() -> None:
     print(net.arrays["readout"].shape, net.desc.hidden_size + net.hidden_size)
     print(net.hidden)  # wrong
     rnnkit.load(3)  # wrong
+    rnnkit.lode("model")  # wrong: no such name
+    print(rnnkit.__version__.split("."))
     if isinstance(net, LSTM):
         print(net.infer(np.zeros((1, 1, 3))).cy.shape)

@@ -122,7 +122,7 @@ _MEMORY = (
     Mutant(
         "an input in the memory that is used again is taken",
         "rnnkit/engine.py",
-        "if array is not None and workspace.memory.holds(array):",
+        "if any(workspace.memory.holds(array) for array in arrays_of(given)):",
         "if False:",
         (f"{WORKSPACE}an_input_in_the_memory_that_is_used_again_is_refused",),
     ),

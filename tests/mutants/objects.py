@@ -5,6 +5,7 @@ from mutants.mutant import faults_in
 OBJECTS, DEBUG = "tests/test_network_objects.py::test_", "tests/test_debugging.py::test_"
 MODELS, EQUAL, DTYPE = (f"{OBJECTS}a_file_of_a_whole_model",), (f"{OBJECTS}equality",), (f"{OBJECTS}another_dtype",)
 PLANS, CHANGED = (f"{OBJECTS}a_plan_is_pickled_as_what_it_is_made_of",), (f"{DEBUG}what_has_changed_is_named",)
+LISTS = (f"{OBJECTS}what_stands_beside_a_network_may_be_a_list",)
 REFUSALS, TYPED = (f"{OBJECTS}refusals",), (f"{OBJECTS}what_people_type_who_come_from_elsewhere",)
 
 MUTANTS = (
@@ -20,8 +21,12 @@ MUTANTS = (
          "== {name: _bits(array) for name, array in other.arrays.items()}", "is not None", EQUAL),
         ("equality is that of numbers", "return str(host.dtype), host.shape, host.tobytes()",
          "return str(host.dtype), host.shape, host.tolist()", EQUAL),
-        ("a copy shares the weights", "_set(self._desc, copy_of(self._weights), arrays)",
-         "_set(self._desc, self._weights, arrays)", (f"{OBJECTS}copies",)),
+        ("a copy shares the weights", "_set(self._desc, copy_of(self._weights), self._copies())",
+         "_set(self._desc, self._weights, self._copies())", (f"{OBJECTS}copies",)),
+        ("a list beside a network cannot be copied", "copy_of(_array(value))", "copy_of(value)", LISTS),
+        ("a list beside a network has no bits", "host = on_host(_array(array))", "host = on_host(array)", LISTS),
+        ("a list beside a network cannot be moved", "beside_it = {name: _array(value)", "beside_it = {name: value",
+         LISTS),
         ("the flag of coarser products stays", "replace(self._desc, dtype=dtype, allow_tf32=False)",
          "replace(self._desc, dtype=dtype)", DTYPE),
         ("weights that overflow warn", 'with np.errstate(over="ignore"), beside', "with beside", DTYPE),
@@ -59,7 +64,10 @@ MUTANTS = (
     *faults_in(
         "rnnkit/descriptor.py",
         ("True is one bias", 'return "both" if value else "none"', 'return "input" if value else "none"', TYPED),
-        ("False is no projection", "value is not False and value == 0", "value == 0", REFUSALS),
+        ("False is no projection", " and not isinstance(value, bool) and value == 0", " and value == 0",
+         REFUSALS),
+        ("0.0 is no projection", "(isinstance(value, Integral) and not isinstance(value, bool) and value == 0)",
+         "value is not False and value == 0", REFUSALS),
     ),
     *faults_in(
         "rnnkit/debugging.py",

@@ -3,6 +3,7 @@
 from mutants.mutant import faults_in
 
 CHECKED = ("tests/test_types.py::test_a_type_checker_finds_what_is_wrong_and_nothing_else",)
+TABLES = ("tests/test_types.py::test_the_types_say_what_the_tables_say",)
 
 MUTANTS = (
     *faults_in(
@@ -17,5 +18,7 @@ MUTANTS = (
          "class LSTMOptions(GRUOptions, total=False):", CHECKED),
         ("x may have its batch first", "    batch_first: Literal[False]\n", "    batch_first: bool\n", CHECKED),
         ("a dtype is any text", "DType: TypeAlias = HostDType |", "DType: TypeAlias = str |", CHECKED),
+        ("a mode is missing in the types", '"lstm", "gru"]', '"lstm"]', TABLES),
+        ("an option of the GRU is missing in the types", "    reset_after: bool\n", "", TABLES),
     ),
 )  # fmt: skip

@@ -1,0 +1,32 @@
+"""The API reference has every public name of every part of the package."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from public_names import PUBLIC
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def names_on(page):
+    return set(re.findall(r'<section id="(\w+)"', page.read_text()))
+
+
+def test_every_public_name_is_on_its_page(tmp_path):
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("pdoc")
+    command = [sys.executable, "-W", "error", ROOT / "scripts" / "api_reference.py", tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    *left_out, saved = run.stdout.splitlines()
+    assert (run.returncode, run.stderr, saved) == (0, "", f"saved     {tmp_path / 'index.html'}")
+    assert names_on(tmp_path / "rnnkit.html") == set(PUBLIC)
+    pages = {page.stem for page in (tmp_path / "rnnkit").iterdir()}
+    assert {"training", "cells", "interop", "distributed"} <= pages
+    assert len(pages) + len(left_out) == 6
+    for name in pages:
+        assert names_on(tmp_path / "rnnkit" / f"{name}.html") == set(import_module(f"rnnkit.{name}").__all__), name
