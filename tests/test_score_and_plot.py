@@ -4,11 +4,13 @@ import os
 import re
 import struct
 import sys
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from rnnkit.language_model import command_line, corpus, scoring
+import rnnkit
+from rnnkit.language_model import command_line, corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.report import COLUMNS
 
@@ -18,8 +20,6 @@ HEADER = ",".join(COLUMNS) + "\n"
 @pytest.fixture
 def run(tmp_path, capsys, monkeypatch):
     """Run a command in an empty folder with a small model; return its exit status and what it printed."""
-    import rnnkit
-
     monkeypatch.chdir(tmp_path)
     textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4), 0).save("model.npz")
 
@@ -43,6 +43,34 @@ def test_score_prints_bits_of_each_file(run, tmp_path):
         names = {"rnnkit": bits[0], "rnnkit, learning as it reads": bits[1], **corpus.yardsticks(text)}
         expected += [f"  {value:6.3f}  {name}" for name, value in names.items()]
     assert out.splitlines() == expected
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_score_and_sample_with_weights_of_fewer_bits(run, tmp_path, weights):
+    (tmp_path / "a.txt").write_bytes(text := b"abc" * 500)
+    model = textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4), 0, np.frombuffer(b"abcdefgh", np.uint8))
+    model.parameters.flat *= 3  # so that rounding moves the scores
+    model.save("model.npz")
+    _, out, _ = run("score", "a.txt", "--weights", weights)
+    plan = rnnkit.prepare(model.desc, model.parameters.network, weights=weights)
+    bits, whole = scoring.bits_per_byte(model, text, network=plan), scoring.bits_per_byte(model, text)
+    assert out.splitlines()[2] == f"  {bits:6.3f}  rnnkit, {weights} weights"
+    assert bits != whole and abs(bits - whole) < 0.1
+    sampled, others = (
+        bytes(islice(sampling.generate(model, b"\n", 1.0, 0, weights=form), 4000)) for form in (weights, None)
+    )
+    assert sampled != others  # slightly other scores: once in a while another byte
+    _, out, _ = run("sample", "model.npz", "--bytes", 4000, "--temperature", 1, "--seed", 0, "--weights", weights)
+    assert out == sampled.decode()
+
+
+def test_score_refuses_weights_of_fewer_bits_in_float64(run, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"abc")
+    textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4, dtype="float64"), 0).save("model.npz")
+    for command in (["score", "a.txt"], ["sample", "model.npz"]):
+        status, _, error = run(*command, "--weights", "int8")
+        assert status == 2
+        assert error == "rnnkit: prepare: weights must be None for a network of float64, got 'int8'\n"
 
 
 def test_score_refuses(run, tmp_path):

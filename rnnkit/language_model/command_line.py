@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import rnnkit
 from rnnkit.descriptor import HOST_DTYPES, MODES
@@ -16,6 +16,7 @@ from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import DEFAULTS
 from rnnkit.language_model.settings import groups, number
 from rnnkit.language_model.train_command import train
+from rnnkit.types import Weights
 
 TITLES = {
     "network": "network, with --init-from that of the model",
@@ -108,6 +109,7 @@ def _add_sample(adders) -> None:
     share = "draw from the likeliest bytes that together have this probability"
     _option(parser, "--top-p", number(float, 0, 1, above=True), 1.0, share, "P")
     _option(parser, "--seed", number(int, 0), None, "the same seed, the same text; none: a new text each time")
+    _add_weights(parser, "round the network's weights to fewer bits (default: none of it)")
 
 
 def _add_score(adders) -> None:
@@ -116,6 +118,11 @@ def _add_score(adders) -> None:
     parser.set_defaults(run=commands.score)
     parser.add_argument("files", nargs="+", metavar="FILE", help="any file")
     _option(parser, "--model", str, DEFAULTS["out"], "file that train has written", "MODEL")
+    _add_weights(parser, "score it with the network's weights rounded to fewer bits, too")
+
+
+def _add_weights(parser, about) -> None:
+    parser.add_argument("--weights", choices=get_args(Weights), help=about)
 
 
 def _add_plot(adders) -> None:

@@ -23,7 +23,7 @@ def sample(args: argparse.Namespace) -> None:
     out, streaming = sys.stdout.buffer, sys.stdout.isatty()
     out.write(prompt)
     # Without a prompt the model starts as after the end of a line.
-    text = sampling.generate(model, prompt or b"\n", args.temperature, args.seed, args.top_p)
+    text = sampling.generate(model, prompt or b"\n", args.temperature, args.seed, args.top_p, args.weights)
     for byte in islice(text, args.bytes):
         out.write(bytes([byte]))
         if streaming or byte == ord("\n"):
@@ -37,7 +37,7 @@ def score(args: argparse.Namespace) -> None:
     with one_blas_thread("score"):
         for path, text in texts.items():
             print(f"{path}: {len(text):,} bytes; bits per byte")
-            for name, bits in scoring.scores(model, text):
+            for name, bits in scoring.scores(model, text, weights=args.weights):
                 print(f"  {bits:6.3f}  {name}", flush=True)
 
 

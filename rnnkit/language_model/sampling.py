@@ -9,10 +9,17 @@ import numpy as np
 import rnnkit
 from rnnkit.errors import message
 from rnnkit.language_model.model import TextModel
+from rnnkit.plan import Plan
+from rnnkit.types import Weights
 
 
 def generate(
-    model: TextModel, prompt: bytes, temperature: float, seed: int | None = None, top_p: float = 1.0
+    model: TextModel,
+    prompt: bytes,
+    temperature: float,
+    seed: int | None = None,
+    top_p: float = 1.0,
+    weights: Weights | None = None,
 ) -> Iterator[int]:
     """Return an iterator over the bytes that the model goes on with, one at a time and without end.
 
@@ -28,11 +35,13 @@ def generate(
     top_p : float
         Only the likeliest bytes are drawn, as few as have this share of the probability together at that temperature
         (nucleus sampling, arXiv 1904.09751); above 0, and 1 for all bytes.
+    weights : {"bfloat16", "int8"}, optional
+        What those of the recurrent network are rounded to; see `rnnkit.prepare`.
 
     Raises
     ------
     ValueError
-        The prompt is empty, temperature or top_p is out of range; or, at the byte where it happens, the scores are not
+        The prompt is empty, temperature or top_p is out of range, the weights cannot be rounded so; or, at the byte where it happens, the scores are not
         numbers: nothing can be drawn from them.
     """
     if not prompt:
@@ -41,14 +50,14 @@ def generate(
         raise ValueError(message("generate", "temperature", "be at least 0 and finite", temperature))
     if not 0 < top_p <= 1:
         raise ValueError(message("generate", "top_p", "be above 0 and at most 1", top_p))
-    return _bytes(model, prompt, temperature, top_p, np.random.default_rng(seed))
+    plan = rnnkit.prepare(model.desc, model.parameters.network, weights=weights)
+    return _bytes(model, plan, prompt, temperature, top_p, np.random.default_rng(seed))
 
 
 def _bytes(
-    model: TextModel, prompt: bytes, temperature: float, top_p: float, rng: np.random.Generator
+    model: TextModel, plan: Plan, prompt: bytes, temperature: float, top_p: float, rng: np.random.Generator
 ) -> Iterator[int]:
     desc = model.desc
-    plan = rnnkit.prepare(desc, model.parameters.network)
     hx = np.zeros((desc.num_layers, 1, desc.output_size), desc.np_dtype)
     cx = np.zeros((desc.num_layers, 1, desc.hidden_size), desc.np_dtype) if desc.has_cell else None
     unread = np.frombuffer(prompt, np.uint8)

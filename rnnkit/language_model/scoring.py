@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from rnnkit.errors import message
 from rnnkit.language_model import corpus
 from rnnkit.language_model.model import Parameters, State, TextModel
 from rnnkit.training import Adam, clip_gradient_norm
+from rnnkit.types import Weights
 
 CONTEXT = 256  # bytes that each row has read before the first of them that counts
 ROWS, SHORTEST_ROW, SEQ_LEN = 64, 256, 128
@@ -21,14 +23,27 @@ ADAPTING_ROWS, SHORTEST_ADAPTING_ROW, ADAPTING_SEQ_LEN = 2, 1024, 32
 RATE, RISE, CLIP = 1.5e-3, 32, 1.0  # of the steps: rate of all but the first few, over which it rises; longest gradient
 
 
-def scores(model: TextModel, text: bytes, before: bytes = b"") -> Iterator[tuple[str, float]]:
-    """Yield what the model, and others, make of a text in bits per byte, each with its name."""
+def scores(
+    model: TextModel, text: bytes, before: bytes = b"", weights: Weights | None = None
+) -> Iterator[tuple[str, float]]:
+    """Yield what the model, and others, make of a text in bits per byte, each with its name; also with such weights."""
     yield "rnnkit", bits_per_byte(model, text, before)
+    if weights is not None:
+        plan = rnnkit.prepare(model.desc, model.parameters.network, weights=weights)
+        yield f"rnnkit, {weights} weights", bits_per_byte(model, text, before, network=plan)
     yield "rnnkit, learning as it reads", adaptive_bits_per_byte(model, text, before)
     yield from corpus.yardsticks(text, before).items()
 
 
-def bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", context: int = CONTEXT) -> float:
+class Network(Protocol):
+    """What runs a model's recurrent network: a plan of it, say."""
+
+    def infer(self, x: np.ndarray, *states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]: ...
+
+
+def bits_per_byte(
+    model: TextModel, text: bytes, before: bytes = b"", context: int = CONTEXT, *, network: Network | None = None
+) -> float:
     """Return the model's bits per byte on a text, every byte of it predicted once, from bytes that stand before it.
 
     The text is cut into rows that run side by side, each of which first reads the bytes in front of it.
@@ -41,6 +56,8 @@ def bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", context: i
         What precedes the text. Where that is shorter than `context`, line ends stand in front of it.
     context : int
         How many bytes a row reads that count in another row, or are of `before`.
+    network : Network, optional
+        What runs in place of the model's own recurrent network: a plan of it with weights of fewer bits, say.
 
     Raises
     ------
@@ -55,11 +72,12 @@ def bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", context: i
     data = np.zeros(len(before) + row_size * len(starts), np.uint8)
     data[: len(before) + len(text)] = np.frombuffer(before + text, np.uint8)
 
+    network = network or rnnkit.prepare(model.desc, model.parameters.network)
     nats, state = 0.0, State()
     for first in range(-context, row_size, SEQ_LEN):
         steps = np.arange(first, min(first + SEQ_LEN, row_size))[:, None]  # 0 is the first that counts
         places = steps + starts
-        y, *state = rnnkit.infer(model.desc, model.parameters.network, model.inputs(data[places + context]), *state)
+        y, *state = network.infer(model.inputs(data[places + context]), *state)
         inside = (steps >= 0) & (places < len(text))
         nats += model.nats(y[inside], data[places[inside] + context + 1])
     return nats / math.log(2) / len(text)

@@ -1,0 +1,104 @@
+"""What weights of fewer bits cost: how far y is from float64's, by cell, units and step, and the bits per byte of a
+trained language model; of rnnkit, PyTorch and ONNX Runtime. `python -m perf.accuracy [--model MODEL --text FILE]`
+
+The error at a step is that of all rows and units there, as a root mean square, relative to y's. Weights are uniform, as
+`init_weights` draws them, and x is standard normal. The text is split as training splits it; the held-out part is
+scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+import rnnkit
+from perf import baselines, reduced_suite
+from perf.cases import Case, Problem
+from rnnkit.language_model import corpus, scoring
+from rnnkit.language_model import model as textmodel
+from rnnkit.types import Weights
+
+MODES, UNITS, STEPS, ROWS = ("lstm", "gru", "rnn_tanh"), (64, 256, 1024), (1, 10, 100, 1000), 4
+FORMS: tuple[Weights | None, ...] = (None, *get_args(Weights))
+ENGINES = (baselines.RNNKIT, "torch", "onnxruntime")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--units", type=int, nargs="+", default=UNITS)
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
+    parser.add_argument("--model", help="of rnnkit train; with --text")
+    parser.add_argument("--text", type=Path, help="what it was trained on")
+    args = parser.parse_args(arguments)
+    if (args.model is None) != (args.text is None):
+        parser.error("--model and --text go together")
+    print(f"{'relative error at step':32}" + "".join(f"{step:>10}" for step in args.steps))
+    for name, found in errors(args.units, args.steps):
+        print(f"{name:32}" + "".join(f"{error:10.1e}" for error in found), flush=True)
+    if args.model is not None:
+        print("\nbits per byte")
+        for name, bits in held_out_bits(textmodel.load(args.model), args.text.read_bytes()):
+            print(f"{name:32}{bits:10.4f}", flush=True)
+
+
+def errors(units: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[str, list[float]]]:
+    """Yield a name of cell, units, weights and engine, and the relative error at each of these steps."""
+    for mode in MODES:
+        for count in units:
+            case = Case("accuracy", rnnkit.RNNDescriptor(mode, count, count), max(steps), ROWS)
+            expected = outputs(baselines.reference(case, "infer"))
+            for form in FORMS:
+                own = case._replace(weights=form)
+                for engine in ENGINES:
+                    if engine == baselines.RNNKIT or baselines.refusal(engine, own, "infer") is None:
+                        actual = outputs(baselines.prepare(engine, own, "infer", threads=1))
+                        name = f"{mode} {count} {form or 'float32'} {engine}"
+                        yield name, [relative_error(actual[step - 1], expected[step - 1]) for step in steps]
+
+
+def outputs(subject: baselines.Subject) -> np.ndarray:
+    return np.asarray(subject.results(subject.run())["y"], np.float64)
+
+
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
+
+
+def held_out_bits(model: textmodel.TextModel, text: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the name of weights and engine, and the model's bits per byte on the part of its text that is held out."""
+    parts = corpus.split(text)
+    before = parts.training + parts.validation
+    for form in FORMS:
+        plan = rnnkit.prepare(model.desc, model.parameters.network, weights=form)
+        for engine, network in (("rnnkit", plan), ("torch", TorchNetwork(model, form))):
+            bits = scoring.bits_per_byte(model, parts.held_out, before, network=network)
+            yield f"{form or 'float32'} {engine}", bits
+
+
+class TorchNetwork:
+    """A model's recurrent network as a module of PyTorch."""
+
+    def __init__(self, model: textmodel.TextModel, weights: Weights | None):
+        import torch
+
+        arrays = dict.fromkeys(Problem._fields)
+        given = Problem(**arrays | {"desc": model.desc, "w": model.parameters.network, "weights": weights})
+        self._torch, self._module, self._dtype = torch, baselines.torch_module(torch, given), torch.float32
+        if weights is not None:
+            self._module, self._dtype = reduced_suite.torch_module(torch, self._module, given)
+        self._has_cell = model.desc.has_cell
+
+    def infer(self, x: np.ndarray, hx: Any = None, cx: Any = None) -> tuple[np.ndarray, Any, Any]:
+        """y, and the states as what the next call takes."""
+        states = None if hx is None else (hx, cx) if self._has_cell else hx
+        with self._torch.inference_mode():
+            y, ends = self._module(self._torch.from_numpy(x).to(self._dtype), states)
+        return y.float().numpy(), *(ends if self._has_cell else (ends, None))
+
+
+if __name__ == "__main__":
+    main()
