@@ -3,8 +3,8 @@
 The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
 padding is never read. The work is shared out in one of two ways. By units: a rank computes the products and the gates
 of its panels, and the team meets once a step, where the new hidden state (backward: the gates' gradients) is complete;
-where that is much work, ranks take `grain` panels at a time, of anybody's. By rows (`bounds`): a rank runs its own rows
-of the batch, which nobody else needs, without a barrier.
+where that is much work, ranks take `grain` panels at a time, of their own or a neighbour's. By rows (`bounds`): a rank
+runs its own rows of the batch, which nobody else needs, without a barrier; or a few ranks do, who share out the units.
 
 A call runs one layer pass or two: a direction of a layer each. Two may each have half of the team, where its size is
 even: the directions of one layer are independent; two layers of one direction are pipelined, the upper `lag` steps
@@ -20,8 +20,8 @@ from .machine.formats import storage
 from .machine.gemm import columns_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, part, row_part, shifted
-from .machine.partition import next_block, num_claims, split_team
-from .machine.sync import Team, barrier, join, post_call, post_progress, wait_for_progress
+from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
+from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .products import Sizes, weights_of
 from .stages import Operands, activate, apart_columns, complete, input_columns, multiplied_column, vectors_column
 
@@ -35,7 +35,7 @@ ALONE, LEADS, FOLLOWS = range(3)
 class Schedule(NamedTuple):
     """How a call is worked on: decided before it by the planner, from the sizes alone."""
 
-    bounds: np.ndarray  # where to cut the rows of every step, if they are shared out; else empty
+    bounds: np.ndarray  # where to cut the rows of every step, for as many teams as have rows of their own; else empty
     grain: int  # panels that a rank takes at a time, 0 for its share
     num_passes: int  # layer passes of the call
     split: bool  # whether each of two has a buffer of its own, and half of the team, if its size is even
@@ -44,6 +44,7 @@ class Schedule(NamedTuple):
     chunk: int  # steps whose input products (backward: gates' gradients) are there at a time
     buffered_steps: int  # of the gates: all of the call, or one chunk, and each overwrites the last
     batch_size: int
+    threads: int  # most ranks that it pays to have
 
 
 class States(NamedTuple):
@@ -158,32 +159,21 @@ def _second_product_of(cell, operands, weights, bias, rows, grain, team):
 
 
 @inner
-def shares_rows(bounds, team):
-    """Whether each rank has its own rows of the batch, from bounds[rank] to bounds[rank + 1] of every step."""
-    return team.size > 1 and bounds.size == team.size + 1
-
-
-@inner
 def rows_of_step(starts, t, bounds, team):
-    """The positions at step t that the rank works on."""
+    """The positions at step t that the rank's team works on."""
     if not shares_rows(bounds, team):
         return Range(starts[t], starts[t + 1])
+    number, _ = team_of_rows(bounds, team)
     active = starts[t + 1] - starts[t]
-    return Range(starts[t] + min(bounds[team.rank], active), starts[t] + min(bounds[team.rank + 1], active))
-
-
-@inner
-def team_of_step(bounds, team):
-    """Who works on a step: one rank by itself, on its rows, or the team."""
-    return Team(0, 1, team.sync) if shares_rows(bounds, team) else team
+    return Range(starts[t] + min(bounds[number], active), starts[t] + min(bounds[number + 1], active))
 
 
 @inner
 def _project_chunk(cell, layer, weights, gates, steps, schedule, team):
-    """The input products of a chunk of steps, by rows of all of it or by units."""
+    """The input products of a chunk of steps, by units; by rows of all of it where ranks have rows of their own."""
     starts, units = layer.starts, vectors_of(weights.bias, layer.sizes.hidden)
     rows = Range(starts[steps.start], starts[steps.stop])
-    by_rows = shares_rows(schedule.bounds, team)
+    by_rows = schedule.bounds.size == team.size + 1
     count, grain = rows.stop - rows.start if by_rows else units, ROWS if by_rows else schedule.grain
     for claim in range(num_claims(count, grain, team)):
         block = next_block(claim, count, grain, team)
@@ -192,7 +182,7 @@ def _project_chunk(cell, layer, weights, gates, steps, schedule, team):
             project_inputs(cell, layer.sizes, weights, layer.x, gates, block, Range(0, units))
         else:
             project_inputs(cell, layer.sizes, weights, layer.x, gates, rows, block)
-    if grain > 0:
+    if grain > 0 or shares_rows(schedule.bounds, team):
         barrier(team)
 
 
@@ -200,7 +190,8 @@ def _project_chunk(cell, layer, weights, gates, steps, schedule, team):
 def _run_pass(cell, layer, schedule, packed, zeros, role, team, whole_team):
     """The steps of one layer pass, a chunk of input products at a time."""
     weights = weights_of(cell, layer.sizes, packed, layer.offsets, zeros, whole_team.rank)
-    num_steps, team_of_steps = layer.starts.size - 1, team_of_step(schedule.bounds, team)
+    num_steps = layer.starts.size - 1
+    _, team_of_steps = team_of_rows(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
     for done in range(0, num_steps, chunk):
         to_do = min(done + chunk, num_steps)
@@ -233,7 +224,7 @@ def role_of(index, tasks, schedule):
 def forward(cell, passes, schedule, packed, zeros, rank, size, sync):
     """The next steps of the layer passes. `post_call` finds rank, size and sync by their names: they stay flat."""
     post_call(sync, rank, size)
-    team = join(sync, rank, size)
+    team = join(sync, rank, min(size, schedule.threads))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         _run_pass(cell, passes[index], schedule, packed, zeros, role_of(index, tasks, schedule), own_team, team)

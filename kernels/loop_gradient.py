@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, role_of, rows_of_step, team_of_step
+from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, role_of, rows_of_step
 from .machine.gemm import columns_of, depth_block_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, part, row_part, shifted
-from .machine.partition import next_block, num_claims, partition, split_team
+from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .stages import (
     GradientOperands,
@@ -171,7 +171,7 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
 @inner
 def _steps_back(cell, layer, gradients, terms, w, steps, schedule, zeros, team):
     """The steps of a layer pass, last step first, and the gradient of their input."""
-    starts, team_of_steps = layer.starts, team_of_step(schedule.bounds, team)
+    starts, (_, team_of_steps) = layer.starts, team_of_rows(schedule.bounds, team)
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index
         rows = rows_of_step(starts, t, schedule.bounds, team)
@@ -253,7 +253,7 @@ def backward(cell, passes, schedule, is_first, weights, zeros, numbers, rank, si
     `post_call` finds rank, size and sync by their names: they stay flat.
     """
     post_call(sync, rank, size)
-    team = join(sync, rank, size)
+    team = join(sync, rank, min(size, schedule.threads))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)

@@ -11,14 +11,14 @@ from .products import Sizes, weights_of
 
 
 @kernel
-def step_stack(cell, sizes, offsets, packed, zeros, grain, arrays, rank, size, sync):
+def step_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
     """hy and cy (layers, N, ...) of x (N, I), hx and cx.
 
-    `arrays` are x, hx, cx, hy, cy, room for one layer's gates, and the row numbers 0..N-1. `post_call` finds rank, size
+    No more than so many `threads` take part. `arrays` are x, hx, cx, hy, cy, room for one layer's gates, and the row numbers 0..N-1. `post_call` finds rank, size
     and sync by their names: they stay flat.
     """
     post_call(sync, rank, size)
-    team = join(sync, rank, size)
+    team = join(sync, rank, min(size, threads))
     x, hx, cx, hy, cy, gates, numbers = arrays
     batch_size, width = x.shape[0], cy.shape[2]
     pre_activations = Matrix(gates, numbers, 0, gates.size // max(batch_size, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -12,10 +13,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from rnnkit.kernels.machine.registers import REGISTERS, VECTOR_BYTES, emit_fma
+from rnnkit.kernels.machine.sync import load, store
 
 _CHAINS = REGISTERS - 8  # independent sums: with the two factors all stay in registers, and they hide the FMA's latency
 _REPETITIONS = 15
 _SECONDS = 0.01  # of one repetition
+_LINE = 16  # int64 apart: two cache lines, which are fetched together
 _GPU_SIZE, _GPU_REPETITIONS = 8192, 5  # a product of 1.1e12 FLOPs: some 20 ms on a large GPU
 
 
@@ -69,6 +72,15 @@ def _read(array, turns):
     return total
 
 
+@numba.njit(nogil=True)
+def _hand_over(flags, own, turns):
+    """Wait until the other one has counted up, then count up; `turns` times."""
+    for turn in range(turns):
+        while load(flags, _LINE * (1 - own)) < turn + own:
+            pass
+        store(flags, _LINE * own, turn + 1)
+
+
 def fma_peak(dtype: str, threads: int) -> float:
     """Return the FLOP/s of fused multiply-adds on registers, on `threads` threads at once."""
     real = np.dtype(dtype).type
@@ -112,6 +124,19 @@ def read_bandwidth(nbytes: int, threads: int) -> float:
     turns = _calibrated(lambda count: _read(parts[0], count))
     seconds = _together([lambda part=part: _read(part, turns) for part in parts])
     return sum(part.nbytes for part in parts) * turns / seconds
+
+
+def handover() -> float:
+    """Return the seconds in which a cache line that one core has written comes to another."""
+    turns = 10_000
+    _hand_over(np.full(2 * _LINE, turns), 0, 1)  # compiled
+    games = [np.zeros(2 * _LINE, np.int64) for _ in range(_REPETITIONS)]
+
+    def player(own: int) -> Callable[[], None]:
+        rest = iter(games)
+        return lambda: _hand_over(next(rest), own, turns)
+
+    return _together([player(0), player(1)]) / turns / 2
 
 
 def _calibrated(work) -> int:

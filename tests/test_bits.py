@@ -85,11 +85,13 @@ class Call(NamedTuple):
     barriers: tuple[int, int, int]  # of the whole team, and of the two that it may split into
     progress: int  # up to where the first of these said that it had come
     claims: int  # threads of whose share of the work blocks were taken
+    meetings: int  # barriers of the first team that shares rows
 
 
 @pytest.fixture
 def calls(monkeypatch, soil):
     """All work is shared, every helper is waited for, and nothing right stands in new memory; the list of the calls.
+    Of more threads than two all are used, too, and share out either rows or units.
 
     A helper comes as soon as it has a core: the caller's patience, a minute of its own core, ends on no machine that is
     merely busy.
@@ -100,23 +102,29 @@ def calls(monkeypatch, soil):
     run, run_together, seen = team.run, team._Team.run, []
 
     def watched(kernel, kind, work, *arguments):
-        seen.append(Call(kernel.__name__, 1, (0, 0, 0), 0, 0))
+        seen.append(Call(kernel.__name__, 1, (0, 0, 0), 0, 0, 0))
         run(kernel, kind, work, *arguments)
 
     def patient(self, code, work, arguments):
         before = self.sync.copy()
         run_together(self, code, team.WORK_PER_SPIN << 31, arguments)
         size = int(self.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
-        arrivals = (self.sync - before)[sync.ARRIVED :: len(before) // sync.TEAMS].tolist()
+        passed = self.sync - before
+        barriers = tuple(passed[sync.PASSED :: len(before) // sync.TEAMS].tolist())
+        meetings = int(passed[sync.TAKEN + sync.MEETING + sync.PASSED])
         taken = slice(sync.TAKEN, sync.TAKEN + size * sync.CACHE_LINE, sync.CACHE_LINE)
         claims = int((self.sync != before)[taken].sum())
-        sizes = size, size // 2, size // 2
-        barriers = tuple(count // max(own, 1) for count, own in zip(arrivals, sizes, strict=True))
-        seen[-1] = Call(seen[-1].kernel, size, barriers, int(self.sync[sync.PROGRESS]), claims)
+        seen[-1] = Call(seen[-1].kernel, size, barriers, int(self.sync[sync.PROGRESS]), claims, meetings)
 
     monkeypatch.setattr(team, "run", watched)
     monkeypatch.setattr(team._Team, "run", patient)
+    monkeypatch.setattr(planner, "best_sharing", all_threads)
     return seen
+
+
+def all_threads(batch_size, weights, units, work, meetings, spread, threads, most_teams=None):
+    by_rows = planner.shares_rows(batch_size, weights, threads)
+    return planner.Sharing(threads if by_rows else 1, threads)
 
 
 def assert_threads_change_no_bit(monkeypatch, problem, size, calls):
@@ -162,6 +170,24 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, calls, cell, batch_si
         assert_split(call, size)
         if size == 4:
             assert {by_units(count, problem) for count in call.barriers[1:]} == {batch_size == 5}
+
+
+@pytest.mark.parametrize(("teams", "size"), [(2, 4), (2, 6), (3, 6), (4, 8)])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_teams_with_rows_of_their_own_change_no_bit(monkeypatch, calls, cell, bidirectional, teams, size):
+    """Each a few threads, which share out the units."""
+    monkeypatch.setattr(planner, "best_sharing", lambda *sizes, **_: planner.Sharing(teams, sizes[-1]))
+    sizes = dict(input_size=33, hidden_size=65, seq_len=20, batch_size=5, dtype="float32", num_layers=2)
+    problem = Problem(**CELLS[cell], **sizes, lengths=(20, 0, 7, 20, 13), bidirectional=bidirectional)
+    directions = 1 + bidirectional
+    passes = assert_threads_change_no_bit(monkeypatch, problem, size * directions, calls)
+    for call in passes:
+        assert not by_units(call.barriers[0], problem)
+        if not bidirectional:
+            assert by_units(call.meetings, problem)
+        else:
+            assert_split(call, size * directions)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -241,20 +267,25 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
     kernel, kind, arguments = received[name]
     elements = np.zeros(sync.sync_size(4), np.int64)
     elements[[sync.NUMBER, sync.SPIN_LIMIT]] = 1, 1 << 40
-    whole, half = sync.ARRIVED, sync.ARRIVED + elements.size // sync.TEAMS
+    whole, half = 0, elements.size // sync.TEAMS
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(team._code[kernel, kind], *arguments, 0, 4, elements)
         until(lambda: elements[sync.GATE] > 0)
         elements[sync.GATE] += 3
-        for number in range(barriers):
-            until(lambda number=number: elements[half] == 2 * number + 1)
-            elements[half] += 1
-        until(lambda: elements[half] == 2 * barriers + 1)
+
+        def arrive(place):  # the first waits for the others, and changes nothing meanwhile
+            elements[place + sync.ARRIVED] = 0
+            elements[place + sync.PASSED] += 1
+
+        for _ in range(barriers):
+            until(lambda: elements[half + sync.ARRIVED] == 1)
+            arrive(half)
+        until(lambda: elements[half + sync.ARRIVED] == 1)
         reported = int(elements[sync.PROGRESS])
         while not running.done():  # from here on nobody is late
-            for place, size in ((half, 2), (whole, 4)):
-                if elements[place] % size == 1:  # the first waits for the others, and changes nothing meanwhile
-                    elements[place] += size - 1
+            for place in (half, whole):
+                if elements[place + sync.ARRIVED] == 1:
+                    arrive(place)
     assert running.result() is None
     assert (reported, elements[sync.PROGRESS]) == (0, problem.seq_len)
 

@@ -103,8 +103,6 @@ def _meet_in_teams(seen, turns, tasks, split, rank, size, sync):
 def test_independent_tasks_have_teams_that_meet_by_themselves(monkeypatch, size, tasks, split):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
     team.run(_meet_in_teams, KIND, MUCH, np.zeros((size, 6), np.int64), 300, tasks, split)
-    if size > 1:
-        team._team.sync[sync.ARRIVED :: team._team.sync.size // sync.TEAMS] += 1  # as after teams of other sizes
     seen = np.zeros((size, 6), np.int64)
     team.run(_meet_in_teams, KIND, MUCH, seen, 300, tasks, split)
     if split and size % tasks == 0:
@@ -183,14 +181,14 @@ def test_every_item_is_one_ranks(monkeypatch, size, count, grain):
             assert np.array_equal(seen, np.broadcast_to(_shares(count, size), seen.shape))
 
 
-@pytest.mark.parametrize("arrived", [0, 3, 2**43 - 1, 2**43 + 1])
-def test_a_rank_begins_with_its_own_share(arrived):
+@pytest.mark.parametrize("passed", [0, 3, 2**43 - 1, 2**43 + 1])
+def test_a_rank_begins_with_its_own_share(passed):
     """Also after so many barriers that the count of what is taken wraps, behind an earlier loop or none."""
     found, elements = for_python(next_block), np.zeros(sync.sync_size(2), np.int64)
-    elements[[sync.ARRIVED, sync.BASE]] = arrived
+    elements[sync.PASSED] = passed
     first, second = Team(0, 2, elements), Team(1, 2, elements)
     assert [found(claim, 64, 4, first) for claim in range(16)] == [(4 * n, 4 * n + 4) for n in range(16)]
-    elements[sync.ARRIVED] += 2  # a barrier
+    elements[sync.PASSED] += 1  # a barrier
     assert [found(claim, 64, 4, second) for claim in (0, 1, 7, 8)] == [(32, 36), (36, 40), (32, 32), (0, 4)]
     assert [found(claim, 64, 4, first) for claim in (0, 1)] == [(0, 0), (4, 8)]
 

@@ -18,13 +18,14 @@ from numba.extending import intrinsic
 from .jit import inner, kernel
 from .registers import data_pointer
 
-# Elements of `sync`; what is waited for stands on cache lines of its own. GATE holds number*GATE_STEP + ranks inside,
-# plus CLOSED once the team is complete; ARRIVED counts arrivals at barriers, BASE is its value at the start. PROGRESS
-# says how far the first of two teams has come, where the second waits for it. From TAKEN on each rank has a line, which
-# says what is taken of its share of the work (`partition.next_block`). Behind the elements of the whole team are those
+# Elements of `sync`; what is waited for stands on cache lines of its own. ARRIVED counts those who are at a barrier,
+# PASSED the barriers. GATE holds number*GATE_STEP + ranks inside, plus CLOSED once the team is complete, _MOST says how
+# many it lets in. PROGRESS says how far the first of two teams has come, where the second waits for it. From TAKEN on
+# each rank has a line, which says what is taken of its share of the work (`partition.next_block`), and from MEETING on
+# in it a barrier for ranks that share rows (`partition.team_of_rows`). Behind the elements of the whole team are those
 # of the teams that it may split into (`partition.split_team`).
-ARRIVED, GATE, BASE, NUMBER, SPIN_LIMIT, _FUNCTION, _FRAME, PROGRESS, TAKEN = 0, 16, 32, 33, 34, 35, 36, 48, 64
-CACHE_LINE = 16
+ARRIVED, PASSED, GATE, NUMBER, SPIN_LIMIT, _MOST, _FUNCTION, _FRAME, PROGRESS, TAKEN = 0, 1, 16, 32, 33, 34, 35, 36, 48, 64
+CACHE_LINE, MEETING = 16, 8
 TEAMS = 3  # the whole one and two that it splits into
 GATE_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleeping one takes 80 us to wake
@@ -91,7 +92,7 @@ def load(typingctx, sync, place):
 
 
 @intrinsic
-def _store(typingctx, sync, place, value):
+def store(typingctx, sync, place, value):
     def generate(context, builder, signature, arguments):
         sync, place, value = arguments
         builder.store_atomic(value, data_pointer(context, builder, signature.args[0], sync, place), "release", 8)
@@ -198,14 +199,13 @@ def _wait(spins):
 
 @inner
 def join(sync, rank, size):
-    """The team that runs the kernel: its caller opens the gate and waits for `size` ranks as long as it may."""
+    """The team that runs the kernel: its caller opens the gate for `size` ranks and waits as long as it may."""
     if rank > 0 or size == 1:
         return Team(rank, size, sync)
-    for start in range(0, sync.size, sync.size // TEAMS):
-        _store(sync, start + BASE, load(sync, start + ARRIVED))
-    _store(sync, PROGRESS, 0)
+    store(sync, PROGRESS, 0)
+    store(sync, _MOST, size)
     gate = load(sync, NUMBER) * GATE_STEP + 1
-    _store(sync, GATE, gate)
+    store(sync, GATE, gate)
     for _ in range(load(sync, SPIN_LIMIT)):
         if load(sync, GATE) == gate + size - 1:
             break
@@ -218,13 +218,13 @@ def take_part(sync, known, last, most_spins):
     """Take part in every call after number `known`, until none comes for so many spins, or the last one's number is
     `last`; returns that number.
 
-    One that comes to a call too late, when the gate is closed, waits for the next.
+    One that comes to a call too late, when the gate is closed or all are in, waits for the next.
     """
     waited = 0
     while waited < most_spins and known < last:
         gate = load(sync, GATE)
         number, inside = gate // GATE_STEP, gate % GATE_STEP
-        if number > known and inside < CLOSED:
+        if number > known and inside < load(sync, _MOST):
             if exchange(sync, GATE, gate, gate + 1):
                 spins = 0
                 while load(sync, GATE) % GATE_STEP < CLOSED:
@@ -250,18 +250,20 @@ def barrier(team):
     """Return once all ranks of the team are here."""
     if team.size == 1:
         return
-    base = load(team.sync, BASE)
-    ticket = _add(team.sync, ARRIVED, 1) - base
-    target = base + (ticket // team.size + 1) * team.size
-    spins = 0
-    while load(team.sync, ARRIVED) < target:
+    sync, spins = team.sync, 0
+    passed = load(sync, PASSED)  # stays that until this rank has arrived, too
+    if _add(sync, ARRIVED, 1) == team.size - 1:
+        store(sync, ARRIVED, 0)
+        store(sync, PASSED, passed + 1)
+        return
+    while load(sync, PASSED) == passed:
         spins = _wait(spins)
 
 
 @inner
 def post_progress(team, progress):
     """Let the team that waits for this one go on; said by one rank, behind a barrier of its team."""
-    _store(team.sync, PROGRESS, progress)
+    store(team.sync, PROGRESS, progress)
 
 
 @inner

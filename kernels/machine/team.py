@@ -9,6 +9,7 @@ is busy with a call of another Python thread, if the work is small or no helper 
 kernel alone: results do not depend on it.
 """
 
+import math
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from numba.np.ufunc import parallel
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serve, sync_size
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
+_WAKING_WORK = 250_000  # multiply-adds in the 5 us that the caller takes to wake one of them
 _BRIEF_WORK = 500_000  # multiply-adds, about 4 us on one thread: what pays with helpers that are awake
 WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half of what the work takes
 _CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awake
@@ -56,8 +58,7 @@ class _Team:
         try:  # from here on: a number that no gate is ever closed for would keep the helpers awake
             self.number = number
             self.sync[NUMBER], self.sync[SPIN_LIMIT] = number, work // WORK_PER_SPIN
-            self.wake()
-            kernel(*arguments, 0, 1 + len(self.helpers), self.sync)
+            kernel(*arguments, 0, 1 + self.wake(work), self.sync)
         finally:
             if self.sync[GATE] < closed:  # it never opened; without a call, behind which a signal's handler might run
                 self.sync[GATE] = closed
@@ -72,10 +73,18 @@ class _Team:
             self.wake()
         return False
 
-    def wake(self):
+    def wake(self, work=None):
+        """Wake the helpers that sleep, or as many as pays for so much work; returns how many are awake then."""
+        most = len(self.helpers) if work is None else math.isqrt(work // _WAKING_WORK)
+        awake = len(self.helpers) - sum(helper.asleep for helper in self.helpers)
         for helper in self.helpers:
-            if helper.asleep and helper.wake_event.empty():
-                helper.wake_event.put(None)
+            if awake >= most:
+                break
+            if helper.asleep:
+                awake += 1
+                if helper.wake_event.empty():
+                    helper.wake_event.put(None)
+        return awake
 
     def shutdown(self):
         """End the helpers."""

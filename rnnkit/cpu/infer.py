@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.cpu.layer import dense, groups_of, layers_of, pack
-from rnnkit.cpu.planner import Planner, grain_of, rows_for_grain
+from rnnkit.cpu.planner import Planner, grain_of, rows_for_grain, threads_of_step
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.run import Grid, Run, boundary_states, clear_padding, input_grid, outputs_of, run_group
 from rnnkit.descriptor import RNNDescriptor
@@ -42,7 +42,7 @@ class Inference:
         zero = np.zeros(desc.hidden_size, dtype)
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
         self._fixed = first.cell, first.sizes, np.stack([layer.offsets for layer in self._layers])
-        self._zeros = zero
+        self._zeros, self._threads = zero, {}  # by the number of rows
 
     def buffers(self, batch: int, take: Callable[..., np.ndarray] = _new) -> tuple[np.ndarray, ...]:
         """What a step of so many rows writes, taken as from a memory: the states after it, and its gates."""
@@ -72,8 +72,11 @@ class Inference:
             cx = np.zeros(cy.shape, dtype) if cx is None else dense(cx)
         grain = self._grain if batch >= self._rows_for_grain else 0
         work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
+        threads = self._threads.get(batch)
+        if threads is None:
+            threads = self._threads[batch] = threads_of_step(batch, self._layers, dtype.itemsize)
         arrays = dense(x), hx, cx if desc.has_cell else cy, hy, cy, gates, row_numbers(batch)
-        team.run(stack.step_stack, self._kind, work, *self._fixed, packed, self._zeros, grain, arrays)
+        team.run(stack.step_stack, self._kind, work, *self._fixed, packed, self._zeros, grain, threads, arrays)
         return hy[-1], hy, cy if desc.has_cell else None
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:

@@ -48,6 +48,21 @@ class Layer(NamedTuple):
         return self.products[0].rows.size * (self.sizes.input + self.sizes.output)
 
     @property
+    def input_work(self) -> int:
+        """Of these those of W."""
+        return self.products[0].rows.size * self.sizes.input
+
+    @property
+    def step_work(self) -> int:
+        """Multiply-adds of a row in the time loop."""
+        return sum(product.rows.size * product.depth for product in self.products[1:])
+
+    @property
+    def meetings(self) -> int:
+        """Barriers of a step whose units are shared out: one behind each of its products."""
+        return 1 + sum(product.gates > 0 for product in self.products[2:])
+
+    @property
     def recurrent_weights(self) -> int:
         """Words that the first product of a step reads."""
         return self.products[1].rows.size * self.sizes.output // FORMS[self.kind[-1]].per_word

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +32,12 @@ _GRAIN_WORK = 1 << 19  # multiply-adds in a step that make up a block, about 5 u
 # T = 50 and up to 1.16 where one layer has 0.64 of the work (LSTM and GRU, H = 64 to 256, Zen 3).
 _PIPELINED_BY_UNITS, _PIPELINED_BY_ROWS = (6, 8, 0.66), (48, 16, 0.55)
 _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an interrupt waits no longer
+# What a barrier takes for each thread that meets there, in multiply-adds of one of them: 0.15 us, in which a core hands
+# a cache line on to another one (50 ns to one that shares its L3 cache, 200 ns to another; EPYC, Zen 4). And what a line
+# of the hidden states takes that another core has written, some ten being on their way at once.
+_MEETING, _LINE, _LINE_BYTES = 8_000, 600, 64
+_SOON = 1.05  # of the shortest time is short enough for fewer threads
+_FAR_ROWS = 8  # as `_ROWS`, where the weights that a thread reads do not fit into its L2 cache
 
 
 class Planner:
@@ -42,12 +51,13 @@ class Planner:
         """How a group of pseudo-layers runs forward; in training it keeps the gates of all steps."""
         chunk = self.chunk_of(group)
         buffered = self.steps.seq_len if keeps_gates else min(chunk, max(self.steps.seq_len, 1))
-        return self._shared(group, chunk, buffered)
+        return self._shared(group, chunk, buffered, group[0].input_work)
 
     def backward(self, group: Sequence[Layer]) -> Schedule:
         """How it runs backward: a chunk is as many rows as a product of their gradients works through at once."""
-        chunk = gradient_chunk(self._batch, self.itemsize)
-        return self._shared(group, chunk, min(chunk, self.steps.seq_len))
+        chunk, layer = gradient_chunk(self._batch, self.itemsize), group[0]
+        spread = 2 * layer.input_work + layer.step_work
+        return self._shared(group, chunk, min(chunk, self.steps.seq_len), spread)
 
     def calls(self, group: Sequence[Layer], schedule: Schedule) -> Sequence[tuple[int, int]]:
         """[start, stop) of the steps, in the order in which they are worked on, of each call of a kernel.
@@ -77,35 +87,113 @@ class Planner:
         columns = group[0].columns * (1 if is_stack(group) else len(group))
         return max(1, _CHUNK_BYTES // (columns * self._batch * 4))
 
-    def _shared(self, group: Sequence[Layer], chunk: int, buffered_steps: int) -> Schedule:
-        """How the threads share out a group."""
+    def _shared(self, group: Sequence[Layer], chunk: int, buffered_steps: int, spread: int) -> Schedule:
+        """How the threads share out a group; `spread` are the multiply-adds of a row outside of its steps."""
         steps, layer, count, threads = self.steps, group[0], len(group), self.threads
         own, pipelined = (chunk, buffered_steps, steps.batch_size), is_stack(group)
-        if threads > 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
-            return Schedule(row_numbers(0), grain_of(self.itemsize), count, False, pipelined, 1, *own)
+
+        def sharing(threads: int) -> Sharing:
+            sizes = self._batch, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
+            return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads)
+
+        best = sharing(threads)
+        if threads > 1 and best.teams == 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
+            return Schedule(row_numbers(0), grain_of(self.itemsize), count, False, pipelined, 1, *own, best.threads)
         if not pipelined:
-            own_threads = threads // count if threads % count == 0 else threads
-            return Schedule(self._bounds(layer, own_threads), 0, count, True, False, 1, *own)
-        bounds = self._bounds(layer, threads)
+            threads -= threads % count if threads > 3 else 0  # of 3 the third is worth more than sharing out directions
+            parts = count if threads % count == 0 else 1
+            best = sharing(threads // parts)
+            return Schedule(self._bounds(best), 0, count, True, False, 1, *own, best.threads * parts)
+        bounds = self._bounds(best)
         least, rows, share = _PIPELINED_BY_ROWS if bounds.size else _PIPELINED_BY_UNITS
         lag = -(-rows // self._batch)
         even = max(one.work for one in group) <= share * sum(one.work for one in group)
         cached = layer.recurrent_weights * self.itemsize <= _CACHED_BYTES
         if threads % 2 == 0 and even and cached and steps.seq_len >= least * lag:
-            return Schedule(self._bounds(layer, threads // 2), 0, count, True, True, lag, *own)
-        return Schedule(bounds, 0, count, False, True, 1, *own)
+            half = sharing(threads // 2)
+            return Schedule(self._bounds(half), 0, count, True, True, lag, *own, 2 * half.threads)
+        return Schedule(bounds, 0, count, False, True, 1, *own, best.threads)
 
-    def _bounds(self, layer: Layer, threads: int) -> np.ndarray:
-        """Where to cut the batch, if the threads share out its rows; empty if they share out the units.
+    def _bounds(self, sharing: Sharing) -> np.ndarray:
+        """Where to cut the batch for teams that have rows of their own; empty for one."""
+        return self.steps.bounds(sharing.teams) if sharing.teams > 1 else row_numbers(0)
 
-        Sharing rows saves a barrier a step, but each thread then reads all recurrent weights in every step: they must
-        fit into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
-        """
-        weights, rows = layer.recurrent_weights * self.itemsize, -(-self._batch // threads) * threads
-        most = _CACHED_BYTES if self._batch >= _ROWS * threads else _LIGHT_BYTES
-        if weights > most or rows * 8 > self._batch * 9:
-            return row_numbers(0)
-        return self.steps.bounds(threads)
+
+class Sharing(NamedTuple):
+    """Teams of threads: each has rows of the batch, and its threads share out the units."""
+
+    teams: int
+    threads: int  # of all teams
+
+
+_threads = attrgetter("threads")
+
+
+def shares_rows(batch_size: int, weights: float, threads: int) -> bool:
+    """Whether two threads share out the rows of a batch, and not the units, with recurrent weights of so many bytes.
+
+    Sharing rows saves a barrier a step, but each thread then reads all recurrent weights in every step: they must fit
+    into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
+    """
+    rows = -(-batch_size // threads) * threads
+    most = _CACHED_BYTES if batch_size >= _ROWS * threads else _LIGHT_BYTES
+    return weights <= most and rows * 8 <= batch_size * 9
+
+
+@lru_cache(1024)
+def best_sharing(
+    batch_size: int, weights: float, units: int, work: int, meetings: int, spread: int, threads: int,
+    most_teams: int | None = None,
+) -> Sharing:
+    """What runs a layer soon on so many threads or fewer: with too many a step takes as long as its barriers do.
+
+    For more threads than two this is by a model (`docs/performance.md`) that was measured on two alone.
+
+    Parameters
+    ----------
+    batch_size : int
+    weights, units : int
+        Bytes of the recurrent weights, and of a row of hidden states.
+    work, spread : int
+        Multiply-adds of a row in a step, which ends with a barrier, and outside of it.
+    meetings : int
+        Barriers of a step.
+    threads : int
+        At least 1. Both of two always pay.
+    most_teams : int, optional
+        By default as many as there are rows.
+    """
+    if threads <= 2:
+        return Sharing(threads if shares_rows(batch_size, weights, threads) and most_teams is None else 1, threads)
+    panels, lines = -(-units // VECTOR_BYTES), -(-units // _LINE_BYTES)
+
+    def time(sharing: Sharing) -> float:
+        size, rows = sharing.threads // sharing.teams, -(-batch_size // sharing.teams)
+        share = -(-panels // size) / panels
+        least = _ROWS if weights * share <= _CACHED_BYTES else _FAR_ROWS
+        step = max(rows, least) * work * share
+        if size > 1:
+            step += meetings * size * _MEETING + rows * lines * (1 - share) * _LINE
+        return step + batch_size * spread / sharing.threads
+
+    most_teams = min(most_teams or batch_size, threads)
+    choices = {
+        sharing: time(sharing)
+        for teams in range(1, most_teams + 1)
+        for size in range(1, min(threads // teams, panels) + 1)
+        if (sharing := Sharing(teams, teams * size)).threads > 1
+    }
+    soon = _SOON * min(choices.values(), default=0)
+    return min((choice for choice in choices if choices[choice] <= soon), key=_threads, default=Sharing(1, 2))
+
+
+def threads_of_step(batch_size: int, layers: Sequence[Layer], itemsize: int) -> int:
+    """How many threads at most it pays to share out the units of all layers to, in one step of so many rows."""
+    sizes = layers[0].sizes
+    work = sum(layer.input_work + layer.step_work for layer in layers)
+    meetings = sum(1 + layer.meetings for layer in layers)
+    units = sizes.hidden * itemsize
+    return best_sharing(batch_size, math.inf, units, work, meetings, 0, max(sizes.hidden, 2), most_teams=1).threads
 
 
 def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:

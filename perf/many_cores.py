@@ -1,0 +1,158 @@
+"""A model of inference on more cores than are there: what limits ds2, lm and stream on 8, 16 and 64, and which way of
+sharing wins. `python -m perf.many_cores` measures this machine, sets the model beside it on 1 and 2 threads, and on 4
+that share 2 cores, and prints what the model says of servers.
+
+A layer's time is that of its input products, and T times that of a step: its product, as long as multiplying or as
+reading the weights from the cache that holds them takes, whichever is longer; the cell's equations; the hidden states
+that come from other cores' caches; and the barriers. A barrier is one counter: each thread hands a cache line on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import NamedTuple
+
+import rnnkit
+from perf import cases, peaks
+from rnnkit.cpu.layer import layers_of
+from rnnkit.cpu.planner import Planner
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.registers import VECTOR_BYTES
+from rnnkit.steps import steps_of
+
+CASES = "ds2/lstm", "lm/lstm", "stream/lstm"
+CORES = 8, 16, 64
+LINE, AT_ONCE = 64, 10  # bytes of a cache line, and how many a core waits for at once
+CALL = 30e-6  # seconds of Python around a call
+
+
+class Machine(NamedTuple):
+    """What the model knows of a machine; times in seconds, rates a second."""
+
+    multiply: float  # multiply-adds of a core
+    l2: float  # bytes that a core reads from its L2 cache, its L3 cache, and memory
+    l3: float
+    memory: float
+    all_memory: float  # of all cores together
+    near: float  # a cache line from a core that shares the L3 cache
+    far: float  # from another one
+    equation: float  # the equations of one unit and row
+    l2_bytes: int = 1 << 20
+    l3_bytes: int = 1 << 25
+    sharing: int = 8  # cores that share an L3 cache
+
+
+class Time(NamedTuple):
+    """Where the seconds of a call go."""
+
+    multiply: float
+    uneven: float  # others' time while the rank with the largest share multiplies
+    read: float  # beyond what multiplying takes
+    equations: float
+    hidden: float
+    barriers: float
+    call: float = CALL
+
+    @property
+    def limit(self) -> str:
+        """What takes the most time beside multiplying."""
+        return max(self._fields[1:], key=lambda name: getattr(self, name))
+
+
+def shared(machine: Machine, case: cases.Case, teams: int, size: int) -> Time:
+    """So many teams, each with rows of the batch, whose threads share out the units."""
+    panels = -(-case.desc.hidden_size * 4 // VECTOR_BYTES)
+    rows, units = -(-case.batch_size // teams) / case.batch_size, -(-panels // size) / panels
+    return _time(machine, case, rows, units, teams * size, size)
+
+
+def planned(machine: Machine, case: cases.Case, threads: int) -> tuple[str, Time]:
+    """What the planner takes, and its time."""
+    planner = Planner(steps_of(case.seq_len, case.batch_size, None), 4, threads)
+    schedule = planner.forward(layers_of(case.desc)[:1], keeps_gates=False)
+    teams = max(schedule.bounds.size - 1, 1)
+    size = schedule.threads // teams
+    return f"{teams} x {size}", shared(machine, case, teams, size)
+
+
+def _time(machine: Machine, case: cases.Case, rows: float, units: float, threads: int, size: int) -> Time:
+    """The time of a rank with such shares of the rows and units; teams of `size` threads meet once a step."""
+    layer, count = layers_of(case.desc)[0], case.seq_len * case.batch_size
+    work = count * layer.step_work
+    whole = work / machine.multiply
+    multiply = whole * rows * units
+    mine, weights = layer.recurrent_weights * 4 * units, layer.recurrent_weights * 4
+    memory = min(machine.memory, machine.all_memory / threads)
+    rate = machine.l2 if mine <= machine.l2_bytes else machine.l3 if weights <= machine.l3_bytes else memory
+    read = max(case.seq_len * mine / rate - multiply, 0.0)
+    inputs = count * layer.input_work / machine.multiply
+    panels = layer.sizes.hidden * 4 / VECTOR_BYTES * count  # of all chunks: rows and units come out even enough
+    even = max(1 / threads, 1 / panels)
+    equations = count * layer.sizes.hidden * machine.equation * rows * units
+    lines = case.batch_size * rows * layer.sizes.hidden * 4 / LINE * (1 - units)
+    line = machine.near if size <= machine.sharing else machine.far
+    hidden = case.seq_len * lines * line / AT_ONCE
+    meeting = sum(machine.near if rank < machine.sharing else machine.far for rank in range(size)) if size > 1 else 0.0
+    barriers = case.seq_len * meeting
+    ideal = whole / threads
+    return Time(ideal + inputs * even, multiply - ideal, read, equations, hidden, barriers)
+
+
+def this_machine() -> Machine:
+    bandwidths = (peaks.read_bandwidth(size, 1) for size in (1 << 19, 1 << 23, 1 << 28))
+    line = peaks.handover()
+    multiply = peaks.fma_peak("float32", 1) / 2
+    return Machine(multiply, *bandwidths, peaks.read_bandwidth(1 << 28, 2), line, line, equation=2e-9)
+
+
+def server(machine: Machine) -> Machine:
+    """The same cores, many of them: lines take 50 ns within 8 cores that share an L3 cache, 200 ns beyond; 12 channels
+    of memory."""
+    return machine._replace(near=50e-9, far=200e-9, all_memory=400e9)
+
+
+def measured(case: cases.Case, threads: int) -> float:
+    """Median seconds of an inference."""
+    given = cases.problem(case, "infer")
+    plan = rnnkit.prepare(given.desc, given.w)
+    with team.lent(threads):
+        times = []
+        for _ in range(12):
+            start = time.perf_counter()
+            plan.infer(given.x)
+            times.append(time.perf_counter() - start)
+    return median(times[2:])
+
+
+def rows(machine: Machine) -> Iterator[list[str]]:
+    """Rows of the table: case, cores, what the planner takes, speedup over one core, limit; then what sharing
+    out the rows alone and the units alone gives."""
+    many = server(machine)
+    for case in chosen():
+        alone = sum(shared(many, case, 1, 1))
+        for cores in CORES:
+            name, time = planned(many, case, cores)
+            others = [alone / sum(shared(many, case, *way)) for way in ((cores, 1), (1, cores))]
+            yield [case.name, str(cores), name, f"{alone / sum(time):.1f}", time.limit, *(f"{one:.1f}" for one in others)]
+
+
+def chosen() -> list[cases.Case]:
+    return [case for case in cases.CASES if case.name in CASES]
+
+
+def main() -> None:
+    machine = this_machine()
+    print(" ".join(f"{name}={value:.3g}" for name, value in machine._asdict().items()))
+    for case in chosen():
+        for threads in (1, 2, 4):
+            seconds, time = measured(case, threads), planned(machine, case, threads)[1]
+            print(f"{case.name} {threads} threads: measured {seconds * 1e3:.2f} ms, model {sum(time) * 1e3:.2f} ms")
+    print("case | cores | teams x threads | speedup | limit | rows alone | units alone")
+    for row in rows(machine):
+        print(" | ".join(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""How the work is shared out among more threads than two: teams that have rows of the batch and share out the units."""
+
+import math
+
+import numpy as np
+import pytest
+
+import rnnkit
+from rnnkit.cpu.layer import layers_of
+from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
+from rnnkit.kernels.machine import sync, team
+from rnnkit.kernels.machine.jit import kernel
+from rnnkit.kernels.machine.registers import VECTOR_BYTES
+from rnnkit.kernels.machine.sync import barrier, join, post_call
+from rnnkit.steps import steps_of
+
+MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every helper is waited for
+LANES = VECTOR_BYTES // 4
+
+
+def sharing(hidden_size, batch_size, threads, **options):
+    """Of an LSTM, forward."""
+    layer = layers_of(rnnkit.RNNDescriptor("lstm", hidden_size, hidden_size))[0]
+    sizes = layer.recurrent_weights * 4, hidden_size * 4, layer.step_work, layer.meetings, layer.input_work
+    return best_sharing(batch_size, *sizes, threads, **options)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 6, 64])
+@pytest.mark.parametrize("hidden_size", [16, 128, 800])
+def test_two_threads_both_work(hidden_size, batch_size):
+    by_rows = shares_rows(batch_size, 16 * hidden_size**2, 2)
+    assert sharing(hidden_size, batch_size, 1) == Sharing(1, 1)
+    assert sharing(hidden_size, batch_size, 2) == Sharing(2 if by_rows else 1, 2)
+
+
+@pytest.mark.parametrize("threads", [3, 4, 7, 16, 64])
+@pytest.mark.parametrize("batch_size", [1, 3, 20, 64])
+@pytest.mark.parametrize("hidden_size", [1, 17, 256, 800])
+def test_no_thread_is_without_work(hidden_size, batch_size, threads):
+    found = sharing(hidden_size, batch_size, threads)
+    size, rest = divmod(found.threads, found.teams)
+    assert rest == 0
+    assert 1 <= found.teams <= batch_size
+    assert found.threads <= threads
+    assert size <= max(-(-hidden_size // LANES), 2)
+
+
+def test_more_threads_than_pay_are_left_out():
+    """A step of one row of 256 units, 5 us on one thread, ends with a barrier, which takes longer with each thread."""
+    assert all(4 <= sharing(256, 1, threads).threads <= 16 for threads in (16, 64, 256))
+    assert sharing(16, 1, 64).threads == 2
+    assert sharing(800, 20, 64).threads > 32
+
+
+def test_many_threads_share_out_rows_and_units():
+    for threads in (16, 64):
+        found = sharing(512, 64, threads)
+        assert found.threads == threads
+        assert 1 < found.teams < 64
+        assert sharing(512, 64, threads, most_teams=1).teams == 1
+
+
+def test_a_group_has_the_threads_that_its_schedule_says():
+    desc = rnnkit.RNNDescriptor("lstm", 256, 256, bidirectional=True)
+    schedule = Planner(steps_of(50, 8, None), 4, 64).forward(layers_of(desc)[:2], keeps_gates=False)
+    alone = sharing(256, 8, 32)
+    assert schedule.threads == 2 * alone.threads
+    assert schedule.bounds.size == (alone.teams + 1 if alone.teams > 1 else 0)
+    assert schedule.split
+
+
+def test_a_step_of_all_layers_has_one_team():
+    layers = layers_of(rnnkit.RNNDescriptor("gru", 1024, 1024, 3))
+    found = threads_of_step(1, layers, 4)
+    work = sum(layer.input_work + layer.step_work for layer in layers)
+    sizes = 1, math.inf, 4096, work, sum(1 + layer.meetings for layer in layers), 0
+    assert found == best_sharing(*sizes, 1024, most_teams=1).threads
+    assert 8 <= found <= 64
+
+
+@kernel
+def _sign_up_to(seen, most, rank, size, sync):
+    """How large the team is, in the place of each rank that is in it."""
+    post_call(sync, rank, size)
+    team = join(sync, rank, min(size, most))
+    seen[team.rank] = team.size
+    barrier(team)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_no_more_ranks_come_in_than_the_kernel_asks_for(monkeypatch, most):
+    monkeypatch.setattr(team, "wanted_size", lambda: 4)
+    for _ in range(30):
+        seen = np.zeros(5)
+        team.run(_sign_up_to, None, MUCH, seen, most)
+        assert seen.tolist() == [min(most, 4)] * min(most, 4) + [0] * (5 - min(most, 4))
+
+
+def test_no_more_helpers_are_woken_than_pay(monkeypatch):
+    monkeypatch.setattr(team, "wanted_size", lambda: 8)
+    team.run(_sign_up_to, None, MUCH, np.zeros(8), 8)  # makes the team
+    monkeypatch.setattr(sync, "AWAKE_SPINS", 0)
+    helpers, woken = team._team.helpers, []
+    for helper in helpers:
+        monkeypatch.setattr(helper, "asleep", True)
+        monkeypatch.setattr(helper, "wake_event", Bell(woken))
+    assert team._team.wake(LITTLE) == len(woken) == math.isqrt(LITTLE // team._WAKING_WORK) == 4
+    assert team._team.wake(MUCH) == len(woken) == 7 == len(helpers)
+
+
+class Bell:
+    def __init__(self, woken):
+        self.woken, self.rung = woken, False
+
+    def empty(self):
+        return not self.rung
+
+    def put(self, _):
+        self.rung = True
+        self.woken.append(self)
+
+    def get(self):
+        raise AssertionError("a helper slept on a bell of the test")
