@@ -1,44 +1,76 @@
-"""One time step of a whole stack of layers of one direction in one call: what streaming asks for."""
+"""Steps of a whole stack of layers of one direction in one call: what streaming asks for, and brief sequences."""
 
 from .loop import States, project_inputs, step
 from .machine.formats import storage
 from .machine.gemm import vectors_of
-from .machine.jit import kernel
-from .machine.matrix import Matrix, Range, flat
-from .machine.partition import next_block, num_claims
+from .machine.jit import inner, kernel
+from .machine.matrix import Matrix, Range, flat, row_part
+from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .products import Sizes, weights_of
 
 
 @kernel
-def step_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
-    """hy and cy (layers, N, ...) of x (N, I), hx and cx.
+def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
+    """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
-    No more than so many `threads` take part. `arrays` are x, hx, cx, hy, cy, room for one layer's gates, and the row numbers 0..N-1. `post_call` finds rank, size
-    and sync by their names: they stay flat.
+    `arrays` are x, hx, cx, y, hy, cy, room for one layer's gates, the row numbers 0..N-1, and the lengths, none if all
+    are T. Of more steps than one hy and cy have two places, (2*layers, N, ...), and step t writes the place t % 2; of a
+    single step y is empty. All rows are computed in every step; those that have ended keep their states, and y is 0. No
+    more than so many `threads` take part. `post_call` finds rank, size and sync by their names: they stay flat.
     """
     post_call(sync, rank, size)
     team = join(sync, rank, min(size, threads))
-    x, hx, cx, hy, cy, gates, numbers = arrays
-    batch_size, width = x.shape[0], cy.shape[2]
+    x, hx, cx, y, hy, cy, gates, numbers, lengths = arrays
+    batch_size, width, layers = hy.shape[1], cy.shape[2], offsets.shape[0]
     pre_activations = Matrix(gates, numbers, 0, gates.size // max(batch_size, 1))
-    inputs, rows = Matrix(flat(x), numbers, 0, x.shape[1]), Range(0, batch_size)
-    for layer in range(offsets.shape[0]):
-        own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
-        weights, at = weights_of(cell, own, packed, offsets[layer], zeros, team.rank), layer * batch_size
-        outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
-        states = States(
-            Matrix(flat(hx), numbers, at * sizes.output, sizes.output), outputs,
-            Matrix(flat(cx), numbers, at * width, width), Matrix(flat(cy), numbers, at * width, width)
-        )
-        count = vectors_of(storage(packed), sizes.hidden)
-        for claim in range(num_claims(count, grain, team)):
-            vectors = next_block(claim, count, grain, team)
-            project_inputs(cell, own, weights, inputs, pre_activations, rows, vectors)
-        if grain > 0:
+    own_rows = partition(batch_size, team.rank, team.size)
+    rows, count = Range(0, batch_size), vectors_of(storage(packed), sizes.hidden)
+    for t in range(x.shape[0] // max(batch_size, 1)):
+        inputs = Matrix(flat(x), numbers, t * batch_size * x.shape[1], x.shape[1])
+        first, before = t % 2 * layers, (t + 1) % 2 * layers if t > 0 else 0
+        hidden_prev, cells_prev = flat(hx if t == 0 else hy), flat(cx if t == 0 else cy)
+        for layer in range(layers):
+            own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
+            weights = weights_of(cell, own, packed, offsets[layer], zeros, team.rank)
+            at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
+            outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
+            states = States(
+                Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output), outputs,
+                Matrix(cells_prev, numbers, at_prev * width, width), Matrix(flat(cy), numbers, at * width, width)
+            )
+            for claim in range(num_claims(count, grain, team)):
+                vectors = next_block(claim, count, grain, team)
+                project_inputs(cell, own, weights, inputs, pre_activations, rows, vectors)
+            if grain > 0:
+                barrier(team)
+            step(cell, own, weights, pre_activations, states, rows, grain, team)
             barrier(team)
-        step(cell, own, weights, pre_activations, states, rows, grain, team)
-        inputs = outputs
-        if layer + 1 < offsets.shape[0]:
-            barrier(team)
+            if lengths.size > 0:
+                for row in range(own_rows.start, own_rows.stop):
+                    if t >= lengths[row]:
+                        _copy_row(states.hidden_prev, states.hidden, row)
+                        _copy_row(states.cells_prev, states.cells, row)
+                barrier(team)
+            inputs = outputs
+        if y.size > 0:
+            target = Matrix(flat(y), numbers, t * batch_size * sizes.output, sizes.output)
+            for row in range(own_rows.start, own_rows.stop):
+                _copy_row(inputs, target, row)
+                if lengths.size > 0 and t >= lengths[row]:
+                    _clear_row(target, row)
     barrier(team)
+
+
+@inner
+def _copy_row(source, target, row):
+    values, copy = row_part(source, row, Range(0, source.stride)), row_part(target, row, Range(0, target.stride))
+    for j in range(target.stride):
+        copy[j] = values[j]
+
+
+@inner
+def _clear_row(target, row):
+    values = row_part(target, row, Range(0, target.stride))
+    for j in range(target.stride):
+        values[j] = 0

@@ -27,7 +27,7 @@ DIRECTION = {
     "warmup": {"__init__", "kernels.cells", "training", "weights"},
     "language_model.command_line": {
         "__init__", "language_model.commands", "language_model.console", "language_model.every",
-        "language_model.job", "language_model.settings", "language_model.train_command", "descriptor",
+        "language_model.job", "language_model.settings", "language_model.train_command", "descriptor", "types",
     },
     "language_model.train_command": {
         "language_model.console", "language_model.corpus", "language_model.job", "language_model.report",
@@ -51,9 +51,9 @@ DIRECTION = {
     },
     "language_model.every": {"language_model.training"},
     "language_model.scoring": {
-        "__init__", "language_model.corpus", "language_model.model", "training", "errors",
+        "__init__", "language_model.corpus", "language_model.model", "training", "errors", "types",
     },
-    "language_model.sampling": {"__init__", "language_model.model", "errors"},
+    "language_model.sampling": {"__init__", "language_model.model", "errors", "types"},
     "language_model.readout": {"training", "kernels"},
     "language_model.training": {
         "language_model.corpus", "language_model.model", "language_model.settings", "distributed", "training",

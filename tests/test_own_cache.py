@@ -40,10 +40,10 @@ from rnnkit.kernels import stack
 def run(kind):
     """Print what a step gives, and how often its kernel came from the disk and not."""
     desc = rnnkit.RNNDescriptor(kind, 1, 1, bias="none")
-    before = stack.step_stack.stats
+    before = stack.run_stack.stats
     hits, misses = sum(before.cache_hits.values()), sum(before.cache_misses.values())
     y = rnnkit.prepare(desc, np.ones(2, np.float32)).step(np.ones((1, 1), np.float32), None).y
-    after = stack.step_stack.stats
+    after = stack.run_stack.stats
     print(y.item(), sum(after.cache_hits.values()) - hits, sum(after.cache_misses.values()) - misses)
 '''
 # As a notebook has it: in __main__, and the text of each of its cells where `inspect` looks.

@@ -24,7 +24,8 @@ from .registers import data_pointer
 # each rank has a line, which says what is taken of its share of the work (`partition.next_block`), and from MEETING on
 # in it a barrier for ranks that share rows (`partition.team_of_rows`). Behind the elements of the whole team are those
 # of the teams that it may split into (`partition.split_team`).
-ARRIVED, PASSED, GATE, NUMBER, SPIN_LIMIT, _MOST, _FUNCTION, _FRAME, PROGRESS, TAKEN = 0, 1, 16, 32, 33, 34, 35, 36, 48, 64
+ARRIVED, PASSED, GATE, PROGRESS, TAKEN = 0, 1, 16, 48, 64
+NUMBER, SPIN_LIMIT, _MOST, _FUNCTION, _FRAME = range(32, 37)
 CACHE_LINE, MEETING = 16, 8
 TEAMS = 3  # the whole one and two that it splits into
 GATE_STEP, CLOSED = 1 << 20, 1 << 19

@@ -19,6 +19,10 @@ from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.steps import Steps, row_numbers, steps_of
 from rnnkit.workspace import Memory
 
+# Multiply-adds of a call (10 us on one thread) that is run a step at a time through all layers: W is read in each, and
+# Python takes 20 us less.
+_BRIEF = 1 << 19
+_ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
 
 
@@ -42,6 +46,7 @@ class Inference:
         zero = np.zeros(desc.hidden_size, dtype)
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
         self._fixed = first.cell, first.sizes, np.stack([layer.offsets for layer in self._layers])
+        self._no_y = np.empty((0, 0), dtype)
         self._zeros, self._threads = zero, {}  # by the number of rows
 
     def buffers(self, batch: int, take: Callable[..., np.ndarray] = _new) -> tuple[np.ndarray, ...]:
@@ -63,21 +68,45 @@ class Inference:
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step, in one call of a kernel; returns y, hy and cy, all in the buffers."""
-        desc, dtype, batch = self._desc, x.dtype, len(x)
-        hy, cy, gates, packed = self.buffers(batch) if buffers is None else buffers
+        hy, cy, gates, packed = self.buffers(len(x)) if buffers is None else buffers
         if self._form is not None and packed.scratch.size < packed.room * team.wanted_size():
-            packed = self._with_scratch(batch, _new)  # the team has grown since
-        hx = np.zeros(hy.shape, dtype) if hx is None else dense(hx)
-        if desc.has_cell:
-            cx = np.zeros(cy.shape, dtype) if cx is None else dense(cx)
+            packed = self._with_scratch(len(x), _new)  # the team has grown since
+        self._run(x, hx, cx, self._no_y, hy, cy, gates, packed, _ALL_STEPS)
+        return hy[-1], hy, cy if self._desc.has_cell else None
+
+    def _run(
+        self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, hy: np.ndarray, cy: np.ndarray, gates: np.ndarray,
+        packed: Any, lengths: np.ndarray,
+    ) -> None:
+        """Run all layers over the steps of x (T*N, I); `stack.run_stack` says what y, hy and cy are."""
+        desc, dtype, batch = self._desc, x.dtype, hy.shape[1]
+        if hx is None:
+            hx = np.zeros((desc.num_layers, batch, desc.output_size), dtype)
+        if not desc.has_cell:
+            cx = cy
+        elif cx is None:
+            cx = np.zeros((desc.num_layers, batch, desc.states_size), dtype)
         grain = self._grain if batch >= self._rows_for_grain else 0
         work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
         threads = self._threads.get(batch)
         if threads is None:
             threads = self._threads[batch] = threads_of_step(batch, self._layers, dtype.itemsize)
-        arrays = dense(x), hx, cx if desc.has_cell else cy, hy, cy, gates, row_numbers(batch)
-        team.run(stack.step_stack, self._kind, work, *self._fixed, packed, self._zeros, grain, threads, arrays)
-        return hy[-1], hy, cy if desc.has_cell else None
+        arrays = dense(x), dense(hx), dense(cx), y, hy, cy, gates, row_numbers(batch), lengths
+        team.run(stack.run_stack, self._kind, work, *self._fixed, packed, self._zeros, grain, threads, arrays)
+
+    def _infer_brief(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
+        """Run the network over a few steps in one call of a kernel."""
+        desc, dtype, (seq_len, batch, size) = self._desc, x.dtype, x.shape
+        layers, places = desc.num_layers, min(seq_len, 2)
+        y = np.empty((seq_len * batch, desc.output_size), dtype)
+        hy, cy = np.empty((places * layers, batch, desc.output_size), dtype), self._no_cells
+        if desc.has_cell:
+            cy = np.empty((places * layers, batch, desc.states_size), dtype)
+        gates, packed = np.empty(batch * self._columns, dtype), self._with_scratch(batch, _new)
+        lengths = dense(steps.lengths) if steps.padded else _ALL_STEPS
+        self._run(x.reshape(seq_len * batch, size), hx, cx, y, hy, cy, gates, packed, lengths)
+        last = slice((seq_len - 1) % 2 * layers, ((seq_len - 1) % 2 + 1) * layers)
+        return y.reshape(seq_len, batch, desc.output_size), hy[last], cy[last] if desc.has_cell else None
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
         """Run the network over all steps and keep nothing but y, hy and cy.
@@ -86,6 +115,8 @@ class Inference:
         slab of steps at a time, so that of the lower layers' outputs, too, no more is in memory.
         """
         desc, directions = self._desc, self._desc.num_directions
+        if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
+            return self._infer_brief(x, hx, cx, steps)
         hidden = np.empty((steps.seq_len + directions, steps.batch_size, directions * desc.output_size), x.dtype)
         call, planner = object(), Planner(steps, x.itemsize)
         try:

@@ -35,6 +35,9 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # in the order of `products.Weights`
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
+    input_work: int  # multiply-adds of a row: those of W, and those in the time loop
+    step_work: int
+    meetings: int  # barriers of a step whose units are shared out: one behind each of its products
     kind: tuple[Any, ...]  # cell, dtype, passes of a call, form of the weights: they decide about a kernel's types
 
     @property
@@ -46,21 +49,6 @@ class Layer(NamedTuple):
     def work(self) -> int:
         """Multiply-adds of a row in a step, without a projection's."""
         return self.products[0].rows.size * (self.sizes.input + self.sizes.output)
-
-    @property
-    def input_work(self) -> int:
-        """Of these those of W."""
-        return self.products[0].rows.size * self.sizes.input
-
-    @property
-    def step_work(self) -> int:
-        """Multiply-adds of a row in the time loop."""
-        return sum(product.rows.size * product.depth for product in self.products[1:])
-
-    @property
-    def meetings(self) -> int:
-        """Barriers of a step whose units are shared out: one behind each of its products."""
-        return 1 + sum(product.gates > 0 for product in self.products[2:])
 
     @property
     def recurrent_weights(self) -> int:
@@ -84,7 +72,9 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights)
         last = products[-2] if desc.projected else products[-1]
         width = last.first + last.rows.size
-        result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, kind))
+        step_work = sum(product.rows.size * product.depth for product in products[1:])
+        work = products[0].rows.size * sizes.input, step_work, 1 + sum(product.gates > 0 for product in products[2:])
+        result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, *work, kind))
         end = offsets[-1]
     return tuple(result)
 

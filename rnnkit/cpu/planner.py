@@ -33,8 +33,8 @@ _GRAIN_WORK = 1 << 19  # multiply-adds in a step that make up a block, about 5 u
 _PIPELINED_BY_UNITS, _PIPELINED_BY_ROWS = (6, 8, 0.66), (48, 16, 0.55)
 _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an interrupt waits no longer
 # What a barrier takes for each thread that meets there, in multiply-adds of one of them: 0.15 us, in which a core hands
-# a cache line on to another one (50 ns to one that shares its L3 cache, 200 ns to another; EPYC, Zen 4). And what a line
-# of the hidden states takes that another core has written, some ten being on their way at once.
+# a cache line on to another one (50 ns to one that shares its L3 cache, 200 ns to another; EPYC, Zen 4). And what a
+# line of the hidden states takes that another core has written, some ten being on their way at once.
 _MEETING, _LINE, _LINE_BYTES = 8_000, 600, 64
 _SOON = 1.05  # of the shortest time is short enough for fewer threads
 _FAR_ROWS = 8  # as `_ROWS`, where the weights that a thread reads do not fit into its L2 cache
@@ -96,14 +96,16 @@ class Planner:
             sizes = self._batch, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
             return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads)
 
-        best = sharing(threads)
-        if threads > 1 and best.teams == 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
-            return Schedule(row_numbers(0), grain_of(self.itemsize), count, False, pipelined, 1, *own, best.threads)
+        if threads > 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
+            best = sharing(threads)
+            if best.teams == 1:
+                return Schedule(row_numbers(0), grain_of(self.itemsize), count, False, pipelined, 1, *own, best.threads)
         if not pipelined:
             threads -= threads % count if threads > 3 else 0  # of 3 the third is worth more than sharing out directions
             parts = count if threads % count == 0 else 1
             best = sharing(threads // parts)
             return Schedule(self._bounds(best), 0, count, True, False, 1, *own, best.threads * parts)
+        best = sharing(threads)
         bounds = self._bounds(best)
         least, rows, share = _PIPELINED_BY_ROWS if bounds.size else _PIPELINED_BY_UNITS
         lag = -(-rows // self._batch)

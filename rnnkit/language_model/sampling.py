@@ -9,7 +9,6 @@ import numpy as np
 import rnnkit
 from rnnkit.errors import message
 from rnnkit.language_model.model import TextModel
-from rnnkit.plan import Plan
 from rnnkit.types import Weights
 
 
@@ -41,8 +40,8 @@ def generate(
     Raises
     ------
     ValueError
-        The prompt is empty, temperature or top_p is out of range, the weights cannot be rounded so; or, at the byte where it happens, the scores are not
-        numbers: nothing can be drawn from them.
+        The prompt is empty, temperature or top_p is out of range, the weights cannot be rounded so; or, at the byte
+        where it happens, the scores are not numbers: nothing can be drawn from them.
     """
     if not prompt:
         raise ValueError(message("generate", "prompt", "have at least one byte", "none"))
@@ -55,7 +54,7 @@ def generate(
 
 
 def _bytes(
-    model: TextModel, plan: Plan, prompt: bytes, temperature: float, top_p: float, rng: np.random.Generator
+    model: TextModel, plan: rnnkit.Plan, prompt: bytes, temperature: float, top_p: float, rng: np.random.Generator
 ) -> Iterator[int]:
     desc = model.desc
     hx = np.zeros((desc.num_layers, 1, desc.output_size), desc.np_dtype)
