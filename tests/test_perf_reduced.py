@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import rnnkit
-from perf import __main__, baselines, cases, check, reduced_suite, run
+from perf import __main__, accuracy, baselines, cases, check, reduced_suite, run
 from perf.cases import Case
+from rnnkit.language_model import model as textmodel
 
 
 def small(mode, weights, **options):
@@ -78,3 +79,34 @@ def test_the_suite_runs_them(monkeypatch):
     monkeypatch.setattr(run, "run", lambda pairs, *others: asked.extend(cases.row_name(*pair) for pair in pairs) or [])
     assert __main__.main(["run", "--suite", "reduced", "--cases", "lm-int8/*"]) == 0
     assert asked == [f"lm-int8/{mode}/infer" for mode in ("rnn_relu", "rnn_tanh", "lstm", "gru")]
+
+
+def test_accuracy_of_plans_and_competitors():
+    """Each form of the weights has errors of its own size; more steps do not add up."""
+    found = dict(accuracy.errors([16], [1, 30]))
+    assert {name.split()[0] for name in found} == set(accuracy.MODES)
+    for name, (first, last) in found.items():
+        low, high = {"float32": (1e-8, 1e-6), "bfloat16": (5e-4, 1e-2), "int8": (1e-3, 6e-2)}[name.split()[2]]
+        assert low < first < high and low < last < high
+    assert "lstm 16 int8 rnnkit" in found
+
+
+def test_accuracy_of_a_language_model(tmp_path, capsys):
+    pytest.importorskip("torch")
+    model = textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 8, 16), 0, np.frombuffer(b"ab", np.uint8))
+    model.save(tmp_path / "model.npz")
+    (tmp_path / "text").write_bytes(b"ab" * 5000)
+    files = ["--model", str(tmp_path / "model.npz"), "--text", str(tmp_path / "text")]
+    accuracy.main(["--units", "8", "--steps", "2", *files])
+    lines = capsys.readouterr().out.splitlines()
+    bits = {line[:32].strip(): float(line[32:]) for line in lines[lines.index("bits per byte") + 1 :]}
+    forms, engines = ("float32", "bfloat16", "int8"), ("rnnkit", "torch")
+    assert bits.keys() == {f"{form} {engine}" for form in forms for engine in engines}
+    assert max(bits.values()) - min(bits.values()) < 0.02
+    assert bits["float32 rnnkit"] == pytest.approx(bits["float32 torch"], abs=2e-4)
+
+
+def test_accuracy_wants_a_model_and_its_text(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        accuracy.main(["--model", "model.npz"])
+    assert "--model and --text go together" in capsys.readouterr().err

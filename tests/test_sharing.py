@@ -121,3 +121,26 @@ class Bell:
 
     def get(self):
         raise AssertionError("a helper slept on a bell of the test")
+
+
+def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
+    """Of eight helpers as many come in as the planner says, to the same bits."""
+    monkeypatch.setattr(team, "_SMALL_WORK", 0)
+    monkeypatch.setattr(team, "_BRIEF_WORK", 0)
+    monkeypatch.setattr(team, "WORK_PER_SPIN", 1e-3)  # every helper is waited for
+    monkeypatch.setattr(team, "_WAKING_WORK", 1)
+    monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
+    net = rnnkit.LSTM(64, 64, seed=0)
+    x = np.random.default_rng(0).standard_normal((50, 3, 64), np.float32)
+    results = []
+    for threads in (1, 8):
+        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        results.append(net.infer(x).y)
+    inside = int(team._team.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
+    assert inside == sharing(64, 3, 8).threads < 8
+    assert np.array_equal(*results)
+
+
+def test_a_few_threads_less_for_a_little_time():
+    """A step of one row of 128 units, 1 us on one thread, is done no sooner by eight than by four."""
+    assert sharing(128, 1, 8) == Sharing(1, 4)

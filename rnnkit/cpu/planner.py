@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -128,9 +127,6 @@ class Sharing(NamedTuple):
     threads: int  # of all teams
 
 
-_threads = attrgetter("threads")
-
-
 def shares_rows(batch_size: int, weights: float, threads: int) -> bool:
     """Whether two threads share out the rows of a batch, and not the units, with recurrent weights of so many bytes.
 
@@ -185,8 +181,9 @@ def best_sharing(
         for size in range(1, min(threads // teams, panels) + 1)
         if (sharing := Sharing(teams, teams * size)).threads > 1
     }
-    soon = _SOON * min(choices.values(), default=0)
-    return min((choice for choice in choices if choices[choice] <= soon), key=_threads, default=Sharing(1, 2))
+    shortest = min(choices.values(), default=0)
+    soon = [(one.threads, time, one) for one, time in choices.items() if time <= _SOON * shortest]
+    return min(soon)[-1] if soon else Sharing(1, 2)
 
 
 def threads_of_step(batch_size: int, layers: Sequence[Layer], itemsize: int) -> int:

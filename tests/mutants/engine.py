@@ -208,8 +208,8 @@ _PIPELINED = (
     Mutant(
         "two layers are never pipelined",
         "rnnkit/cpu/planner.py",
-        "0, count, True, True, lag, *own)",
-        "0, count, False, True, lag, *own)",
+        "0, count, True, True, lag, *own, 2 * half.threads)",
+        "0, count, False, True, lag, *own, 2 * half.threads)",
         (f"{BITS}pipelined_layers_change_no_bit[tanh-5-None-2-2]",),
     ),
 )
@@ -230,8 +230,8 @@ _THREADS = (
     ),
     Mutant(
         "rows of the batch are never shared",
-        "kernels/loop.py",
-        "return team.size > 1 and bounds.size == team.size + 1",
+        "kernels/machine/partition.py",
+        "return team.size > 1 and bounds.size > 1 and team.size % (bounds.size - 1) == 0",
         "return False",
         (f"{BITS}the_number_of_threads_changes_no_bit[tanh-12-None-3]",),
     ),

@@ -1,0 +1,67 @@
+"""The model of many cores."""
+
+import numpy as np
+import pytest
+
+from perf import cases, many_cores, peaks
+from perf.many_cores import Machine, Time, shared
+
+MACHINE = Machine(5e10, 1e11, 5e10, 2e10, 1e11, 50e-9, 200e-9, 2e-9)
+BY_NAME = {case.name: case for case in cases.CASES}
+
+
+def test_a_cache_line_takes_its_time():
+    assert 1e-9 < peaks.handover() < 1e-3
+
+
+def test_one_core_takes_as_long_as_the_work():
+    case = BY_NAME["lm/lstm"]
+    time = shared(MACHINE, case, 1, 1)
+    work = case.seq_len * case.batch_size * 8 * case.desc.hidden_size**2
+    assert time.multiply == pytest.approx(work / MACHINE.multiply)
+    assert time.uneven == time.hidden == time.barriers == 0
+    assert time.equations == pytest.approx(25 * 64 * 512 * 2e-9)
+
+
+def test_more_cores_take_the_work_and_add_barriers():
+    case = BY_NAME["ds2/lstm"]
+    times = [shared(MACHINE, case, 1, size) for size in (1, 2, 5, 10, 50)]
+    assert all(one.multiply > other.multiply for one, other in zip(times, times[1:], strict=False))
+    assert all(one.barriers < other.barriers for one, other in zip(times, times[1:], strict=False))
+    assert times[-1].barriers == pytest.approx(300 * (8 * 50e-9 + 42 * 200e-9))
+    assert shared(MACHINE, case, 50, 1).barriers == 0
+
+
+def test_a_single_row_reads_all_weights():
+    case = BY_NAME["stream/lstm"]
+    assert shared(MACHINE, case, 1, 1).read > 0
+    assert shared(MACHINE, BY_NAME["lm/lstm"], 1, 1).read == 0
+
+
+def test_the_limit_is_what_takes_the_most_time_beside_multiplying():
+    assert Time(9.0, 1.0, 2.0, 0.5, 3.0, 2.5).limit == "hidden"
+
+
+def test_the_planner_is_never_far_from_the_best(capsys):
+    """By the model, of which it has a part: among all ways to share out rows and units."""
+    server = many_cores.server(MACHINE)
+    for case in many_cores.chosen():
+        for cores in many_cores.CORES:
+            _, planned = many_cores.planned(server, case, cores)
+            ways = [shared(server, case, n, size) for n in range(1, cores + 1) for size in range(1, cores // n + 1)]
+            assert sum(planned) < 1.3 * min(map(sum, ways))
+
+
+def test_the_table(monkeypatch, capsys):
+    monkeypatch.setattr(many_cores, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(many_cores, "measured", lambda case, threads: 1.0 / threads)
+    many_cores.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("ds2/lstm 1 threads: measured 1000.00 ms, model ")
+    rows = [line.split(" | ") for line in lines[-9:]]
+    assert [row[0] for row in rows] == list(np.repeat(many_cores.CASES, 3))
+    assert all(1 < float(row[3]) <= int(row[1]) for row in rows)
+
+
+def test_an_inference_is_measured():
+    assert 0 < many_cores.measured(BY_NAME["stream/lstm"], 1) < 10
