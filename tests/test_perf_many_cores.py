@@ -38,6 +38,17 @@ def test_a_single_row_reads_all_weights():
     assert shared(MACHINE, BY_NAME["lm/lstm"], 1, 1).read == 0
 
 
+def test_threads_without_a_core_are_waited_for_in_every_step():
+    for name in many_cores.CASES:
+        alone = sum(shared(MACHINE, BY_NAME[name], 1, 2))
+        lost = many_cores.crowded(MACHINE, BY_NAME[name], 4, 2) - alone
+        assert lost == pytest.approx(BY_NAME[name].seq_len * 100e-6 if "x 1" not in planned_name(name) else 0)
+
+
+def planned_name(name):
+    return many_cores.planned(MACHINE, BY_NAME[name], 4)[0]
+
+
 def test_the_limit_is_what_takes_the_most_time_beside_multiplying():
     assert Time(9.0, 1.0, 2.0, 0.5, 3.0, 2.5).limit == "hidden"
 
