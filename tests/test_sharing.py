@@ -47,7 +47,7 @@ def test_no_thread_is_without_work(hidden_size, batch_size, threads):
 
 def test_more_threads_than_pay_are_left_out():
     """A step of one row of 256 units, 5 us on one thread, ends with a barrier, which takes longer with each thread."""
-    assert all(4 <= sharing(256, 1, threads).threads <= 16 for threads in (16, 64, 256))
+    assert all(4 <= sharing(256, 1, threads).threads <= 8 for threads in (16, 64, 256))
     assert sharing(16, 1, 64).threads == 2
     assert sharing(800, 20, 64).threads > 32
 
