@@ -47,14 +47,18 @@ class Inference:
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
         self._fixed = first.cell, first.sizes, np.stack([layer.offsets for layer in self._layers])
         self._no_y = np.empty((0, 0), dtype)
+        self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell else 0
         self._zeros, self._threads = zero, {}  # by the number of rows
 
-    def buffers(self, batch: int, take: Callable[..., np.ndarray] = _new) -> tuple[np.ndarray, ...]:
-        """What a step of so many rows writes, taken as from a memory: the states after it, and its gates."""
-        desc, dtype = self._desc, self.weights.dtype
-        hy, cy = take("hy", (desc.num_layers, batch, desc.output_size), dtype), self._no_cells
-        if desc.has_cell:
-            cy = take("cy", (desc.num_layers, batch, desc.states_size), dtype)
+    def buffers(self, batch: int, take: Callable[..., np.ndarray] = _new, places: int = 1) -> tuple[np.ndarray, ...]:
+        """What a step of so many rows writes, taken as from a memory: the states after it, and its gates.
+
+        Several steps have two `places` for the states, one behind the other.
+        """
+        dtype, (layers, outputs, cells) = self.weights.dtype, self._sizes
+        hy, cy = take("hy", (places * layers, batch, outputs), dtype), self._no_cells
+        if cells:
+            cy = take("cy", (places * layers, batch, cells), dtype)
         return hy, cy, take("gates", (batch * self._columns,), dtype), self._with_scratch(batch, take)
 
     def _with_scratch(self, rows: int, take: Callable[..., np.ndarray]) -> Any:
@@ -71,42 +75,38 @@ class Inference:
         hy, cy, gates, packed = self.buffers(len(x)) if buffers is None else buffers
         if self._form is not None and packed.scratch.size < packed.room * team.wanted_size():
             packed = self._with_scratch(len(x), _new)  # the team has grown since
-        self._run(x, hx, cx, self._no_y, hy, cy, gates, packed, _ALL_STEPS)
-        return hy[-1], hy, cy if self._desc.has_cell else None
+        self._run(x, hx, cx, self._no_y, (hy, cy, gates), packed, _ALL_STEPS)
+        return hy[-1], hy, cy if self._sizes[2] else None
 
     def _run(
-        self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, hy: np.ndarray, cy: np.ndarray, gates: np.ndarray,
-        packed: Any, lengths: np.ndarray,
+        self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, written: tuple[np.ndarray, ...], packed: Any,
+        lengths: np.ndarray,
     ) -> None:
-        """Run all layers over the steps of x (T*N, I); `stack.run_stack` says what y, hy and cy are."""
-        desc, dtype, batch = self._desc, x.dtype, hy.shape[1]
+        """Run all layers over the steps of x (T*N, I) and write y and hy, cy and gates, as `stack.run_stack` says."""
+        dtype, batch, (layers, outputs, cells) = x.dtype, written[0].shape[1], self._sizes
         if hx is None:
-            hx = np.zeros((desc.num_layers, batch, desc.output_size), dtype)
-        if not desc.has_cell:
-            cx = cy
+            hx = np.zeros((layers, batch, outputs), dtype)
+        if not cells:
+            cx = self._no_cells
         elif cx is None:
-            cx = np.zeros((desc.num_layers, batch, desc.states_size), dtype)
+            cx = np.zeros((layers, batch, cells), dtype)
         grain = self._grain if batch >= self._rows_for_grain else 0
         work = self.weights.size * (batch if batch > _ROWS_OF_A_READ else _ROWS_OF_A_READ)
         threads = self._threads.get(batch)
         if threads is None:
             threads = self._threads[batch] = threads_of_step(batch, self._layers, dtype.itemsize)
-        arrays = dense(x), dense(hx), dense(cx), y, hy, cy, gates, row_numbers(batch), lengths
+        arrays = dense(x), dense(hx), dense(cx), y, *written, row_numbers(batch), lengths
         team.run(stack.run_stack, self._kind, work, *self._fixed, packed, self._zeros, grain, threads, arrays)
 
     def _infer_brief(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
-        """Run the network over a few steps in one call of a kernel."""
-        desc, dtype, (seq_len, batch, size) = self._desc, x.dtype, x.shape
-        layers, places = desc.num_layers, min(seq_len, 2)
-        y = np.empty((seq_len * batch, desc.output_size), dtype)
-        hy, cy = np.empty((places * layers, batch, desc.output_size), dtype), self._no_cells
-        if desc.has_cell:
-            cy = np.empty((places * layers, batch, desc.states_size), dtype)
-        gates, packed = np.empty(batch * self._columns, dtype), self._with_scratch(batch, _new)
-        lengths = dense(steps.lengths) if steps.padded else _ALL_STEPS
-        self._run(x.reshape(seq_len * batch, size), hx, cx, y, hy, cy, gates, packed, lengths)
-        last = slice((seq_len - 1) % 2 * layers, ((seq_len - 1) % 2 + 1) * layers)
-        return y.reshape(seq_len, batch, desc.output_size), hy[last], cy[last] if desc.has_cell else None
+        """Run the network of one direction over a few steps in one call of a kernel."""
+        (seq_len, batch, size), (layers, outputs, cells) = x.shape, self._sizes
+        y, lengths = np.empty((seq_len * batch, outputs), x.dtype), steps.lengths if steps.padded else _ALL_STEPS
+        hy, cy, gates, packed = self.buffers(batch, places=min(seq_len, 2))
+        self._run(x.reshape(seq_len * batch, size), hx, cx, y, (hy, cy, gates), packed, dense(lengths))
+        first = (seq_len - 1) % 2 * layers
+        last = slice(first, first + layers)
+        return y.reshape(seq_len, batch, outputs), hy[last], cy[last] if cells else None
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
         """Run the network over all steps and keep nothing but y, hy and cy.
