@@ -12,12 +12,12 @@ The contract, which holds for every kernel:
   one that multiplies runs, `tiles.ensure_compiled` must have brought the micro-kernel for its numbers of gates.
 - A kernel that ends in the arguments `(rank, size, sync)` is run by every thread of a team at once (`team.run`). It
   begins by `sync.post_call` and `sync.join`, which say what is to be run and who takes part; the ranks share out rows
-  or units among themselves or split into two teams (`partition`), meet at `sync.barrier`, and meet all together at the
+  or units among themselves or split into teams (`partition`), meet at `sync.barrier`, and meet all together at the
   end. `team.run` takes its machine code by a key, the `kind`: arguments of one kind always have the same types.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every shape of tile (`machine.tile`), and no loop is compiled with fastmath.
 
 Where to find what: `cells` the mathematics, `machine` what it runs on; between them `stages` runs a cell's equations
-over rows of numbers, `products` says which products a cell asks for, `loop` is the time loop, `stack` one step of all
+over rows of numbers, `products` says which products a cell asks for, `loop` is the time loop, `stack` steps of all
 layers, `loop_gradient` and `weight_gradient` the way back, `dropout` what stands between layers.
 """

@@ -220,11 +220,20 @@ def role_of(index, tasks, schedule):
     return LEADS if index == 0 else FOLLOWS
 
 
+@inner
+def fitting(size, schedule):
+    """Ranks that the schedule has work for, of so many: a multiple of its teams, where there are as many."""
+    most, teams = min(size, schedule.threads), max(schedule.bounds.size - 1, 1)
+    if schedule.split and schedule.threads % schedule.num_passes == 0:
+        teams *= schedule.num_passes
+    return most - most % teams if most >= teams else most
+
+
 @kernel
 def forward(cell, passes, schedule, packed, zeros, rank, size, sync):
     """The next steps of the layer passes. `post_call` finds rank, size and sync by their names: they stay flat."""
     post_call(sync, rank, size)
-    team = join(sync, rank, min(size, schedule.threads))
+    team = join(sync, rank, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         _run_pass(cell, passes[index], schedule, packed, zeros, role_of(index, tasks, schedule), own_team, team)

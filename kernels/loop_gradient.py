@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, role_of, rows_of_step
+from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, fitting, role_of, rows_of_step
 from .machine.gemm import columns_of, depth_block_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, part, row_part, shifted
@@ -253,7 +253,7 @@ def backward(cell, passes, schedule, is_first, weights, zeros, numbers, rank, si
     `post_call` finds rank, size and sync by their names: they stay flat.
     """
     post_call(sync, rank, size)
-    team = join(sync, rank, min(size, schedule.threads))
+    team = join(sync, rank, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)

@@ -82,10 +82,10 @@ WARM = """
 import sys
 import numpy as np
 import rnnkit
-from rnnkit.kernels import loop
+from rnnkit.kernels import stack
 desc = rnnkit.RNNDescriptor("rnn_tanh", 2, 3)
 y = rnnkit.infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 2), np.float32)).y
-print(sum(loop.forward.stats.cache_hits.values()), len(y), "numba.np.linalg" in sys.modules)
+print(sum(stack.run_stack.stats.cache_hits.values()), len(y), "numba.np.linalg" in sys.modules)
 """
 
 

@@ -1,13 +1,16 @@
 """How the work is shared out among more threads than two: teams that have rows of the batch and share out the units."""
 
 import math
+import time
 
 import numpy as np
 import pytest
+from compiled import for_python
 
 import rnnkit
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
+from rnnkit.kernels.loop import Schedule, fitting
 from rnnkit.kernels.machine import sync, team
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
@@ -72,8 +75,7 @@ def test_a_group_has_the_threads_that_its_schedule_says():
 def test_a_step_of_all_layers_has_one_team():
     layers = layers_of(rnnkit.RNNDescriptor("gru", 1024, 1024, 3))
     found = threads_of_step(1, layers, 4)
-    work = sum(layer.input_work + layer.step_work for layer in layers)
-    sizes = 1, math.inf, 4096, work, sum(1 + layer.meetings for layer in layers), 0
+    sizes = 1, math.inf, 4096, layers[0].input_work + layers[0].step_work, 1, 0
     assert found == best_sharing(*sizes, 1024, most_teams=1).threads
     assert 8 <= found <= 64
 
@@ -139,6 +141,25 @@ def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
     inside = int(team._team.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
     assert inside == sharing(64, 3, 8).threads < 8
     assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize(("come", "inside"), [(8, 8), (7, 4), (4, 4), (3, 3), (1, 1)])
+def test_as_many_ranks_as_make_whole_teams(come, inside):
+    """Of a schedule for four teams of two; with fewer than one for each team all share out the units."""
+    bounds = np.arange(5)
+    schedule = Schedule(bounds, 0, 1, True, False, 1, 1, 1, 4, 8)
+    assert for_python(fitting)(come, schedule) == inside
+    assert for_python(fitting)(come, schedule._replace(bounds=bounds[:3], num_passes=2)) == inside
+
+
+def test_helpers_that_nobody_needs_sleep(monkeypatch):
+    """Also while calls go on that others come to."""
+    monkeypatch.setattr(team, "wanted_size", lambda: 4)
+    team.run(_sign_up_to, None, MUCH, np.zeros(5), 4)
+    deadline = time.monotonic() + 60
+    while sum(helper.asleep for helper in team._team.helpers) < 2 and time.monotonic() < deadline:
+        team.run(_sign_up_to, None, LITTLE // 4, np.zeros(5), 2)
+    assert sum(helper.asleep for helper in team._team.helpers) >= 2
 
 
 def test_a_few_threads_less_for_a_little_time():

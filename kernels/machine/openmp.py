@@ -100,7 +100,7 @@ class OpenMPTeam:
         self._entry = _region_entry(self._sync)
         assert len(self._fields) == _FIELDS
 
-    def is_awake(self):
+    def is_awake(self, work):
         """Whether a region is opened sooner than brief work is done: it is not."""
         return False
 

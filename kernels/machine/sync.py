@@ -18,12 +18,13 @@ from numba.extending import intrinsic
 from .jit import inner, kernel
 from .registers import data_pointer
 
-# Elements of `sync`; what is waited for stands on cache lines of its own. ARRIVED counts those who are at a barrier,
-# PASSED the barriers. GATE holds number*GATE_STEP + ranks inside, plus CLOSED once the team is complete, _MOST says how
-# many it lets in. PROGRESS says how far the first of two teams has come, where the second waits for it. From TAKEN on
-# each rank has a line, which says what is taken of its share of the work (`partition.next_block`), and from MEETING on
-# in it a barrier for ranks that share rows (`partition.team_of_rows`). Behind the elements of the whole team are those
-# of the teams that it may split into (`partition.split_team`).
+# Elements of `sync`, in groups on cache lines of their own. ARRIVED counts those who are at a barrier, PASSED the
+# barriers: on one line, which comes to the last one to arrive, and from there to those who wait. GATE holds
+# number*GATE_STEP + ranks inside, plus CLOSED once the team is complete, _MOST says how many it lets in. PROGRESS says
+# how far the first of two teams has come, where the second waits for it. From TAKEN on each rank has a line, which says
+# what is taken of its share of the work (`partition.next_block`), and from MEETING on in it a barrier for ranks that
+# share rows (`partition.team_of_rows`). Behind the elements of the whole team are those of the teams that it may split
+# into (`partition.split_team`).
 ARRIVED, PASSED, GATE, PROGRESS, TAKEN = 0, 1, 16, 48, 64
 NUMBER, SPIN_LIMIT, _MOST, _FUNCTION, _FRAME = range(32, 37)
 CACHE_LINE, MEETING = 16, 8
@@ -219,7 +220,8 @@ def take_part(sync, known, last, most_spins):
     """Take part in every call after number `known`, until none comes for so many spins, or the last one's number is
     `last`; returns that number.
 
-    One that comes to a call too late, when the gate is closed or all are in, waits for the next.
+    One that comes to a call too late, when the gate is closed or all are in, waits for the next; that others were
+    enough keeps nobody awake.
     """
     waited = 0
     while waited < most_spins and known < last:
@@ -233,7 +235,7 @@ def take_part(sync, known, last, most_spins):
                 _call_posted(sync, inside, load(sync, GATE) % GATE_STEP - CLOSED)
                 known, waited = number, 0
         elif number > known:
-            known, waited = number, 0
+            known, waited = number, waited if inside % CLOSED >= load(sync, _MOST) else 0
         else:
             waited += 1
             _pause()

@@ -63,33 +63,34 @@ class _Team:
             if self.sync[GATE] < closed:  # it never opened; without a call, behind which a signal's handler might run
                 self.sync[GATE] = closed
 
-    def is_awake(self):
-        """Whether no helper sleeps; those that do are woken if calls follow each other closely, for the next call."""
+    def is_awake(self, work):
+        """Whether as many helpers are awake as pay for brief work; else they are woken if calls follow each other
+        closely, for the next call."""
         now = time.perf_counter()
         closely, self.called = now - self.called < _CLOSELY, now
-        if not any(helper.asleep for helper in self.helpers):
+        if sum(not helper.asleep for helper in self.helpers) >= self._paying(work):
             return True
         if closely:
-            self.wake()
+            self.wake(work)
         return False
 
-    def wake(self, work=None):
-        """Wake the helpers that sleep, or as many as pays for so much work; returns how many are awake then."""
-        most = len(self.helpers) if work is None else math.isqrt(work // _WAKING_WORK)
-        awake = len(self.helpers) - sum(helper.asleep for helper in self.helpers)
-        for helper in self.helpers:
-            if awake >= most:
-                break
-            if helper.asleep:
-                awake += 1
-                if helper.wake_event.empty():
-                    helper.wake_event.put(None)
-        return awake
+    def _paying(self, work):
+        return min(len(self.helpers), math.isqrt(work // _WAKING_WORK))
+
+    def wake(self, work):
+        """Wake helpers that sleep, so that as many are awake as pay for so much work; returns how many that are."""
+        sleeping = [helper for helper in self.helpers if helper.asleep]
+        awake = len(self.helpers) - len(sleeping)
+        woken = sleeping[: max(self._paying(work) - awake, 0)]
+        for helper in woken:
+            helper.ring()
+        return awake + len(woken)
 
     def shutdown(self):
         """End the helpers."""
         self.shut_down = True
-        self.wake()
+        for helper in self.helpers:
+            helper.ring()
 
 
 class _Helper(threading.Thread):
@@ -98,6 +99,10 @@ class _Helper(threading.Thread):
         self.team = team
         self.wake_event = SimpleQueue()
         self.asleep = False
+
+    def ring(self):
+        if self.asleep and self.wake_event.empty():
+            self.wake_event.put(None)
 
     def run(self):
         team, done = self.team, 0
@@ -131,7 +136,7 @@ _alone = np.zeros(sync_size(1), np.int64)
 def lent(size, team=None):
     """Run the kernels that this Python thread calls meanwhile on so many threads; those of `team`, where one is given.
 
-    A team has `run(kernel, work, arguments)` and `is_awake()`, as `_Team` has them.
+    A team has `run(kernel, work, arguments)` and `is_awake(work)`, as `_Team` has them.
     """
     before = _lent.size, _lent.team
     try:
@@ -197,7 +202,7 @@ def run(kernel, kind, work, *arguments):
     call = object()
     try:
         team = _enter(call)
-        if team is not None and (work > _SMALL_WORK or team.is_awake()):
+        if team is not None and (work > _SMALL_WORK or team.is_awake(work)):
             team.run(kernel, work, arguments)
         else:
             kernel(*arguments, 0, 1, _alone)

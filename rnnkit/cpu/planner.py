@@ -189,11 +189,10 @@ def best_sharing(
 
 def threads_of_step(batch_size: int, layers: Sequence[Layer], itemsize: int) -> int:
     """How many threads at most it pays to share out the units of all layers to, in one step of so many rows."""
-    sizes = layers[0].sizes
-    work = sum(layer.input_work + layer.step_work for layer in layers)
-    meetings = sum(1 + layer.meetings for layer in layers)
-    units = sizes.hidden * itemsize
-    return best_sharing(batch_size, math.inf, units, work, meetings, 0, max(sizes.hidden, 2), most_teams=1).threads
+    units, meetings = layers[0].sizes.hidden, layers[0].meetings
+    work = sum(layer.input_work + layer.step_work for layer in layers) // len(layers)
+    sizes = batch_size, math.inf, units * itemsize, work, meetings, 0
+    return best_sharing(*sizes, max(units, 2), most_teams=1).threads
 
 
 def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
@@ -204,7 +203,7 @@ def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
 
 
 def rows_for_grain(layer: Layer, itemsize: int) -> float:
-    """Size of the batch from which on threads that share the units take `grain_of` them at a time, of anybody's share.
+    """Size of the batch from which on threads that share the units take `grain_of` them at a time, a neighbour's too.
 
     Below it each does its own share: where its weights stay in its cache, or where a step is done sooner than divided.
     """

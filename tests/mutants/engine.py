@@ -217,7 +217,7 @@ _THREADS = (
     Mutant(
         "no work is ever shared",
         "kernels/machine/team.py",
-        "(work > _SMALL_WORK or team.is_awake()):",
+        "(work > _SMALL_WORK or team.is_awake(work)):",
         "work > 10**18:",
         (f"{BITS}the_number_of_threads_changes_no_bit[tanh-9-None-2]",),
     ),
