@@ -98,31 +98,26 @@ def test_no_more_ranks_come_in_than_the_kernel_asks_for(monkeypatch, most):
         assert seen.tolist() == [min(most, 4)] * min(most, 4) + [0] * (5 - min(most, 4))
 
 
-def test_no_more_helpers_are_woken_than_pay(monkeypatch):
-    monkeypatch.setattr(team, "wanted_size", lambda: 8)
-    team.run(_sign_up_to, None, MUCH, np.zeros(8), 8)  # makes the team
-    monkeypatch.setattr(sync, "AWAKE_SPINS", 0)
-    helpers, woken = team._team.helpers, []
-    for helper in helpers:
-        monkeypatch.setattr(helper, "asleep", True)
-        monkeypatch.setattr(helper, "wake_event", Bell(woken))
-    assert team._team.wake(LITTLE) == len(woken) == math.isqrt(LITTLE // team._WAKING_WORK) == 4
-    assert team._team.wake(MUCH) == len(woken) == 7 == len(helpers)
+class Sleeper:
+    def __init__(self):
+        self.asleep = True
+
+    def ring(self):
+        self.asleep = False
 
 
-class Bell:
-    def __init__(self, woken):
-        self.woken, self.rung = woken, False
-
-    def empty(self):
-        return not self.rung
-
-    def put(self, _):
-        self.rung = True
-        self.woken.append(self)
-
-    def get(self):
-        raise AssertionError("a helper slept on a bell of the test")
+def test_no_more_helpers_are_woken_than_pay():
+    """And those that are awake anyway count."""
+    idle = object.__new__(team._Team)
+    idle.helpers = [Sleeper() for _ in range(7)]
+    assert idle.wake(LITTLE) == math.isqrt(LITTLE // team._WAKING_WORK) == 4
+    assert [helper.asleep for helper in idle.helpers] == [False] * 4 + [True] * 3
+    assert idle.wake(LITTLE) == idle.wake(1) == 4
+    idle.called = 0.0
+    assert idle.is_awake(LITTLE)
+    assert not idle.is_awake(MUCH)
+    assert idle.wake(MUCH) == 7
+    assert not any(helper.asleep for helper in idle.helpers)
 
 
 def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
