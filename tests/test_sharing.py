@@ -2,6 +2,7 @@
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -128,13 +129,13 @@ def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
     monkeypatch.setattr(team, "_WAKING_WORK", 1)
     monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
     net = rnnkit.LSTM(64, 64, seed=0)
-    x = np.random.default_rng(0).standard_normal((50, 3, 64), np.float32)
+    x = np.random.default_rng(0).standard_normal((50, 1, 64), np.float32)
     results = []
     for threads in (1, 8):
         monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
         results.append(net.infer(x).y)
     inside = int(team._team.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
-    assert inside == sharing(64, 3, 8).threads < 8
+    assert inside == sharing(64, 1, 8).threads < 8
     assert np.array_equal(*results)
 
 
@@ -147,14 +148,17 @@ def test_as_many_ranks_as_make_whole_teams(come, inside):
     assert for_python(fitting)(come, schedule._replace(bounds=bounds[:3], num_passes=2)) == inside
 
 
-def test_helpers_that_nobody_needs_sleep(monkeypatch):
-    """Also while calls go on that others come to."""
-    monkeypatch.setattr(team, "wanted_size", lambda: 4)
-    team.run(_sign_up_to, None, MUCH, np.zeros(5), 4)
-    deadline = time.monotonic() + 60
-    while sum(helper.asleep for helper in team._team.helpers) < 2 and time.monotonic() < deadline:
-        team.run(_sign_up_to, None, LITTLE // 4, np.zeros(5), 2)
-    assert sum(helper.asleep for helper in team._team.helpers) >= 2
+def test_a_helper_that_nobody_needs_sleeps():
+    """Also while calls go on, each with as many ranks as it asks for."""
+    elements = np.zeros(sync.sync_size(2), np.int64)
+    serve = team._machine_code(sync.serve, (elements, 0, 0))
+    elements[sync._MOST], number = 2, 0
+    with ThreadPoolExecutor(1) as pool:
+        helper, deadline = pool.submit(serve, elements, 0, 5_000_000), time.monotonic() + 30
+        while not helper.done() and time.monotonic() < deadline:
+            number += 1
+            elements[sync.GATE] = number * sync.GATE_STEP + sync.CLOSED + 2
+        assert helper.done()
 
 
 def test_a_few_threads_less_for_a_little_time():

@@ -26,7 +26,7 @@ MUTANTS = (
     *faults_in(
         "kernels/machine/sync.py",
         ("helpers that nobody needs stay awake", "waited if inside % CLOSED >= load(sync, _MOST) else 0", "0",
-         (f"{SHARING}helpers_that_nobody_needs_sleep",)),
+         (f"{SHARING}a_helper_that_nobody_needs_sleeps",)),
         ("the gate lets everybody in", "inside < load(sync, _MOST)", "inside < CLOSED",
          (f"{SHARING}no_more_ranks_come_in_than_the_kernel_asks_for",)),
     ),
