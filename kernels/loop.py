@@ -233,7 +233,7 @@ def fitting(size, schedule):
 def forward(cell, passes, schedule, packed, zeros, rank, size, sync):
     """The next steps of the layer passes. `post_call` finds rank, size and sync by their names: they stay flat."""
     post_call(sync, rank, size)
-    team = join(sync, rank, fitting(size, schedule))
+    team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         _run_pass(cell, passes[index], schedule, packed, zeros, role_of(index, tasks, schedule), own_team, team)

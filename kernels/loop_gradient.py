@@ -253,7 +253,7 @@ def backward(cell, passes, schedule, is_first, weights, zeros, numbers, rank, si
     `post_call` finds rank, size and sync by their names: they stay flat.
     """
     post_call(sync, rank, size)
-    team = join(sync, rank, fitting(size, schedule))
+    team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)

@@ -21,7 +21,7 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
     their names: they stay flat.
     """
     post_call(sync, rank, size)
-    team = join(sync, rank, min(size, threads))
+    team = join(sync, rank, size, threads)
     x, hx, cx, y, hy, cy, gates, numbers, lengths = arrays
     batch_size, width, layers = hy.shape[1], cy.shape[2], offsets.shape[0]
     pre_activations = Matrix(gates, numbers, 0, gates.size // max(batch_size, 1))

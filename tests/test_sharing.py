@@ -9,6 +9,7 @@ import pytest
 from compiled import for_python
 
 import rnnkit
+from rnnkit.cpu import planner
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
 from rnnkit.kernels.loop import Schedule, fitting
@@ -85,7 +86,7 @@ def test_a_step_of_all_layers_has_one_team():
 def _sign_up_to(seen, most, rank, size, sync):
     """How large the team is, in the place of each rank that is in it."""
     post_call(sync, rank, size)
-    team = join(sync, rank, min(size, most))
+    team = join(sync, rank, size, most)
     seen[team.rank] = team.size
     barrier(team)
 
@@ -164,3 +165,32 @@ def test_a_helper_that_nobody_needs_sleeps():
 def test_a_few_threads_less_for_a_little_time():
     """A step of one row of 128 units, 1 us on one thread, is done no sooner by eight than by four."""
     assert sharing(128, 1, 8) == Sharing(1, 4)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
+    """All others know how many they are, where they would have been whole teams with it."""
+    for owner, name, value in (
+        (team, "_SMALL_WORK", 0), (team, "_BRIEF_WORK", 0), (team, "_WAKING_WORK", 1), (team, "WORK_PER_SPIN", 1),
+        (planner, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1])),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, value)
+    monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
+    net = rnnkit.LSTM(65, 65, bidirectional=bidirectional, seed=0)
+    x = np.random.default_rng(0).standard_normal((20, 5, 65), np.float32)
+
+    def results(threads):
+        monkeypatch.setattr(team, "wanted_size", lambda: threads)
+        y, hy, cy, workspace = net.forward(x)
+        return y.copy(), net.backward(workspace, y).dw, net.infer(x).y
+
+    size = 8 if bidirectional else 4
+    alone, together = results(1), results(size)
+    deadline = time.monotonic() + 60
+    while not all(helper.asleep for helper in team._team.helpers):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    monkeypatch.setattr(team._team.helpers[-1], "ring", lambda: None)
+    for found in (together, results(size)):
+        assert all(np.array_equal(one, other) for one, other in zip(found, alone, strict=True))
+    assert int(team._team.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED) == size - 1

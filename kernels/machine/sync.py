@@ -200,8 +200,13 @@ def _wait(spins):
 
 
 @inner
-def join(sync, rank, size):
-    """The team that runs the kernel: its caller opens the gate for `size` ranks and waits as long as it may."""
+def join(sync, rank, size, most=CLOSED):
+    """The team that runs the kernel, of `size` ranks for all but the first.
+
+    That is the caller: it opens the gate for so many, or the `most` that it has work for, and waits as long as it may;
+    how many have come then all others are told.
+    """
+    size = min(size, most) if rank == 0 else size
     if rank > 0 or size == 1:
         return Team(rank, size, sync)
     store(sync, PROGRESS, 0)
