@@ -94,29 +94,35 @@ def _byte_at(source, k):
     return source[k] if k < source.size else source.dtype.type(0)
 
 
-@inner
-def _quads(target, source, words):
-    inverse = _scaled(target, source)
-    whole = source.size // 4
-    for word in range(whole):
-        k = 4 * word
-        target[1 + word] = _word((source[k], source[k + 1], source[k + 2], source[k + 3]), inverse)
-    for k in range(4 * whole, 4 * words, 4):
-        last = _byte_at(source, k), _byte_at(source, k + 1), _byte_at(source, k + 2), _byte_at(source, k + 3)
-        target[words] = _word(last, inverse)
+def _as_bytes(write):
+    """What rounds a row to bytes, `write` putting four of them into a word or two."""
+
+    @inner
+    def convert(target, source, words):
+        inverse, whole = _scaled(target, source), source.size // 4
+        for word in range(whole):
+            k = 4 * word
+            write(target, word, (source[k], source[k + 1], source[k + 2], source[k + 3]), inverse)
+        if whole < words:
+            k = 4 * whole
+            last = _byte_at(source, k), _byte_at(source, k + 1), _byte_at(source, k + 2), _byte_at(source, k + 3)
+            write(target, whole, last, inverse)
+
+    return convert
 
 
 @inner
-def _pairs(target, source, words):
-    inverse = _scaled(target, source)
-    whole = source.size // 4
-    for word in range(whole):
-        k = 4 * word
-        target[1 + 2 * word] = _word((source[k], source[k + 2]), inverse)
-        target[2 + 2 * word] = _word((source[k + 1], source[k + 3]), inverse)
-    for k in range(4 * whole, 4 * words, 4):
-        target[2 * words - 1] = _word((_byte_at(source, k), _byte_at(source, k + 2)), inverse)
-        target[2 * words] = _word((_byte_at(source, k + 1), _byte_at(source, k + 3)), inverse)
+def _write_quad(target, word, four, inverse):
+    target[1 + word] = _word(four, inverse)
+
+
+@inner
+def _write_pairs(target, word, four, inverse):
+    target[1 + 2 * word] = _word((four[0], four[2]), inverse)
+    target[2 + 2 * word] = _word((four[1], four[3]), inverse)
+
+
+_quads, _pairs = _as_bytes(_write_quad), _as_bytes(_write_pairs)
 
 
 @intrinsic
