@@ -27,6 +27,14 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture
+def threads_as_before():
+    """What a test sets by `numba.set_num_threads` holds no longer than the test."""
+    threads = numba.get_num_threads()
+    yield
+    numba.set_num_threads(threads)
+
+
+@pytest.fixture
 def standin():
     """The GPU engine runs on stand-ins for CuPy and libcudnn; what it asks of the latter is here."""
     from gpu_standin import standin_gpu

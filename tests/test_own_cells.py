@@ -131,14 +131,7 @@ def test_every_way_to_run_it_has_the_same_bits(name, size, dtype):
         assert np.array_equal(hx, hy) and all(map(np.array_equal, several(cx), several(cy)))
 
 
-@pytest.fixture
-def _threads_as_before():
-    threads = numba.get_num_threads()
-    yield
-    numba.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.usefixtures("threads_as_before")
 def test_threads_change_no_bit(name):
     results = []
     for threads in (1, 2):

@@ -110,14 +110,7 @@ def test_every_way_gives_the_same_bits(form, cell):
     assert np.array_equal(x, expected.y)
 
 
-@pytest.fixture
-def _threads_as_before():
-    threads = numba.get_num_threads()
-    yield
-    numba.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.usefixtures("threads_as_before")
 @pytest.mark.parametrize("options", [
     {"hidden_size": 128, "batch_size": 40}, {"hidden_size": 256, "batch_size": 2},
     {"hidden_size": 320, "num_layers": 2},
@@ -150,7 +143,7 @@ def test_each_rank_has_scratch_of_its_own(form):
     assert packed.scratch.tolist() == [0, 0, 0, 1, 1, 1, -1, -1, -1]
 
 
-@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.usefixtures("threads_as_before")
 def test_a_stream_goes_on_on_more_threads(form):
     net = rnnkit.LSTM(48, 320, num_layers=2, seed=0)
     x = np.random.default_rng(0).standard_normal((6, 12, 48), np.float32)

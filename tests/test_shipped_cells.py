@@ -110,14 +110,7 @@ def test_every_way_to_run_it_has_the_same_bits(kind, size, dtype):
         assert_same(rnnkit.Infer(whole.y, hx, cx), whole)
 
 
-@pytest.fixture
-def _threads_as_before():
-    threads = numba.get_num_threads()
-    yield
-    numba.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.usefixtures("threads_as_before")
 def test_threads_change_no_bit(kind):
     results, x = [], np.random.default_rng(0).normal(size=(40, 9, 16)).astype(np.float32)
     desc = rnnkit.RNNDescriptor(kind, 16, 70, 2, True)
