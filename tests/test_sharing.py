@@ -77,7 +77,7 @@ def test_a_group_has_the_threads_that_its_schedule_says():
 def test_a_step_of_all_layers_has_one_team():
     layers = layers_of(rnnkit.RNNDescriptor("gru", 1024, 1024, 3))
     found = threads_of_step(1, layers, 4)
-    sizes = 1, math.inf, 4096, layers[0].input_work + layers[0].step_work, 1, 0
+    sizes = 1, 12 << 20, 4096, layers[0].input_work + layers[0].step_work, 1, 0
     assert found == best_sharing(*sizes, 1024, most_teams=1).threads
     assert 8 <= found <= 64
 

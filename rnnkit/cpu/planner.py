@@ -166,7 +166,7 @@ def best_sharing(
         return Sharing(threads if shares_rows(batch_size, weights, threads) and most_teams is None else 1, threads)
     panels, lines = -(-units // VECTOR_BYTES), -(-units // _LINE_BYTES)
 
-    def time(sharing: Sharing) -> float:
+    def cost(sharing: Sharing) -> float:
         size, rows = sharing.threads // sharing.teams, -(-batch_size // sharing.teams)
         share = -(-panels // size) / panels
         least = _ROWS if weights * share <= _CACHED_BYTES else _FAR_ROWS
@@ -177,13 +177,13 @@ def best_sharing(
 
     most_teams = min(most_teams or batch_size, threads)
     choices = {
-        sharing: time(sharing)
+        sharing: cost(sharing)
         for teams in range(1, most_teams + 1)
         for size in range(1, min(threads // teams, panels) + 1)
         if (sharing := Sharing(teams, teams * size)).threads > 1
     }
     shortest = min(choices.values(), default=0)
-    soon = [(one.threads, time, one) for one, time in choices.items() if time <= _SOON * shortest]
+    soon = [(one.threads, taken, one) for one, taken in choices.items() if taken <= _SOON * shortest]
     return min(soon)[-1] if soon else Sharing(1, 2)
 
 
@@ -191,7 +191,7 @@ def threads_of_step(batch_size: int, layers: Sequence[Layer], itemsize: int) -> 
     """How many threads at most it pays to share out the units of all layers to, in one step of so many rows."""
     units, meetings = layers[0].sizes.hidden, layers[0].meetings
     work = sum(layer.input_work + layer.step_work for layer in layers) // len(layers)
-    sizes = batch_size, math.inf, units * itemsize, work, meetings, 0
+    sizes = batch_size, layers[0].recurrent_weights * itemsize, units * itemsize, work, meetings, 0
     return best_sharing(*sizes, max(units, 2), most_teams=1).threads
 
 
