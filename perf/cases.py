@@ -175,6 +175,8 @@ CASES = (
     *_each_mode("lm", 25, 64, 512),
     *_each_mode("small", 50, 5, 128),
     *_each_mode("small-l2", 50, 8, 128, num_layers=2),
+    *_each_mode("tiny", 5, 1, 16),
+    *_each_mode("tiny-varlen", 5, 2, 16, shortest=2),
     *_each_mode("stream", 100, 1, 256),
     *_each_mode("odd", 50, 64, 500),
     *_each_mode("odd-i77", 40, 33, 200, inputs=77),
