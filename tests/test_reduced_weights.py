@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 import rounded
 from compiled import for_python
+from llvmlite import binding, ir
 from problems import CELLS, Problem
 from shipped_networks import KINDS
 from test_vectorization import compiled
 from tolerances import OUTPUTS, assert_close, assert_same_results
 
 import rnnkit
-from rnnkit.kernels.machine import tiles
-from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, no_panels, packed_as, panels_of
+from rnnkit.kernels.machine import formats, tiles
+from rnnkit.kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT, ROWS_AT_ONCE, no_panels, packed_as, panels_of
 from rnnkit.kernels.machine.jit import inner
-from rnnkit.kernels.machine.registers import HAS_BFLOAT16_DOT, HAS_BYTE_DOT, VECTOR_BYTES
+from rnnkit.kernels.machine.registers import FEATURES, VECTOR_BYTES
 
 FORMS = "bfloat16", "int8"
 OF_WEIGHTS = {"bfloat16": rounded.bfloat16, "int8": rounded.int8}
-OF_VALUES = {"bfloat16": rounded.bfloat16 if HAS_BFLOAT16_DOT else rounded.exact, "int8": rounded.int8}
+OF_VALUES = {"bfloat16": rounded.bfloat16 if BFLOAT16_DOT else rounded.exact, "int8": rounded.int8}
 
 
 @pytest.fixture(params=FORMS)
@@ -265,14 +266,14 @@ ELSEWHERE = """
 import hashlib, sys
 import numpy as np
 import rnnkit
-from rnnkit.kernels.machine.registers import HAS_BFLOAT16_DOT, HAS_BYTE_DOT
+from rnnkit.kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT
 digest = hashlib.sha256()
 x = np.random.default_rng(0).standard_normal((7, 5, 18), np.float32)
 for kind in (rnnkit.LSTM, rnnkit.GRU):
     for hidden_size in (5, 33):
         net = kind(18, hidden_size, num_layers=2, bidirectional=True, seed=0)
         digest.update(net.prepare(weights=sys.argv[1]).infer(x).y.tobytes())
-print(HAS_BFLOAT16_DOT, HAS_BYTE_DOT, digest.hexdigest())
+print(BFLOAT16_DOT is not None, BYTE_DOT is not None, digest.hexdigest())
 """
 
 
@@ -291,11 +292,41 @@ def test_the_same_bits_without_the_instructions(form):
     assert (other == digest) == (form == "int8" or has[0] == "False")
 
 
+@pytest.mark.skipif("avxvnni" not in FEATURES, reason="a CPU without AVX-VNNI")
+def test_the_same_bits_with_the_dot_product_of_avx2():
+    """As on a CPU that has it without AVX-512."""
+    has, digest = elsewhere("int8", NUMBA_CPU_NAME="alderlake", NUMBA_CPU_FEATURES="+avx2,+fma,+avxvnni")
+    assert has == ["False", "True"]
+    assert digest == elsewhere("int8")[1]
+
+
+@pytest.mark.parametrize(("on", "text"), [
+    (on, text) for dots in (formats._BFLOAT16_DOTS, formats._BYTE_DOTS) for on, text in dots.items() if on[0] > 16
+])  # fmt: skip
+def test_the_assembler_knows_each_instruction(on, text, monkeypatch):
+    """Also those of other x86 CPUs; LLVM has none for ARM's here, and ends the process."""
+    size, feature = on
+    monkeypatch.setattr(formats, "VECTOR_BYTES", size)
+    module, vector = ir.Module(), ir.VectorType(ir.IntType(32), size // 4)
+    function = ir.Function(module, ir.FunctionType(vector, [vector] * 3), "dot")
+    builder = ir.IRBuilder(function.append_basic_block())
+    builder.ret(formats._dot(builder, text, *function.args))
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    binding.initialize_native_asmparser()
+    target = binding.Target.from_triple("x86_64-linux-gnu")
+    machine = target.create_target_machine(features=f"+avx2,+{feature}")
+    assert machine.emit_object(binding.parse_assembly(str(module)))
+    register = {32: "%ymm", 64: "%zmm"}[size]
+    wanted = text.replace("$3, $2, $0", f"{register}2, {register}1, {register}0")
+    assert wanted in machine.emit_assembly(binding.parse_assembly(str(module))).replace("\t", " ")
+
+
 def test_the_instructions(form):
     """Multiply-adds on whole registers, by the instruction for it where there is one."""
     text = compiled(tiles._compile.py_func, no_panels(np.dtype(np.float32), form), (0,) * 4)
     wanted = {
-        "bfloat16": "vdpbf16ps" if HAS_BFLOAT16_DOT else "vfmadd", "int8": "vpdpbusd" if HAS_BYTE_DOT else "vpmaddwd",
+        "bfloat16": "vdpbf16ps" if BFLOAT16_DOT else "vfmadd", "int8": "vpdpbusd" if BYTE_DOT else "vpmaddwd",
     }  # fmt: skip
     if VECTOR_BYTES >= 32:
         register = "zmm" if VECTOR_BYTES == 64 else "ymm"

@@ -18,13 +18,41 @@ from numba.extending import intrinsic, overload
 
 from .jit import OPTIONS
 from .matrix import part
-from .registers import HAS_BFLOAT16_DOT, HAS_BYTE_DOT, I64, emit_fma, panel_lanes
+from .registers import FEATURES, I64, VECTOR_BYTES, emit_fma, panel_lanes
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 ROWS_AT_ONCE = 96  # of what is multiplied, converted before: with so many rows reading the panels takes no time
-ZERO_POINT = 128  # what is added to a signed byte where the machine multiplies unsigned ones with signed ones
 LARGEST = 127  # of a signed byte
 LEAST = 2.0**-100  # of a row's largest magnitude: a row of less is zeros, or 127 by it might be infinite
+
+
+# Instructions that add a dot product, for registers of so many bytes and a feature in LLVM's names. By assembly: LLVM's
+# own names for them take other types in each version.
+_BFLOAT16_DOTS = {
+    (64, "avx512bf16"): "vdpbf16ps $3, $2, $0",
+    (16, "bf16"): ".arch_extension bf16\nbfdot $0.4s, $2.8h, $3.8h",
+}
+_BYTE_DOTS = {
+    (64, "avx512vnni"): "vpdpbusd $3, $2, $0",
+    (32, "avxvnni"): "{vex} vpdpbusd $3, $2, $0",
+    (16, "dotprod"): ".arch_extension dotprod\nsdot $0.4s, $2.16b, $3.16b",
+}
+
+
+def _instruction(dots):
+    return next((text for (size, feature), text in dots.items() if size == VECTOR_BYTES and feature in FEATURES), None)
+
+
+BFLOAT16_DOT, BYTE_DOT = map(_instruction, (_BFLOAT16_DOTS, _BYTE_DOTS))
+# What is added to a signed byte where the machine multiplies unsigned ones with signed ones.
+ZERO_POINT = 128 if BYTE_DOT and "busd" in BYTE_DOT else 0
+
+
+def _dot(builder, instruction, total, value, column):
+    """total + the dot products of the lanes of value and column, by one instruction."""
+    register = "w" if VECTOR_BYTES == 16 else "v"  # what LLVM calls ARM's vector registers, and x86's
+    kind = ir.FunctionType(total.type, [total.type] * 3)
+    return builder.asm(kind, instruction, f"={register},0,{register},{register}", [total, value, column], False)
 
 
 class Bfloat16(NamedTuple):
@@ -73,8 +101,7 @@ class Bfloat16Dot(Float):
     name, per_word = "bf16", 2
 
     def add(self, builder, value, column, total):
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        return builder.asm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v", [total, value, column], False)
+        return _dot(builder, BFLOAT16_DOT, total, value, column)
 
 
 class Bfloat16Wide(Float):
@@ -101,8 +128,7 @@ class Int8Dot(_Int8):
 
     def add(self, builder, value, column, total):
         value, column = (builder.bitcast(one, self.sum) for one in (value, column))
-        kind = ir.FunctionType(self.sum, [self.sum] * 3)
-        return builder.asm(kind, "vpdpbusd $3, $2, $0", "=v,0,v,v", [total, value, column], False)
+        return _dot(builder, BYTE_DOT, total, value, column)
 
 
 class Int8Wide(_Int8):
@@ -133,10 +159,10 @@ def _all(vector, value):
     return ir.Constant(vector, [vector.element(value)] * vector.count)
 
 
-if HAS_BFLOAT16_DOT or HAS_BYTE_DOT:  # by assembly: LLVM's own names for them take other types in each version
+if BFLOAT16_DOT or BYTE_DOT:
     binding.initialize_native_asmparser()
-_BFLOAT16 = Bfloat16Dot if HAS_BFLOAT16_DOT else Bfloat16Wide
-_INT8 = Int8Dot if HAS_BYTE_DOT else Int8Wide
+_BFLOAT16 = Bfloat16Dot if BFLOAT16_DOT else Bfloat16Wide
+_INT8 = Int8Dot if BYTE_DOT else Int8Wide
 FORMS = {None: Float, "bfloat16": _BFLOAT16, "int8": _INT8}
 """What emits the products with the weights of a plan, by the name that `rnnkit.prepare` takes."""
 _TUPLES = {"bfloat16": Bfloat16, "int8": Int8}

@@ -1,8 +1,11 @@
 """What the machine's vector registers are, and the few operations on them that kernels spell out in LLVM IR."""
 
+import ctypes
+import sys
+
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
@@ -10,20 +13,34 @@ I64 = ir.IntType(64)
 
 
 def _host():
-    """Bytes per vector register, number of vector registers, and whether the compilation target has a fused
-    multiply-add, a dot product of bfloat16 pairs, and one of four unsigned with four signed bytes."""
+    """Bytes per vector register, number of vector registers, whether the compilation target has a fused multiply-add,
+    and what else it can do, in LLVM's names."""
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
-    features = features.split(",")
-    if "+avx512f" in features:
-        return 64, 32, True, "+avx512bf16" in features, "+avx512vnni" in features
-    if "+avx2" in features or "+avx" in features:
-        return 32, 16, "+fma" in features, False, False
+    features = {name[1:] for name in features.split(",") if name.startswith("+")}
     if triple.startswith(("aarch64", "arm64")):
-        return 16, 32, True, False, False
-    return 16, 16, False, False, False
+        return 16, 32, True, features | _arm_dots()
+    if "avx512f" in features:
+        return 64, 32, True, features
+    if features & {"avx", "avx2"}:
+        return 32, 16, "fma" in features, features
+    return 16, 16, False, features
 
 
-VECTOR_BYTES, REGISTERS, HAS_FMA, HAS_BFLOAT16_DOT, HAS_BYTE_DOT = _host()
+def _arm_dots():
+    """This ARM CPU's dot products. LLVM derives them from the CPU's name, and does not tell."""
+    if config.CPU_NAME:
+        return set()  # compiled for another CPU, which has what the features say
+    if sys.platform == "darwin":
+        return {"dotprod"}  # every one that macOS runs on
+    if sys.platform != "linux":
+        return set()
+    said_by_kernel = ctypes.CDLL(None).getauxval
+    said_by_kernel.argtypes, said_by_kernel.restype = [ctypes.c_ulong], ctypes.c_ulong
+    bits = {"dotprod": (16, 20), "bf16": (26, 14)}  # AT_HWCAP, AT_HWCAP2: Linux, asm/hwcap.h
+    return {name for name, (word, bit) in bits.items() if said_by_kernel(word) >> bit & 1}
+
+
+VECTOR_BYTES, REGISTERS, HAS_FMA, FEATURES = _host()
 
 
 def emit_fma(builder, a, b, c):
