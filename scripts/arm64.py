@@ -81,6 +81,7 @@ def engine(folder):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     pip_install(target, "--no-deps", source)
+    shutil.copytree(REPOSITORY / "perf", target / "perf")  # a cell of it is one of the tests'
     return target
 
 
