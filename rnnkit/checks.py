@@ -80,9 +80,10 @@ def weight_gradient(function: str, dw: Any, desc: RNNDescriptor, like: Any) -> N
 
 def separate(function: str, dw: Any, **inputs: Any) -> None:
     """Check that adding to the gradient changes none of the inputs; None is not given."""
-    for name, array in inputs.items() if dw is not None else ():
-        if any(overlap(dw, one) for one in arrays_of(array)):
-            raise ValueError(message(function, "dw", "have memory of its own", f"the memory of {name}"))
+    for name, given in inputs.items() if dw is not None else ():
+        for array in arrays_of(given):
+            if overlap(dw, array):
+                raise ValueError(message(function, "dw", "have memory of its own", f"the memory of {name}"))
 
 
 def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, like: Any = None) -> None:

@@ -190,9 +190,10 @@ def _check_reuse(workspace: Any, **inputs: Any) -> None:
         expected = f"be on {device_of(x)} as x is"
         raise ValueError(message("forward", "workspace", expected, f"one on {device_of(workspace.x)}"))
     for name, given in inputs.items():
-        if any(workspace.memory.holds(array) for array in arrays_of(given)):
-            expected, got = "not view the workspace, whose memory is used again", "a view of it"
-            raise ValueError(message("forward", name, expected, got, "give a copy, or another workspace"))
+        for array in arrays_of(given):
+            if workspace.memory.holds(array):
+                expected, got = "not view the workspace, whose memory is used again", "a view of it"
+                raise ValueError(message("forward", name, expected, got, "give a copy, or another workspace"))
 
 
 def backward(

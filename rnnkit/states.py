@@ -23,4 +23,6 @@ def apart(desc: RNNDescriptor, states: Any) -> Any:
 
 def arrays_of(states: Any) -> tuple[Any, ...]:
     """Return the arrays of what a user gives for states, those that are there."""
-    return tuple(one for one in (states if isinstance(states, tuple) else (states,)) if one is not None)
+    if states is None:
+        return ()
+    return tuple(one for one in states if one is not None) if isinstance(states, tuple) else (states,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -161,6 +161,7 @@ class Memory:
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}  # as they were last taken
+        self._prepared: dict[str, tuple[Any, Any]] = {}
         self.calls: set[object] = set()
         self.borrowers: set[object] = set()
         self.generation = 0
@@ -206,6 +207,7 @@ class Memory:
         array = self._arrays.get(name)
         if array is not None and array.shape == shape and array.dtype == dtype:
             return array
+        self._prepared.clear()  # before the array is another one
         nbytes = prod(shape) * dtype.itemsize
         buffer = self._buffers.get(name)
         if buffer is None or buffer.nbytes < nbytes:
@@ -213,6 +215,15 @@ class Memory:
             buffer = self._buffers[name] = self._new_buffer(nbytes)
         array = self._arrays[name] = buffer[:nbytes].view(dtype).reshape(shape)
         return array
+
+    def prepared(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned when it was last called for this name: for this key, and before an array was
+        taken that was another one than before. It may hold arrays of this memory, and no other that is large."""
+        found = self._prepared.get(name)
+        if found is None or found[0] != key:
+            found = key, make()
+            self._prepared[name] = found
+        return found[1]
 
     def _new_buffer(self, nbytes: int) -> Any:
         """A new array of bytes, aligned."""
@@ -248,13 +259,7 @@ class Workspace:
         self.digests: dict[str, bytes] = {}  # of what must not change before backward, see `debugging`
 
     def allocate(self, layout: tuple[Block, ...]) -> None:
-        """Take the arrays from the memory, not cleared: the engine's first step.
-
-        Parameters
-        ----------
-        layout : tuple of Block
-            Names, shapes and dtypes.
-        """
+        """Take the arrays from the memory, not cleared: the engine's first step."""
         self.arrays = {name: self.memory.take(name, shape, dtype) for name, shape, dtype in layout}
 
     def __repr__(self) -> str:

@@ -1,6 +1,8 @@
 """The workspace: what it lets one see, when its memory is used again, and when it is refused."""
 
+import gc
 import tracemalloc
+import weakref
 from functools import partial
 from itertools import product
 
@@ -282,3 +284,46 @@ def test_an_input_in_the_memory_that_is_used_again_is_refused():
     problem.backward(first.workspace)
     again = rnnkit.forward(problem.desc, problem.w, first.y.copy(), workspace=first.workspace)
     assert again.y.shape == first.y.shape
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_calls_of_many_sizes_in_one_memory(cell):
+    """Whatever came before: what is laid out for one size, and used again, is of the arrays that are there."""
+    first = Problem(**CELLS[cell], num_layers=2, seq_len=5, batch_size=3)
+    longer = {"seq_len": 6, "num_layers": 1}  # in another place, but for what a second layer has
+    others = [{}, {"batch_size": 2}, {"lengths": (5, 0, 2)}, longer, {"num_layers": 3}, {"bidirectional": True}]
+    rng, workspace = np.random.default_rng(0), None
+    for seed, number in enumerate((0, 3, 0, *rng.integers(len(others), size=30))):
+        problem = first.twin(**others[number], seed=seed)
+        result, alone = problem.forward(workspace=workspace), problem.forward()
+        workspace = result.workspace
+        assert_same_results(result, alone, OUTPUTS)
+        for dy in () if number == 3 else (problem.dy, None):  # what backward left there is of the call before
+            found, expected = (
+                rnnkit.backward(problem.desc, problem.w, one.workspace, dy, problem.dhy, problem.dcy)
+                for one in (result, alone)
+            )
+            assert_same_results(found, expected, GRADIENTS)
+
+
+@pytest.mark.parametrize("lengths", [None, (5, 0, 2)])
+def test_what_a_call_was_given_goes_with_it(lengths):
+    """The memory keeps no input, and nobody keeps the memory, also where no collector of cycles looks."""
+    problem = Problem(mode="lstm", num_layers=2, seq_len=5, batch_size=3, lengths=lengths)
+    gc.collect()
+    gc.disable()
+    try:
+        workspace, given = None, []
+        for _ in range(3):
+            x = problem.x.copy()
+            given.append(weakref.ref(x))
+            workspace = rnnkit.forward(problem.desc, problem.w, x, lengths=lengths, workspace=workspace).workspace
+            rnnkit.backward(problem.desc, problem.w, workspace, problem.dy)
+        del x
+        workspace = problem.forward(workspace=workspace).workspace
+        assert [one() for one in given] == [None] * 3
+        memory = weakref.ref(workspace.memory)
+        del workspace
+        assert memory() is None
+    finally:
+        gc.enable()

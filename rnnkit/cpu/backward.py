@@ -9,9 +9,10 @@ import numpy as np
 
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import Grid, Run, drop, input_grid, kept_runs
+from rnnkit.cpu.run import Call, Grid, Run, drop, input_grid, kept_runs, moved, no_input, reading
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
+from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.loop_gradient import Gradients, LayerPassBack, WeightBuffers
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
@@ -24,9 +25,31 @@ def backward(
 ) -> tuple:
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
     dx, dhx, dcx, dw = result = begin(desc, w, workspace.steps, dhy, dcy, dw)
-    gradient = Gradient(workspace, Planner(workspace.steps, w.itemsize), memory, dx, dhx, dcx)
-    gradient.through_all(groups_of(desc, desc.dropout > 0), WeightBuffers(flat(w), dw), gradient.output(dy))
+    planner = Planner(workspace.steps, w.itemsize)
+
+    def make() -> Gradient:
+        return Gradient(desc, workspace.arrays, planner, memory, groups_of(desc, desc.dropout > 0))
+
+    key = desc, workspace.steps, planner.threads
+    gradient = make() if workspace.steps.padded else memory.prepared("backward", key, make)
+    gradient.run(buffers_of(workspace.x, dy, dx, dhx, dcx), WeightBuffers(flat(w), dw))
     return result
+
+
+class Buffers(NamedTuple):
+    """What is another array in each call, flat: the input, and the gradients of the output (empty for zeros), the
+    input, and the states; of the cells any array where there are none."""
+
+    x: np.ndarray
+    dy: np.ndarray
+    dx: np.ndarray
+    dhx: np.ndarray
+    dcx: np.ndarray
+
+
+def buffers_of(x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any) -> Buffers:
+    dx, dhx = dx.reshape(-1), dhx.reshape(-1)
+    return Buffers(flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dhx if dcx is None else dcx.reshape(-1))
 
 
 def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any) -> tuple:
@@ -52,92 +75,114 @@ class Chain(NamedTuple):
     packs: bool
 
 
+class ReadyGradient(NamedTuple):
+    """A group of pseudo-layers that is ready to run backward, as `run.ReadyGroup` is forward."""
+
+    group: tuple[Layer, ...]
+    schedule: Schedule
+    calls: list[Call]  # the last steps first
+    dx: list[Grid]  # of each pass
+    zeros: np.ndarray
+    numbers: np.ndarray
+
+
 class Gradient:
-    """The backward of a network, or of a segment of a chain of its layers, of whose input dx is the gradient, group by
-    group: what the kernel calls need."""
+    """The backward of a network, or of a segment of a chain of its layers, ready to run: all that the kernel calls need
+    but the `Buffers` of the call."""
 
     def __init__(
-        self, workspace: Workspace, planner: Planner, memory: Memory, dx: np.ndarray, dhx: np.ndarray, dcx: Any,
-        chain: Chain | None = None,
+        self, desc: RNNDescriptor, arrays: dict[str, Any], planner: Planner, memory: Memory,
+        groups: tuple[tuple[Layer, ...], ...], chain: Chain | None = None,
     ) -> None:
-        self.desc, self.workspace, self.steps, self.memory = workspace.desc, workspace, workspace.steps, memory
-        self.dx, self.dhx, self.dcx, self.planner = dx, dhx, dcx, planner
-        self.chain, self.lowest, self.packs = chain, *(chain or (0, True))
-
-    def output(self, dy: Any) -> Grid:
-        """The gradient of a layer's outputs (T, N, D*P), None for zeros."""
-        width = self.desc.num_directions * self.desc.output_size
-        return Grid(np.empty(0, self.dx.dtype) if dy is None else flat(dy), 0, width)
-
-    def through_all(self, groups: tuple[tuple[Layer, ...], ...], weights: WeightBuffers, dy: Grid) -> Grid:
-        """Through all groups, from the highest to the lowest; returns the gradient of its input."""
+        self._desc, self._arrays, self._steps, self._planner = desc, arrays, planner.steps, planner
+        self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
+        self._later = np.empty(0, desc.np_dtype)  # in place of each of the buffers
+        self._groups, dy = [], Grid(self._later, 0, desc.num_directions * desc.output_size)
         for group in reversed(groups):
-            dy = self.through(group, weights, dy)
-            if group[0].layer > self.lowest:
-                self.drop(dy, group[0].layer)
-        return dy
+            self._groups.append(self._ready(group, dy, memory))
+            dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
+
+    def _ready(self, group: tuple[Layer, ...], dy: Grid, memory: Memory) -> ReadyGradient:
+        """From dy, and the final states' gradients, to the initial states', dw, and dx."""
+        steps, layer, backs, calls = self._steps, group[0], [], []
+        schedule = self._planner.backward(group)
+        parts = self._planner.calls(group, schedule)
+        runs = kept_runs(self._desc, no_input(self._desc), self._arrays, group)
+        for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
+            # Passes that do not run at once share a buffer; but packed weights are there for all calls.
+            own = number if schedule.split or len(parts) > 1 else 0
+            buffer = run.layer.layer - self._lowest if self._chain else own
+            backs.append(self._back(run, own, buffer, dy, schedule.buffered_steps * steps.batch_size, memory))
+            if is_stack(group):
+                dy = backs[-1].dx
+        for start, stop in parts:  # counted from the end
+            own = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
+            work = sum(2 * back.run.layer.work * part.count for back, part in zip(backs, own, strict=True))
+            calls.append(Call(work, [back.layer_pass(part, steps) for back, part in zip(backs, own, strict=True)]))
+        zeros, numbers = np.zeros(max(layer.sizes), self._later.dtype), row_numbers(layer.gradient_columns)
+        return ReadyGradient(group, schedule, calls, [back.dx for back in backs], zeros, numbers)
+
+    def run(self, buffers: Buffers, weights: WeightBuffers) -> Grid:
+        """Through all groups, from the highest to the lowest; returns the gradient of its input."""
+        for ready in self._groups:
+            layer = ready.group[0]
+            layers = ready.group[::-1] if is_stack(ready.group) else ready.group
+            for number, (work, passes) in enumerate(ready.calls):
+                own = [self._with(buffers, one, each) for one, each in zip(passes, layers, strict=True)]
+                packs = self._packs and number == 0
+                arguments = layer.cell, filled(own, layer), ready.schedule, packs, weights, ready.zeros, ready.numbers
+                team.run(loop_gradient.backward, layer.kind, work, *arguments)
+            dx = [grid._replace(data=buffers.dx) if grid.data is self._later else grid for grid in ready.dx]
+            found = dx[-1 if is_stack(ready.group) else 0]
+            if len(dx) == 2 and not is_stack(ready.group):
+                add(*dx, self._steps, layer)
+            if layer.layer > self._lowest:
+                self.drop(found, layer.layer)
+        return found
+
+    def _with(self, buffers: Buffers, one: LayerPassBack, layer: Layer) -> LayerPassBack:
+        """A layer pass with the buffers of a call."""
+        forward, products, gradients, *rest = one
+        y, x, gates, output, hidden, cells = gradients
+        y = moved(y, buffers.dy) if y.data is self._later else y
+        x = moved(x, buffers.dx) if x.data is self._later else x
+        states = moved(hidden, buffers.dhx), moved(cells, buffers.dcx)
+        return LayerPassBack(
+            reading(buffers.x, forward, layer), products, Gradients(y, x, gates, output, *states), *rest
+        )
 
     def drop(self, dx: Grid, layer: int) -> None:
         """Take the gradient of a layer's input through dropout, where there is any."""
-        if self.desc.dropout > 0:
-            drop(dx, dx, input_grid(self.workspace.arrays[f"kept_l{layer}"]), self.steps, self.desc)
+        if self._desc.dropout > 0:
+            drop(dx, dx, input_grid(self._arrays[f"kept_l{layer}"]), self._steps, self._desc)
 
-    def through(self, group: tuple[Layer, ...], weights: WeightBuffers, dy: Grid) -> Grid:
-        """From dy, and the final states' gradients in dhx and dcx, to the initial states', dw, and dx, the result."""
-        steps, layer, backs = self.steps, group[0], []
-        schedule = self.planner.backward(group)
-        calls, runs = self.planner.calls(group, schedule), kept_runs(self.desc, self.workspace.x, self.workspace, group)
-        for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
-            # Passes that do not run at once share a buffer; but packed weights are there for all calls.
-            own = number if schedule.split or len(calls) > 1 else 0
-            buffer = run.layer.layer - self.lowest if self.chain else own
-            backs.append(self._back(run, own, buffer, dy, schedule.buffered_steps * steps.batch_size))
-            if is_stack(group):
-                dy = backs[-1].dx
-        zeros, numbers = np.zeros(max(layer.sizes), self.dx.dtype), row_numbers(layer.gradient_columns)
-        for start, stop in calls:  # counted from the end
-            passes, work = [], 0
-            for back in backs:
-                part = back.run.part(steps, steps.seq_len - stop, steps.seq_len - start)
-                passes.append(back.layer_pass(part, steps))
-                work += 2 * back.run.layer.work * part.count
-            arguments = layer.cell, filled(passes, layer), schedule, self.packs and start == 0, weights, zeros, numbers
-            team.run(loop_gradient.backward, layer.kind, work, *arguments)
-        if len(backs) == 2 and not is_stack(group):
-            add(backs[0].dx, backs[1].dx, steps, layer)
-        return backs[-1 if is_stack(group) else 0].dx
-
-    def _input_gradient(self, layer: Layer) -> Grid:
+    def _input_gradient(self, layer: Layer, memory: Memory) -> Grid:
         """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""
-        width = self.desc.layer_input_size(layer.layer)
-        shape = self.steps.seq_len, self.steps.batch_size, width
-        if layer.direction == 1:
-            dx = self.memory.take("dinput_reverse", shape, self.dx.dtype)
-        else:
-            inner = layer.layer > self.lowest
-            dx = self.memory.take(f"dinput_{layer.layer % 3}", shape, self.dx.dtype) if inner else self.dx
-        return Grid(dx.reshape(-1), 0, width)
+        width = self._desc.layer_input_size(layer.layer)
+        if layer.direction == 0 and layer.layer == self._lowest:
+            return Grid(self._later, 0, width)
+        name = "dinput_reverse" if layer.direction == 1 else f"dinput_{layer.layer % 3}"
+        shape = self._steps.seq_len, self._steps.batch_size, width
+        return Grid(memory.take(name, shape, self._later.dtype).reshape(-1), 0, width)
 
-    def _back(self, run: Run, number: int, buffer: int, dy: Grid, rows: int) -> RunBack:
+    def _back(self, run: Run, number: int, buffer: int, dy: Grid, rows: int, memory: Memory) -> RunBack:
         """A pseudo-layer with what flows back through it, by the number of what it works in and of the buffer that has
         its packed weights; `rows` are those of the gates of a chunk."""
-        layer, desc, batch = run.layer, self.desc, self.steps.batch_size
+        layer, desc, batch = run.layer, self._desc, self._steps.batch_size
         sizes, width, index = layer.sizes, layer.gradient_columns, layer.index
 
         def take(name: str, size: int, number: int = number) -> np.ndarray:
-            return self.memory.take(f"{name}_{number}", (size,), self.dx.dtype)
+            return memory.take(f"{name}_{number}", (size,), self._later.dtype)
 
-        dhidden = Grid(self.dhx.reshape(-1), index * batch * desc.output_size, desc.output_size)
-        dcells = Grid(dy.data, 0, 0)
+        dhidden = Grid(self._later, index * batch * desc.output_size, desc.output_size)
+        dcells = Grid(self._later, 0, 0)
         if desc.has_cell:
-            dcells = Grid(self.dcx.reshape(-1), index * batch * desc.states_size, desc.states_size)
-        offsets = _offsets(desc, index, self.planner.threads)
+            dcells = Grid(self._later, index * batch * desc.states_size, desc.states_size)
+        offsets = _offsets(desc, index, self._planner.threads)
         dgates = Grid(take("dgates", rows * width), 0, width)
         doutput = Grid(take("doutput", batch * sizes.hidden), 0, sizes.hidden)
-        return RunBack(
-            run, dy._replace(start=run.units.start), self._input_gradient(layer), dgates, doutput, dhidden, dcells,
-            take("buffer", offsets[-1], buffer), offsets
-        )
+        dy, dx = dy._replace(start=run.units.start), self._input_gradient(layer, memory)
+        return RunBack(run, dy, dx, dgates, doutput, dhidden, dcells, take("buffer", offsets[-1], buffer), offsets)
 
 
 class RunBack(NamedTuple):

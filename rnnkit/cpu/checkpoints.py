@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.cpu.backward import Chain, Gradient, add, begin
+from rnnkit.cpu.backward import Chain, Gradient, add, begin, buffers_of
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, clear_padding, train_groups
+from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, clear_padding, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.loop_gradient import WeightBuffers
 from rnnkit.kernels.machine import team
@@ -66,9 +66,10 @@ def backward(
         for number in reversed(range(len(run.bounds))):
             segment, part = run.segment(chain, number), slice(*run.steps_of(chain, number))
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
-            gradient = Gradient(segment, run.planner(segment.steps), memory, dinput[part], dhx, dcx, own)
-            output = gradient.output(None if dy is None else dy[part])
-            found = gradient.through_all(run.groups(chain), weights, output)
+            planner = run.planner(segment.steps)
+            gradient = Gradient(desc, segment.arrays, planner, memory, run.groups(chain), own)
+            buffers = buffers_of(segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx)
+            found = gradient.run(buffers, weights)
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
                 add(both, found, segment.steps, lowest)
@@ -119,7 +120,8 @@ class _Segments:
             self._memory.segment = None  # until it is whole
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(segment.steps)
-            train_groups(groups, self._packed, planner, states, segment, self.steps_of(chain, number)[0])
+            ready = ready_to_train(groups, planner, segment, segment.x)
+            train_groups(ready, self._packed, states, segment, first_step=self.steps_of(chain, number)[0])
             self._memory.segment = key
         return segment
 

@@ -13,9 +13,9 @@ import numpy as np
 from rnnkit.cpu import backward as whole
 from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference
-from rnnkit.cpu.layer import groups_of, pack
+from rnnkit.cpu.layer import flat, groups_of, pack
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import boundary_states, clear_padding, train_groups
+from rnnkit.cpu.run import ReadyGroup, boundary_states, clear_padding, no_input, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.workspace import Memory, Workspace, workspace_layout
 
@@ -30,10 +30,19 @@ def forward(
     """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints, hy and cy."""
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
-    steps, planner = workspace.steps, Planner(workspace.steps, w.itemsize)
-    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-    packed, states = pack(desc, w, workspace.memory), boundary_states(desc, hx, cx, steps.batch_size)
-    train_groups(groups_of(desc, desc.dropout > 0), packed, planner, states, workspace)
+    steps, planner, memory = workspace.steps, Planner(workspace.steps, w.itemsize), workspace.memory
+
+    def make(x: np.ndarray) -> tuple[dict[str, Any], tuple[ReadyGroup, ...]]:
+        workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
+        return workspace.arrays, ready_to_train(groups_of(desc, desc.dropout > 0), planner, workspace, x)
+
+    if steps.padded:
+        (workspace.arrays, ready), given = make(x), None
+    else:
+        key, given = (desc, steps, planner.threads), flat(x)
+        workspace.arrays, ready = memory.prepared("forward", key, lambda: make(no_input(desc)))
+    packed, states = pack(desc, w, memory), boundary_states(desc, hx, cx, steps.batch_size)
+    train_groups(ready, packed, states, workspace, given)
     for name, array in workspace.arrays.items() if steps.padded else ():
         if name.startswith(("hidden", "cell")):
             clear_padding(array, steps, 1)

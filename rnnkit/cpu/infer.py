@@ -10,7 +10,7 @@ import numpy as np
 from rnnkit.cpu.layer import dense, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner, grain_of, rows_for_grain, threads_of_step
 from rnnkit.cpu.reduced import pack_reduced
-from rnnkit.cpu.run import Grid, Run, boundary_states, clear_padding, input_grid, outputs_of, run_group
+from rnnkit.cpu.run import Grid, Run, boundary_states, clear_padding, input_grid, outputs_of, ready_group, run_group
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import stack
 from rnnkit.kernels.machine import team
@@ -149,7 +149,7 @@ class Inference:
                     hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
                     source, below = below, outputs_of(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
-            run_group(runs, packed, planner, schedule, states)
+            run_group(ready_group(runs, planner, schedule), packed, states)
         return states.hy, states.cy
 
 

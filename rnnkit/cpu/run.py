@@ -84,25 +84,23 @@ class Run(NamedTuple):
         )
 
 
-def kept_runs(desc: RNNDescriptor, x: Any, workspace: Workspace, group: tuple[Layer, ...]) -> list[Run]:
-    """A group of pseudo-layers in training: the places in the workspace, which backward reads again."""
-    arrays, runs = workspace.arrays, []
+def kept_runs(desc: RNNDescriptor, x: Any, arrays: dict[str, Any], group: tuple[Layer, ...]) -> list[Run]:
+    """A group of pseudo-layers in training: the places in the workspace's arrays, which backward reads again."""
+    runs = []
     for layer in group:
         if not runs or is_stack(group):  # both directions read one source: what is to be copied is copied once
-            source = _kept_source(desc, x, workspace, layer.layer)
+            source = _kept_source(desc, x, arrays, layer.layer)
         cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
         hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
         runs.append(Run(layer, source, hidden, gates, cells, passing=False))
     return runs
 
 
-def _kept_source(desc: RNNDescriptor, x: Any, workspace: Workspace, layer: int) -> Grid:
+def _kept_source(desc: RNNDescriptor, x: Any, arrays: dict[str, Any], layer: int) -> Grid:
     """What W of a layer multiplies: the input, or the outputs of the layer below as dropout left them."""
     if layer == 0:
         return input_grid(x)
-    if desc.dropout > 0:
-        return input_grid(workspace.arrays[f"input_l{layer}"])
-    return outputs_of(workspace.arrays[f"hidden_l{layer - 1}"])
+    return input_grid(arrays[f"input_l{layer}"]) if desc.dropout > 0 else outputs_of(arrays[f"hidden_l{layer - 1}"])
 
 
 class BoundaryStates(NamedTuple):
@@ -121,42 +119,97 @@ def boundary_states(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> B
     return BoundaryStates(hx, cx, hy, cy)
 
 
-def run_group(
-    runs: Sequence[Run], packed: np.ndarray, planner: Planner, schedule: Schedule, states: BoundaryStates
-) -> None:
-    """Run a group of pseudo-layers over all steps, from their initial to their final states."""
-    steps, group, layer = planner.steps, [run.layer for run in runs], runs[0].layer
-    ends = [run.ends(steps) for run in runs]
-    for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
-        run.hidden[(*initial, run.units)] = 0 if states.hx is None else states.hx[run.layer.index]
-        if states.cy is not None:
-            run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
-    zeros = np.zeros(layer.sizes.hidden, runs[0].hidden.dtype)
+class Call(NamedTuple):
+    """A call of a kernel: its multiply-adds, and its layer passes."""
+
+    work: int
+    passes: list[Any]
+
+
+class ReadyGroup(NamedTuple):
+    """A group of pseudo-layers that is ready to run: what follows from the sizes and from where its arrays are."""
+
+    runs: Sequence[Run]
+    ends: list[tuple[Index, Index, Index, Index]]  # of each run, `Run.ends`, the hidden states' with their columns
+    schedule: Schedule
+    calls: list[Call]
+    zeros: np.ndarray
+
+
+def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule) -> ReadyGroup:
+    steps, group, ends, calls = planner.steps, [run.layer for run in runs], [], []
+    for run in runs:
+        initial, final, *cells = run.ends(steps)
+        ends.append(((*initial, run.units), (*final, run.units), *cells))
     for start, stop in planner.calls(group, schedule):
         parts = [run.part(steps, start, stop) for run in runs]
         work = sum(run.layer.work * part.count for run, part in zip(runs, parts, strict=True))
-        passes = filled([run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)], layer)
-        team.run(forward, layer.kind, work, layer.cell, passes, schedule, packed, zeros)
+        calls.append(Call(work, [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]))
+    return ReadyGroup(runs, ends, schedule, calls, np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype))
+
+
+def run_group(ready: ReadyGroup, packed: np.ndarray, states: BoundaryStates, x: np.ndarray | None = None) -> None:
+    """Run a group of pseudo-layers over all steps, from their initial to their final states.
+
+    Of layer 0 the flat `x` is the input, where it is given.
+    """
+    runs, ends, schedule, calls, zeros = ready
+    for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
+        run.hidden[initial] = 0 if states.hx is None else states.hx[run.layer.index]
+        if states.cy is not None:
+            run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
+    layer = runs[0].layer
+    for work, passes in calls:
+        if x is not None and layer.layer == 0:
+            passes = [reading(x, one, run.layer) for one, run in zip(passes, runs, strict=True)]
+        team.run(forward, layer.kind, work, layer.cell, filled(passes, layer), schedule, packed, zeros)
     for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):
-        states.hy[run.layer.index] = run.hidden[(*final, run.units)]
+        states.hy[run.layer.index] = run.hidden[final]
         if states.cy is not None:
             states.cy[run.layer.index] = run.cells[final_cells]
 
 
+def reading(x: np.ndarray, one: LayerPass, layer: Layer) -> LayerPass:
+    """A layer pass, which reads the flat array x where it is one of layer 0."""
+    if layer.layer:
+        return one
+    return LayerPass(one.reverse, one.sizes, one.starts, moved(one.x, x), one.offsets, one.gates, one.states)
+
+
+def moved(matrix: Matrix, data: np.ndarray) -> Matrix:
+    """The same rows of another array."""
+    return Matrix(data, matrix.rows, matrix.start, matrix.stride)
+
+
+def ready_to_train(
+    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, x: np.ndarray
+) -> tuple[ReadyGroup, ...]:
+    """Groups of pseudo-layers that read x and write into the workspace's arrays."""
+    ready = []
+    for group in groups:
+        runs = kept_runs(workspace.desc, x, workspace.arrays, group)
+        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True)))
+    return tuple(ready)
+
+
+def no_input(desc: RNNDescriptor) -> np.ndarray:
+    """In place of x where what is made ready is kept for other calls."""
+    return np.empty((0, 0, desc.input_size), desc.np_dtype)
+
+
 def train_groups(
-    groups: Sequence[tuple[Layer, ...]], packed: np.ndarray, planner: Planner, states: BoundaryStates,
-    workspace: Workspace, first_step: int = 0,
+    ready: Sequence[ReadyGroup], packed: np.ndarray, states: BoundaryStates, workspace: Workspace,
+    x: np.ndarray | None = None, first_step: int = 0,
 ) -> None:
-    """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace.
+    """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace; x as in `run_group`.
 
     Its first step is the sequence's `first_step`, from where on dropout's masks are drawn.
     """
-    desc = workspace.desc
-    for group in groups:
-        if group[0].layer and desc.dropout > 0:
-            _drop_outputs(desc, workspace, group[0].layer, first_step)
-        runs = kept_runs(desc, workspace.x, workspace, group)
-        run_group(runs, packed, planner, planner.forward(group, keeps_gates=True), states)
+    for group in ready:
+        layer = group.runs[0].layer.layer
+        if layer and workspace.desc.dropout > 0:
+            _drop_outputs(workspace.desc, workspace, layer, first_step)
+        run_group(group, packed, states, x)
 
 
 def _drop_outputs(desc: RNNDescriptor, workspace: Workspace, layer: int, first_step: int) -> None:

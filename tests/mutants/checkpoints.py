@@ -60,14 +60,14 @@ MUTANTS = (
         "rnnkit/cpu/backward.py",
         (
             "the layers of a chain share packed weights",
-            "run.layer.layer - self.lowest if self.chain else own",
+            "run.layer.layer - self._lowest if self._chain else own",
             "own",
             (FOUR_LAYERS,),
         ),
         (
             "a direction's gradient passes dropout before the other's is added",
-            "if group[0].layer > self.lowest:",
-            "if group[0].layer > 0:",
+            "if layer.layer > self._lowest:",
+            "if layer.layer > 0:",
             (BOTH,),
         ),
     ),

@@ -1,6 +1,6 @@
 """Faults in the CPU engine and its kernels. Most tests named are of the cell whose kernels compile soonest."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import Mutant, faults_in
 
 ALGEBRA, BACKWARD, BITS = "tests/test_algebra.py::test_", "tests/test_backward.py::test_", "tests/test_bits.py::test_"
 CHECKS, DROPOUT, FORWARD = "tests/test_checks.py::test_", "tests/test_dropout.py::test_", "tests/test_forward.py::test_"
@@ -15,6 +15,25 @@ SOILED = (f"{FORWARD}all_memory_is_written_before_it_is_read[tanh-float32-nan]",
 GATES, MASKS = f"{VECTORIZATION}gate_mathematics_is_vectorized", f"{DROPOUT}the_seed_decides_every_element"
 COMBINATIONS, GRADIENTS = f"{FORWARD}every_combination_equals", f"{BACKWARD}every_combination_has_the_right_gradient"
 TANH, LSTM = f"{COMBINATIONS}_the_reference[tanh-float32]", f"{COMBINATIONS}_the_reference[lstm-float32]"
+
+_LAID_OUT = faults_in(
+    "rnnkit/workspace.py",
+    ("what is laid out outlives its arrays", "        self._prepared.clear()  # before the array is another one\n", "",
+     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+    ("what is laid out for one size serves for all", "found is None or found[0] != key", "found is None",
+     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+) + faults_in(
+    "rnnkit/cpu/engine.py",
+    ("what is laid out keeps the input", "make(no_input(desc))", "make(x)",
+     (f"{WORKSPACE}what_a_call_was_given_goes_with_it[None]",)),
+    ("the input is that of an earlier call", "planner.threads), flat(x)", "planner.threads), None",
+     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+) + faults_in(
+    "rnnkit/cpu/backward.py",
+    ("what is laid out keeps its own memory", "        self._groups, dy = [], Grid(",
+     "        self._memory = memory\n        self._groups, dy = [], Grid(",
+     (f"{WORKSPACE}what_a_call_was_given_goes_with_it[None]",)),
+)  # fmt: skip
 
 _LENGTHS = (
     Mutant(
@@ -92,7 +111,7 @@ _DROPOUT = (
     Mutant(
         "the gradient passes through what was dropped",
         "rnnkit/cpu/backward.py",
-        "if self.desc.dropout > 0:",
+        "if self._desc.dropout > 0:",
         "if False:",
         (f"{BACKWARD}gradients_with_dropout[tanh-0.25]",),
     ),
@@ -122,15 +141,15 @@ _MEMORY = (
     Mutant(
         "an input in the memory that is used again is taken",
         "rnnkit/engine.py",
-        "if any(workspace.memory.holds(array) for array in arrays_of(given)):",
+        "if workspace.memory.holds(array):",
         "if False:",
         (f"{WORKSPACE}an_input_in_the_memory_that_is_used_again_is_refused",),
     ),
     Mutant(
         "a gradient that overlaps the weights is taken",
         "rnnkit/checks.py",
-        "any(overlap(dw, one) for one in arrays_of(array))",
-        "dw is array",
+        "if overlap(dw, array):",
+        "if dw is array:",
         (f"{CHECKS}a_gradient_in_the_memory_of_the_weights_is_refused",),
     ),
     Mutant(
@@ -353,4 +372,4 @@ _VECTORS = (
     ),
 )
 
-MUTANTS = (*_LENGTHS, *_DROPOUT, *_MEMORY, *_PIPELINED, *_THREADS, *_MATHEMATICS, *_VECTORS)
+MUTANTS = (*_LENGTHS, *_DROPOUT, *_LAID_OUT, *_MEMORY, *_PIPELINED, *_THREADS, *_MATHEMATICS, *_VECTORS)

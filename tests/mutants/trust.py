@@ -61,10 +61,10 @@ MUTANTS = (
     ),
     Mutant(
         "layers one after another share packed weights", "rnnkit/cpu/backward.py",
-        "number if schedule.split or len(calls) > 1 else 0", "number if schedule.split else 0", CALLS
+        "number if schedule.split or len(parts) > 1 else 0", "number if schedule.split else 0", CALLS
     ),
     Mutant(
-        "weights are packed in no call but all", "rnnkit/cpu/backward.py", "start == 0, weights", "start > 0, weights",
+        "weights are packed in no call but all", "rnnkit/cpu/backward.py", "self._packs and number == 0", "self._packs and number > 0",
         ("tests/test_golden.py",)
     ),
     Mutant(
