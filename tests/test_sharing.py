@@ -38,6 +38,14 @@ def test_two_threads_both_work(hidden_size, batch_size):
     assert sharing(hidden_size, batch_size, 2) == Sharing(2 if by_rows else 1, 2)
 
 
+@pytest.mark.parametrize(("hidden_size", "batch_size", "teams"), [
+    (32, 2, 2), (64, 2, 1), (64, 4, 2), (128, 4, 2), (256, 4, 1), (256, 6, 2), (512, 64, 1), (32, 3, 1), (32, 10, 2)
+])  # fmt: skip
+def test_who_shares_rows_reads_weights_that_are_near(hidden_size, batch_size, teams):
+    """The weights of one row from the first cache, of two from a small part of the second, of more from that."""
+    assert sharing(hidden_size, batch_size, 2) == Sharing(teams, 2)
+
+
 @pytest.mark.parametrize("threads", [3, 4, 7, 16, 64])
 @pytest.mark.parametrize("batch_size", [1, 3, 20, 64])
 @pytest.mark.parametrize("hidden_size", [1, 17, 256, 800])

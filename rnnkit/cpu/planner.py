@@ -18,8 +18,12 @@ from rnnkit.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
 # With fewer rows than that for each thread a step takes as long as reading the weights does. Two threads, LSTM, H = 256
-# (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2; H = 128: 1.1 times as fast by rows with 1.
+# (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2.
 _ROWS, _LIGHT_BYTES = 3, 1 << 18
+# Weights that a core's first cache holds: only those are read for one row as fast as they are multiplied with. Two
+# threads with 1 row each, of the time by rows: H = 128 (64 KiB and more) 0.6 to 0.75 by units; H = 64, tanh and GRU, 1 to
+# 1.5 (inference and training, T = 200, Zen 5).
+_FIRST_BYTES = 48 << 10
 # Units that a thread takes at a time. Where nothing else runs, blocks cost 1-2 % with 64, 2-4 % with 32; where another
 # program takes a third of one of two cores, they save 3-20 %, with 128 half as much (Zen 3, LSTM, H = 256 to 800).
 _GRAIN = 64
@@ -134,9 +138,9 @@ def shares_rows(batch_size: int, weights: float, threads: int) -> bool:
     Sharing rows saves a barrier a step, but each thread then reads all recurrent weights in every step: they must fit
     into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
     """
-    rows = -(-batch_size // threads) * threads
-    most = _CACHED_BYTES if batch_size >= _ROWS * threads else _LIGHT_BYTES
-    return weights <= most and rows * 8 <= batch_size * 9
+    rows = -(-batch_size // threads)
+    most = _FIRST_BYTES if rows == 1 else _LIGHT_BYTES if batch_size < _ROWS * threads else _CACHED_BYTES
+    return weights <= most and rows * threads * 8 <= batch_size * 9
 
 
 @lru_cache(1024)

@@ -38,6 +38,10 @@ MUTANTS = (
     ),
     *faults_in(
         "rnnkit/cpu/planner.py",
+        ("one row is shared out as two are", "_FIRST_BYTES if rows == 1 else _LIGHT_BYTES", "_LIGHT_BYTES",
+         (f"{SHARING}who_shares_rows_reads_weights_that_are_near",)),
+        ("one row is never shared out", "_FIRST_BYTES if rows == 1 else", "0 if rows == 1 else",
+         (f"{SHARING}who_shares_rows_reads_weights_that_are_near",)),
         ("barriers take no time", "step += meetings * size * _MEETING + rows", "step += rows",
          (f"{SHARING}more_threads_than_pay_are_left_out",)),
         ("a thread more is worth any little", "_SOON = 1.05", "_SOON = 1.0",
