@@ -161,10 +161,10 @@ def prepare(desc: RNNDescriptor, w: Any, *, weights: Weights | None = None) -> P
 
     Notes
     -----
-    bfloat16: each weight is the nearest number of 8 bits. Where the CPU has a dot product of pairs (AVX-512 BF16) x, h
-    and what else is multiplied with them are rounded in the same way, and what is below 2^-126 is 0; elsewhere
-    they stay float32. So there are two results: the same bits on all CPUs with that instruction, and the same on all
-    others with fused multiply-add.
+    bfloat16: each weight is the nearest number of 8 bits. Where the CPU has a dot product of pairs (AVX-512 BF16, or
+    ARM's bfdot) x, h and what else is multiplied with them are rounded in the same way, and what is below 2^-126 is 0;
+    elsewhere they stay float32. So there are three results: the same bits on all CPUs with either instruction, and the
+    same on all others with fused multiply-add.
 
     int8: each row of a weight matrix has a scale, its largest magnitude / 127. What it is multiplied with has one for
     each row of the batch and each step, found anew; the sums of products are exact. The same bits on every CPU. A row

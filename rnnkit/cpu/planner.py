@@ -21,8 +21,8 @@ _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to u
 # (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2.
 _ROWS, _LIGHT_BYTES = 3, 1 << 18
 # Weights that a core's first cache holds: only those are read for one row as fast as they are multiplied with. Two
-# threads with 1 row each, of the time by rows: H = 128 (64 KiB and more) 0.6 to 0.75 by units; H = 64, tanh and GRU, 1 to
-# 1.5 (inference and training, T = 200, Zen 5).
+# threads with 1 row each, by units in place of by rows: 0.6 to 0.75 of the time with H = 128 (64 KiB and more), 1 to
+# 1.5 with H = 64 and tanh or GRU (inference and training, T = 200, Zen 5).
 _FIRST_BYTES = 48 << 10
 # Units that a thread takes at a time. Where nothing else runs, blocks cost 1-2 % with 64, 2-4 % with 32; where another
 # program takes a third of one of two cores, they save 3-20 %, with 128 half as much (Zen 3, LSTM, H = 256 to 800).

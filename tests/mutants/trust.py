@@ -64,7 +64,8 @@ MUTANTS = (
         "number if schedule.split or len(parts) > 1 else 0", "number if schedule.split else 0", CALLS
     ),
     Mutant(
-        "weights are packed in no call but all", "rnnkit/cpu/backward.py", "self._packs and number == 0", "self._packs and number > 0",
+        "weights are packed in no call but all", "rnnkit/cpu/backward.py",
+        "self._packs and number == 0", "self._packs and number > 0",
         ("tests/test_golden.py",)
     ),
     Mutant(
