@@ -63,6 +63,12 @@ class Steps:
     count: int  # number of valid steps
     _order: np.ndarray | None = None  # of the sequences, where it is not that of these lengths
     _bounds: dict[int, np.ndarray] = field(default_factory=dict, init=False)
+    _long_lists: dict[int, tuple[np.ndarray, ...]] = field(default_factory=dict, init=False)
+
+    @property
+    def kept(self) -> bool:
+        """Whether `steps_of` returns the same object for the next batch of this size."""
+        return not self.padded and self.batch_size <= LISTED_ROWS
 
     @lazy
     def whole(self) -> Part:
@@ -87,13 +93,21 @@ class Steps:
             previous = Rows(rows), Rows(following)
             count = int(starts[-1] - starts[0])
             return Part(start, stop, count, starts, Rows(rows), Rows(batch), Rows(rows, size), previous, passing)
-        starts, rows, batch, passing = _regular(size, stop - start)
+        starts, rows, batch, passing = self._regular(stop - start)
         moved, odd, count = start * size, start % 2 * size, rows.size
         places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
         previous = Rows(rows, moved), Rows(rows, moved + 2 * size)
         return Part(
             start, stop, count, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places
         )
+
+    def _regular(self, steps: int) -> tuple[np.ndarray, ...]:
+        """starts, rows, batch and passing (one step longer) of a part in which every sequence has all steps."""
+        if steps * self.batch_size <= LISTED_ROWS:
+            return _kept_lists(self.batch_size, steps)
+        if steps not in self._long_lists:
+            self._long_lists[steps] = _lists(self.batch_size, steps)
+        return self._long_lists[steps]
 
     @lazy
     def _listed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[Rows, Rows]]:
@@ -166,7 +180,9 @@ def steps_of(seq_len: int, batch_size: int, lengths: np.ndarray | None = None) -
     if lengths is None:
         return _full(seq_len, batch_size) if batch_size <= LISTED_ROWS else _full.__wrapped__(seq_len, batch_size)
     count = int(lengths.sum())
-    return Steps(seq_len, batch_size, lengths, count < seq_len * batch_size, count)
+    if count == seq_len * batch_size:
+        return steps_of(seq_len, batch_size)
+    return Steps(seq_len, batch_size, lengths, True, count)
 
 
 @lru_cache(maxsize=4)  # a training loop asks for the same again and again
@@ -197,14 +213,6 @@ def segments(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int
     count, size = segments_of(seq_len, batch_size, itemsize, checkpoint_steps)
     stops = range(seq_len - (count - 1) * size, seq_len + 1, size)
     return [(max(stop - size, 0), stop) for stop in stops]
-
-
-def _regular(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """starts, rows, batch and passing (one step longer) of a part in which every sequence has all steps."""
-    count = steps * batch_size
-    if count <= LISTED_ROWS:
-        return _kept_lists(batch_size, steps)
-    return _lists(batch_size, steps)
 
 
 def _lists(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

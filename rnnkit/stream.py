@@ -11,8 +11,8 @@ from rnnkit import checks
 from rnnkit.arrays import library_of, no_array, on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
+from rnnkit.memory import Memory
 from rnnkit.steps import row_numbers, steps_of
-from rnnkit.workspace import Memory
 
 
 def state_sizes(desc: RNNDescriptor) -> dict[str, int]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.arrays import overlap
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
-from rnnkit.forking import entering
 from rnnkit.kernels.cells.modes import modes_with
+from rnnkit.memory import Memory
 from rnnkit.steps import Steps, segments_of
-
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 class Block(NamedTuple):
@@ -149,89 +146,6 @@ def checked_checkpoint_steps(function: str, value: Any) -> int | None:
     return int(value)
 
 
-class Memory:
-    """Named arrays that grow and are used again: what a workspace and its successors share.
-
-    `calls` has a token of every call that reads or writes a workspace here, `borrowers` of the one that works in what
-    is no workspace's. A call puts its token there inside a `try` and takes it out by `discard(token)` in the `finally`,
-    in one step that Python does not interrupt: an exception from a signal handler, which may come between any two
-    instructions, leaves none behind.
-    """
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Any] = {}
-        self._arrays: dict[str, Any] = {}  # as they were last taken
-        self._prepared: dict[str, tuple[Any, Any]] = {}
-        self.calls: set[object] = set()
-        self.borrowers: set[object] = set()
-        self.generation = 0
-        self.segment: Any = None  # which one between checkpoints lies here whole
-
-    def holds(self, array: Any) -> bool:
-        """Return whether the array may be a view of this memory."""
-        if isinstance(array, np.ndarray) and array.flags.owndata:
-            return False
-        return any(overlap(array, one) for one in tuple(self._buffers.values()))  # another thread may add one
-
-    def renew(self, call: object) -> None:
-        """Begin a call that writes the workspace anew: what earlier ones left is void."""
-        with entering:
-            if self.calls:
-                expected = "not be in use by another call"
-                raise WorkspaceError(message("forward", "workspace", expected, "one at work in its memory"))
-            self.calls.add(call)
-            self.generation += 1
-
-    def read(self, function: str, call: object, generation: int) -> None:
-        """Begin a call that reads what the workspace of this generation holds; no `renew` comes between."""
-        with entering:
-            self.calls.add(call)
-            self.check(function, generation)
-
-    def check(self, function: str, generation: int) -> None:
-        """Raise unless this generation is the last one."""
-        if generation != self.generation:
-            expected = "be the one that the latest forward on its memory returned"
-            raise WorkspaceError(message(function, "workspace", expected, "an older one, whose memory is used again"))
-
-    def borrow(self, call: object) -> Memory:
-        """Return a memory to work in: this one, or a new one while another call is at work in this."""
-        with entering:
-            if self.borrowers:
-                return type(self)()
-            self.borrowers.add(call)
-        return self
-
-    def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """Return an aligned array, not cleared, that is valid until the name is taken again."""
-        array = self._arrays.get(name)
-        if array is not None and array.shape == shape and array.dtype == dtype:
-            return array
-        self._prepared.clear()  # before the array is another one
-        nbytes = prod(shape) * dtype.itemsize
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.nbytes < nbytes:
-            self._arrays.pop(name, None)  # it is of the buffer that goes
-            buffer = self._buffers[name] = self._new_buffer(nbytes)
-        array = self._arrays[name] = buffer[:nbytes].view(dtype).reshape(shape)
-        return array
-
-    def prepared(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what `make` returned when it was last called for this name: for this key, and before an array was
-        taken that was another one than before. It may hold arrays of this memory, and no other that is large."""
-        found = self._prepared.get(name)
-        if found is None or found[0] != key:
-            found = key, make()
-            self._prepared[name] = found
-        return found[1]
-
-    def _new_buffer(self, nbytes: int) -> Any:
-        """A new array of bytes, aligned."""
-        buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -buffer.ctypes.data % ALIGNMENT
-        return buffer[start : start + nbytes]
-
-
 class Workspace:
     """What one training forward leaves for backward; `forward` makes it and `backward` takes it.
 
@@ -254,12 +168,18 @@ class Workspace:
         self.desc, self.inputs, self.steps, self.memory, self.seed = desc, inputs, steps, memory, seed
         self.checkpoint_steps = checkpoint_steps
         self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
-        self.arrays: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}  # not written: the next workspace of this size may have the same
         self.record: Any = None  # what the GPU engine keeps beside arrays
         self.digests: dict[str, bytes] = {}  # of what must not change before backward, see `debugging`
 
     def allocate(self, layout: tuple[Block, ...]) -> None:
-        """Take the arrays from the memory, not cleared: the engine's first step."""
+        """Take the arrays from the memory, not cleared: the engine's first step.
+
+        Parameters
+        ----------
+        layout : tuple of Block
+            Names, shapes and dtypes.
+        """
         self.arrays = {name: self.memory.take(name, shape, dtype) for name, shape, dtype in layout}
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 import rnnkit
 from rnnkit.cpu import planner
 from rnnkit.kernels.machine import team
-from rnnkit.workspace import Memory
+from rnnkit.memory import Memory
 
 PROBLEM = Problem(mode="lstm", input_size=33, hidden_size=65, num_layers=2, seq_len=30, batch_size=9, dtype="float32")
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What the converters of other frameworks share, and what each may import; its own framework never at its top level.
 SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "kernels.cells"}
 CORE = {
-    "checks", "arrays", "weights", "workspace", "steps", "states", "descriptor", "modes", "errors", "lazy",
+    "checks", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "errors", "lazy",
     "kernels.cells",
 }
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
@@ -136,7 +136,8 @@ DIRECTION = {
     "checks": {"arrays", "weights", "states", "descriptor", "modes", "errors"},
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
-    "workspace": {"arrays", "forking", "steps", "descriptor", "errors", "kernels.cells"},
+    "workspace": {"memory", "steps", "descriptor", "errors", "kernels.cells"},
+    "memory": {"arrays", "errors", "forking"},
     "steps": {"lazy"},
     "states": {"descriptor"},
     "types": set(),

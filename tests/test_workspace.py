@@ -1,6 +1,8 @@
 """The workspace: what it lets one see, when its memory is used again, and when it is refused."""
 
+import copy
 import gc
+import pickle
 import tracemalloc
 import weakref
 from functools import partial
@@ -12,6 +14,7 @@ from problems import CELLS, Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
+from rnnkit.steps import LISTED_ROWS, steps_of
 
 SHAPE = dict(num_layers=2, bidirectional=True, dropout=0.5, lengths=(4, 0, 2))
 
@@ -85,8 +88,8 @@ def test_final_states_survive_the_next_call():
     result = first.forward()
     kept = [array.copy() for array in (result.hy, result.cy)]
     second.backward(second.forward(workspace=result.workspace).workspace)
-    for name, copy in zip(("hy", "cy"), kept, strict=True):
-        assert_same_bits(name, getattr(result, name), copy)
+    for name, before in zip(("hy", "cy"), kept, strict=True):
+        assert_same_bits(name, getattr(result, name), before)
 
 
 def test_a_stale_workspace_is_refused():
@@ -327,3 +330,41 @@ def test_what_a_call_was_given_goes_with_it(lengths):
         assert memory() is None
     finally:
         gc.enable()
+
+
+def test_a_copy_is_no_larger_than_its_arrays():
+    """Many calls of a kernel are laid out, each with views of all arrays, and none of them goes with it."""
+    problem = Problem(mode="lstm", hidden_size=2, num_layers=2, seq_len=300, batch_size=1000)
+    workspace = problem.forward().workspace
+    before = len(pickle.dumps(workspace))
+    for _ in range(2):
+        problem.backward(workspace)
+        workspace = problem.forward(workspace=workspace).workspace
+    assert len(pickle.dumps(workspace)) < 1.5 * before
+    for copied in (pickle.loads(pickle.dumps(workspace)), copy.deepcopy(workspace)):
+        assert_same_results(problem.backward(copied), problem.backward(workspace), GRADIENTS)
+        again = problem.twin(seed=1)
+        assert_same_results(again.forward(workspace=copied), again.forward(), OUTPUTS)
+
+
+def test_a_batch_of_more_rows_than_are_listed_keeps_no_lists():
+    """Steps run one by one then, and share their row numbers while they do."""
+    desc = rnnkit.RNNDescriptor("rnn_tanh", 1, 1)
+    w, x = rnnkit.init_weights(desc, seed=0), np.zeros((40, LISTED_ROWS + 1, 1), np.float32)
+    rows_nbytes = 8 * x.shape[1]
+    rnnkit.backward(desc, w, rnnkit.forward(desc, w, x[:2]).workspace, x[:2])
+    tracemalloc.start()
+    try:
+        workspace = rnnkit.forward(desc, w, x).workspace
+        rnnkit.backward(desc, w, workspace, x)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    known = rnnkit.workspace_nbytes(desc, *x.shape[:2])
+    assert held < known + 20 * rows_nbytes
+    assert peak < known + 2 * x.nbytes + 20 * rows_nbytes
+
+
+def test_lengths_that_are_all_as_long_are_none():
+    lengths = np.full(3, 5)
+    assert steps_of(5, 3, lengths) is steps_of(5, 3)

@@ -16,8 +16,9 @@ from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.loop_gradient import Gradients, LayerPassBack, WeightBuffers
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
+from rnnkit.memory import Memory
 from rnnkit.steps import Part, Steps, row_numbers
-from rnnkit.workspace import Memory, Workspace
+from rnnkit.workspace import Workspace
 
 
 def backward(
@@ -31,7 +32,7 @@ def backward(
         return Gradient(desc, workspace.arrays, planner, memory, groups_of(desc, desc.dropout > 0))
 
     key = desc, workspace.steps, planner.threads
-    gradient = make() if workspace.steps.padded else memory.prepared("backward", key, make)
+    gradient = memory.prepared("backward", key, make) if workspace.steps.kept else make()
     gradient.run(buffers_of(workspace.x, dy, dx, dhx, dcx), WeightBuffers(flat(w), dw))
     return result
 
@@ -48,6 +49,7 @@ class Buffers(NamedTuple):
 
 
 def buffers_of(x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any) -> Buffers:
+    """The arrays of a call; dy and dcx may be None."""
     dx, dhx = dx.reshape(-1), dhx.reshape(-1)
     return Buffers(flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dhx if dcx is None else dcx.reshape(-1))
 
@@ -78,12 +80,12 @@ class Chain(NamedTuple):
 class ReadyGradient(NamedTuple):
     """A group of pseudo-layers that is ready to run backward, as `run.ReadyGroup` is forward."""
 
-    group: tuple[Layer, ...]
+    layers: tuple[Layer, ...]  # in the order of the passes: of a stack the upper first
     schedule: Schedule
     calls: list[Call]  # the last steps first
     dx: list[Grid]  # of each pass
-    zeros: np.ndarray
-    numbers: np.ndarray
+    zeros: np.ndarray  # in place of a bias
+    numbers: np.ndarray  # of the columns of the gates' gradients
 
 
 class Gradient:
@@ -96,52 +98,57 @@ class Gradient:
     ) -> None:
         self._desc, self._arrays, self._steps, self._planner = desc, arrays, planner.steps, planner
         self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
-        self._later = np.empty(0, desc.np_dtype)  # in place of each of the buffers
+        self._later = np.empty(0, desc.np_dtype)  # in place of each of the buffers, and found by its identity
         self._groups, dy = [], Grid(self._later, 0, desc.num_directions * desc.output_size)
         for group in reversed(groups):
             self._groups.append(self._ready(group, dy, memory))
             dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
 
     def _ready(self, group: tuple[Layer, ...], dy: Grid, memory: Memory) -> ReadyGradient:
-        """From dy, and the final states' gradients, to the initial states', dw, and dx."""
+        """Lay out a group: dy is where the gradient of its output will stand. It works in the memory."""
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
-        parts = self._planner.calls(group, schedule)
+        spans = self._planner.calls(group, schedule)
         runs = kept_runs(self._desc, no_input(self._desc), self._arrays, group)
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
             # Passes that do not run at once share a buffer; but packed weights are there for all calls.
-            own = number if schedule.split or len(parts) > 1 else 0
-            buffer = run.layer.layer - self._lowest if self._chain else own
-            backs.append(self._back(run, own, buffer, dy, schedule.buffered_steps * steps.batch_size, memory))
+            place = number if schedule.split or len(spans) > 1 else 0
+            buffer = run.layer.layer - self._lowest if self._chain else place
+            backs.append(self._back(run, place, buffer, dy, schedule.buffered_steps * steps.batch_size, memory))
             if is_stack(group):
                 dy = backs[-1].dx
-        for start, stop in parts:  # counted from the end
-            own = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
-            work = sum(2 * back.run.layer.work * part.count for back, part in zip(backs, own, strict=True))
-            calls.append(Call(work, [back.layer_pass(part, steps) for back, part in zip(backs, own, strict=True)]))
+        for start, stop in spans:  # counted from the end
+            parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
+            work = sum(2 * back.run.layer.work * part.count for back, part in zip(backs, parts, strict=True))
+            calls.append(Call(work, [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]))
+        layers, dx = tuple(back.run.layer for back in backs), [back.dx for back in backs]
         zeros, numbers = np.zeros(max(layer.sizes), self._later.dtype), row_numbers(layer.gradient_columns)
-        return ReadyGradient(group, schedule, calls, [back.dx for back in backs], zeros, numbers)
+        return ReadyGradient(layers, schedule, calls, dx, zeros, numbers)
 
     def run(self, buffers: Buffers, weights: WeightBuffers) -> Grid:
         """Through all groups, from the highest to the lowest; returns the gradient of its input."""
         for ready in self._groups:
-            layer = ready.group[0]
-            layers = ready.group[::-1] if is_stack(ready.group) else ready.group
-            for number, (work, passes) in enumerate(ready.calls):
-                own = [self._with(buffers, one, each) for one, each in zip(passes, layers, strict=True)]
-                packs = self._packs and number == 0
-                arguments = layer.cell, filled(own, layer), ready.schedule, packs, weights, ready.zeros, ready.numbers
-                team.run(loop_gradient.backward, layer.kind, work, *arguments)
+            self._call(ready, buffers, weights)
+            layers, stacked = ready.layers, is_stack(ready.layers)
             dx = [grid._replace(data=buffers.dx) if grid.data is self._later else grid for grid in ready.dx]
-            found = dx[-1 if is_stack(ready.group) else 0]
-            if len(dx) == 2 and not is_stack(ready.group):
-                add(*dx, self._steps, layer)
-            if layer.layer > self._lowest:
-                self.drop(found, layer.layer)
+            if len(dx) == 2 and not stacked:
+                add(*dx, self._steps, layers[0])
+            lowest, found = (layers[-1].layer, dx[-1]) if stacked else (layers[0].layer, dx[0])
+            if lowest > self._lowest:
+                self.drop(found, lowest)
         return found
 
-    def _with(self, buffers: Buffers, one: LayerPassBack, layer: Layer) -> LayerPassBack:
-        """A layer pass with the buffers of a call."""
+    def _call(self, ready: ReadyGradient, buffers: Buffers, weights: WeightBuffers) -> None:
+        """Call the kernel for each span of the steps of a group."""
+        layer = ready.layers[0]
+        for number, (work, passes) in enumerate(ready.calls):
+            passes = [self._given(buffers, one, own) for one, own in zip(passes, ready.layers, strict=True)]
+            packs = self._packs and number == 0
+            arguments = layer.cell, filled(passes, layer), ready.schedule, packs, weights, ready.zeros, ready.numbers
+            team.run(loop_gradient.backward, layer.kind, work, *arguments)
+
+    def _given(self, buffers: Buffers, one: LayerPassBack, layer: Layer) -> LayerPassBack:
+        """A layer pass with the buffers of a call: the states', and y's and x's where they were to come."""
         forward, products, gradients, *rest = one
         y, x, gates, output, hidden, cells = gradients
         y = moved(y, buffers.dy) if y.data is self._later else y

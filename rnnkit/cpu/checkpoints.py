@@ -19,8 +19,9 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.loop_gradient import WeightBuffers
 from rnnkit.kernels.machine import team
 from rnnkit.lazy import lazy
+from rnnkit.memory import Memory
 from rnnkit.steps import Steps, segments
-from rnnkit.workspace import Memory, Workspace, chains, checkpoint_layout, workspace_layout
+from rnnkit.workspace import Workspace, chains, checkpoint_layout, workspace_layout
 
 
 def forward(

@@ -17,7 +17,8 @@ from rnnkit.cpu.layer import flat, groups_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.run import ReadyGroup, boundary_states, clear_padding, no_input, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.workspace import Memory, Workspace, workspace_layout
+from rnnkit.memory import Memory
+from rnnkit.workspace import Workspace, workspace_layout
 
 __all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 
@@ -32,17 +33,14 @@ def forward(
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     steps, planner, memory = workspace.steps, Planner(workspace.steps, w.itemsize), workspace.memory
 
-    def make(x: np.ndarray) -> tuple[dict[str, Any], tuple[ReadyGroup, ...]]:
+    def make() -> tuple[dict[str, Any], tuple[ReadyGroup, ...]]:
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-        return workspace.arrays, ready_to_train(groups_of(desc, desc.dropout > 0), planner, workspace, x)
+        return workspace.arrays, ready_to_train(groups_of(desc, desc.dropout > 0), planner, workspace, no_input(desc))
 
-    if steps.padded:
-        (workspace.arrays, ready), given = make(x), None
-    else:
-        key, given = (desc, steps, planner.threads), flat(x)
-        workspace.arrays, ready = memory.prepared("forward", key, lambda: make(no_input(desc)))
+    key = desc, steps, planner.threads
+    workspace.arrays, ready = memory.prepared("forward", key, make) if steps.kept else make()
     packed, states = pack(desc, w, memory), boundary_states(desc, hx, cx, steps.batch_size)
-    train_groups(ready, packed, states, workspace, given)
+    train_groups(ready, packed, states, workspace, flat(x))
     for name, array in workspace.arrays.items() if steps.padded else ():
         if name.startswith(("hidden", "cell")):
             clear_padding(array, steps, 1)

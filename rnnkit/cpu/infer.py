@@ -16,8 +16,8 @@ from rnnkit.kernels import stack
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.machine.tiles import ensure_compiled
+from rnnkit.memory import Memory
 from rnnkit.steps import Steps, row_numbers, steps_of
-from rnnkit.workspace import Memory
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less. Such a call is never shared out (`team._BRIEF_WORK`).

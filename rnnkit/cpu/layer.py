@@ -13,9 +13,10 @@ from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.products import Product, Sizes, offsets_of, pack_layer
+from rnnkit.memory import Memory
 from rnnkit.steps import row_numbers
 from rnnkit.weights import suffix_of, weight_layout
-from rnnkit.workspace import Memory, gate_slots
+from rnnkit.workspace import gate_slots
 
 DESCRIPTORS = 64
 """Networks of which is kept what follows from the descriptor alone."""

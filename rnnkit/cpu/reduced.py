@@ -10,7 +10,7 @@ from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.tile import group_size
 from rnnkit.kernels.products import BIAS, Product
-from rnnkit.workspace import Memory
+from rnnkit.memory import Memory
 
 _ONE = 4  # bytes of a word
 

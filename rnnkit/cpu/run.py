@@ -137,6 +137,7 @@ class ReadyGroup(NamedTuple):
 
 
 def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule) -> ReadyGroup:
+    """Lay out the kernel calls of a group, in the order in which they run."""
     steps, group, ends, calls = planner.steps, [run.layer for run in runs], [], []
     for run in runs:
         initial, final, *cells = run.ends(steps)
@@ -160,7 +161,7 @@ def run_group(ready: ReadyGroup, packed: np.ndarray, states: BoundaryStates, x: 
             run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
     layer = runs[0].layer
     for work, passes in calls:
-        if x is not None and layer.layer == 0:
+        if x is not None:
             passes = [reading(x, one, run.layer) for one, run in zip(passes, runs, strict=True)]
         team.run(forward, layer.kind, work, layer.cell, filled(passes, layer), schedule, packed, zeros)
     for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):

@@ -60,14 +60,14 @@ MUTANTS = (
         "rnnkit/cpu/backward.py",
         (
             "the layers of a chain share packed weights",
-            "run.layer.layer - self._lowest if self._chain else own",
-            "own",
+            "run.layer.layer - self._lowest if self._chain else place",
+            "place",
             (FOUR_LAYERS,),
         ),
         (
             "a direction's gradient passes dropout before the other's is added",
-            "if layer.layer > self._lowest:",
-            "if layer.layer > 0:",
+            "if lowest > self._lowest:",
+            "if lowest > 0:",
             (BOTH,),
         ),
     ),

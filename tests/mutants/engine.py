@@ -17,16 +17,24 @@ COMBINATIONS, GRADIENTS = f"{FORWARD}every_combination_equals", f"{BACKWARD}ever
 TANH, LSTM = f"{COMBINATIONS}_the_reference[tanh-float32]", f"{COMBINATIONS}_the_reference[lstm-float32]"
 
 _LAID_OUT = faults_in(
-    "rnnkit/workspace.py",
+    "rnnkit/memory.py",
     ("what is laid out outlives its arrays", "        self._prepared.clear()  # before the array is another one\n", "",
      (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+    ("what is laid out goes with a copy", 'self.__dict__ | {"_prepared": {}}', "self.__dict__",
+     (f"{WORKSPACE}a_copy_is_no_larger_than_its_arrays",)),
     ("what is laid out for one size serves for all", "found is None or found[0] != key", "found is None",
      (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
 ) + faults_in(
+    "rnnkit/steps.py",
+    ("what is laid out for a batch that comes once is kept", "not self.padded and self.batch_size <= LISTED_ROWS",
+     "not self.padded", (f"{WORKSPACE}a_batch_of_more_rows_than_are_listed_keeps_no_lists",)),
+    ("each part of many rows has lists of its own", "if steps not in self._long_lists:", "if True:",
+     (f"{WORKSPACE}a_batch_of_more_rows_than_are_listed_keeps_no_lists",)),
+) + faults_in(
     "rnnkit/cpu/engine.py",
-    ("what is laid out keeps the input", "make(no_input(desc))", "make(x)",
+    ("what is laid out keeps the input", "planner, workspace, no_input(desc))", "planner, workspace, x)",
      (f"{WORKSPACE}what_a_call_was_given_goes_with_it[None]",)),
-    ("the input is that of an earlier call", "planner.threads), flat(x)", "planner.threads), None",
+    ("the input is that of an earlier call", "states, workspace, flat(x))", "states, workspace, None)",
      (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
 ) + faults_in(
     "rnnkit/cpu/backward.py",
@@ -119,14 +127,14 @@ _DROPOUT = (
 _MEMORY = (
     Mutant(
         "a workspace's memory of another dtype is used again",
-        "rnnkit/workspace.py",
+        "rnnkit/memory.py",
         " and array.dtype == dtype",
         "",
         (f"{WORKSPACE}another_dtype_gets_its_own_memory",),
     ),
     Mutant(
         "a stale workspace is taken",
-        "rnnkit/workspace.py",
+        "rnnkit/memory.py",
         "if generation != self.generation:",
         "if False:",
         (f"{WORKSPACE}a_stale_workspace_is_refused",),

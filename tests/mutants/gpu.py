@@ -124,11 +124,11 @@ MEMORY_AND_ORDER = (
         AGAIN
     ),
     Mutant(
-        "the workspace holds nothing", "rnnkit/workspace.py", "return any(overlap(array, one)",
+        "the workspace holds nothing", "rnnkit/memory.py", "return any(overlap(array, one)",
         "return False and any(overlap(array, one)", VIEWS
     ),
     Mutant(
-        "all memory must overlap", "rnnkit/workspace.py", "return any(overlap(array, one)",
+        "all memory must overlap", "rnnkit/memory.py", "return any(overlap(array, one)",
         "return all(overlap(array, one)", VIEWS
     ),
     Mutant(

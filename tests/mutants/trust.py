@@ -6,7 +6,7 @@ ALIASING, EXCLUSIVE, STEPS = "tests/test_aliasing.py", "tests/test_exclusive.py"
 TAKEN = (f"{EXCLUSIVE}::test_an_exception_right_after_what_takes_leaves_nothing_taken",)
 CALLS = (f"{STEPS}::test_several_calls_of_a_kernel_give_the_bits_of_one",)
 ROWS = (f"{STEPS}::test_arithmetic_rows_are_those_of_the_list",)
-ENGINE, WORKSPACE, NUMBERS = "rnnkit/engine.py", "rnnkit/workspace.py", "rnnkit/steps.py"
+ENGINE, MEMORY, NUMBERS = "rnnkit/engine.py", "rnnkit/memory.py", "rnnkit/steps.py"
 TEAM, CACHE = "kernels/machine/team.py", "kernels/machine/cache.py"
 
 MUTANTS = (
@@ -28,11 +28,11 @@ MUTANTS = (
         "if isinstance(value, np.ndarray):", ("tests/test_subclasses.py::test_a_subclass_is_refused",)
     ),
     Mutant(
-        "a forward enters a workspace in use", WORKSPACE, "            if self.calls:\n", "            if False:\n",
+        "a forward enters a workspace in use", MEMORY, "            if self.calls:\n", "            if False:\n",
         (f"{EXCLUSIVE}::test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it",)
     ),
     Mutant(
-        "two calls work in one memory", WORKSPACE, "            if self.borrowers:\n", "            if False:\n",
+        "two calls work in one memory", MEMORY, "            if self.borrowers:\n", "            if False:\n",
         ("tests/test_bits.py::test_threads_may_share_a_workspace_and_a_plan",)
     ),
     Mutant(
@@ -52,7 +52,7 @@ MUTANTS = (
     ),
     Mutant("odd parts begin as even ones", NUMBERS, "start % 2 * size, rows.size", "0, rows.size", ROWS),
     Mutant(
-        "row numbers of all sizes are kept", NUMBERS, "    if count <= LISTED_ROWS:\n", "    if True:\n",
+        "row numbers of all sizes are kept", NUMBERS, "if steps * self.batch_size <= LISTED_ROWS:", "if True:",
         (f"{STEPS}::test_row_numbers_do_not_outlive_the_results",)
     ),
     Mutant(
@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "layers one after another share packed weights", "rnnkit/cpu/backward.py",
-        "number if schedule.split or len(parts) > 1 else 0", "number if schedule.split else 0", CALLS
+        "number if schedule.split or len(spans) > 1 else 0", "number if schedule.split else 0", CALLS
     ),
     Mutant(
         "weights are packed in no call but all", "rnnkit/cpu/backward.py",
