@@ -214,8 +214,11 @@ def snapshot(values):
 
 
 def poison(workspace):
-    """Fill what a workspace's memory has put by for later calls with NaN; its arrays are void then."""
-    found = {id(root(array)): root(array) for array in _arrays(vars(workspace.memory))}
+    """Fill what a workspace's memory has put by for later calls with NaN; its arrays are void then.
+
+    That is what a copy of the memory would hold: laid-out calls refer to row numbers, which are everybody's.
+    """
+    found = {id(root(array)): root(array) for array in _arrays(workspace.memory.__getstate__())}
     for array in found.values():
         array.view(np.uint8)[...] = _FILL
     return len(found)
