@@ -22,7 +22,7 @@ from rnnkit.states import arrays_of
 from rnnkit.weights import check_weights, num_weights
 
 __all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "integers", "lengths", "same_place", "seed"]
-__all__ += ["separate", "step", "weight_gradient", "weights"]
+__all__ += ["separate", "step", "weight_gradient", "weights", "within"]
 
 MAX_SEED = 2**64 - 1
 SEQUENCE_DIMS = ("seq_len", "batch_size", "input_size")
@@ -157,10 +157,7 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
     found = integers(function, "lengths", value)
     if found.shape != (batch_size,):
         raise wrong_shape(function, "lengths", (batch_size,), ("batch_size",), found.shape)
-    outside = np.flatnonzero((found < 0) | (found > seq_len))
-    if outside.size:
-        first = int(outside[0])
-        raise ValueError(message(function, f"lengths[{first}]", f"be in 0..seq_len={seq_len}", found[first]))
+    within(function, "lengths", found, seq_len, f"seq_len={seq_len}")
     return found.astype(np.int64, copy=False)
 
 
@@ -175,6 +172,14 @@ def integers(function: str, name: str, value: Any, kinds: str = "iu", expected: 
     if found.dtype.kind not in kinds and found.size:
         raise TypeError(message(function, name, expected, f"dtype {found.dtype}"))
     return found
+
+
+def within(function: str, name: str, numbers: ndarray, last: int, text: str) -> None:
+    """Check that integers are in 0..last, which a message calls `text`."""
+    # The methods that find the places take a third of the time of min and max.
+    if numbers.size and not 0 <= numbers[numbers.argmin()] <= numbers[numbers.argmax()] <= last:
+        first = int(np.flatnonzero((numbers < 0) | (numbers > last))[0])
+        raise ValueError(message(function, f"{name}[{first}]", f"be in 0..{text}", numbers[first]))
 
 
 def seed(function: str, value: Any) -> None:

@@ -309,10 +309,7 @@ class Stream:
         if found.ndim != 1:
             raise wrong_shape(function, "rows", (None,), ("number of rows",), found.shape)
         count = len(found)
-        # The methods that find the places take a third of the time of min and max.
-        if count and not 0 <= found[found.argmin()] <= found[found.argmax()] < size:
-            wrong = int(np.flatnonzero((found < 0) | (found >= size))[0])
-            raise ValueError(message(function, f"rows[{wrong}]", f"be in 0..num_streams-1={size - 1}", found[wrong]))
+        checks.within(function, "rows", found, size - 1, f"num_streams-1={size - 1}")
         numbers = found if found.dtype == np.int64 else found.astype(np.int64)
         if count > 1:
             self._check_each_once(function, numbers)

@@ -23,7 +23,7 @@ def numbers(rows: Rows):
 
 def listed(seq_len, lengths):
     """The same steps, with a list of all rows even where the sequences are of one length."""
-    return Steps(seq_len, len(lengths), np.array(lengths), True, sum(lengths))
+    return Steps(seq_len, len(lengths), np.array(lengths), True)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (0, 2), (1, 4), (2, 5), (3, 4), (4, 5), (2, 2)])

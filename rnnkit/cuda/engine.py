@@ -81,7 +81,7 @@ class _Batch(NamedTuple):
 
 def _batch_of(steps: Steps) -> _Batch | None:
     """The dense batch of the steps; None where there is no step."""
-    if steps.count == 0:
+    if not steps.lengths.any():
         return None
     if not steps.padded:
         return _Batch(Shape(cudnn.SEQ_MAJOR_UNPACKED, steps.seq_len, (steps.seq_len,) * steps.batch_size))

@@ -17,8 +17,8 @@ MUTANTS = (
         "rnnkit/steps.py",
         (
             "the sequences of a segment are sorted anew",
-            "int(lengths.sum()), self._longest_first)",
-            "int(lengths.sum()))",
+            "lengths, True, self._longest_first)",
+            "lengths, True)",
             (ORDER,),
         ),
         ("the sums over rows are in the order of a segment's lengths", "if self._order is None", "if True", (STACKED,)),

@@ -11,6 +11,7 @@ OWNED, OUT = (f"{STREAM}what_is_returned_is_the_callers",), f"{STREAM}out_is_wri
 RESET, SAVED = (f"{STREAM}reset_begins_again",), f"{STREAM}a_saved_state_goes_on_with_the_same_bits"
 COPIED, ALLOCATES = f"{STREAM}a_copy_has_states_of_its_own", (f"{STREAM}a_step_into_out_allocates_nothing",)
 SERVED = ("tests/test_perf_engines.py::test_every_engine_serves_streams_as_the_twin_does",)
+LENGTHS = "tests/test_errors.py::test_wrong_lengths"
 ONCE = (f"{STREAM}a_second_call_at_once_is_refused_and_the_first_goes_on",)
 
 MUTANTS = (
@@ -47,8 +48,7 @@ MUTANTS = (
         ("a restored state lacks its cells", "self._scatter(None, [self._library.asarray(array) for array in found])",
          "self._scatter(None, [self._library.asarray(array) for array in found][:1] + [0] * len(found[1:]))", (SAVED,)),
         ("a copy begins anew", "        self.restore(state)\n", "        pass\n", (COPIED,)),
-        ("a negative row passes", "not 0 <= found[found.argmin()] <= found", "not found", REFUSED),
-        ("a row too many passes", "found[found.argmax()] < size", "found[found.argmax()] <= size", REFUSED),
+        ("a row too many passes", "found, size - 1,", "found, size,", REFUSED),
         ("a stream may be named twice", "        if count > 1:\n", "        if False:\n", REFUSED),
         ("a mask of any length passes", "            if found.shape != (size,):\n", "            if False:\n", REFUSED),
         ("a state of other names passes", "if set(state) != set(self._names):",
@@ -63,6 +63,14 @@ MUTANTS = (
          "            return", GPU),
         ("states are on whichever device is the current one", "            with self._device:\n",
          "            with self._library.cuda.Device():\n", (f"{STREAM}streams_stay_on_the_device_of_the_weights",)),
+    ),
+    *faults_in(
+        "rnnkit/checks.py",
+        ("a negative number passes", "not 0 <= numbers[numbers.argmin()] <= numbers", "not numbers",
+         (*REFUSED, LENGTHS)),
+        ("a number too many passes", "numbers[numbers.argmax()] <= last", "numbers[numbers.argmax()] <= last + 1",
+         (*REFUSED, LENGTHS)),
+        ("one among others passes", "numbers[numbers.argmax()] <= last", "numbers[0] <= last", (*REFUSED, LENGTHS)),
     ),
     *faults_in(
         "rnnkit/plan.py",
