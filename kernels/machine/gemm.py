@@ -61,8 +61,8 @@ group_of = inner(group_size)
 
 @inner
 def depth_block_of(array):
-    """`depth_block` for the array's dtype, in kernels."""
-    return _BLOCK_BYTES // array.itemsize
+    """`depth_block` for the array's dtype, in kernels: a constant, as the array's itemsize is not."""
+    return _BLOCK_BYTES // VECTOR_BYTES * panel_lanes(array)
 
 
 def blocks_of(panels, words):
@@ -149,8 +149,10 @@ def product(c, a, rows, packed, vectors, bias, overwrite):
     """
     not_inlined()
     at_once = rows_at_once(packed.panels, rows.stop - rows.start)
-    for first in range(rows.start, rows.stop, at_once):
+    first = rows.start
+    while first < rows.stop:
         own = Range(first, min(first + at_once, rows.stop))
+        first = own.stop
         _product(c, converted(packed.panels, a, own, packed.depth), own, packed, vectors, bias, overwrite)
 
 
@@ -166,7 +168,8 @@ def _product(c, a, rows, packed, vectors, bias, overwrite):
         vector = vectors.start
         while vector < vectors.stop:
             shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vector)
-            tiles = (count + rows_of_tile(columns, shape) - 1) // rows_of_tile(columns, shape)
+            most = rows_of_tile(columns, shape)
+            tiles = 1 if count <= most else (count + most - 1) // most
             for number in range(tiles):
                 own = partition(count, number, tiles)
                 positions = Range(rows.start + own.start, rows.start + own.stop)

@@ -54,6 +54,17 @@ class _KernelLibrary(JITCodeLibrary):
     def add_llvm_module(self, ll_module):
         self._final_module.link_in(ll_module)
 
+    def _optimize_final_module(self):
+        """Tell LLVM that what the kernel calls is nobody else's: it then drops arguments that are not used.
+
+        Of the arrays and named tuples that are handed on each field is one, of which a step of a small network stored
+        several hundred: it takes 0.5 to 0.8 of the time now (H = 16 to 64, N = 1, Zen 5).
+        """
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage.name == "linkonce_odr":
+                function.linkage = "internal"
+        super()._optimize_final_module()
+
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(NativeLowering):

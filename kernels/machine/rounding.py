@@ -32,7 +32,7 @@ def rows_at_once(panels, count):
 @overload(rows_at_once, jit_options=OPTIONS)
 def _rows_at_once_of(panels, count):
     if form_of(panels) is Float:
-        return lambda panels, count: max(count, 1)
+        return lambda panels, count: count
     return lambda panels, count: ROWS_AT_ONCE
 
 
