@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from rnnkit.cpu.layer import dense, groups_of, layers_of, pack
+from rnnkit.cpu.layer import dense, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner, grain_of, rows_for_grain, threads_of_step
 from rnnkit.cpu.reduced import pack_reduced
-from rnnkit.cpu.run import Grid, Run, boundary_states, clear_padding, input_grid, outputs_of, ready_group, run_group
+from rnnkit.cpu.run import (
+    Grid,
+    ReadyGroup,
+    Run,
+    boundary_states,
+    clear_padding,
+    input_grid,
+    no_input,
+    outputs_of,
+    ready_group,
+    run_group,
+)
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import stack
 from rnnkit.kernels.machine import team
@@ -22,6 +34,9 @@ from rnnkit.steps import Steps, row_numbers, steps_of
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less. Such a call is never shared out (`team._BRIEF_WORK`).
 _BRIEF = 1 << 19
+# Bytes of a layer's outputs up to which a call works in arrays that are kept, and so is what it tells the kernels, for
+# calls of its size that follow: Python takes 25 us less, copying y up to 10 us of these (Zen 5).
+_KEPT_BYTES = 1 << 18
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
 
@@ -118,39 +133,66 @@ class Inference:
         desc, directions = self._desc, self._desc.num_directions
         if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
             return self._infer_brief(x, hx, cx, steps)
-        hidden = np.empty((steps.seq_len + directions, steps.batch_size, directions * desc.output_size), x.dtype)
+        shape = steps.seq_len + directions, steps.batch_size, directions * desc.output_size
         call, planner = object(), Planner(steps, x.itemsize)
         try:
             memory = self._memory.borrow(call)
             packed = self._with_scratch(steps.seq_len * steps.batch_size, memory.take)
-            for start, stop in planner.slabs(self._layers):
+            slabs = list(planner.slabs(self._layers))
+            if steps.kept and len(slabs) == 1 and math.prod(shape) * x.itemsize <= _KEPT_BYTES:
+                return self._run_kept(x, hx, cx, planner, shape, packed, memory)
+            hidden = np.empty(shape, x.dtype)
+            for start, stop in slabs:
                 own = planner if stop - start == steps.seq_len else Planner(_part(steps, start, stop), x.itemsize)
+                states = boundary_states(desc, hx, cx, steps.batch_size)
                 out, source = hidden[start : stop + directions], input_grid(x[start:stop])
-                hx, cx = self._run_slab(source, hx, cx, own, out, packed, memory)
+                for ready in self._ready_groups(source, own, out, memory.take, _new):
+                    run_group(ready, packed, states)
+                    del ready  # and its arrays, before there are the next one's
+                hx, cx = states.hy, states.cy
         finally:
             self._memory.borrowers.discard(call)
         clear_padding(hidden, steps, 1)
         return hidden[1 : steps.seq_len + 1], hx, cx
 
-    def _run_slab(
-        self, below: Grid, hx: Any, cx: Any, planner: Planner, out: np.ndarray, packed: Any, memory: Memory
-    ) -> tuple[np.ndarray, Any]:
-        """Run all layers over the steps, from what is `below` the first into `out`; returns hy and cy."""
+    def _run_kept(
+        self, x: np.ndarray, hx: Any, cx: Any, planner: Planner, shape: tuple[int, ...], packed: Any, memory: Memory
+    ) -> tuple[Any, Any, Any]:
+        """Run the network in arrays that the memory keeps, by what was laid out for the last call of this size."""
+
+        def make() -> tuple[np.ndarray, list[ReadyGroup]]:
+            hidden = memory.take("y", shape, x.dtype)
+            source = input_grid(no_input(self._desc))
+            return hidden, list(self._ready_groups(source, planner, hidden, memory.take, memory.take))
+
+        hidden, groups = memory.prepared("infer", (planner.steps, planner.threads), make)
+        states, x = boundary_states(self._desc, hx, cx, planner.steps.batch_size), flat(x)
+        for ready in groups:
+            run_group(ready, packed, states, x)
+        return hidden[1 : planner.steps.seq_len + 1].copy(), states.hy, states.cy
+
+    def _ready_groups(
+        self, below: Grid, planner: Planner, out: np.ndarray, take: Callable[..., np.ndarray],
+        new: Callable[..., np.ndarray],
+    ) -> Iterator[ReadyGroup]:
+        """Lay out all layers over the steps, one group after another, from what is `below` the first into `out`.
+
+        Groups share the arrays that they `take`. What one puts out is `new`, and goes when the one above has run.
+        """
         desc, batch = self._desc, planner.steps.batch_size
-        states = boundary_states(desc, hx, cx, batch)
         for group in self._groups:
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
-            gates = memory.take("gates", (buffers, schedule.buffered_steps, batch, self._columns), out.dtype)
+            gates = take("gates", (buffers, schedule.buffered_steps, batch, self._columns), out.dtype)
             shape = (count, 2, batch, desc.states_size) if desc.has_cell else (count, 0)
-            cells, runs = memory.take("cells", shape, out.dtype), []
+            cells, runs = take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
                 if layer.direction == 0:
-                    hidden = out if layer.layer == desc.num_layers - 1 else np.empty(out.shape, out.dtype)
+                    top = layer.layer == desc.num_layers - 1
+                    hidden = out if top else new(f"hidden_l{layer.layer}", out.shape, out.dtype)
                     source, below = below, outputs_of(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
-            run_group(ready_group(runs, planner, schedule), packed, states)
-        return states.hy, states.cy
+            yield ready_group(runs, planner, schedule)
 
 
 def _part(steps: Steps, start: int, stop: int) -> Steps:

@@ -6,6 +6,7 @@ ALGEBRA, BACKWARD, BITS = "tests/test_algebra.py::test_", "tests/test_backward.p
 CHECKS, DROPOUT, FORWARD = "tests/test_checks.py::test_", "tests/test_dropout.py::test_", "tests/test_forward.py::test_"
 KERNELS, TEAM = "tests/test_kernels.py::test_", "tests/test_team.py::test_"
 VECTORIZATION, WORKSPACE = "tests/test_vectorization.py::test_", "tests/test_workspace.py::test_"
+PLAN = "tests/test_plan_calls.py::test_"
 
 WAITS = f"{BITS}a_layer_waits_for_every_step_that_it_needs"
 REPORTS = f"{BITS}a_step_is_reported_when_every_thread_is_done_with_it"
@@ -41,6 +42,23 @@ _LAID_OUT = faults_in(
     ("what is laid out keeps its own memory", "        self._groups, dy = [], Grid(",
      "        self._memory = memory\n        self._groups, dy = [], Grid(",
      (f"{WORKSPACE}what_a_call_was_given_goes_with_it[None]",)),
+) + faults_in(
+    "rnnkit/cpu/infer.py",
+    ("y is in the memory of the plan", "seq_len + 1].copy(), states", "seq_len + 1], states",
+     (f"{PLAN}results_belong_to_the_caller",)),
+    ("a plan reads no x", "for ready in groups:\n            run_group(ready, packed, states, x)",
+     "for ready in groups:\n            run_group(ready, packed, states)", (f"{PLAN}calls_of_many_sizes[tanh-more0]",)),
+    ("a plan keeps x", "input_grid(no_input(self._desc))", "input_grid(x)", (f"{PLAN}a_plan_keeps_no_input",)),
+    ("a plan keeps what is laid out for long calls", "math.prod(shape) * x.itemsize <= _KEPT_BYTES", "True",
+     (f"{PLAN}what_is_long_or_padded_is_laid_out_anew[change0]", f"{WORKSPACE}a_plan_keeps_no_sequence")),
+    ("a plan keeps what is laid out for lengths", "if steps.kept and len(slabs)", "if len(slabs)",
+     (f"{PLAN}calls_of_many_sizes[tanh-more0]",)),
+    ("what a plan has laid out is of any number of threads", "(planner.steps, planner.threads), make)",
+     "(planner.steps,), make)", (f"{PLAN}another_number_of_threads_is_laid_out_anew",)),
+    ("layers share what they put out", "new(f\"hidden_l{layer.layer}\",", "new(\"hidden\",",
+     (f"{PLAN}calls_of_many_sizes[tanh-more1]",)),
+    ("what one group puts out lives while the next one runs", "                    del ready",
+     "                    pass", (f"{WORKSPACE}inference_memory_grows_with_y_alone[tanh-3]",)),
 )  # fmt: skip
 
 _LENGTHS = (
@@ -380,4 +398,10 @@ _VECTORS = (
     ),
 )
 
-MUTANTS = (*_LENGTHS, *_DROPOUT, *_LAID_OUT, *_MEMORY, *_PIPELINED, *_THREADS, *_MATHEMATICS, *_VECTORS)
+_LINKED = faults_in(
+    "kernels/machine/linking.py",
+    ("what a kernel calls may be called by others", 'function.linkage = "internal"', "pass",
+     ("tests/test_linking.py::test_a_function_that_is_called_is_given_what_it_uses",)),
+)  # fmt: skip
+
+MUTANTS = (*_LINKED, *_LENGTHS, *_DROPOUT, *_LAID_OUT, *_MEMORY, *_PIPELINED, *_THREADS, *_MATHEMATICS, *_VECTORS)
