@@ -28,13 +28,14 @@ class Memory:
         self._buffers: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}  # as they were last taken
         self._prepared: dict[str, tuple[Any, Any]] = {}  # by name: the key, and what was made for it
+        self._asked: Any = None  # the last key of `comes_again`
         self.calls: set[object] = set()
         self.borrowers: set[object] = set()
         self.generation = 0
         self.segment: Any = None  # which one between checkpoints lies here whole
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_prepared": {}}  # of a copy's arrays it would be no view
+        return self.__dict__ | {"_prepared": {}, "_asked": None}  # of a copy's arrays it would be no view
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
@@ -84,6 +85,11 @@ class Memory:
             buffer = self._buffers[name] = self._new_buffer(nbytes)
         array = self._arrays[name] = buffer[:nbytes].view(dtype).reshape(shape)
         return array
+
+    def comes_again(self, key: Any) -> bool:
+        """Return whether the call before had this key, too: only then does it pay to keep what is made for it."""
+        again, self._asked = self._asked == key, key
+        return again
 
     def prepared(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
         """Return `make()`, kept under this name until another key comes, or until `take` returns a new array. What is

@@ -136,7 +136,7 @@ class Steps:
 
     @property
     def rows(self) -> np.ndarray:
-        """(count,) int64, rows of arrays (T, N, ...)."""
+        """(valid steps,) int64, rows of arrays (T, N, ...)."""
         return self.whole.rows.numbers
 
     @property

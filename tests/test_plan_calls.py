@@ -1,6 +1,7 @@
 """Calls of one plan, whatever came before: brief ones, those that work in arrays that are kept, and long ones."""
 
 import gc
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -14,7 +15,7 @@ from rnnkit.kernels.machine import team
 
 SIZES = dict(input_size=17, hidden_size=33)
 BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (300, 20)))
-STACKS = [{}, {"num_layers": 3}, {"num_layers": 2, "bidirectional": True}]
+STACKS = [{}, {"num_layers": 5}, {"num_layers": 3, "bidirectional": True}]
 
 
 def call(plan, problem):
@@ -43,7 +44,7 @@ def test_calls_of_many_sizes(cell, more):
     first = Problem(**CELLS[cell], **SIZES, **more)
     plan, rng = rnnkit.prepare(first.desc, first.w), np.random.default_rng(0)
     sizes = [BRIEF, KEPT, LONGER, LONG, KEPT | {"lengths": (60, 0, 7, 60, 1)}, KEPT | {"states": False}]
-    for seed, number in enumerate((1, 1, 2, 5, 1, *rng.integers(len(sizes), size=15))):
+    for seed, number in enumerate((1, 1, 1, 2, 2, 5, 1, 1, *rng.integers(len(sizes), size=15).repeat(2))):
         problem = first.twin(**sizes[number], seed=seed)
         _, *inputs = problem.inputs
         expected = rnnkit.forward(first.desc, first.w, *inputs, lengths=problem.lengths_array)
@@ -54,7 +55,7 @@ def test_calls_of_many_sizes(cell, more):
 def test_calls_with_weights_of_fewer_bits(weights, monkeypatch):
     first = Problem(mode="lstm", **SIZES, num_layers=2, dtype="float32")
     plan = rnnkit.prepare(first.desc, first.w, weights=weights)
-    problems = [first.twin(**size, seed=seed) for seed, size in enumerate((KEPT, KEPT, LONGER, LONG, KEPT))]
+    problems = [first.twin(**size, seed=seed) for seed, size in enumerate((KEPT, KEPT, KEPT, LONGER, LONGER, LONG))]
     found = [call(plan, problem) for problem in problems]
     monkeypatch.setattr(infer, "_KEPT_BYTES", -1)
     for problem, results in zip(problems, found, strict=True):
@@ -68,10 +69,44 @@ def test_a_size_that_comes_again_is_laid_out_once(more, laid_out):
     call(plan, problem)
     once = len(laid_out)
     assert once
-    call(plan, problem.twin(seed=1))
-    assert len(laid_out) == once
-    call(plan, problem.twin(seq_len=61))
-    assert len(laid_out) == 2 * once
+    for times in (2, 2, 2):
+        call(plan, problem.twin(seed=times))
+        assert len(laid_out) == times * once
+    for times in (3, 4):
+        call(plan, problem.twin(seq_len=61))
+        assert len(laid_out) == times * once
+
+
+def test_what_comes_once_is_not_kept(monkeypatch):
+    """Copying y takes longer than is gained then."""
+    monkeypatch.setattr(infer.Inference, "_run_kept", None)
+    problem = Problem(mode="gru", **SIZES, **KEPT)
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    for _ in range(2):
+        problem.infer()
+        call(plan, problem)
+        call(plan, problem.twin(seq_len=61))
+    with pytest.raises(TypeError):
+        call(plan, problem.twin(seq_len=61))
+
+
+def held_by_a_plan(num_layers):
+    """Bytes, after calls of one size."""
+    problem = Problem(mode="lstm", **SIZES, **KEPT, num_layers=num_layers, bidirectional=True)
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    problem.infer()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            call(plan, problem)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_deep_plan_keeps_no_more_than_a_small_one():
+    """But for what it tells the kernels; of what layers put out it keeps three."""
+    assert held_by_a_plan(12) < 1.5 * held_by_a_plan(4)
 
 
 @pytest.mark.parametrize("change", [LONG, {"lengths": (60, 0, 7, 60, 1)}])
@@ -80,23 +115,25 @@ def test_what_is_long_or_padded_is_laid_out_anew(change, laid_out):
     plan = rnnkit.prepare(problem.desc, problem.w)
     call(plan, problem)
     once = len(laid_out)
-    call(plan, problem)
-    assert len(laid_out) == 2 * once
+    for times in (2, 3):
+        call(plan, problem)
+        assert len(laid_out) == times * once
 
 
 def test_another_number_of_threads_is_laid_out_anew(laid_out):
     problem = Problem(mode="lstm", **SIZES, **KEPT)
     plan = rnnkit.prepare(problem.desc, problem.w)
     with team.lent(1):
-        expected = call(plan, problem)
+        expected = [call(plan, problem) for _ in range(2)]
     with team.lent(2):
-        assert_same_results(call(plan, problem), expected, OUTPUTS)
-    assert len(laid_out) == 2
+        assert_same_results(call(plan, problem), expected[1], OUTPUTS)
+    assert len(laid_out) == 3
 
 
 def test_results_belong_to_the_caller():
     problem = Problem(mode="lstm", **SIZES, **KEPT, num_layers=2)
     plan = rnnkit.prepare(problem.desc, problem.w)
+    call(plan, problem)
     found = call(plan, problem)
     copies = [array.copy() for array in found]
     for array in found:
@@ -106,10 +143,20 @@ def test_results_belong_to_the_caller():
         assert_same_bits(name, array, copy)
 
 
+def test_a_plan_keeps_no_lengths(laid_out):
+    problem = Problem(mode="lstm", **SIZES, **KEPT, lengths=(60, 0, 7, 60, 1))
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    call(plan, problem)
+    steps = weakref.ref(laid_out.pop())
+    gc.collect()
+    assert steps() is None
+
+
 def test_a_plan_keeps_no_input():
     problem = Problem(mode="lstm", **SIZES, **KEPT)
     plan, x = rnnkit.prepare(problem.desc, problem.w), problem.x.copy()
-    plan.infer(x)
+    for _ in range(3):
+        plan.infer(x)
     given = weakref.ref(x)
     del x
     gc.collect()

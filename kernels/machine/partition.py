@@ -12,7 +12,7 @@ _SHARES = 4
 @inner
 def partition(count, rank, size):
     """The share of a rank in `count` items."""
-    if size == 1:  # a division takes as long as 20 multiply-adds of vectors
+    if size == 1:  # without a division: those of a step took 16 ns
         return Range(0, count)
     return Range(count * rank // size, count * (rank + 1) // size)
 

@@ -34,9 +34,10 @@ from rnnkit.steps import Steps, row_numbers, steps_of
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less. Such a call is never shared out (`team._BRIEF_WORK`).
 _BRIEF = 1 << 19
-# Bytes of a layer's outputs up to which a call works in arrays that are kept, and so is what it tells the kernels, for
-# calls of its size that follow: Python takes 25 us less, copying y up to 10 us of these (Zen 5).
+# Bytes of a layer's outputs up to which a call of the last one's size works in arrays that are kept, and so is what it
+# tells the kernels. Python takes 25 us less for a layer or two; copying y takes up to 10 us of these (Zen 5).
 _KEPT_BYTES = 1 << 18
+_OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and what they write
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
 
@@ -124,7 +125,7 @@ class Inference:
         return y.reshape(seq_len, batch, outputs), hy[last], cy[last] if cells else None
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
-        """Run the network over all steps and keep nothing but y, hy and cy.
+        """Run the network over all steps and keep nothing but y, hy and cy, and the arrays of a small call.
 
         Where that is more than a brief call, the gates of a few steps at a time are buffered. Stacked layers of one
         direction also go through the sequence a slab of steps at a time, so that of the lower layers' outputs, too, no
@@ -139,7 +140,8 @@ class Inference:
             memory = self._memory.borrow(call)
             packed = self._with_scratch(steps.seq_len * steps.batch_size, memory.take)
             slabs = list(planner.slabs(self._layers))
-            if steps.kept and len(slabs) == 1 and math.prod(shape) * x.itemsize <= _KEPT_BYTES:
+            small = steps.kept and len(slabs) == 1 and math.prod(shape) * x.itemsize <= _KEPT_BYTES
+            if small and memory.comes_again(steps):
                 return self._run_kept(x, hx, cx, planner, shape, packed, memory)
             hidden = np.empty(shape, x.dtype)
             for start, stop in slabs:
@@ -177,7 +179,7 @@ class Inference:
     ) -> Iterator[ReadyGroup]:
         """Lay out all layers over the steps, one group after another, from what is `below` the first into `out`.
 
-        Groups share the arrays that they `take`. What one puts out is `new`, and goes when the one above has run.
+        Groups share the arrays that they `take`. What one puts out is `new`: the caller's to let go, or to use again.
         """
         desc, batch = self._desc, planner.steps.batch_size
         for group in self._groups:
@@ -189,7 +191,7 @@ class Inference:
             for number, layer in enumerate(group):
                 if layer.direction == 0:
                     top = layer.layer == desc.num_layers - 1
-                    hidden = out if top else new(f"hidden_l{layer.layer}", out.shape, out.dtype)
+                    hidden = out if top else new(f"hidden_{layer.layer % _OUTPUTS}", out.shape, out.dtype)
                     source, below = below, outputs_of(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
             yield ready_group(runs, planner, schedule)
