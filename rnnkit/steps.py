@@ -179,7 +179,7 @@ def steps_of(seq_len: int, batch_size: int, lengths: np.ndarray | None = None) -
     """Return the steps of a batch of these lengths, (N,) int64; None is all `seq_len`."""
     if lengths is None:
         return _full(seq_len, batch_size) if batch_size <= LISTED_ROWS else _full.__wrapped__(seq_len, batch_size)
-    if not lengths.size or lengths[lengths.argmin()] == seq_len:  # a quarter of the time of min
+    if not lengths.size or lengths[lengths.argmin()] == seq_len:  # sooner than min, see `checks.within`
         return steps_of(seq_len, batch_size)
     return Steps(seq_len, batch_size, lengths, True)
 

@@ -26,15 +26,15 @@ def call(plan, problem):
 @pytest.fixture
 def laid_out(monkeypatch):
     """The batches of the groups of layers that are laid out from now on."""
-    planners = []
+    batches = []
     ready_group = infer.ready_group
 
     def counted(runs, planner, schedule):
-        planners.append(planner.steps)
+        batches.append(planner.steps)
         return ready_group(runs, planner, schedule)
 
     monkeypatch.setattr(infer, "ready_group", counted)
-    return planners
+    return batches
 
 
 @pytest.mark.parametrize("more", STACKS)

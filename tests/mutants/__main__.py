@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
     "engine", "trust", "perf", "perf_cells", "gpu", "interop", "interop_files", "torch", "distributed", "training",
     "job", "checkpoints", "text_model", "stream", "sklearn", "cells", "shipped_cells", "objects", "types", "reduced",
-    "sharing",
+    "sharing", "laid_out",
 )
 HANG = 1800  # seconds: a fault that lets threads wait for ever is noticed too
 PASSED, NOT_FOUND = (0,), (4, 5)  # pytest's exit statuses

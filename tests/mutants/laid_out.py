@@ -1,0 +1,56 @@
+"""Faults in what is laid out once for calls that come again, and in how kernels are linked."""
+
+from mutants.mutant import faults_in
+
+PLAN, WORKSPACE = "tests/test_plan_calls.py::test_", "tests/test_workspace.py::test_"
+
+MUTANTS = faults_in(
+    "rnnkit/memory.py",
+    ("what is laid out outlives its arrays", "        self._prepared.clear()  # before the array is another one\n", "",
+     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+    ("what is laid out goes with a copy", 'self.__dict__ | {"_prepared": {}, "_asked": None}', "self.__dict__",
+     (f"{WORKSPACE}a_copy_is_no_larger_than_its_arrays",)),
+    ("what is laid out for one size serves for all", "found is None or found[0] != key", "found is None",
+     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+) + faults_in(
+    "rnnkit/steps.py",
+    ("what is laid out for a batch that comes once is kept", "not self.padded and self.batch_size <= LISTED_ROWS",
+     "not self.padded", (f"{WORKSPACE}a_batch_of_more_rows_than_are_listed_keeps_no_lists",)),
+    ("each part of many rows has lists of its own", "if steps not in self._long_lists:", "if True:",
+     (f"{WORKSPACE}a_batch_of_more_rows_than_are_listed_keeps_no_lists",)),
+) + faults_in(
+    "rnnkit/cpu/engine.py",
+    ("what is laid out keeps the input", "planner, workspace, no_input(desc))", "planner, workspace, x)",
+     (f"{WORKSPACE}what_a_call_was_given_goes_with_it[None]",)),
+    ("the input is that of an earlier call", "states, workspace, flat(x))", "states, workspace, None)",
+     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+) + faults_in(
+    "rnnkit/cpu/backward.py",
+    ("what is laid out keeps its own memory", "        self._groups, dy = [], Grid(",
+     "        self._memory = memory\n        self._groups, dy = [], Grid(",
+     (f"{WORKSPACE}what_a_call_was_given_goes_with_it[None]",)),
+) + faults_in(
+    "rnnkit/cpu/infer.py",
+    ("y is in the memory of the plan", "seq_len + 1].copy(), states", "seq_len + 1], states",
+     (f"{PLAN}results_belong_to_the_caller",)),
+    ("a plan reads no x", "for ready in groups:\n            run_group(ready, packed, states, x)",
+     "for ready in groups:\n            run_group(ready, packed, states)", (f"{PLAN}calls_of_many_sizes[tanh-more0]",)),
+    ("a plan keeps x", "input_grid(no_input(self._desc))", "input_grid(x)", (f"{PLAN}a_plan_keeps_no_input",)),
+    ("a plan keeps what is laid out for long calls", "math.prod(shape) * x.itemsize <= _KEPT_BYTES", "True",
+     (f"{PLAN}what_is_long_or_padded_is_laid_out_anew[change0]", f"{WORKSPACE}a_plan_keeps_no_sequence")),
+    ("a plan keeps the row numbers of lengths", "small = steps.kept and len(slabs)", "small = len(slabs)",
+     (f"{PLAN}a_plan_keeps_no_lengths",)),
+    ("what a plan has laid out is of any number of threads", "(planner.steps, planner.threads), make)",
+     "(planner.steps,), make)", (f"{PLAN}another_number_of_threads_is_laid_out_anew",)),
+    ("layers share what they put out", "_OUTPUTS = 3", "_OUTPUTS = 1", (f"{PLAN}calls_of_many_sizes[tanh-more2]",)),
+    ("a plan keeps what every layer puts out", "_OUTPUTS = 3", "_OUTPUTS = 99",
+     (f"{PLAN}a_deep_plan_keeps_no_more_than_a_small_one",)),
+    ("a plan keeps what comes once", "if small and memory.comes_again(steps):", "if small:",
+     (f"{PLAN}what_comes_once_is_not_kept",)),
+    ("what one group puts out lives while the next one runs", "                    del ready",
+     "                    pass", (f"{WORKSPACE}inference_memory_grows_with_y_alone[tanh-3]",)),
+) + faults_in(
+    "kernels/machine/linking.py",
+    ("what a kernel calls may be called by others", 'function.linkage = "internal"', "pass",
+     ("tests/test_linking.py::test_a_function_that_is_called_is_given_what_it_uses",)),
+)  # fmt: skip
