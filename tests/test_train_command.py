@@ -350,7 +350,16 @@ def test_a_log_that_is_none_is_refused(train, cut, tmp_path):
     assert (tmp_path / "log.csv").read_text() == "a,b\n1,2\n"
 
 
-def test_signals_act_at_once_the_second_time():
+@pytest.fixture
+def handle_interrupts():
+    """What sets the handler of SIGINT, which a background job has ignored, for one test."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_signals_act_at_once_the_second_time(handle_interrupts):
+    handle_interrupts(signal.default_int_handler)
     before = signal.getsignal(signal.SIGTERM)
     with console.noticed_signals() as signals:
         assert signals.number is None
@@ -359,3 +368,10 @@ def test_signals_act_at_once_the_second_time():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_is_ignored_stays_so(handle_interrupts):
+    handle_interrupts(signal.SIG_IGN)
+    with console.noticed_signals() as signals:
+        signal.raise_signal(signal.SIGINT)
+        assert signals.number is None

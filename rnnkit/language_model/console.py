@@ -90,7 +90,10 @@ class Signals:
 
 @contextmanager
 def noticed_signals() -> Iterator[Signals]:
-    """Give what says whether Ctrl-C or SIGTERM has come; a second one acts at once."""
+    """Give what says whether Ctrl-C or SIGTERM has come; a second one acts at once.
+
+    One that is ignored stays so, as a shell wants it of a script's background job.
+    """
     found, before = Signals(), {}
 
     def note(number, frame):
@@ -102,7 +105,8 @@ def noticed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, note)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, note)
     try:
         yield found
     finally:
