@@ -19,7 +19,7 @@ from numba.extending import overload
 from .machine.formats import storage
 from .machine.gemm import columns_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, Range, part, row_part, shifted
+from .machine.matrix import Matrix, Range, of_call, part, row_part, shifted
 from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .products import Sizes, weights_of
@@ -65,7 +65,7 @@ class LayerPass(NamedTuple):
     reverse: bool
     sizes: Sizes
     starts: np.ndarray
-    x: Matrix
+    x: Matrix  # without data it is that of the call
     offsets: np.ndarray  # of its weights in the packed buffer
     gates: Matrix  # rows t*batch_size + n, counted from the first buffered step
     states: States
@@ -213,6 +213,13 @@ def _run_pass(cell, layer, schedule, packed, zeros, role, team, whole_team):
 
 
 @inner
+def reading(layer, x):
+    """A layer pass, which reads x where it has no input of its own."""
+    own = of_call(layer.x, x)
+    return LayerPass(layer.reverse, layer.sizes, layer.starts, own, layer.offsets, layer.gates, layer.states)
+
+
+@inner
 def role_of(index, tasks, schedule):
     """What a layer pass is to the other one, if this rank runs only some of them."""
     if not schedule.pipelined or tasks.stop - tasks.start == schedule.num_passes:
@@ -230,11 +237,12 @@ def fitting(size, schedule):
 
 
 @kernel
-def forward(cell, passes, schedule, packed, zeros, rank, size, sync):
-    """The next steps of the layer passes. `post_call` finds rank, size and sync by their names: they stay flat."""
+def forward(cell, passes, x, schedule, packed, zeros, rank, size, sync):
+    """The next steps of the layer passes on x, flat. `post_call` finds rank, size and sync by name: they stay flat."""
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
-        _run_pass(cell, passes[index], schedule, packed, zeros, role_of(index, tasks, schedule), own_team, team)
+        layer, role = reading(passes[index], x), role_of(index, tasks, schedule)
+        _run_pass(cell, layer, schedule, packed, zeros, role, own_team, team)
     barrier(team)

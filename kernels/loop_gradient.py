@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, fitting, role_of, rows_of_step
+from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, fitting, reading, role_of, rows_of_step
 from .machine.gemm import columns_of, depth_block_of, product, vectors_of
 from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, Range, part, row_part, shifted
+from .machine.matrix import Matrix, Range, of_call, part, row_part, shifted
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .stages import (
@@ -31,9 +31,9 @@ from .weight_gradient import SCRATCH, add_weight_gradients, pack_sources, pack_t
 
 
 class Gradients(NamedTuple):
-    """What flows back through a layer pass, by what it is the gradient of."""
+    """What flows back through a layer pass, by what it is the gradient of; without data it is that of the call."""
 
-    y: Matrix  # empty for zeros
+    y: Matrix
     x: Matrix
     gates: Matrix  # of a chunk, rows t*batch_size + n; behind the gates in a row that of the projection's sum
     output: Matrix  # the units before the projection, of a step
@@ -51,10 +51,16 @@ class LayerPassBack(NamedTuple):
     offsets: np.ndarray  # of what the buffer has room for
 
 
-class WeightBuffers(NamedTuple):
-    """The flat weights and their gradient."""
+class Buffers(NamedTuple):
+    """What a call is given, flat: the weights, the input, and the gradients of the output (empty for zeros), the input,
+    the states (of the cells any array where there are none) and the weights."""
 
     w: np.ndarray
+    x: np.ndarray
+    dy: np.ndarray
+    dx: np.ndarray
+    dhx: np.ndarray
+    dcx: np.ndarray
     dw: np.ndarray
 
 
@@ -204,6 +210,14 @@ def _multiplied_of(cell, gates, units):
 
 
 @inner
+def _given(own, buffers):
+    """The gradients of a layer pass, with those of the call."""
+    y, x = of_call(own.y, buffers.dy), of_call(own.x, buffers.dx)
+    states = of_call(own.hidden, buffers.dhx), of_call(own.cells, buffers.dcx)
+    return Gradients(y, x, own.gates, own.output, *states)
+
+
+@inner
 def _chunk(gradients, first_step, batch_size):
     """The gradients, those of the gates counted from the first step of a chunk."""
     gates = shifted(gradients.gates, -first_step * batch_size * gradients.gates.stride)
@@ -211,10 +225,11 @@ def _chunk(gradients, first_step, batch_size):
 
 
 @inner
-def _run_pass_back(cell, layer, schedule, is_first, weights, zeros, numbers, role, team, whole_team):
+def _run_pass_back(cell, layer, schedule, is_first, buffers, zeros, numbers, role, team, whole_team):
     """The steps of one layer pass, last step first, a chunk at a time."""
-    forward, buffer, offsets, num_steps = layer.forward, layer.buffer, layer.offsets, layer.forward.starts.size - 1
-    terms = terms_of(layer.products, _sources(cell, forward), weights.w, buffer, offsets)
+    forward, buffer, offsets = reading(layer.forward, buffers.x), layer.buffer, layer.offsets
+    num_steps, given = forward.starts.size - 1, _given(layer.gradients, buffers)
+    terms = terms_of(layer.products, _sources(cell, forward), buffers.w, buffer, offsets)
     scratch = part(buffer, offsets[SCRATCH], offsets[SCRATCH + 1])
     if is_first:
         pack_terms(terms, team)
@@ -223,14 +238,14 @@ def _run_pass_back(cell, layer, schedule, is_first, weights, zeros, numbers, rol
     for done in range(0, num_steps, chunk):
         count = min(chunk, num_steps - done)
         start = done if forward.reverse else num_steps - done - count
-        gradients = _chunk(layer.gradients, start, schedule.batch_size)
+        gradients = _chunk(given, start, schedule.batch_size)
         for earlier in range(0, count, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
                 wait_for_progress(whole_team, done + now)
             own = Range(earlier, now) if forward.reverse else Range(count - now, count - earlier)
             steps = Range(start + own.start, start + own.stop)
-            _steps_back(cell, forward, gradients, terms, weights.w, steps, schedule, zeros, team)
+            _steps_back(cell, forward, gradients, terms, buffers.w, steps, schedule, zeros, team)
             if role == LEADS:
                 barrier(team)
                 if team.rank == 0:
@@ -240,12 +255,12 @@ def _run_pass_back(cell, layer, schedule, is_first, weights, zeros, numbers, rol
             rows = Range(row, min(row + depth_block_of(buffer), stop_row))
             pack_sources(terms, rows, team)
             barrier(team)
-            add_weight_gradients(terms, weights.dw, gradients.gates, rows, scratch, numbers, team)
+            add_weight_gradients(terms, buffers.dw, gradients.gates, rows, scratch, numbers, team)
             barrier(team)
 
 
 @kernel
-def backward(cell, passes, schedule, is_first, weights, zeros, numbers, rank, size, sync):
+def backward(cell, passes, schedule, is_first, buffers, zeros, numbers, rank, size, sync):
     """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
     the states before.
 
@@ -257,7 +272,7 @@ def backward(cell, passes, schedule, is_first, weights, zeros, numbers, rank, si
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
-        _run_pass_back(cell, passes[index], schedule, is_first, weights, zeros, numbers, role, own_team, team)
+        _run_pass_back(cell, passes[index], schedule, is_first, buffers, zeros, numbers, role, own_team, team)
     barrier(team)
 
 

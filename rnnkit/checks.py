@@ -126,14 +126,15 @@ def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescrip
 
 def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor, like: Any) -> None:
     """Check the arrays of one time step. What is right passes at a glance: a small step takes 3 us in all."""
-    dtype, layers = desc.np_dtype, desc.num_pseudo_layers
-    usual = type(x) is type(hx) is type(like) is ndarray and x.dtype is hx.dtype is dtype
-    if usual and x.shape[1:] == (desc.input_size,) and hx.shape == (layers, len(x), desc.output_size):
-        if cx is None:
-            return
-        cells = layers, len(x), desc.hidden_size
-        if len(desc.states) == 1 and type(cx) is ndarray and cx.dtype is dtype and cx.shape == cells:
-            return
+    dtype = desc.np_dtype
+    if type(x) is type(hx) is type(like) is ndarray and x.dtype is hx.dtype is dtype and x.ndim == 2:
+        rows, layers = len(x), desc.num_pseudo_layers
+        if x.shape[1] == desc.input_size and hx.shape == (layers, rows, desc.output_size):
+            if cx is None:
+                return
+            cells = type(cx) is ndarray and cx.dtype is dtype and cx.shape == (layers, rows, desc.hidden_size)
+            if cells and len(desc.states) == 1:
+                return
     inputs(function, x, STEP_DIMS, desc, like)
     hidden(function, "hx", hx, x.shape[0], desc, like)
     cell(function, "cx", cx, x.shape[0], desc, like)

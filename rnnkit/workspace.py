@@ -315,5 +315,5 @@ class Workspace:
 def check_workspace(function: str, workspace: Workspace, desc: RNNDescriptor | None = None) -> None:
     """Raise unless the workspace is still valid, and belongs to the descriptor where one is given."""
     workspace.memory.check(function, workspace.generation)
-    if desc is not None and desc != workspace.desc:
+    if desc is not None and desc is not workspace.desc and desc != workspace.desc:  # equality takes 0.6 us
         raise WorkspaceError(message(function, "workspace", f"be of {desc}", f"one of {workspace.desc}"))

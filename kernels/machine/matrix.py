@@ -38,6 +38,12 @@ def shifted(matrix, columns):
     return Matrix(matrix.data, matrix.rows, matrix.start + columns, matrix.stride)
 
 
+@inner
+def of_call(matrix, data):
+    """The matrix; of one without data the same rows of what the call was given."""
+    return Matrix(matrix.data if matrix.data.size > 0 else data, matrix.rows, matrix.start, matrix.stride)
+
+
 def matrix_pointers(context, builder, kind, matrix, row, column):
     """Where row number 0 begins at this column, the row numbers from position `row` on, and the stride, in LLVM IR."""
     data, rows, start, stride = (builder.extract_value(matrix, field) for field in range(4))

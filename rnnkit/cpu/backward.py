@@ -9,11 +9,11 @@ import numpy as np
 
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import Call, Grid, Run, drop, input_grid, kept_runs, moved, no_input, reading
+from rnnkit.cpu.run import Call, Grid, Run, drop, input_grid, kept_runs
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.loop import Schedule
-from rnnkit.kernels.loop_gradient import Gradients, LayerPassBack, WeightBuffers
+from rnnkit.kernels.loop_gradient import Buffers, Gradients, LayerPassBack
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.memory import Memory
@@ -25,7 +25,7 @@ def backward(
     desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
-    dx, dhx, dcx, dw = result = begin(desc, w, workspace.steps, dhy, dcy, dw)
+    result = begin(desc, w, workspace.steps, dhy, dcy, dw)
     planner = Planner(workspace.steps, w.itemsize)
 
     def make() -> Gradient:
@@ -33,25 +33,17 @@ def backward(
 
     key = desc, workspace.steps, planner.threads
     gradient = memory.prepared("backward", key, make) if workspace.steps.kept else make()
-    gradient.run(buffers_of(workspace.x, dy, dx, dhx, dcx), WeightBuffers(flat(w), dw))
+    gradient.run(buffers_of(w, workspace.x, dy, *result))
     return result
 
 
-class Buffers(NamedTuple):
-    """What is another array in each call, flat: the input, and the gradients of the output (empty for zeros), the
-    input, and the states; of the cells any array where there are none."""
-
-    x: np.ndarray
-    dy: np.ndarray
-    dx: np.ndarray
-    dhx: np.ndarray
-    dcx: np.ndarray
-
-
-def buffers_of(x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any) -> Buffers:
-    """The arrays of a call; dy and dcx may be None."""
-    dx, dhx = dx.reshape(-1), dhx.reshape(-1)
-    return Buffers(flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dhx if dcx is None else dcx.reshape(-1))
+def buffers_of(
+    w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray
+) -> Buffers:
+    """The arrays of a call, as the kernel takes them; dy and dcx may be None."""
+    dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
+    dcx = dhx if dcx is None else dcx.reshape(-1)
+    return Buffers(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw)
 
 
 def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any) -> tuple:
@@ -90,7 +82,13 @@ class ReadyGradient(NamedTuple):
 
 class Gradient:
     """The backward of a network, or of a segment of a chain of its layers, ready to run: all that the kernel calls need
-    but the `Buffers` of the call."""
+    but the `Buffers` of the call.
+
+    Attributes
+    ----------
+    dx : Grid
+        The gradient of its input, of two directions the reverse one's; without data it is that of the call.
+    """
 
     def __init__(
         self, desc: RNNDescriptor, arrays: dict[str, Any], planner: Planner, memory: Memory,
@@ -98,18 +96,19 @@ class Gradient:
     ) -> None:
         self._desc, self._arrays, self._steps, self._planner = desc, arrays, planner.steps, planner
         self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
-        self._later = np.empty(0, desc.np_dtype)  # in place of each of the buffers, and found by its identity
+        self._later = np.empty(0, desc.np_dtype)  # in place of each of the buffers
         self._groups, dy = [], Grid(self._later, 0, desc.num_directions * desc.output_size)
         for group in reversed(groups):
             self._groups.append(self._ready(group, dy, memory))
             dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
+        self.dx = self._groups[-1].dx[-1]
 
     def _ready(self, group: tuple[Layer, ...], dy: Grid, memory: Memory) -> ReadyGradient:
         """Lay out a group: dy is where the gradient of its output will stand. It works in the memory."""
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
         spans = self._planner.calls(group, schedule)
-        runs = kept_runs(self._desc, no_input(self._desc), self._arrays, group)
+        runs = kept_runs(self._desc, self._arrays, group)
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
             # Passes that do not run at once share a buffer; but packed weights are there for all calls.
             place = number if schedule.split or len(spans) > 1 else 0
@@ -120,43 +119,26 @@ class Gradient:
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
             work = sum(2 * back.run.layer.work * part.count for back, part in zip(backs, parts, strict=True))
-            calls.append(Call(work, [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]))
+            passes = [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]
+            calls.append(Call(work, filled(passes, layer)))
         layers, dx = tuple(back.run.layer for back in backs), [back.dx for back in backs]
         zeros, numbers = np.zeros(max(layer.sizes), self._later.dtype), row_numbers(layer.gradient_columns)
         return ReadyGradient(layers, schedule, calls, dx, zeros, numbers)
 
-    def run(self, buffers: Buffers, weights: WeightBuffers) -> Grid:
-        """Through all groups, from the highest to the lowest; returns the gradient of its input."""
+    def run(self, buffers: Buffers) -> None:
+        """Through all groups, from the highest to the lowest."""
         for ready in self._groups:
-            self._call(ready, buffers, weights)
-            layers, stacked = ready.layers, is_stack(ready.layers)
-            dx = [grid._replace(data=buffers.dx) if grid.data is self._later else grid for grid in ready.dx]
-            if len(dx) == 2 and not stacked:
-                add(*dx, self._steps, layers[0])
-            lowest, found = (layers[-1].layer, dx[-1]) if stacked else (layers[0].layer, dx[0])
+            layer = ready.layers[0]
+            for number, (work, passes) in enumerate(ready.calls):
+                arguments = passes, ready.schedule, self._packs and number == 0, buffers, ready.zeros, ready.numbers
+                team.run(loop_gradient.backward, layer.kind, work, layer.cell, *arguments)
+            lowest, dx = ready.layers[-1].layer, ready.dx
+            if len(dx) == 2 and not is_stack(ready.layers):
+                dx = [grid if grid.data.size else grid._replace(data=buffers.dx) for grid in dx]
+                add(*dx, self._steps, layer)
+                dx = dx[:1]
             if lowest > self._lowest:
-                self.drop(found, lowest)
-        return found
-
-    def _call(self, ready: ReadyGradient, buffers: Buffers, weights: WeightBuffers) -> None:
-        """Call the kernel for each span of the steps of a group."""
-        layer = ready.layers[0]
-        for number, (work, passes) in enumerate(ready.calls):
-            passes = [self._given(buffers, one, own) for one, own in zip(passes, ready.layers, strict=True)]
-            packs = self._packs and number == 0
-            arguments = layer.cell, filled(passes, layer), ready.schedule, packs, weights, ready.zeros, ready.numbers
-            team.run(loop_gradient.backward, layer.kind, work, *arguments)
-
-    def _given(self, buffers: Buffers, one: LayerPassBack, layer: Layer) -> LayerPassBack:
-        """A layer pass with the buffers of a call: the states', and y's and x's where they were to come."""
-        forward, products, gradients, *rest = one
-        y, x, gates, output, hidden, cells = gradients
-        y = moved(y, buffers.dy) if y.data is self._later else y
-        x = moved(x, buffers.dx) if x.data is self._later else x
-        states = moved(hidden, buffers.dhx), moved(cells, buffers.dcx)
-        return LayerPassBack(
-            reading(buffers.x, forward, layer), products, Gradients(y, x, gates, output, *states), *rest
-        )
+                self.drop(dx[-1], lowest)
 
     def drop(self, dx: Grid, layer: int) -> None:
         """Take the gradient of a layer's input through dropout, where there is any."""

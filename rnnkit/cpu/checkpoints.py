@@ -16,7 +16,6 @@ from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, clear_padding, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.kernels.loop_gradient import WeightBuffers
 from rnnkit.kernels.machine import team
 from rnnkit.lazy import lazy
 from rnnkit.memory import Memory
@@ -58,7 +57,7 @@ def backward(
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = workspace.steps
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
-    weights, run = WeightBuffers(flat(w), dw), _Segments(desc, w, workspace, memory)
+    run = _Segments(desc, w, workspace, memory)
     for chain in reversed(chains(desc)):
         lowest, dinput = layers_of(desc)[chain[0]], dx
         if lowest.layer:
@@ -69,11 +68,10 @@ def backward(
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
             planner = run.planner(segment.steps)
             gradient = Gradient(desc, segment.arrays, planner, memory, run.groups(chain), own)
-            buffers = buffers_of(segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx)
-            found = gradient.run(buffers, weights)
+            gradient.run(buffers_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
-                add(both, found, segment.steps, lowest)
+                add(both, gradient.dx, segment.steps, lowest)
                 if lowest.layer:
                     gradient.drop(both, lowest.layer)
         if lowest.direction == desc.num_directions - 1:
@@ -121,8 +119,8 @@ class _Segments:
             self._memory.segment = None  # until it is whole
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(segment.steps)
-            ready = ready_to_train(groups, planner, segment, segment.x)
-            train_groups(ready, self._packed, states, segment, first_step=self.steps_of(chain, number)[0])
+            ready = ready_to_train(groups, planner, segment)
+            train_groups(ready, self._packed, states, segment, flat(segment.x), self.steps_of(chain, number)[0])
             self._memory.segment = key
         return segment
 

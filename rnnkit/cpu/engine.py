@@ -15,7 +15,7 @@ from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference
 from rnnkit.cpu.layer import flat, groups_of, pack
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import ReadyGroup, boundary_states, clear_padding, no_input, ready_to_train, train_groups
+from rnnkit.cpu.run import ReadyGroup, boundary_states, clear_padding, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.memory import Memory
 from rnnkit.workspace import Workspace, workspace_layout
@@ -35,7 +35,7 @@ def forward(
 
     def make() -> tuple[dict[str, Any], tuple[ReadyGroup, ...]]:
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-        return workspace.arrays, ready_to_train(groups_of(desc, desc.dropout > 0), planner, workspace, no_input(desc))
+        return workspace.arrays, ready_to_train(groups_of(desc, desc.dropout > 0), planner, workspace)
 
     key = desc, steps, planner.threads
     workspace.arrays, ready = memory.prepared("forward", key, make) if steps.kept else make()

@@ -36,6 +36,8 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # in the order of `products.Weights`
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
+    packed_size: int  # numbers there
+    gates: frozenset[int]  # that its products have
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
     step_work: int
     meetings: int  # barriers of a step whose units are shared out: one behind each of its products
@@ -75,7 +77,9 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         width = last.first + last.rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, 1 + sum(product.gates > 0 for product in products[2:])
-        result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, *work, kind))
+        packed = int(offsets[-1] - offsets[0]), frozenset(product.gates for product in products if product.gates)
+        sized = width, offsets, *packed, *work
+        result.append(Layer(index, layer, direction, cell, sizes, slots, products, *sized, kind))
         end = offsets[-1]
     return tuple(result)
 
@@ -153,9 +157,7 @@ def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
     layers = layers_of(desc)
     packed = memory.take("packed", (int(layers[-1].offsets[-1]),), w.dtype)
     for layer in layers:
-        for product in layer.products:
-            if product.gates:
-                ensure_compiled(w.dtype, product.gates)
-        work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
-        team.run(pack_layer, layer.kind, work, layer.products, w, packed, layer.offsets)
+        for gates in layer.gates:
+            ensure_compiled(w.dtype, gates)
+        team.run(pack_layer, layer.kind, _MOVE * layer.packed_size, layer.products, w, packed, layer.offsets)
     return packed

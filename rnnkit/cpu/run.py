@@ -84,22 +84,22 @@ class Run(NamedTuple):
         )
 
 
-def kept_runs(desc: RNNDescriptor, x: Any, arrays: dict[str, Any], group: tuple[Layer, ...]) -> list[Run]:
+def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], group: tuple[Layer, ...]) -> list[Run]:
     """A group of pseudo-layers in training: the places in the workspace's arrays, which backward reads again."""
     runs = []
     for layer in group:
         if not runs or is_stack(group):  # both directions read one source: what is to be copied is copied once
-            source = _kept_source(desc, x, arrays, layer.layer)
+            source = _kept_source(desc, arrays, layer.layer)
         cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
         hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
         runs.append(Run(layer, source, hidden, gates, cells, passing=False))
     return runs
 
 
-def _kept_source(desc: RNNDescriptor, x: Any, arrays: dict[str, Any], layer: int) -> Grid:
+def _kept_source(desc: RNNDescriptor, arrays: dict[str, Any], layer: int) -> Grid:
     """What W of a layer multiplies: the input, or the outputs of the layer below as dropout left them."""
     if layer == 0:
-        return input_grid(x)
+        return input_of_call(desc)
     return input_grid(arrays[f"input_l{layer}"]) if desc.dropout > 0 else outputs_of(arrays[f"hidden_l{layer - 1}"])
 
 
@@ -120,10 +120,10 @@ def boundary_states(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> B
 
 
 class Call(NamedTuple):
-    """A call of a kernel: its multiply-adds, and its layer passes."""
+    """A call of a kernel: its multiply-adds, and its layer passes, `filled`."""
 
     work: int
-    passes: list[Any]
+    passes: tuple[Any, ...]
 
 
 class ReadyGroup(NamedTuple):
@@ -145,15 +145,13 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule) -> Re
     for start, stop in planner.calls(group, schedule):
         parts = [run.part(steps, start, stop) for run in runs]
         work = sum(run.layer.work * part.count for run, part in zip(runs, parts, strict=True))
-        calls.append(Call(work, [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]))
+        passes = [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]
+        calls.append(Call(work, filled(passes, group[0])))
     return ReadyGroup(runs, ends, schedule, calls, np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype))
 
 
-def run_group(ready: ReadyGroup, packed: np.ndarray, states: BoundaryStates, x: np.ndarray | None = None) -> None:
-    """Run a group of pseudo-layers over all steps, from their initial to their final states.
-
-    Of layer 0 the flat `x` is the input, where it is given.
-    """
+def run_group(ready: ReadyGroup, packed: np.ndarray, states: BoundaryStates, x: np.ndarray) -> None:
+    """Run a group of pseudo-layers over all steps of the flat input x, from their initial to their final states."""
     runs, ends, schedule, calls, zeros = ready
     for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
         run.hidden[initial] = 0 if states.hx is None else states.hx[run.layer.index]
@@ -161,48 +159,34 @@ def run_group(ready: ReadyGroup, packed: np.ndarray, states: BoundaryStates, x: 
             run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
     layer = runs[0].layer
     for work, passes in calls:
-        if x is not None:
-            passes = [reading(x, one, run.layer) for one, run in zip(passes, runs, strict=True)]
-        team.run(forward, layer.kind, work, layer.cell, filled(passes, layer), schedule, packed, zeros)
+        team.run(forward, layer.kind, work, layer.cell, passes, x, schedule, packed, zeros)
     for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):
         states.hy[run.layer.index] = run.hidden[final]
         if states.cy is not None:
             states.cy[run.layer.index] = run.cells[final_cells]
 
 
-def reading(x: np.ndarray, one: LayerPass, layer: Layer) -> LayerPass:
-    """A layer pass, which reads the flat array x where it is one of layer 0."""
-    if layer.layer:
-        return one
-    return LayerPass(one.reverse, one.sizes, one.starts, moved(one.x, x), one.offsets, one.gates, one.states)
-
-
-def moved(matrix: Matrix, data: np.ndarray) -> Matrix:
-    """The same rows of another array."""
-    return Matrix(data, matrix.rows, matrix.start, matrix.stride)
-
-
 def ready_to_train(
-    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, x: np.ndarray
+    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace
 ) -> tuple[ReadyGroup, ...]:
-    """Groups of pseudo-layers that read x and write into the workspace's arrays."""
+    """Groups of pseudo-layers that write into the workspace's arrays."""
     ready = []
     for group in groups:
-        runs = kept_runs(workspace.desc, x, workspace.arrays, group)
+        runs = kept_runs(workspace.desc, workspace.arrays, group)
         ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True)))
     return tuple(ready)
 
 
-def no_input(desc: RNNDescriptor) -> np.ndarray:
-    """In place of x where what is made ready is kept for other calls."""
-    return np.empty((0, 0, desc.input_size), desc.np_dtype)
+def input_of_call(desc: RNNDescriptor) -> Grid:
+    """The input, which each call gives the kernel anew: what is laid out for a size serves other calls, too."""
+    return Grid(np.empty(0, desc.np_dtype), 0, desc.input_size)
 
 
 def train_groups(
-    ready: Sequence[ReadyGroup], packed: np.ndarray, states: BoundaryStates, workspace: Workspace,
-    x: np.ndarray | None = None, first_step: int = 0,
+    ready: Sequence[ReadyGroup], packed: np.ndarray, states: BoundaryStates, workspace: Workspace, x: np.ndarray,
+    first_step: int = 0,
 ) -> None:
-    """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace; x as in `run_group`.
+    """Run groups of pseudo-layers on the flat x, from the lowest to the highest, and fill the workspace.
 
     Its first step is the sequence's `first_step`, from where on dropout's masks are drawn.
     """
