@@ -237,7 +237,7 @@ def fitting(size, schedule):
 
 
 @kernel
-def forward(cell, passes, x, schedule, packed, zeros, rank, size, sync):
+def forward(cell, passes, schedule, packed, zeros, x, rank, size, sync):
     """The next steps of the layer passes on x, flat. `post_call` finds rank, size and sync by name: they stay flat."""
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))

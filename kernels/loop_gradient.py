@@ -260,7 +260,7 @@ def _run_pass_back(cell, layer, schedule, is_first, buffers, zeros, numbers, rol
 
 
 @kernel
-def backward(cell, passes, schedule, is_first, buffers, zeros, numbers, rank, size, sync):
+def backward(cell, passes, schedule, is_first, zeros, numbers, buffers, rank, size, sync):
     """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
     the states before.
 

@@ -107,7 +107,7 @@ def _packed_of(packed, offsets, number, depth, units, columns, rank):
 
 
 @kernel
-def pack_layer(products, w, packed, offsets, rank, size, sync):
+def pack_layer(products, packed, offsets, w, rank, size, sync):
     """Pack the weights of one layer and sum its biases."""
     post_call(sync, rank, size)
     team = join(sync, rank, size)

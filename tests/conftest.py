@@ -55,13 +55,16 @@ def gpu(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_kind_one_signature():
-    """Every call of a kernel has the types that its machine code was compiled for."""
+    """Every call of a kernel has the types that its machine code was compiled for.
+
+    Calls that are laid out for later go through `team.run`, too, as it is then: one place where a test sees them all.
+    """
     from rnnkit.kernels.machine import team
 
     assert not team._code, "a kernel ran before its calls were watched"
     run, compiled, right = team.run, {}, set()
 
-    def watched(kernel, kind, work, *arguments):
+    def check(kernel, kind, arguments):
         # Two calls of one fingerprint, which takes 3 to 30 us, have the same types; to find these out takes a ms.
         call = kernel, kind, compute_fingerprint(arguments)
         if call not in right:
@@ -69,10 +72,18 @@ def _one_kind_one_signature():
             known = compiled.setdefault((kernel, kind), types)
             assert types == known, f"{kernel} {kind}: called with {types}, compiled for {known}"
             right.add(call)
+
+    def watched(kernel, kind, work, *arguments):
+        check(kernel, kind, arguments)
         return run(kernel, kind, work, *arguments)
+
+    def watched_later(kernel, kind, work, *arguments):
+        check(kernel, kind, arguments)
+        return lambda last: team.run(kernel, kind, work, *arguments[:-1], last)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(team, "run", watched)
+        patch.setattr(team, "bound", watched_later)
         yield
 
 

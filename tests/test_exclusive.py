@@ -103,6 +103,7 @@ def test_an_exception_at_any_moment_leaves_nothing_taken(monkeypatch, alarm):
     rng, problem = random.Random(0), PROBLEM.twin(hidden_size=5, input_size=3, seq_len=3)
     result, gradients = train(problem)
     workspace, plan = result.workspace, rnnkit.prepare(problem.desc, problem.w)
+    plan.infer(problem.x)  # what is loaded first would take longer than any alarm
     interrupted = 0
     for _ in range(600):
         latest = workspace

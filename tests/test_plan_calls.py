@@ -3,6 +3,7 @@
 import gc
 import tracemalloc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -29,9 +30,9 @@ def laid_out(monkeypatch):
     batches = []
     ready_group = infer.ready_group
 
-    def counted(runs, planner, schedule):
+    def counted(runs, planner, *others):
         batches.append(planner.steps)
-        return ready_group(runs, planner, schedule)
+        return ready_group(runs, planner, *others)
 
     monkeypatch.setattr(infer, "ready_group", counted)
     return batches
@@ -57,7 +58,7 @@ def test_calls_with_weights_of_fewer_bits(weights, monkeypatch):
     plan = rnnkit.prepare(first.desc, first.w, weights=weights)
     problems = [first.twin(**size, seed=seed) for seed, size in enumerate((KEPT, KEPT, KEPT, LONGER, LONGER, LONG))]
     found = [call(plan, problem) for problem in problems]
-    monkeypatch.setattr(infer, "_KEPT_BYTES", -1)
+    monkeypatch.setattr(infer, "KEPT_BYTES", -1)
     for problem, results in zip(problems, found, strict=True):
         assert_same_results(results, call(plan, problem), OUTPUTS)
 
@@ -161,3 +162,45 @@ def test_a_plan_keeps_no_input():
     del x
     gc.collect()
     assert given() is None
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_steps_of_many_sizes(weights):
+    """Each is that of a plan that has run nothing before, though a plan works where its last step did."""
+    first = Problem(mode="lstm", **SIZES, num_layers=2, dtype="float32")
+    plan = rnnkit.prepare(first.desc, first.w, weights=weights)
+    for seed, rows in enumerate((1, 1, 17, 2, 17, 17, 1, 300, 3)):
+        problem = first.twin(seq_len=1, batch_size=rows, seed=seed)
+        arrays = problem.x[0], problem.hx, problem.cx
+        expected = rnnkit.prepare(first.desc, first.w, weights=weights).step(*arrays)
+        assert_same_results(plan.step(*arrays), expected, OUTPUTS)
+
+
+def test_a_plan_keeps_no_room_for_many_rows():
+    problem = Problem(mode="lstm", **SIZES, seq_len=1, batch_size=2000)
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    plan.step(problem.x[0, :1], None)
+    tracemalloc.start()
+    try:
+        plan.step(problem.x[0], None)
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    gates = 2000 * 4 * SIZES["hidden_size"] * problem.x.itemsize
+    assert peak > gates > 50 * after
+
+
+def test_threads_step_one_plan_at_once():
+    first = Problem(mode="lstm", input_size=64, hidden_size=64, dtype="float32", seq_len=1, batch_size=16)
+    plan = rnnkit.prepare(first.desc, first.w)
+    problems = [first.twin(seed=seed) for seed in range(8)]
+    alone = [plan.step(one.x[0], one.hx, one.cx) for one in problems]
+
+    def steps(number):
+        one = problems[number]
+        return [plan.step(one.x[0], one.hx, one.cx) for _ in range(200)]
+
+    with ThreadPoolExecutor(8) as pool:
+        for found, expected in zip(pool.map(steps, range(8)), alone, strict=True):
+            for one in found:
+                assert_same_results(one, expected, OUTPUTS)

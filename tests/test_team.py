@@ -24,6 +24,7 @@ from rnnkit.kernels.machine.sync import (
     post_progress,
     wait_for_progress,
 )
+from rnnkit.kernels.machine.team import bound  # itself: see `conftest`
 
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
 KIND = "test"
@@ -59,6 +60,33 @@ def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected)
     seen = np.zeros(2)
     team.run(_sign, KIND, work, seen)
     assert seen.tolist() == expected
+
+
+@pytest.mark.parametrize(("work", "expected"), [(MUCH, [2, 2]), (1, [1, 0])])
+def test_what_is_bound_runs_as_work_of_its_size_does(two_threads, work, expected):
+    seen, like = np.zeros((2, 2)), np.zeros(1)
+    call = bound(_sign, KIND, work, like)
+    for row in seen:
+        call(row)
+    assert seen.tolist() == [expected] * 2 and like[0] == 0
+
+
+@kernel
+def _copy(target, factor, source, rank, size, sync):
+    post_call(sync, rank, size)
+    join(sync, rank, size)
+    target[0] = factor * source[0]
+
+
+@pytest.mark.parametrize("work", [MUCH, 1])
+def test_what_is_bound_keeps_all_arguments_but_the_last(work):
+    target = np.zeros(1)
+    first, second = (bound(_copy, KIND, work, target, factor, target) for factor in (2.0, 3.0))
+    found = []
+    for call, value in ((first, 5.0), (second, 5.0), (first, 7.0)):
+        call(np.array([value]))
+        found.append(target[0])
+    assert found == [10.0, 15.0, 14.0]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -9,10 +10,9 @@ import numpy as np
 
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import Call, Grid, Run, drop, input_grid, kept_runs
+from rnnkit.cpu.run import Grid, Run, drop, input_grid, kept_runs
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
-from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.loop_gradient import Buffers, Gradients, LayerPassBack
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
@@ -73,11 +73,8 @@ class ReadyGradient(NamedTuple):
     """A group of pseudo-layers that is ready to run backward, as `run.ReadyGroup` is forward."""
 
     layers: tuple[Layer, ...]  # in the order of the passes: of a stack the upper first
-    schedule: Schedule
-    calls: list[Call]  # the last steps first
+    calls: list[Callable[[Buffers], None]]  # of the kernel, the last steps first
     dx: list[Grid]  # of each pass
-    zeros: np.ndarray  # in place of a bias
-    numbers: np.ndarray  # of the columns of the gates' gradients
 
 
 class Gradient:
@@ -116,26 +113,25 @@ class Gradient:
             backs.append(self._back(run, place, buffer, dy, schedule.buffered_steps * steps.batch_size, memory))
             if is_stack(group):
                 dy = backs[-1].dx
+        zeros, numbers = np.zeros(max(layer.sizes), self._later.dtype), row_numbers(layer.gradient_columns)
+        like = Buffers(*[self._later] * len(Buffers._fields))
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
             work = sum(2 * back.run.layer.work * part.count for back, part in zip(backs, parts, strict=True))
             passes = [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]
-            calls.append(Call(work, filled(passes, layer)))
-        layers, dx = tuple(back.run.layer for back in backs), [back.dx for back in backs]
-        zeros, numbers = np.zeros(max(layer.sizes), self._later.dtype), row_numbers(layer.gradient_columns)
-        return ReadyGradient(layers, schedule, calls, dx, zeros, numbers)
+            arguments = filled(passes, layer), schedule, self._packs and not calls, zeros, numbers, like
+            calls.append(team.bound(loop_gradient.backward, layer.kind, work, layer.cell, *arguments))
+        return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
     def run(self, buffers: Buffers) -> None:
         """Through all groups, from the highest to the lowest."""
         for ready in self._groups:
-            layer = ready.layers[0]
-            for number, (work, passes) in enumerate(ready.calls):
-                arguments = passes, ready.schedule, self._packs and number == 0, buffers, ready.zeros, ready.numbers
-                team.run(loop_gradient.backward, layer.kind, work, layer.cell, *arguments)
+            for call in ready.calls:
+                call(buffers)
             lowest, dx = ready.layers[-1].layer, ready.dx
             if len(dx) == 2 and not is_stack(ready.layers):
                 dx = [grid if grid.data.size else grid._replace(data=buffers.dx) for grid in dx]
-                add(*dx, self._steps, layer)
+                add(*dx, self._steps, ready.layers[0])
                 dx = dx[:1]
             if lowest > self._lowest:
                 self.drop(dx[-1], lowest)

@@ -119,8 +119,8 @@ class _Segments:
             self._memory.segment = None  # until it is whole
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(segment.steps)
-            ready = ready_to_train(groups, planner, segment)
-            train_groups(ready, self._packed, states, segment, flat(segment.x), self.steps_of(chain, number)[0])
+            ready = ready_to_train(groups, planner, segment, self._packed)
+            train_groups(ready, states, segment, flat(segment.x), self.steps_of(chain, number)[0])
             self._memory.segment = key
         return segment
 

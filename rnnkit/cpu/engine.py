@@ -6,6 +6,7 @@ in `checkpoints`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from rnnkit.cpu import backward as whole
 from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference
-from rnnkit.cpu.layer import flat, groups_of, pack
+from rnnkit.cpu.layer import flat, groups_of, ready_to_pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.run import ReadyGroup, boundary_states, clear_padding, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
@@ -33,14 +34,19 @@ def forward(
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     steps, planner, memory = workspace.steps, Planner(workspace.steps, w.itemsize), workspace.memory
 
-    def make() -> tuple[dict[str, Any], tuple[ReadyGroup, ...]]:
+    def make() -> tuple[Sequence[Callable[[np.ndarray], None]], dict[str, Any], Sequence[ReadyGroup]]:
+        packed, packing = ready_to_pack(desc, memory)
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-        return workspace.arrays, ready_to_train(groups_of(desc, desc.dropout > 0), planner, workspace)
+        groups = groups_of(desc, desc.dropout > 0)
+        return packing, workspace.arrays, ready_to_train(groups, planner, workspace, packed)
 
     key = desc, steps, planner.threads
-    workspace.arrays, ready = memory.prepared("forward", key, make) if steps.kept else make()
-    packed, states = pack(desc, w, memory), boundary_states(desc, hx, cx, steps.batch_size)
-    train_groups(ready, packed, states, workspace, flat(x))
+    packing, workspace.arrays, ready = memory.prepared("forward", key, make) if steps.kept else make()
+    w = flat(w)
+    for call in packing:
+        call(w)
+    states = boundary_states(desc, hx, cx, steps.batch_size)
+    train_groups(ready, states, workspace, flat(x))
     for name, array in workspace.arrays.items() if steps.padded else ():
         if name.startswith(("hidden", "cell")):
             clear_padding(array, steps, 1)

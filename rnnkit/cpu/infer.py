@@ -66,8 +66,8 @@ class Inference(StackSteps):
                 own = planner if stop - start == steps.seq_len else Planner(_part(steps, start, stop), x.itemsize)
                 states = boundary_states(desc, hx, cx, steps.batch_size)
                 out = hidden[start : stop + directions]
-                for ready in self._ready_groups(own, out, memory.take, new_array):
-                    run_group(ready, packed, states, flat(x[start:stop]))
+                for ready in self._ready_groups(own, packed, out, memory.take, new_array):
+                    run_group(ready, states, flat(x[start:stop]))
                     del ready  # and its arrays, before there are the next one's
                 hx, cx = states.hy, states.cy
         finally:
@@ -82,16 +82,17 @@ class Inference(StackSteps):
 
         def make() -> tuple[np.ndarray, list[ReadyGroup]]:
             hidden = memory.take("y", shape, x.dtype)
-            return hidden, list(self._ready_groups(planner, hidden, memory.take, memory.take))
+            return hidden, list(self._ready_groups(planner, packed, hidden, memory.take, memory.take))
 
         hidden, groups = memory.prepared("infer", (planner.steps, planner.threads), make)
         states, x = boundary_states(self._desc, hx, cx, planner.steps.batch_size), flat(x)
         for ready in groups:
-            run_group(ready, packed, states, x)
+            run_group(ready, states, x)
         return hidden[1 : planner.steps.seq_len + 1].copy(), states.hy, states.cy
 
     def _ready_groups(
-        self, planner: Planner, out: np.ndarray, take: Callable[..., np.ndarray], new: Callable[..., np.ndarray]
+        self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
+        new: Callable[..., np.ndarray],
     ) -> Iterator[ReadyGroup]:
         """Lay out all layers over the steps, one group after another; the last writes into `out`.
 
@@ -110,7 +111,7 @@ class Inference(StackSteps):
                     hidden = out if top else new(f"hidden_{layer.layer % _OUTPUTS}", out.shape, out.dtype)
                     source, below = below, outputs_of(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
-            yield ready_group(runs, planner, schedule)
+            yield ready_group(runs, planner, schedule, packed)
 
 
 def _part(steps: Steps, start: int, stop: int) -> Steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # in the order of `products.Weights`
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
-    packed_size: int  # numbers there
     gates: frozenset[int]  # that its products have
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
     step_work: int
@@ -77,9 +76,8 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         width = last.first + last.rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, 1 + sum(product.gates > 0 for product in products[2:])
-        packed = int(offsets[-1] - offsets[0]), frozenset(product.gates for product in products if product.gates)
-        sized = width, offsets, *packed, *work
-        result.append(Layer(index, layer, direction, cell, sizes, slots, products, *sized, kind))
+        gates = frozenset(product.gates for product in products if product.gates)
+        result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, gates, *work, kind))
         end = offsets[-1]
     return tuple(result)
 
@@ -151,13 +149,23 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
-    """Pack the weights and sum the biases of every pseudo-layer, where their `offsets` say."""
-    w = flat(w)
-    layers = layers_of(desc)
-    packed = memory.take("packed", (int(layers[-1].offsets[-1]),), w.dtype)
+def ready_to_pack(desc: RNNDescriptor, memory: Memory) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
+    """Room for packed weights, and the kernel calls that pack the flat ones of every pseudo-layer and sum its biases,
+    where its `offsets` say."""
+    layers, calls = layers_of(desc), []
+    packed = memory.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
     for layer in layers:
         for gates in layer.gates:
-            ensure_compiled(w.dtype, gates)
-        team.run(pack_layer, layer.kind, _MOVE * layer.packed_size, layer.products, w, packed, layer.offsets)
+            ensure_compiled(packed.dtype, gates)
+        work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
+        calls.append(team.bound(pack_layer, layer.kind, work, layer.products, packed, layer.offsets, packed))
+    return packed, calls
+
+
+def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
+    """The packed weights, in the memory."""
+    packed, calls = ready_to_pack(desc, memory)
+    w = flat(w)
+    for call in calls:
+        call(w)
     return packed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,26 +119,18 @@ def boundary_states(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> B
     return BoundaryStates(hx, cx, hy, cy)
 
 
-class Call(NamedTuple):
-    """A call of a kernel: its multiply-adds, and its layer passes, `filled`."""
-
-    work: int
-    passes: tuple[Any, ...]
-
-
 class ReadyGroup(NamedTuple):
     """A group of pseudo-layers that is ready to run: what follows from the sizes and from where its arrays are."""
 
     runs: Sequence[Run]
     ends: list[tuple[Index, Index, Index, Index]]  # of each run, `Run.ends`, the hidden states' with their columns
-    schedule: Schedule
-    calls: list[Call]
-    zeros: np.ndarray
+    calls: list[Callable[[np.ndarray], None]]  # of the kernel, on the flat input
 
 
-def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule) -> ReadyGroup:
-    """Lay out the kernel calls of a group, in the order in which they run."""
+def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any) -> ReadyGroup:
+    """Lay out the kernel calls of a group with these weights, in the order in which they run."""
     steps, group, ends, calls = planner.steps, [run.layer for run in runs], [], []
+    layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
     for run in runs:
         initial, final, *cells = run.ends(steps)
         ends.append(((*initial, run.units), (*final, run.units), *cells))
@@ -146,20 +138,20 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule) -> Re
         parts = [run.part(steps, start, stop) for run in runs]
         work = sum(run.layer.work * part.count for run, part in zip(runs, parts, strict=True))
         passes = [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]
-        calls.append(Call(work, filled(passes, group[0])))
-    return ReadyGroup(runs, ends, schedule, calls, np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype))
+        arguments = layer.cell, filled(passes, layer), schedule, packed, zeros, zeros
+        calls.append(team.bound(forward, layer.kind, work, *arguments))
+    return ReadyGroup(runs, ends, calls)
 
 
-def run_group(ready: ReadyGroup, packed: np.ndarray, states: BoundaryStates, x: np.ndarray) -> None:
+def run_group(ready: ReadyGroup, states: BoundaryStates, x: np.ndarray) -> None:
     """Run a group of pseudo-layers over all steps of the flat input x, from their initial to their final states."""
-    runs, ends, schedule, calls, zeros = ready
+    runs, ends, calls = ready
     for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
         run.hidden[initial] = 0 if states.hx is None else states.hx[run.layer.index]
         if states.cy is not None:
             run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
-    layer = runs[0].layer
-    for work, passes in calls:
-        team.run(forward, layer.kind, work, layer.cell, passes, x, schedule, packed, zeros)
+    for call in calls:
+        call(x)
     for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):
         states.hy[run.layer.index] = run.hidden[final]
         if states.cy is not None:
@@ -167,13 +159,13 @@ def run_group(ready: ReadyGroup, packed: np.ndarray, states: BoundaryStates, x: 
 
 
 def ready_to_train(
-    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace
+    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, packed: np.ndarray
 ) -> tuple[ReadyGroup, ...]:
     """Groups of pseudo-layers that write into the workspace's arrays."""
     ready = []
     for group in groups:
         runs = kept_runs(workspace.desc, workspace.arrays, group)
-        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True)))
+        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True), packed))
     return tuple(ready)
 
 
@@ -183,8 +175,7 @@ def input_of_call(desc: RNNDescriptor) -> Grid:
 
 
 def train_groups(
-    ready: Sequence[ReadyGroup], packed: np.ndarray, states: BoundaryStates, workspace: Workspace, x: np.ndarray,
-    first_step: int = 0,
+    ready: Sequence[ReadyGroup], states: BoundaryStates, workspace: Workspace, x: np.ndarray, first_step: int = 0
 ) -> None:
     """Run groups of pseudo-layers on the flat x, from the lowest to the highest, and fill the workspace.
 
@@ -194,7 +185,7 @@ def train_groups(
         layer = group.runs[0].layer.layer
         if layer and workspace.desc.dropout > 0:
             _drop_outputs(workspace.desc, workspace, layer, first_step)
-        run_group(group, packed, states, x)
+        run_group(group, states, x)
 
 
 def _drop_outputs(desc: RNNDescriptor, workspace: Workspace, layer: int, first_step: int) -> None:

@@ -32,9 +32,9 @@ MUTANTS = (
          "np.where(np.isfinite(largest), largest / one, np.float32(1))", STATES),
     ),
     *faults_in(
-        "rnnkit/cpu/infer.py",
-        ("scratch is that of fewer threads", "if self._form is not None and packed.scratch.size <",
-         "if self._form is not None and -packed.scratch.size >", (f"{TESTS}a_stream_goes_on_on_more_threads",)),
+        "rnnkit/cpu/stack.py",
+        ("scratch is that of fewer threads", "threads is not None and threads < team.wanted_size()",
+         "threads is not None and threads < 0", (f"{TESTS}a_stream_goes_on_on_more_threads",)),
     ),
     *faults_in(
         "rnnkit/plan.py",
