@@ -14,7 +14,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, asser
 
 import rnnkit
 from rnnkit.cpu import planner
-from rnnkit.kernels.machine import sync, team
+from rnnkit.kernels.machine import gemm, sync, team
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -52,6 +52,21 @@ def test_a_long_inference_knows_the_lengths_in_every_chunk(cell):
     """Stacked layers go through a long input a few hundred steps at a time."""
     sizes = dict(hidden_size=256, seq_len=600, batch_size=4, num_layers=2, dtype="float32")
     assert_one_forward(Problem(**CELLS[cell], **sizes, lengths=(600, 0, 290, 599)))
+
+
+@pytest.mark.parametrize(("weights", "size"), [(None, 37), (None, 520), ("bfloat16", 740), ("int8", 1040)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_row_alone_has_the_bits_that_it_has_among_others(cell, weights, size):
+    """Its tiles are others, and so they are where the weights are too many for a core's own caches."""
+    problem = Problem(**CELLS[cell], input_size=5, hidden_size=size, seq_len=2, batch_size=2, dtype="float32")
+    plan, (_, x, hx, cx) = rnnkit.prepare(problem.desc, problem.w, weights=weights), problem.inputs
+    one_byte = {None: 4, "bfloat16": 2, "int8": 1}[weights]
+    assert (size**2 * one_byte > gemm._NEAR_BYTES) == (size > 37)
+    both = plan.infer(x, hx, cx)
+    for n in range(2):
+        own = slice(n, n + 1)
+        alone = plan.infer(x[:, own], hx[:, own], None if cx is None else cx[:, own])
+        assert_same_bits("y", alone.y, both.y[:, own])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -10,17 +10,19 @@ from .registers import REGISTERS, VECTOR_BYTES, emit_fma
 
 _I64 = ir.IntType(64)
 
-ROW, WIDE, NARROW = range(3)
-"""Shapes of a tile: one row of many panels, several rows of few panels, several rows of one panel that C cuts off."""
+ROW, STREAM, WIDE, NARROW = range(4)
+"""Shapes of a tile: one row of many panels, the same with weights that come from farther away than a core's own caches,
+several rows of few panels, several rows of one panel that C cuts off."""
 
 _CHAINS = 8  # sums that hide the latency of two FMA units
 _MOST_ROWS = _CHAINS  # more would only grow the code
 _VECTORS = 4 if REGISTERS == 32 else 2  # vectors of the panels that a wide tile of few gates multiplies at once
 _GROUP = 4 if REGISTERS == 32 else 3  # most vectors of the panels that stay in registers beside the sums of many rows
 _UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
-# A tile of one row reads its panels as fast as the cache gives them. On a panel of four gates in L2, 120 GB/s without a
-# prefetch, 150 with one 512 bytes ahead, 165 from 1024 on (EPYC, Zen 5). With one gate it reads eight panels side by
-# side, which the CPU asks for ahead by itself: in L2 0.77 to 0.9 of the time without, in L3 0.94 to 1.07 (Zen 5).
+# A tile of one row reads its panels as fast as the cache gives them. In the time of one that asks for weights ahead,
+# without (Zen 5, one thread, medians of 10 to 12 alternating rounds): GRU 0.92 with the weights in L1, 0.71 to 0.97 in
+# L2, 1.14 with H = 512 in L3; LSTM 0.88 to 0.9, 1.01 to 1.05 and 1.18; one gate, whose eight panels side by side the CPU
+# asks for by itself, 0.77 to 0.9 in L2, 0.94 to 1.07 in L3.
 _AHEAD = 2048
 _LINE_BYTES = 64  # what a prefetch brings
 
@@ -37,7 +39,7 @@ def units(gates, shape):
     With one row there are as few sums as vectors, and each waits for its last multiply-add: 8 panels of one gate at
     once take 0.75 of the time of 2, 2 panels of three gates 0.93 of the time of 1 (Zen 3).
     """
-    return max(1, {ROW: _CHAINS, WIDE: _VECTORS, NARROW: 1}[shape] // gates)
+    return max(1, {ROW: _CHAINS, STREAM: _CHAINS, WIDE: _VECTORS, NARROW: 1}[shape] // gates)
 
 
 def _rows(vectors):
@@ -46,7 +48,7 @@ def _rows(vectors):
 
 
 def most_rows(gates, shape):
-    return 1 if shape == ROW else _rows(group_size(gates) * units(gates, shape))
+    return 1 if shape in (ROW, STREAM) else _rows(group_size(gates) * units(gates, shape))
 
 
 def function_type(form, real, gates):
@@ -70,6 +72,7 @@ class Tile:
 
     def __init__(self, module, form, real, bits, gates, shape):
         self.real, self.gates, self.units, self.masked = real, gates, units(gates, shape), shape == NARROW
+        self.ahead = shape == STREAM and gates > 1
         self.most_rows = most_rows(gates, shape)
         self.lanes = VECTOR_BYTES * 8 // bits
         self.vector = ir.VectorType(real, self.lanes)
@@ -78,7 +81,7 @@ class Tile:
         self.align = bits // 8
         self.module = module
         self.vectors = gates * self.units
-        self.name = f"rnnkit_tile_{self.suffix}{form.name}_{gates}_{('row', 'wide', 'narrow')[shape]}"
+        self.name = f"rnnkit_tile_{self.suffix}{form.name}_{gates}_{('row', 'stream', 'wide', 'narrow')[shape]}"
 
     def function(self):
         """The tile function of this shape, emitted into the module."""
@@ -200,7 +203,7 @@ class Tile:
         for pointer, size, within in self._panel_columns(builder, k):
             words = builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align)
             columns.append(self.form.unpack(builder, words))
-            if len(a_row) == 1 < self.gates and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
+            if self.ahead and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
                 self._prefetch(builder, builder.gep(pointer, [_I64(_AHEAD // self.align)]))
         result, k = [], builder.mul(k, _I64(parts)) if parts > 1 else k
         for i, row in enumerate(a_row):

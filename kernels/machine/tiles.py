@@ -17,10 +17,10 @@ from .formats import Float, form_of, no_panels, storage_type
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import VECTOR_BYTES, data_pointer
-from .tile import NARROW, ROW, WIDE, Tile, function_type, most_rows, units
+from .tile import NARROW, ROW, STREAM, WIDE, Tile, function_type, most_rows, units
 
 _I64 = ir.IntType(64)
-_SHAPES = ROW, WIDE, NARROW
+_SHAPES = ROW, STREAM, WIDE, NARROW
 _TABLE = f"rnnkit_tiles_{DIGEST}"
 _tables = {}  # by name
 
@@ -126,9 +126,10 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
 
 
 def _by_shape(builder, shape, values):
-    row, wide, narrow = map(_I64, values)
-    rest = builder.select(builder.icmp_signed("==", shape, _I64(WIDE)), wide, narrow)
-    return builder.select(builder.icmp_signed("==", shape, _I64(ROW)), row, rest)
+    *others, found = map(_I64, values)
+    for one, value in zip(_SHAPES, others, strict=False):
+        found = builder.select(builder.icmp_signed("==", shape, _I64(one)), value, found)
+    return found
 
 
 @intrinsic

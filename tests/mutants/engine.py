@@ -345,6 +345,13 @@ _VECTORS = (
         (f"{VECTORIZATION}tiles_stay_in_whole_registers",),
     ),
     Mutant(
+        "a row alone that streams its weights reads the vector behind",
+        "kernels/machine/tile.py",
+        "_I64(within * self.lanes)",
+        "_I64((within + self.ahead) * self.lanes)",
+        (f"{BITS}a_row_alone_has_the_bits_that_it_has_among_others[gru-None-520]",),
+    ),
+    Mutant(
         "tiles work on half a register",
         "kernels/machine/tile.py",
         "self.lanes = VECTOR_BYTES * 8 // bits",
