@@ -85,7 +85,7 @@ MUTANTS = (
         ("the last segment packs no weights", "packs=number + 1 == len(run.bounds)", "packs=number == 0", ALL),
         (
             "the gradient of the reverse direction's input is lost",
-            "                add(both, found, segment.steps, lowest)\n",
+            "                add(both, gradient.dx, segment.steps, lowest)\n",
             "",
             (BOTH,),
         ),

@@ -115,7 +115,7 @@ _MEMORY = (
     Mutant(
         "a foreign workspace is taken",
         "rnnkit/workspace.py",
-        "if desc is not None and desc != workspace.desc:",
+        "if desc is not None and desc is not workspace.desc and desc != workspace.desc:",
         "if False:",
         (f"{WORKSPACE}a_foreign_workspace_is_refused",),
     ),

@@ -3,6 +3,7 @@
 from mutants.mutant import faults_in
 
 PLAN, WORKSPACE = "tests/test_plan_calls.py::test_", "tests/test_workspace.py::test_"
+GRADIENTS = "tests/test_backward.py::test_every_combination_has_the_right_gradient"
 
 MUTANTS = faults_in(
     "rnnkit/memory.py",
@@ -25,10 +26,9 @@ MUTANTS = faults_in(
 ) + faults_in(
     "kernels/loop_gradient.py",
     ("the gradient of the cells goes to that of h", "of_call(own.cells, buffers.dcx)", "of_call(own.cells, buffers.dhx)",
-     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[lstm]",)),
-    ("the upper layer's gradient is that of y", "of_call(own.y, buffers.dy)",
-     "Matrix(buffers.dy, own.y.rows, own.y.start, own.y.stride)",
-     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
+     (f"{GRADIENTS}[lstm]",)),
+    ("a lower layer's gradient is that of y", "of_call(own.y, buffers.dy)",
+     "Matrix(buffers.dy, own.y.rows, own.y.start, own.y.stride)", (f"{GRADIENTS}[tanh]",)),
 ) + faults_in(
     "rnnkit/cpu/backward.py",
     ("what is laid out keeps its own memory", "        self._groups, dy = [], Grid(",

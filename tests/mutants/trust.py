@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "weights are packed in no call but all", "rnnkit/cpu/backward.py",
-        "self._packs and number == 0", "self._packs and number > 0",
+        "self._packs and not calls", "self._packs and bool(calls)",
         ("tests/test_golden.py",)
     ),
     Mutant(
