@@ -14,7 +14,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, asser
 
 import rnnkit
 from rnnkit.cpu import planner
-from rnnkit.kernels.machine import gemm, sync, team
+from rnnkit.kernels.machine import sync, team, tile
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -61,7 +61,8 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(cell, weights, size):
     problem = Problem(**CELLS[cell], input_size=5, hidden_size=size, seq_len=2, batch_size=2, dtype="float32")
     plan, (_, x, hx, cx) = rnnkit.prepare(problem.desc, problem.w, weights=weights), problem.inputs
     one_byte = {None: 4, "bfloat16": 2, "int8": 1}[weights]
-    assert (size**2 * one_byte > gemm._NEAR_BYTES) == (size > 37)
+    gates = problem.desc.num_recurrent_gates
+    assert (size**2 * one_byte * gates > tile.near_bytes(gates)) == (size > 37 and gates > 1)
     both = plan.infer(x, hx, cx)
     for n in range(2):
         own = slice(n, n + 1)

@@ -24,13 +24,12 @@ from .matrix import Range, offset
 from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
 from .rounding import converted, rows_at_once
-from .tile import NARROW, ROW, STREAM, WIDE, group_size
+from .tile import NARROW, ROW, STREAM, WIDE, group_size, near_bytes
 from .tiles import rows_of_tile, tile, units_of_tile
 from .transpose import transpose
 
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
 _BLOCK_BYTES = 4096
-_NEAR_BYTES = 3 << 18  # that stay in a core's L2 cache, or nearer, beside what else a step needs
 _STREAMS = 16  # rows that are packed at once, each read as a stream
 
 
@@ -57,7 +56,7 @@ class Packed(NamedTuple):
     columns: tuple[int, ...]
 
 
-group_of = inner(group_size)
+group_of, near_of = inner(group_size), inner(near_bytes)
 
 
 @inner
@@ -135,8 +134,8 @@ def pack_rows(panels, b, rows, units, team):
 
 @inner
 def shape_of_tile(columns, rows, whole, near):
-    """The shape of the next tile, where there are so many rows and whole panels; `near` is where the weights stay."""
-    if rows == 1 and whole >= units_of_tile(columns, ROW):
+    """The shape of the next tile, where there are so many rows and whole panels, and the weights are near or far."""
+    if rows == 1 and whole >= units_of_tile(columns, ROW if near else STREAM):
         return ROW if near else STREAM
     return WIDE if whole >= units_of_tile(columns, WIDE) else NARROW
 
@@ -162,7 +161,8 @@ def _product(c, a, rows, packed, vectors, bias, overwrite):
     """The same, for the rows of A from its first on."""
     columns, whole = packed.columns, packed.units // panel_lanes(storage(packed.panels))
     depth, count = words_of(packed.panels, packed.depth), rows.stop - rows.start
-    near = depth * packed.units * len(columns) <= _NEAR_BYTES // VECTOR_BYTES * panel_lanes(storage(packed.panels))
+    numbers = near_of(len(columns)) // VECTOR_BYTES * panel_lanes(storage(packed.panels))
+    near = depth * packed.units * len(columns) <= numbers
     blocks = blocks_of(packed.panels, depth)
     for block in range(blocks):
         k = partition(depth, block, blocks)

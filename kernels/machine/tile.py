@@ -11,20 +11,21 @@ from .registers import REGISTERS, VECTOR_BYTES, emit_fma
 _I64 = ir.IntType(64)
 
 ROW, STREAM, WIDE, NARROW = range(4)
-"""Shapes of a tile: one row of many panels, the same with weights that come from farther away than a core's own caches,
-several rows of few panels, several rows of one panel that C cuts off."""
+"""Shapes of a tile: one row of many panels, one row of fewer whose weights come from farther away, several rows of few
+panels, several rows of one panel that C cuts off."""
 
 _CHAINS = 8  # sums that hide the latency of two FMA units
 _MOST_ROWS = _CHAINS  # more would only grow the code
 _VECTORS = 4 if REGISTERS == 32 else 2  # vectors of the panels that a wide tile of few gates multiplies at once
 _GROUP = 4 if REGISTERS == 32 else 3  # most vectors of the panels that stay in registers beside the sums of many rows
 _UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
-# A tile of one row reads its panels as fast as the cache gives them. In the time of one that asks for weights ahead,
-# without (Zen 5, one thread, medians of 10 to 12 alternating rounds): GRU 0.92 with the weights in L1, 0.71 to 0.97 in
-# L2, 1.14 with H = 512 in L3; LSTM 0.88 to 0.9, 1.01 to 1.05 and 1.18; one gate, whose eight panels side by side the CPU
-# asks for by itself, 0.77 to 0.9 in L2, 0.94 to 1.07 in L3.
-_AHEAD = 2048
-_LINE_BYTES = 64  # what a prefetch brings
+_LINE_BYTES = 64  # what a cache hands on, and a prefetch brings
+# Lines of a STREAM in an iteration. It is as fast as caches hand on its panel, and they ask ahead by what an instruction
+# has read before. With 32 lines, LLVM's choice, a panel of four gates comes from L2 at 120 GB/s, with 8 at 175 to 225; a
+# plain loop reads 240 (Zen 5).
+_LINES = 8
+_STREAM_SUMS = 256 // VECTOR_BYTES  # that take 64 bytes a cycle, what L2 gives at most, if an addition takes 4
+_AHEAD = 2048  # bytes that a STREAM asks for ahead: without, weights come from L3 at 100 GB/s, with it at 115
 
 
 def group_size(gates):
@@ -39,7 +40,19 @@ def units(gates, shape):
     With one row there are as few sums as vectors, and each waits for its last multiply-add: 8 panels of one gate at
     once take 0.75 of the time of 2, 2 panels of three gates 0.93 of the time of 1 (Zen 3).
     """
-    return max(1, {ROW: _CHAINS, STREAM: _CHAINS, WIDE: _VECTORS, NARROW: 1}[shape] // gates)
+    return max(1, {ROW: _CHAINS, STREAM: min(_CHAINS, _STREAM_SUMS), WIDE: _VECTORS, NARROW: 1}[shape] // gates)
+
+
+def near_bytes(gates):
+    """Bytes of the weights up to which a row alone is a ROW, where it is read again and again; beyond it is a STREAM.
+
+    In L1 two panels of four gates, and no prefetch, are 1.2 times as fast as one with; from L2 they come at 120 to 160
+    GB/s, one panel's at 175 to 225. Where one panel has too few sums for that, two come from L2 at 130 to 210 without a
+    prefetch. Of one gate the CPU asks ahead for eight panels by itself (Zen 5).
+    """
+    if gates == 1:
+        return 1 << 62
+    return 1 << 16 if gates >= _STREAM_SUMS else 3 << 18
 
 
 def _rows(vectors):
@@ -72,7 +85,7 @@ class Tile:
 
     def __init__(self, module, form, real, bits, gates, shape):
         self.real, self.gates, self.units, self.masked = real, gates, units(gates, shape), shape == NARROW
-        self.ahead = shape == STREAM and gates > 1
+        self.streams = shape == STREAM
         self.most_rows = most_rows(gates, shape)
         self.lanes = VECTOR_BYTES * 8 // bits
         self.vector = ir.VectorType(real, self.lanes)
@@ -203,7 +216,7 @@ class Tile:
         for pointer, size, within in self._panel_columns(builder, k):
             words = builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align)
             columns.append(self.form.unpack(builder, words))
-            if self.ahead and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
+            if self.streams and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
                 self._prefetch(builder, builder.gep(pointer, [_I64(_AHEAD // self.align)]))
         result, k = [], builder.mul(k, _I64(parts)) if parts > 1 else k
         for i, row in enumerate(a_row):
@@ -249,14 +262,24 @@ class Tile:
         k.add_incoming(builder.add(k, _I64(step)), builder.block)
         for phi, value in zip(running, values, strict=True):
             phi.add_incoming(value, builder.block)
-        builder.branch(head)
+        back = builder.branch(head)
+        if self.streams:
+            back.set_metadata("llvm.loop", self._unrolled_no_further())
         builder.position_at_end(after)
         return running
 
+    def _unrolled_no_further(self):
+        """What LLVM knows a loop by, a node whose first operand is itself, and is told about it."""
+        node = ir.MDValue(self.module, [], str(len(self.module.metadata)))
+        said = ir.MetaDataString(self.module, "llvm.loop.unroll.disable")
+        node.operands = node, self.module.add_metadata([said])
+        return node
+
     def _tile(self, builder, a_row, c_row):
         sums = self._start(builder, c_row)
-        even = builder.and_(self.depth, _I64(-_UNROLL))
-        sums = self._loop(builder, a_row, sums, _I64(0), even, _UNROLL)
+        unroll = max(1, _LINES * _LINE_BYTES // VECTOR_BYTES // len(self.group)) if self.streams else _UNROLL
+        even = builder.sub(self.depth, builder.urem(self.depth, _I64(unroll)))
+        sums = self._loop(builder, a_row, sums, _I64(0), even, unroll)
         sums = self._loop(builder, a_row, sums, even, self.depth, 1)
         if self.form.has_scales:
             sums = self._scaled(builder, a_row, c_row, sums)

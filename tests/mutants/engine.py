@@ -348,7 +348,7 @@ _VECTORS = (
         "a row alone that streams its weights reads the vector behind",
         "kernels/machine/tile.py",
         "_I64(within * self.lanes)",
-        "_I64((within + self.ahead) * self.lanes)",
+        "_I64((within + self.streams) * self.lanes)",
         (f"{BITS}a_row_alone_has_the_bits_that_it_has_among_others[gru-None-520]",),
     ),
     Mutant(
