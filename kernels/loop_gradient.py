@@ -31,7 +31,10 @@ from .weight_gradient import SCRATCH, add_weight_gradients, pack_sources, pack_t
 
 
 class Gradients(NamedTuple):
-    """What flows back through a layer pass, by what it is the gradient of; without data it is that of the call."""
+    """What flows back through a layer pass, by what it is the gradient of.
+
+    Of y, x and the states what has no data is that of the call.
+    """
 
     y: Matrix
     x: Matrix

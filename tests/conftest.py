@@ -77,9 +77,9 @@ def _one_kind_one_signature():
         check(kernel, kind, arguments)
         return run(kernel, kind, work, *arguments)
 
-    def watched_later(kernel, kind, work, *arguments):
-        check(kernel, kind, arguments)
-        return lambda last: team.run(kernel, kind, work, *arguments[:-1], last)
+    def watched_later(kernel, kind, work, like, *arguments):
+        check(kernel, kind, (*arguments, like))
+        return lambda last: team.run(kernel, kind, work, *arguments, last)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(team, "run", watched)

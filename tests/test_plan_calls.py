@@ -8,14 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from problems import CELLS, Problem
-from tolerances import OUTPUTS, assert_same_bits, assert_same_results
+from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit.cpu import infer
+from rnnkit.cpu import infer, stack
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.team import bound  # itself: see `conftest`
 
 SIZES = dict(input_size=17, hidden_size=33)
 BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (300, 20)))
+PROBLEM = Problem(mode="lstm", **SIZES, seq_len=1, batch_size=1, dtype="float32")
 STACKS = [{}, {"num_layers": 5}, {"num_layers": 3, "bidirectional": True}]
 
 
@@ -176,18 +178,53 @@ def test_steps_of_many_sizes(weights):
         assert_same_results(plan.step(*arrays), expected, OUTPUTS)
 
 
-def test_a_plan_keeps_no_room_for_many_rows():
-    problem = Problem(mode="lstm", **SIZES, seq_len=1, batch_size=2000)
-    plan = rnnkit.prepare(problem.desc, problem.w)
-    plan.step(problem.x[0, :1], None)
+def kept_by(call):
+    """The bytes that are there after a call, and how many there were at once."""
     tracemalloc.start()
     try:
-        plan.step(problem.x[0], None)
-        after, peak = tracemalloc.get_traced_memory()
+        call()
+        return tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    gates = 2000 * 4 * SIZES["hidden_size"] * problem.x.itemsize
-    assert peak > gates > 50 * after
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_a_plan_keeps_no_room_for_many_rows(weights, monkeypatch):
+    """Nor does it keep much for a few rows where many threads would have scratch of their own."""
+    monkeypatch.setattr(team, "most_threads", lambda: 64)
+    rows, sizes = (2000, SIZES) if weights is None else (1, {"input_size": 2**15, "hidden_size": 64})
+    problem = Problem(mode="lstm", **sizes, seq_len=1, batch_size=rows, dtype="float32")
+    plan, again = (rnnkit.prepare(problem.desc, problem.w, weights=weights) for _ in range(2))
+    again.step(problem.x[0], None)  # compiled
+    after, peak = kept_by(lambda: plan.step(problem.x[0], None))
+    assert peak > stack.KEPT_BYTES // 4 > 4 * after
+
+
+def test_a_plan_keeps_few_rooms():
+    plan = rnnkit.prepare(PROBLEM.desc, PROBLEM.w)
+    x = np.zeros((100, PROBLEM.desc.input_size), PROBLEM.x.dtype)
+    plan.step(x[:1], None)
+    after, _ = kept_by(lambda: [plan.step(x[:rows], None) for rows in range(1, 60)])
+    assert after < 59 * PROBLEM.desc.hidden_size * 4 * x.itemsize * 8
+
+
+@pytest.mark.parametrize("weights", [None, "bfloat16"])
+def test_calls_that_are_bound_as_elsewhere(weights, monkeypatch):
+    """Other tests have each call of a kernel looked at, on its way through `team.run`: here it is called as it is."""
+    problem = Problem(mode="lstm", **SIZES, **KEPT, dtype="float32")
+    arrays = problem.inputs[1:]
+
+    def results():
+        plan = rnnkit.prepare(problem.desc, problem.w, weights=weights)
+        stepped = plan.step(problem.x[0], problem.hx, problem.cx)
+        inferred = [plan.infer(*arrays) for _ in range(3)][-1]
+        trained = problem.forward()
+        return stepped, inferred, problem.backward(trained.workspace)
+
+    expected = results()
+    monkeypatch.setattr(team, "bound", bound)
+    for found, watched, names in zip(results(), expected, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
+        assert_same_results(found, watched, names)
 
 
 def test_threads_step_one_plan_at_once():

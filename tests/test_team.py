@@ -81,7 +81,7 @@ def _copy(target, factor, source, rank, size, sync):
 @pytest.mark.parametrize("work", [MUCH, 1])
 def test_what_is_bound_keeps_all_arguments_but_the_last(work):
     target = np.zeros(1)
-    first, second = (bound(_copy, KIND, work, target, factor, target) for factor in (2.0, 3.0))
+    first, second = (bound(_copy, KIND, work, np.zeros(1), target, factor) for factor in (2.0, 3.0))
     found = []
     for call, value in ((first, 5.0), (second, 5.0), (first, 7.0)):
         call(np.array([value]))

@@ -20,10 +20,11 @@ _VECTORS = 4 if REGISTERS == 32 else 2  # vectors of the panels that a wide tile
 _GROUP = 4 if REGISTERS == 32 else 3  # most vectors of the panels that stay in registers beside the sums of many rows
 _UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
 _LINE_BYTES = 64  # what a cache hands on, and a prefetch brings
-# Lines of a STREAM in an iteration. It is as fast as caches hand on its panel, and they ask ahead by what an instruction
-# has read before. With 32 lines, LLVM's choice, a panel of four gates comes from L2 at 120 GB/s, with 8 at 175 to 225; a
-# plain loop reads 240 (Zen 5).
+# Lines of a STREAM in an iteration. It is as fast as caches hand on its panel, and they ask ahead by what each
+# instruction has read before. With 32 lines, LLVM's choice, a panel of four gates comes from L2 at 120 GB/s, with 8 at
+# 175 to 225; a plain loop reads 240 (Zen 5).
 _LINES = 8
+NEVER_FAR = 1 << 62
 _STREAM_SUMS = 256 // VECTOR_BYTES  # that take 64 bytes a cycle, what L2 gives at most, if an addition takes 4
 _AHEAD = 2048  # bytes that a STREAM asks for ahead: without, weights come from L3 at 100 GB/s, with it at 115
 
@@ -44,14 +45,14 @@ def units(gates, shape):
 
 
 def near_bytes(gates):
-    """Bytes of the weights up to which a row alone is a ROW, where it is read again and again; beyond it is a STREAM.
+    """Bytes of a product's weights, whoever shares them out, up to which a row alone is a ROW, not a STREAM.
 
     In L1 two panels of four gates, and no prefetch, are 1.2 times as fast as one with; from L2 they come at 120 to 160
     GB/s, one panel's at 175 to 225. Where one panel has too few sums for that, two come from L2 at 130 to 210 without a
     prefetch. Of one gate the CPU asks ahead for eight panels by itself (Zen 5).
     """
     if gates == 1:
-        return 1 << 62
+        return NEVER_FAR
     return 1 << 16 if gates >= _STREAM_SUMS else 3 << 18
 
 

@@ -17,7 +17,7 @@ from .formats import Float, form_of, no_panels, storage_type
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import VECTOR_BYTES, data_pointer
-from .tile import NARROW, ROW, STREAM, WIDE, Tile, function_type, most_rows, units
+from .tile import NARROW, NEVER_FAR, ROW, STREAM, WIDE, Tile, function_type, most_rows, near_bytes, units
 
 _I64 = ir.IntType(64)
 _SHAPES = ROW, STREAM, WIDE, NARROW
@@ -51,6 +51,8 @@ def _write_addresses(typingctx, like, columns):
         panels, gates = signature.args[0], len(columns)
         form, kind = form_of(panels), storage_type(panels).dtype
         for shape in _SHAPES:
+            if shape == STREAM and near_bytes(gates) == NEVER_FAR:
+                continue
             real = context.get_value_type(kind)
             function = Tile(builder.module, form, real, kind.bitwidth, gates, shape).function()
             builder.store(builder.ptrtoint(function, _I64), _entry(builder, panels, gates, _I64(shape)))

@@ -119,8 +119,8 @@ class Gradient:
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
             work = sum(2 * back.run.layer.work * part.count for back, part in zip(backs, parts, strict=True))
             passes = [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]
-            arguments = filled(passes, layer), schedule, self._packs and not calls, zeros, numbers, like
-            calls.append(team.bound(loop_gradient.backward, layer.kind, work, layer.cell, *arguments))
+            arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
+            calls.append(team.bound(loop_gradient.backward, layer.kind, work, like, *arguments))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
     def run(self, buffers: Buffers) -> None:

@@ -57,7 +57,7 @@ def backward(
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = workspace.steps
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
-    run = _Segments(desc, w, workspace, memory)
+    run, w = _Segments(desc, w, workspace, memory), flat(w)
     for chain in reversed(chains(desc)):
         lowest, dinput = layers_of(desc)[chain[0]], dx
         if lowest.layer:
@@ -68,7 +68,8 @@ def backward(
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
             planner = run.planner(segment.steps)
             gradient = Gradient(desc, segment.arrays, planner, memory, run.groups(chain), own)
-            gradient.run(buffers_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
+            x = segment.x[:0] if lowest.layer else segment.x
+            gradient.run(buffers_of(w, x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
                 add(both, gradient.dx, segment.steps, lowest)
@@ -120,7 +121,8 @@ class _Segments:
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(segment.steps)
             ready = ready_to_train(groups, planner, segment, self._packed)
-            train_groups(ready, states, segment, flat(segment.x), self.steps_of(chain, number)[0])
+            x = segment.x[:0] if layers_of(self._desc)[chain[0]].layer else segment.x  # read by layer 0 alone
+            train_groups(ready, states, segment, flat(x), self.steps_of(chain, number)[0])
             self._memory.segment = key
         return segment
 

@@ -26,7 +26,7 @@ from rnnkit.memory import Memory
 from rnnkit.steps import Steps, steps_of
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
-# all layers: W is read in each, and Python takes 20 us less. Such a call is never shared out (`team._BRIEF_WORK`).
+# all layers: W is read in each, and Python takes 20 us less.
 _BRIEF = 1 << 19
 _OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and what they write
 
@@ -56,18 +56,18 @@ class Inference(StackSteps):
         call, planner = object(), Planner(steps, x.itemsize)
         try:
             memory = self._memory.borrow(call)
-            packed = self.with_scratch(steps.seq_len * steps.batch_size, memory.take)
+            packed = self.with_scratch(steps.seq_len * steps.batch_size, planner.threads, memory.take)
             slabs = list(planner.slabs(self._layers))
             small = steps.kept and len(slabs) == 1 and math.prod(shape) * x.itemsize <= KEPT_BYTES
             if small and memory.comes_again(steps):
                 return self._run_kept(x, hx, cx, planner, shape, packed, memory)
             hidden = np.empty(shape, x.dtype)
             for start, stop in slabs:
-                own = planner if stop - start == steps.seq_len else Planner(_part(steps, start, stop), x.itemsize)
+                own = planner if stop - start == steps.seq_len else planner.of(_part(steps, start, stop))
                 states = boundary_states(desc, hx, cx, steps.batch_size)
-                out = hidden[start : stop + directions]
+                out, source = hidden[start : stop + directions], flat(x[start:stop])
                 for ready in self._ready_groups(own, packed, out, memory.take, new_array):
-                    run_group(ready, states, flat(x[start:stop]))
+                    run_group(ready, states, source)
                     del ready  # and its arrays, before there are the next one's
                 hx, cx = states.hy, states.cy
         finally:

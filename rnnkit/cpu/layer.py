@@ -158,7 +158,8 @@ def ready_to_pack(desc: RNNDescriptor, memory: Memory) -> tuple[np.ndarray, list
         for gates in layer.gates:
             ensure_compiled(packed.dtype, gates)
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
-        calls.append(team.bound(pack_layer, layer.kind, work, layer.products, packed, layer.offsets, packed))
+        w = packed  # such as each call gives
+        calls.append(team.bound(pack_layer, layer.kind, work, w, layer.products, packed, layer.offsets))
     return packed, calls
 
 

@@ -51,6 +51,10 @@ class Planner:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
         self._batch = max(steps.batch_size, 1)
 
+    def of(self, steps: Steps) -> Planner:
+        """The same for a part of the call."""
+        return Planner(steps, self.itemsize, self.threads)
+
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
         """How a group of pseudo-layers runs forward; in training it keeps the gates of all steps."""
         chunk = self.chunk_of(group)

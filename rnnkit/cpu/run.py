@@ -131,6 +131,7 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
     """Lay out the kernel calls of a group with these weights, in the order in which they run."""
     steps, group, ends, calls = planner.steps, [run.layer for run in runs], [], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
+    flat_input = np.empty(0, zeros.dtype)  # such as each call gives
     for run in runs:
         initial, final, *cells = run.ends(steps)
         ends.append(((*initial, run.units), (*final, run.units), *cells))
@@ -138,8 +139,8 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         parts = [run.part(steps, start, stop) for run in runs]
         work = sum(run.layer.work * part.count for run, part in zip(runs, parts, strict=True))
         passes = [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]
-        arguments = layer.cell, filled(passes, layer), schedule, packed, zeros, zeros
-        calls.append(team.bound(forward, layer.kind, work, *arguments))
+        arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
+        calls.append(team.bound(forward, layer.kind, work, flat_input, *arguments))
     return ReadyGroup(runs, ends, calls)
 
 

@@ -20,7 +20,9 @@ from rnnkit.memory import Memory
 from rnnkit.steps import Steps, row_numbers
 
 KEPT_BYTES = 1 << 18
-"""Bytes of what a call works in up to which it is kept for the next one."""
+"""Bytes that a plan keeps of what calls of one size have worked in, for the next one."""
+
+_KEPT_ROOMS = 8  # of as many numbers of rows
 
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
@@ -34,17 +36,17 @@ def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 class Room(NamedTuple):
     """What a step of so many rows works in, and the call of the kernel, which lacks its arrays."""
 
-    rows: int
-    threads: int | None  # that there is scratch for, where any is needed
-    numbers: np.ndarray
+    numbers: np.ndarray  # of the rows
     gates: np.ndarray  # of one layer
+    nbytes: int  # of them, and of scratch
     call: Callable[[tuple[np.ndarray, ...]], None]
 
 
 class _Kept(threading.local):
-    """The room of a Python thread's last step: a kernel comes to its end before the thread calls another."""
+    """The rooms of a Python thread's last steps, by their rows: a kernel ends before the thread calls another."""
 
-    room: Any = None
+    def __init__(self) -> None:
+        self.rooms: dict[int, Room] = {}
 
 
 class StackSteps:
@@ -58,15 +60,17 @@ class StackSteps:
 
     def __init__(self, desc: RNNDescriptor, w: np.ndarray, weights: str | None = None) -> None:
         self._desc, self._layers, self._form = desc, layers_of(desc, weights), weights
-        self._memory = Memory()
+        self._memory, first = Memory(), self._layers[0]
         self.weights = pack(desc, w, self._memory) if weights is None else pack_reduced(desc, w, weights)
         dtype = self.weights.dtype
         for gates in frozenset().union(*(layer.gates for layer in self._layers)):
             ensure_compiled(dtype, gates, weights)
         self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell else 0
-        self._offsets = np.stack([layer.offsets for layer in self._layers])
+        self._deepest = max(product.depth for layer in self._layers for product in layer.products)
+        self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
-        self._zeros, self._kept = np.zeros(desc.hidden_size, dtype), _Kept()
+        offsets, zeros = np.stack([layer.offsets for layer in self._layers]), np.zeros(desc.hidden_size, dtype)
+        self._fixed, self._zeros, self._kept = (first.cell, first.sizes, offsets), zeros, _Kept()
 
     def buffers(self, rows: int, take: Callable[..., np.ndarray] = new_array) -> tuple[np.ndarray, np.ndarray, Room]:
         """What a step of so many rows writes, taken as from a memory: the states after it, and where it works."""
@@ -75,37 +79,42 @@ class StackSteps:
         return hy, take("cy", (layers, rows, cells), dtype) if cells else self._no_cells, self._room(rows, take)
 
     def _room(self, rows: int, take: Callable[..., np.ndarray] = new_array) -> Room:
-        dtype, layer = self.weights.dtype, self._layers[0]
+        dtype, layer, states = self.weights.dtype, self._layers[0], self._no_cells
         gates, numbers = take("gates", (rows * layer.columns,), dtype), row_numbers(rows)
-        packed, scratch_threads = self.with_scratch(rows, take), None if self._form is None else team.wanted_size()
-        grain = grain_of(dtype.itemsize) if rows >= rows_for_grain(layer, dtype.itemsize) else 0
-        threads = threads_of_step(rows, self._layers, dtype.itemsize)
-        fixed = layer.cell, layer.sizes, self._offsets, packed, self._zeros, grain, threads
-        states, work = self._no_cells, self.weights.size * max(rows, _ROWS_OF_A_READ)
+        threads, packed, nbytes = threads_of_step(rows, self._layers, dtype.itemsize), self.weights, gates.nbytes
+        if self._form is not None:  # more threads than there is scratch for do not come in, however many there will be
+            threads = min(threads, team.most_threads())
+            packed = self.with_scratch(rows, threads, take)
+            nbytes += packed.scratch.nbytes
+        grain = self._grain if rows >= self._rows_for_grain else 0
+        work = self.weights.size * max(rows, _ROWS_OF_A_READ)
         like = self._no_y, states, states, self._no_y, states, states, gates, numbers, _ALL_STEPS
-        return Room(rows, scratch_threads, numbers, gates, team.bound(run_stack, layer.kind, work, *fixed, like))
+        arguments = like, *self._fixed, packed, self._zeros, grain, threads
+        return Room(numbers, gates, nbytes, team.bound(run_stack, layer.kind, work, *arguments))
 
-    def with_scratch(self, rows: int, take: Callable[..., np.ndarray]) -> Any:
-        """The packed weights as the kernels take them, with scratch for as many rows as they take at a time."""
+    def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
+        """The packed weights as the kernels take them, with scratch for as many rows as each thread takes at a time."""
         if self._form is None:
             return self.weights
         rows = min(rows, ROWS_AT_ONCE)
-        depths = (product.depth for layer in self._layers for product in layer.products)
-        room = rows * scratch_words(self._form, max(depths))
-        scratch = take("scratch", (team.wanted_size() * room,), self.weights.dtype)
+        room = rows * scratch_words(self._form, self._deepest)
+        scratch = take("scratch", (threads * room,), self.weights.dtype)
         return packed_as(self._form, self.weights, scratch, room, row_numbers(rows))
 
     def _kept_room(self, rows: int) -> Room:
-        """Room of this Python thread's: the last step's, where that had as many rows."""
-        room = self._kept.room
-        if room is None or room.rows != rows:
+        """Room of this Python thread's, the same as for its last step of so many rows where that is kept."""
+        rooms = self._kept.rooms
+        room = rooms.get(rows)
+        if room is None:
             room = self._room(rows)
-            if room.gates.nbytes <= KEPT_BYTES:
-                self._kept.room = room
+            if room.nbytes <= KEPT_BYTES // _KEPT_ROOMS:
+                if len(rooms) == _KEPT_ROOMS:
+                    rooms.clear()
+                rooms[rows] = room
         return room
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
-        """Run all layers over one time step; returns y, hy and cy, all in the buffers."""
+        """Run all layers over one time step; returns y, hy and cy, in the buffers where there are any."""
         if buffers is None:
             rows, (layers, outputs, cells) = len(x), self._sizes
             hy = np.empty((layers, rows, outputs), x.dtype)
@@ -133,18 +142,14 @@ class StackSteps:
         lengths: np.ndarray,
     ) -> None:
         """Run all layers over the steps of x (T*N, I) and write y, hy and cy, as `run_stack` says."""
-        rows, threads, numbers, gates, call = room
-        if threads is not None and threads < team.wanted_size():
-            call = self._room(rows).call  # there have come more since
-        layers, outputs, cells = self._sizes
+        (layers, outputs, cells), rows = self._sizes, len(room.numbers)
         if hx is None:
             hx = np.zeros((layers, rows, outputs), x.dtype)
         if not cells:
             cx = self._no_cells
         elif cx is None:
             cx = np.zeros((layers, rows, cells), x.dtype)
-        # what is as it must be costs a look, not a call
         x = x if x.flags.carray else dense(x)
         hx = hx if hx.flags.carray else dense(hx)
         cx = cx if cx.flags.carray else dense(cx)
-        call((x, hx, cx, y, hy, cy, gates, numbers, lengths))
+        room.call((x, hx, cx, y, hy, cy, room.gates, room.numbers, lengths))

@@ -105,7 +105,7 @@ def noticed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None is a handler that is not of Python
             before[number] = signal.signal(number, note)
     try:
         yield found

@@ -25,8 +25,8 @@ MUTANTS = faults_in(
      "data, matrix.rows", (f"{PLAN}calls_of_many_sizes[tanh-more1]",)),
 ) + faults_in(
     "kernels/loop_gradient.py",
-    ("the gradient of the cells goes to that of h", "of_call(own.cells, buffers.dcx)", "of_call(own.cells, buffers.dhx)",
-     (f"{GRADIENTS}[lstm]",)),
+    ("the gradient of the cells goes to that of h", "of_call(own.cells, buffers.dcx)",
+     "of_call(own.cells, buffers.dhx)", (f"{GRADIENTS}[lstm]",)),
     ("a lower layer's gradient is that of y", "of_call(own.y, buffers.dy)",
      "Matrix(buffers.dy, own.y.rows, own.y.start, own.y.stride)", (f"{GRADIENTS}[tanh]",)),
 ) + faults_in(
@@ -53,9 +53,13 @@ MUTANTS = faults_in(
      "                    pass", (f"{WORKSPACE}inference_memory_grows_with_y_alone[tanh-3]",)),
 ) + faults_in(
     "rnnkit/cpu/stack.py",
-    ("a plan keeps room for as many rows as ever came", "room.gates.nbytes <= KEPT_BYTES", "True",
-     (f"{PLAN}a_plan_keeps_no_room_for_many_rows",)),
-    ("a step works where one of other rows did", "room is None or room.rows != rows", "room is None",
+    ("a plan keeps room for as many rows as ever came", "room.nbytes <= KEPT_BYTES // _KEPT_ROOMS", "True",
+     (f"{PLAN}a_plan_keeps_no_room_for_many_rows[None]",)),
+    ("a plan keeps scratch for as many threads as there are", "nbytes += packed.scratch.nbytes", "nbytes += 0",
+     (f"{PLAN}a_plan_keeps_no_room_for_many_rows[int8]",)),
+    ("a plan keeps a room for each number of rows", "if len(rooms) == _KEPT_ROOMS:", "if False:",
+     (f"{PLAN}a_plan_keeps_few_rooms",)),
+    ("a step works where one of other rows did", "room = rooms.get(rows)", "room = next(iter(rooms.values()), None)",
      (f"{PLAN}steps_of_many_sizes[int8]",)),
     ("threads work in one place", "class _Kept(threading.local):", "class _Kept:",
      (f"{PLAN}threads_step_one_plan_at_once",)),

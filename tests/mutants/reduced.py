@@ -33,8 +33,8 @@ MUTANTS = (
     ),
     *faults_in(
         "rnnkit/cpu/stack.py",
-        ("scratch is that of fewer threads", "threads is not None and threads < team.wanted_size()",
-         "threads is not None and threads < 0", (f"{TESTS}a_stream_goes_on_on_more_threads",)),
+        ("scratch is that of fewer threads", "packed = self.with_scratch(rows, threads, take)",
+         "packed = self.with_scratch(rows, 1, take)", (f"{TESTS}a_stream_goes_on_on_more_threads",)),
     ),
     *faults_in(
         "rnnkit/plan.py",
