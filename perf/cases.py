@@ -178,6 +178,8 @@ CASES = (
     *_each_mode("brief", 5, 1, 16),
     *_each_mode("brief-varlen", 5, 2, 16, shortest=2),
     *_each_mode("stream", 100, 1, 256),
+    *_each_mode("stream-h512", 100, 1, 512),
+    *_each_mode("stream-h1024", 100, 1, 1024),
     *_each_mode("odd", 50, 64, 500),
     *_each_mode("odd-i77", 40, 33, 200, inputs=77),
     *_each_mode("long", 2000, 8, 256, num_layers=2),
