@@ -68,8 +68,7 @@ def backward(
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
             planner = run.planner(segment.steps)
             gradient = Gradient(desc, segment.arrays, planner, memory, run.groups(chain), own)
-            x = segment.x[:0] if lowest.layer else segment.x
-            gradient.run(buffers_of(w, x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
+            gradient.run(buffers_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
                 add(both, gradient.dx, segment.steps, lowest)
@@ -121,8 +120,7 @@ class _Segments:
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(segment.steps)
             ready = ready_to_train(groups, planner, segment, self._packed)
-            x = segment.x[:0] if layers_of(self._desc)[chain[0]].layer else segment.x  # read by layer 0 alone
-            train_groups(ready, states, segment, flat(x), self.steps_of(chain, number)[0])
+            train_groups(ready, states, segment, flat(segment.x), self.steps_of(chain, number)[0])
             self._memory.segment = key
         return segment
 
@@ -130,7 +128,8 @@ class _Segments:
         """Where a segment is run; chains of one pseudo-layer share their places."""
         desc, kept, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
         steps = self._workspace.steps.segment(start, stop)
-        segment = Workspace(desc, {"x": self._workspace.x[start:stop]}, steps, self._memory, self._workspace.seed)
+        x = self._workspace.x[start:stop] if layers_of(desc)[chain[0]].layer == 0 else self._workspace.x[:0]
+        segment = Workspace(desc, {"x": x}, steps, self._memory, self._workspace.seed)
         for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain):
             shared = name if len(chain) > 1 else name.rstrip("0123456789")
             segment.arrays[name] = self._memory.take(shared, shape, dtype)
