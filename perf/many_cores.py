@@ -18,9 +18,9 @@ import rnnkit
 from perf import cases, peaks
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.rows import same_length
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.steps import steps_of
 
 CASES = "ds2/lstm", "lm/lstm", "stream/lstm"
 CORES = 8, 16, 64
@@ -71,7 +71,7 @@ def shared(machine: Machine, case: cases.Case, teams: int, size: int) -> Time:
 
 def planned(machine: Machine, case: cases.Case, threads: int) -> tuple[str, Time]:
     """What the planner takes, and its time."""
-    planner = Planner(steps_of(case.seq_len, case.batch_size, None), 4, threads)
+    planner = Planner(same_length(case.seq_len, case.batch_size), 4, threads)
     schedule = planner.forward(layers_of(case.desc)[:1], keeps_gates=False)
     teams = max(schedule.bounds.size - 1, 1)
     size = schedule.threads // teams

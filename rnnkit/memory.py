@@ -33,9 +33,10 @@ class Memory:
         self.borrowers: set[object] = set()
         self.generation = 0
         self.segment: Any = None  # which one between checkpoints lies here whole
+        self.rows: Any = None  # lists of the rows of the last batch with lengths, for the next of its size
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_prepared": {}, "_asked": None}  # of a copy's arrays it would be no view
+        return self.__dict__ | {"_prepared": {}, "_asked": None, "rows": None}  # of a copy's arrays it would be no view
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""

@@ -112,9 +112,19 @@ def test_a_deep_plan_keeps_no_more_than_a_small_one():
     assert held_by_a_plan(12) < 1.5 * held_by_a_plan(4)
 
 
-@pytest.mark.parametrize("change", [LONG, {"lengths": (60, 0, 7, 60, 1)}])
-def test_what_is_long_or_padded_is_laid_out_anew(change, laid_out):
-    problem = Problem(mode="gru", **SIZES, **KEPT | change)
+def test_batches_of_other_lengths_are_laid_out_once(laid_out):
+    problem = Problem(mode="gru", **SIZES, **KEPT, lengths=(60, 0, 7, 60, 1))
+    plan = rnnkit.prepare(problem.desc, problem.w)
+    for seed, lengths in enumerate([(60, 0, 7, 60, 1), (1, 2, 3, 4, 5), (0, 60, 60, 60, 60), (2, 2, 2, 2, 2)]):
+        other = problem.twin(lengths=lengths, seed=seed)
+        expected = rnnkit.infer(problem.desc, problem.w, *other.inputs[1:], lengths=lengths)
+        before = len(laid_out)
+        assert_same_results(call(plan, other), expected, OUTPUTS)
+        assert len(laid_out) - before == (seed < 2)
+
+
+def test_what_is_long_is_laid_out_anew(laid_out):
+    problem = Problem(mode="gru", **SIZES, **LONG)
     plan = rnnkit.prepare(problem.desc, problem.w)
     call(plan, problem)
     once = len(laid_out)
@@ -146,8 +156,8 @@ def test_results_belong_to_the_caller():
         assert_same_bits(name, array, copy)
 
 
-def test_a_plan_keeps_no_lengths(laid_out):
-    problem = Problem(mode="lstm", **SIZES, **KEPT, lengths=(60, 0, 7, 60, 1))
+def test_a_plan_keeps_no_long_lists(laid_out):
+    problem = Problem(mode="lstm", **SIZES, **LONG, lengths=(300, 0, 7, 60, 1) * 4)
     plan = rnnkit.prepare(problem.desc, problem.w)
     call(plan, problem)
     steps = weakref.ref(laid_out.pop())

@@ -12,12 +12,12 @@ import rnnkit
 from rnnkit.cpu import planner
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
+from rnnkit.cpu.rows import same_length
 from rnnkit.kernels.loop import Schedule, fitting
 from rnnkit.kernels.machine import sync, team
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.sync import barrier, join, post_call
-from rnnkit.steps import steps_of
 
 MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every helper is waited for
 LANES = VECTOR_BYTES // 4
@@ -75,7 +75,7 @@ def test_many_threads_share_out_rows_and_units():
 
 def test_a_group_has_the_threads_that_its_schedule_says():
     desc = rnnkit.RNNDescriptor("lstm", 256, 256, bidirectional=True)
-    schedule = Planner(steps_of(50, 8, None), 4, 64).forward(layers_of(desc)[:2], keeps_gates=False)
+    schedule = Planner(same_length(50, 8), 4, 64).forward(layers_of(desc)[:2], keeps_gates=False)
     alone = sharing(256, 8, 32)
     assert schedule.threads == 2 * alone.threads
     assert schedule.bounds.size == (alone.teams + 1 if alone.teams > 1 else 0)

@@ -10,11 +10,11 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
 from rnnkit import steps
-from rnnkit.cpu import planner
+from rnnkit.cpu import planner, rows
 from rnnkit.cpu.layer import groups_of
 from rnnkit.cpu.planner import steps_of_call
+from rnnkit.cpu.rows import Rows, StepRows, same_length
 from rnnkit.kernels.machine import team
-from rnnkit.steps import Rows, Steps, steps_of
 
 
 def numbers(rows: Rows):
@@ -23,13 +23,13 @@ def numbers(rows: Rows):
 
 def listed(seq_len, lengths):
     """The same steps, with a list of all rows even where the sequences are of one length."""
-    return Steps(seq_len, len(lengths), np.array(lengths), True)
+    return StepRows(seq_len, len(lengths), padded=True).relist(np.array(lengths))
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (0, 2), (1, 4), (2, 5), (3, 4), (4, 5), (2, 2)])
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_arithmetic_rows_are_those_of_the_list(batch_size, first, last):
-    found, expected = steps_of(5, batch_size).part(first, last), listed(5, [5] * batch_size).part(first, last)
+    found, expected = same_length(5, batch_size).part(first, last), listed(5, [5] * batch_size).part(first, last)
     begin, end = expected.starts[0], expected.starts[-1]
     assert (found.starts - found.starts[0]).tolist() == (expected.starts - begin).tolist()
     assert found.count == expected.count == end - begin
@@ -40,12 +40,34 @@ def test_arithmetic_rows_are_those_of_the_list(batch_size, first, last):
 
 
 def test_listed_rows_by_hand():
-    part = steps_of(3, 3, np.array([1, 0, 3])).whole
+    part = listed(3, [1, 0, 3]).whole
     assert part.starts.tolist() == [0, 2, 3, 4]
-    assert numbers(part.rows) == [2, 0, 5, 8] and numbers(part.batch) == [2, 0, 2, 2]
-    assert numbers(part.states) == [5, 3, 8, 11]
-    assert numbers(part.previous[0]) == [2, 0, 5, 8] and numbers(part.previous[1]) == [8, 12, 11, 14]
-    assert numbers(part.passing[0]) == [2, 0, 5, 2] and numbers(part.passing[1]) == [5, 3, 2, 5]
+    assert numbers(part.rows) == [2, 0, 5, 8, 1, 3, 4, 6, 7]  # behind the last position, the padding
+    assert numbers(part.batch)[:4] == [2, 0, 2, 2] and numbers(part.states)[:4] == [5, 3, 8, 11]
+    assert numbers(part.previous[0])[:4] == [2, 0, 5, 8] and numbers(part.previous[1])[:4] == [8, 12, 11, 14]
+    assert numbers(part.passing[0])[:4] == [2, 0, 5, 2] and numbers(part.passing[1])[:4] == [5, 3, 2, 5]
+
+
+def test_lists_serve_batch_after_batch():
+    """What refers to the arrays of the first batch finds the rows of each that comes, and so it does of segments."""
+    rng, kept = np.random.default_rng(0), listed(7, [6, 0, 7, 3, 3])
+    (part, later), bounds, ends = (kept.whole, kept.part(2, 6)), kept.bounds(2), (*kept.final, *kept.passing_ends)
+    for _ in range(50):
+        lengths = rng.integers(0, 8, 5)
+        assert kept.relist(lengths) is kept
+        expected, order = listed(7, lengths), sorted(range(5), key=lambda n: (-lengths[n], n))
+        positions = [(t, n) for t in range(7) for n in order if t < lengths[n]]
+        count = part.starts[-1]
+        assert part.count == count == len(positions)
+        assert numbers(part.rows)[:count] == [5 * t + n for t, n in positions]
+        assert sorted(numbers(part.rows)) == list(range(35))
+        behind = [5 * (t + 2 if t + 1 < lengths[n] else 8) + n for t, n in positions]
+        assert numbers(part.previous[1])[:count] == behind
+        assert later.count == sum(2 <= t < 6 for t, _ in positions)
+        assert bounds.tolist() == expected.bounds(2).tolist()
+        for one, other in zip(ends, (*expected.final, *expected.passing_ends), strict=True):
+            for found, wanted in zip(one, other, strict=True):
+                assert found is wanted or np.array_equal(found, wanted)
 
 
 @pytest.fixture
@@ -53,7 +75,7 @@ def many_calls(monkeypatch):
     """Few rows and little work in a call of a kernel."""
     monkeypatch.setattr(planner, "_CALL_WORK", 1)
     monkeypatch.setattr(planner, "_CHUNK_BYTES", 1 << 10)
-    for module in (steps, planner):
+    for module in (steps, rows, planner):
         monkeypatch.setattr(module, "LISTED_ROWS", 1050)
 
 

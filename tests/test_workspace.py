@@ -309,6 +309,24 @@ def test_calls_of_many_sizes_in_one_memory(cell):
             assert_same_results(found, expected, GRADIENTS)
 
 
+@pytest.mark.parametrize("more", [dict(num_layers=3, dropout=0.5), dict(num_layers=2, bidirectional=True)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_batches_of_other_lengths_in_one_memory(cell, more):
+    """Their rows are listed in place of the last one's; what lies beyond lengths that are shorter now is zero again."""
+    first, workspace = Problem(**CELLS[cell], **more, seq_len=5, batch_size=3, lengths=(5, 0, 2)), None
+    for seed, lengths in enumerate([(5, 0, 2), (1, 1, 1), (5, 4, 5), None, (0, 0, 0), (2, 3, 5), (2, 0, 1)]):
+        problem = first.twin(lengths=lengths, seed=seed)
+        result, alone = problem.forward(workspace=workspace), problem.forward()
+        workspace = result.workspace
+        assert_same_results(result, alone, OUTPUTS)
+        for layer, direction in np.ndindex(problem.desc.num_layers, problem.desc.num_directions):
+            for name in ("h", *problem.desc.states):
+                found, expected = (one.workspace.state(name, layer, direction) for one in (result, alone))
+                np.testing.assert_array_equal(found, expected)
+        for _ in range(2):
+            assert_same_results(problem.backward(workspace), problem.backward(alone.workspace), GRADIENTS)
+
+
 @pytest.mark.parametrize("lengths", [None, (5, 0, 2)])
 def test_what_a_call_was_given_goes_with_it(lengths):
     """The memory keeps no input, and nobody keeps the memory, also where no collector of cycles looks."""

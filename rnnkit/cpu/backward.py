@@ -10,6 +10,7 @@ import numpy as np
 
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Grid, Run, drop, input_grid, kept_runs
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
@@ -17,7 +18,7 @@ from rnnkit.kernels.loop_gradient import Buffers, Gradients, LayerPassBack
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.memory import Memory
-from rnnkit.steps import Part, Steps, row_numbers
+from rnnkit.steps import row_numbers
 from rnnkit.workspace import Workspace
 
 
@@ -25,14 +26,14 @@ def backward(
     desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
-    result = begin(desc, w, workspace.steps, dhy, dcy, dw)
-    planner = Planner(workspace.steps, w.itemsize)
+    steps = rows_of(workspace.steps, memory)
+    result, planner = begin(desc, w, steps, dhy, dcy, dw), Planner(steps, w.itemsize)
 
     def make() -> Gradient:
         return Gradient(desc, workspace.arrays, planner, memory, groups_of(desc, desc.dropout > 0))
 
-    key = desc, workspace.steps, planner.threads
-    gradient = memory.prepared("backward", key, make) if workspace.steps.kept else make()
+    key = desc, steps, planner.threads
+    gradient = memory.prepared("backward", key, make) if steps.kept else make()
     gradient.run(buffers_of(w, workspace.x, dy, *result))
     return result
 
@@ -46,7 +47,7 @@ def buffers_of(
     return Buffers(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw)
 
 
-def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any) -> tuple:
+def begin(desc: RNNDescriptor, w: np.ndarray, steps: StepRows, dhy: Any, dcy: Any, dw: Any) -> tuple:
     """Where the gradients go: dx, dhx, dcx and dw, with what the last three begin from."""
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
@@ -117,7 +118,7 @@ class Gradient:
         like = Buffers(*[self._later] * len(Buffers._fields))
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
-            work = sum(2 * back.run.layer.work * part.count for back, part in zip(backs, parts, strict=True))
+            work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
             passes = [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]
             arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
             calls.append(team.bound(loop_gradient.backward, layer.kind, work, like, *arguments))
@@ -184,7 +185,7 @@ class RunBack(NamedTuple):
     buffer: np.ndarray
     offsets: np.ndarray
 
-    def layer_pass(self, part: Part, steps: Steps) -> LayerPassBack:
+    def layer_pass(self, part: Part, steps: StepRows) -> LayerPassBack:
         """A part of the steps, for a kernel."""
         behind = Grid(self.gates.data, -part.start * steps.batch_size * self.gates.stride, self.gates.stride)
         gradients = Gradients(
@@ -195,7 +196,7 @@ class RunBack(NamedTuple):
         return LayerPassBack(forward, self.run.layer.products, gradients, self.buffer, self.offsets)
 
 
-def add(target: Grid, addend: Grid, steps: Steps, layer: Layer) -> None:
+def add(target: Grid, addend: Grid, steps: StepRows, layer: Layer) -> None:
     """target += addend, the valid rows."""
     for part in steps.parts():
         work = part.count * target.stride

@@ -14,12 +14,13 @@ import numpy as np
 from rnnkit.cpu.backward import Chain, Gradient, add, begin, buffers_of
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, clear_padding, ready_to_train, train_groups
+from rnnkit.cpu.rows import StepRows, rows_of
+from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.lazy import lazy
 from rnnkit.memory import Memory
-from rnnkit.steps import Steps, segments
+from rnnkit.steps import segments
 from rnnkit.workspace import Workspace, chains, checkpoint_layout, workspace_layout
 
 
@@ -27,9 +28,10 @@ def forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
     """Run the network on x and keep the states in front of each segment; returns y, hy and cy, new arrays."""
-    steps = workspace.steps
+    run = _Segments(desc, w, workspace, workspace.memory)
+    steps = run.steps
     workspace.allocate(checkpoint_layout(desc, steps.seq_len, steps.batch_size, workspace.checkpoint_steps))
-    kept, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory)
+    kept = workspace.arrays
     kept["start_hidden"][0] = 0 if hx is None else hx
     if desc.has_cell:
         kept["start_cell"][0] = 0 if cx is None else cx
@@ -39,9 +41,10 @@ def forward(
         top = layers_of(desc)[chain[-1]]
         outputs = y if top.layer == desc.num_layers - 1 else kept[f"output_l{top.layer}"][1:-1]
         for number in range(len(run.bounds)):
-            segment = run.segment(chain, number, final)
+            segment, _ = run.segment(chain, number, final)
             _copy_outputs(segment, top, outputs[slice(*run.steps_of(chain, number))])
-    clear_padding(y, steps, 0)
+    for clear in ready_to_clear([y], steps, 0):
+        clear()
     return y, final.hy, final.cy
 
 
@@ -55,23 +58,22 @@ def backward(
     desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
-    steps = workspace.steps
+    run = _Segments(desc, w, workspace, memory)
+    steps, w = run.steps, flat(w)
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
-    run, w = _Segments(desc, w, workspace, memory), flat(w)
     for chain in reversed(chains(desc)):
         lowest, dinput = layers_of(desc)[chain[0]], dx
         if lowest.layer:
             shape = steps.seq_len, steps.batch_size, desc.layer_input_size(lowest.layer)
             dinput = memory.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
         for number in reversed(range(len(run.bounds))):
-            segment, part = run.segment(chain, number), slice(*run.steps_of(chain, number))
+            (segment, own_steps), part = run.segment(chain, number), slice(*run.steps_of(chain, number))
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
-            planner = run.planner(segment.steps)
-            gradient = Gradient(desc, segment.arrays, planner, memory, run.groups(chain), own)
+            gradient = Gradient(desc, segment.arrays, run.planner(own_steps), memory, run.groups(chain), own)
             gradient.run(buffers_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
-                add(both, gradient.dx, segment.steps, lowest)
+                add(both, gradient.dx, own_steps, lowest)
                 if lowest.layer:
                     gradient.drop(both, lowest.layer)
         if lowest.direction == desc.num_directions - 1:
@@ -84,11 +86,11 @@ class _Segments:
 
     def __init__(self, desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory) -> None:
         self._desc, self._w, self._workspace, self._memory = desc, w, workspace, memory
-        steps = workspace.steps
+        self.steps = steps = rows_of(workspace.steps, memory)
         self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
         self._threads = team.wanted_size()
 
-    def planner(self, steps: Steps) -> Planner:
+    def planner(self, steps: StepRows) -> Planner:
         """How a segment of these steps is worked on."""
         return Planner(steps, self._w.itemsize, self._threads)
 
@@ -100,7 +102,7 @@ class _Segments:
         """[start, stop) of a segment's steps."""
         start, stop = self.bounds[number]
         if layers_of(self._desc)[chain[0]].direction == 1:
-            start, stop = self._workspace.steps.seq_len - stop, self._workspace.steps.seq_len - start
+            start, stop = self.steps.seq_len - stop, self.steps.seq_len - start
         return start, stop
 
     def groups(self, chain: tuple[int, ...]) -> tuple[tuple[Layer, ...], ...]:
@@ -109,25 +111,27 @@ class _Segments:
             return groups_of(self._desc, self._desc.dropout > 0)
         return tuple((layers_of(self._desc)[index],) for index in chain)
 
-    def segment(self, chain: tuple[int, ...], number: int, final: BoundaryStates | None = None) -> Workspace:
-        """All that forward computes of a segment: run, unless it was the last that was run in this memory.
+    def segment(
+        self, chain: tuple[int, ...], number: int, final: BoundaryStates | None = None
+    ) -> tuple[Workspace, StepRows]:
+        """All that forward computes of a segment, and its steps: run, unless this memory has run it last.
 
         In forward the last one's states go to `final`, those of the others in front of the next.
         """
-        segment, key = self._place(chain, number), (self._workspace.generation, chain, number)
+        steps = self.steps.segment(*self.steps_of(chain, number))
+        segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
         if self._memory.segment != key:
             self._memory.segment = None  # until it is whole
             groups = self.groups(chain)
-            states, planner = self._states(number, final), self.planner(segment.steps)
+            states, planner = self._states(number, final), self.planner(steps)
             ready = ready_to_train(groups, planner, segment, self._packed)
-            train_groups(ready, states, segment, flat(segment.x), self.steps_of(chain, number)[0])
+            train_groups(ready, states, segment, steps, flat(segment.x), self.steps_of(chain, number)[0])
             self._memory.segment = key
-        return segment
+        return segment, steps
 
-    def _place(self, chain: tuple[int, ...], number: int) -> Workspace:
+    def _place(self, chain: tuple[int, ...], number: int, steps: StepRows) -> Workspace:
         """Where a segment is run; chains of one pseudo-layer share their places."""
         desc, kept, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
-        steps = self._workspace.steps.segment(start, stop)
         x = self._workspace.x[start:stop] if layers_of(desc)[chain[0]].layer == 0 else self._workspace.x[:0]
         segment = Workspace(desc, {"x": x}, steps, self._memory, self._workspace.seed)
         for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain):
@@ -146,7 +150,7 @@ class _Segments:
             before[f"{key}x"] = None if starts is None else starts[number]
             before[f"{key}y"] = None if starts is None or number + 1 == len(starts) else starts[number + 1]
         if final is None:
-            return boundary_states(desc, before["hx"], before["cx"], self._workspace.steps.batch_size)
+            return boundary_states(desc, before["hx"], before["cx"], self.steps.batch_size)
         if number + 1 == len(self.bounds):
             return final._replace(hx=before["hx"], cx=before["cx"])
         return BoundaryStates(**before)

@@ -7,7 +7,7 @@ in `checkpoints`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference
 from rnnkit.cpu.layer import flat, groups_of, ready_to_pack
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.run import ReadyGroup, boundary_states, clear_padding, ready_to_train, train_groups
+from rnnkit.cpu.rows import rows_of
+from rnnkit.cpu.run import ReadyGroup, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.memory import Memory
 from rnnkit.workspace import Workspace, workspace_layout
@@ -26,30 +27,42 @@ __all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 prepare = Inference  # which packs, and so copies, the weights
 
 
+class _Ready(NamedTuple):
+    """What forward has laid out."""
+
+    packing: Sequence[Callable[[np.ndarray], None]]  # on the flat weights
+    arrays: dict[str, Any]  # of the workspace
+    groups: Sequence[ReadyGroup]
+    clearing: Sequence[Callable[[], None]]
+
+
 def forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
     """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints, hy and cy."""
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
-    steps, planner, memory = workspace.steps, Planner(workspace.steps, w.itemsize), workspace.memory
+    memory = workspace.memory
+    steps = rows_of(workspace.steps, memory)
+    planner = Planner(steps, w.itemsize)
 
-    def make() -> tuple[Sequence[Callable[[np.ndarray], None]], dict[str, Any], Sequence[ReadyGroup]]:
+    def make() -> _Ready:
         packed, packing = ready_to_pack(desc, memory)
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
         groups = groups_of(desc, desc.dropout > 0)
-        return packing, workspace.arrays, ready_to_train(groups, planner, workspace, packed)
+        padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
+        running, clearing = ready_to_train(groups, planner, workspace, packed), ready_to_clear(padded, steps, 1)
+        return _Ready(packing, workspace.arrays, running, clearing)
 
     key = desc, steps, planner.threads
-    packing, workspace.arrays, ready = memory.prepared("forward", key, make) if steps.kept else make()
-    w = flat(w)
-    for call in packing:
-        call(w)
+    ready = memory.prepared("forward", key, make) if steps.kept else make()
+    workspace.arrays, w = ready.arrays, flat(w)
+    for pack in ready.packing:
+        pack(w)
     states = boundary_states(desc, hx, cx, steps.batch_size)
-    train_groups(ready, states, workspace, flat(x))
-    for name, array in workspace.arrays.items() if steps.padded else ():
-        if name.startswith(("hidden", "cell")):
-            clear_padding(array, steps, 1)
+    train_groups(ready.groups, states, workspace, steps, flat(x))
+    for clear in ready.clearing:
+        clear()
     y = workspace.arrays[f"hidden_l{desc.num_layers - 1}"][1 : steps.seq_len + 1]
     y.flags.writeable = False  # backward reads it
     return y, states.hy, states.cy

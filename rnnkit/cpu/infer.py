@@ -10,20 +10,21 @@ import numpy as np
 
 from rnnkit.cpu.layer import flat, groups_of
 from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import (
     ReadyGroup,
     Run,
     boundary_states,
-    clear_padding,
     input_of_call,
     outputs_of,
     ready_group,
+    ready_to_clear,
     run_group,
 )
 from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.memory import Memory
-from rnnkit.steps import Steps, steps_of
+from rnnkit.steps import Steps
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less.
@@ -52,18 +53,19 @@ class Inference(StackSteps):
         desc, directions = self._desc, self._desc.num_directions
         if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
             return self.steps(x, hx, cx, steps)
-        shape = steps.seq_len + directions, steps.batch_size, directions * desc.output_size
-        call, planner = object(), Planner(steps, x.itemsize)
+        shape, call = (steps.seq_len + directions, steps.batch_size, directions * desc.output_size), object()
+        small = math.prod(shape) * x.itemsize <= KEPT_BYTES
         try:
             memory = self._memory.borrow(call)
+            steps = rows_of(steps, memory if small else Memory())
+            planner = Planner(steps, x.itemsize)
             packed = self.with_scratch(steps.seq_len * steps.batch_size, planner.threads, memory.take)
             slabs = list(planner.slabs(self._layers))
-            small = steps.kept and len(slabs) == 1 and math.prod(shape) * x.itemsize <= KEPT_BYTES
-            if small and memory.comes_again(steps):
+            if small and len(slabs) == 1 and memory.comes_again(steps):
                 return self._run_kept(x, hx, cx, planner, shape, packed, memory)
             hidden = np.empty(shape, x.dtype)
             for start, stop in slabs:
-                own = planner if stop - start == steps.seq_len else planner.of(_part(steps, start, stop))
+                own = planner if stop - start == steps.seq_len else planner.of(steps.segment(start, stop))
                 states = boundary_states(desc, hx, cx, steps.batch_size)
                 out, source = hidden[start : stop + directions], flat(x[start:stop])
                 for ready in self._ready_groups(own, packed, out, memory.take, new_array):
@@ -72,7 +74,8 @@ class Inference(StackSteps):
                 hx, cx = states.hy, states.cy
         finally:
             self._memory.borrowers.discard(call)
-        clear_padding(hidden, steps, 1)
+        for clear in ready_to_clear([hidden], steps, 1):
+            clear()
         return hidden[1 : steps.seq_len + 1], hx, cx
 
     def _run_kept(
@@ -80,14 +83,17 @@ class Inference(StackSteps):
     ) -> tuple[Any, Any, Any]:
         """Run the network in arrays that the memory keeps, by what was laid out for the last call of this size."""
 
-        def make() -> tuple[np.ndarray, list[ReadyGroup]]:
+        def make() -> tuple[np.ndarray, list[ReadyGroup], list[Callable[[], None]]]:
             hidden = memory.take("y", shape, x.dtype)
-            return hidden, list(self._ready_groups(planner, packed, hidden, memory.take, memory.take))
+            groups = list(self._ready_groups(planner, packed, hidden, memory.take, memory.take))
+            return hidden, groups, ready_to_clear([hidden], planner.steps, 1)
 
-        hidden, groups = memory.prepared("infer", (planner.steps, planner.threads), make)
+        hidden, groups, clearing = memory.prepared("infer", (planner.steps, planner.threads), make)
         states, x = boundary_states(self._desc, hx, cx, planner.steps.batch_size), flat(x)
         for ready in groups:
             run_group(ready, states, x)
+        for clear in clearing:
+            clear()
         return hidden[1 : planner.steps.seq_len + 1].copy(), states.hy, states.cy
 
     def _ready_groups(
@@ -112,8 +118,3 @@ class Inference(StackSteps):
                     source, below = below, outputs_of(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
             yield ready_group(runs, planner, schedule, packed)
-
-
-def _part(steps: Steps, start: int, stop: int) -> Steps:
-    count = stop - start
-    return steps_of(count, steps.batch_size, np.clip(steps.lengths - start, 0, count) if steps.padded else None)

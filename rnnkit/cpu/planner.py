@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rnnkit.cpu.layer import Layer, is_stack
+from rnnkit.cpu.rows import StepRows
 from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
+from rnnkit.steps import LISTED_ROWS, gradient_chunk, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
@@ -47,11 +48,11 @@ _FAR_ROWS = 10
 class Planner:
     """Decides for one call of the engine, so that all of it agrees on the number of threads."""
 
-    def __init__(self, steps: Steps, itemsize: int, threads: int | None = None) -> None:
+    def __init__(self, steps: StepRows, itemsize: int, threads: int | None = None) -> None:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
         self._batch = max(steps.batch_size, 1)
 
-    def of(self, steps: Steps) -> Planner:
+    def of(self, steps: StepRows) -> Planner:
         """The same for a part of the call."""
         return Planner(steps, self.itemsize, self.threads)
 

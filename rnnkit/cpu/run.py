@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +11,13 @@ import numpy.random  # NumPy would import it on first use: in the middle of a ca
 
 from rnnkit.cpu.layer import Layer, filled, flat, is_stack
 from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.rows import Index, Part, Rows, StepRows
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import LayerPass, Schedule, States, forward
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import Matrix
-from rnnkit.steps import Index, Part, Rows, Steps
+from rnnkit.kernels.rows import clear_padding
 from rnnkit.workspace import Workspace
 
 _DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
@@ -50,20 +52,20 @@ class Run(NamedTuple):
         size = self.layer.sizes.output
         return slice(self.layer.direction * size, (self.layer.direction + 1) * size)
 
-    def part(self, steps: Steps, start: int, stop: int) -> Part:
+    def part(self, steps: StepRows, start: int, stop: int) -> Part:
         """The steps that come start:stop on its way through the sequence."""
         if self.layer.direction == 1:
             start, stop = steps.seq_len - stop, steps.seq_len - start
         return steps.part(start, stop)
 
-    def ends(self, steps: Steps) -> tuple[Index, Index, Index, Index]:
+    def ends(self, steps: StepRows) -> tuple[Index, Index, Index, Index]:
         """Where the initial and the final hidden state, the initial and the final cell stand."""
         direction = self.layer.direction
         hidden = steps.initial[direction], steps.final[direction]
         cells = (steps.passing_ends if direction == 0 else steps.passing_ends[::-1]) if self.passing else hidden
         return *hidden, *cells
 
-    def layer_pass(self, part: Part, steps: Steps) -> LayerPass:
+    def layer_pass(self, part: Part, steps: StepRows) -> LayerPass:
         """A part of the steps, for a kernel. Of the gates there are those of all steps, or from the part's first on."""
         layer, width = self.layer, self.layer.columns
         start = 0 if len(self.gates) == steps.seq_len else -part.start * steps.batch_size * width
@@ -137,7 +139,7 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         ends.append(((*initial, run.units), (*final, run.units), *cells))
     for start, stop in planner.calls(group, schedule):
         parts = [run.part(steps, start, stop) for run in runs]
-        work = sum(run.layer.work * part.count for run, part in zip(runs, parts, strict=True))
+        work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
         calls.append(team.bound(forward, layer.kind, work, flat_input, *arguments))
@@ -176,22 +178,23 @@ def input_of_call(desc: RNNDescriptor) -> Grid:
 
 
 def train_groups(
-    ready: Sequence[ReadyGroup], states: BoundaryStates, workspace: Workspace, x: np.ndarray, first_step: int = 0
+    ready: Sequence[ReadyGroup], states: BoundaryStates, workspace: Workspace, steps: StepRows, x: np.ndarray,
+    first_step: int = 0,
 ) -> None:
     """Run groups of pseudo-layers on the flat x, from the lowest to the highest, and fill the workspace.
 
-    Its first step is the sequence's `first_step`, from where on dropout's masks are drawn.
+    The first of its `steps` is the sequence's `first_step`, from where on dropout's masks are drawn.
     """
     for group in ready:
         layer = group.runs[0].layer.layer
         if layer and workspace.desc.dropout > 0:
-            _drop_outputs(workspace.desc, workspace, layer, first_step)
+            _drop_outputs(workspace, steps, layer, first_step)
         run_group(group, states, x)
 
 
-def _drop_outputs(desc: RNNDescriptor, workspace: Workspace, layer: int, first_step: int) -> None:
+def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step: int) -> None:
     """Write what a layer reads where outputs of the layer below are dropped."""
-    below, steps = workspace.arrays[f"hidden_l{layer - 1}"], workspace.steps
+    desc, below = workspace.desc, workspace.arrays[f"hidden_l{layer - 1}"]
     kept, dropped = workspace.arrays[f"kept_l{layer}"], workspace.arrays[f"input_l{layer}"]
     # One Philox stream a layer: NumPy's counter-based generator, so that the seed alone decides about every bit.
     blocks, numbers = divmod(first_step * steps.batch_size * kept.shape[2], _DRAWS)
@@ -203,11 +206,15 @@ def _drop_outputs(desc: RNNDescriptor, workspace: Workspace, layer: int, first_s
     drop(outputs_of(below), input_grid(dropped), input_grid(kept), steps, desc)
 
 
-def clear_padding(array: np.ndarray, steps: Steps, first: int) -> None:
-    """Zero what lies beyond each sequence's length; step t of the array stands at t + first."""
-    if steps.padded:
-        for n in np.flatnonzero(steps.lengths < steps.seq_len):
-            array[steps.lengths[n] + first : steps.seq_len + first, n] = 0
+def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, first: int) -> list[Callable[[], None]]:
+    """Lay out the calls that zero what lies beyond each sequence's length; step t of the arrays stands at t + first."""
+    calls = []
+    for array in arrays if steps.padded else ():
+        _, batch_size, width = array.shape
+        grid = Grid(array.reshape(-1), first * batch_size * width, width)
+        clear = team.bound(clear_padding, array.dtype, array.size, steps.starts, grid.at(steps.whole.rows))
+        calls.append(partial(clear, steps.starts))
+    return calls
 
 
 def input_grid(x: np.ndarray) -> Grid:
@@ -221,7 +228,7 @@ def outputs_of(hidden: np.ndarray) -> Grid:
     return Grid(hidden.reshape(-1), batch_size * width, width)
 
 
-def drop(source: Grid, target: Grid, kept: Grid, steps: Steps, desc: RNNDescriptor) -> Grid:
+def drop(source: Grid, target: Grid, kept: Grid, steps: StepRows, desc: RNNDescriptor) -> Grid:
     """Write `source`, or its gradient, with dropout applied into `target`, and return that."""
     scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
     for part in steps.parts():

@@ -14,15 +14,17 @@ BY_HAND = f"{MEMORY}the_memory_by_hand"
 
 MUTANTS = (
     *faults_in(
-        "rnnkit/steps.py",
+        "rnnkit/cpu/rows.py",
         (
             "the sequences of a segment are sorted anew",
-            "lengths, True, self._longest_first)",
-            "lengths, True)",
-            (ORDER,),
+            "self.batch_size, True, self._order)",
+            "self.batch_size, True)",
+            (ORDER, STACKED),
         ),
-        ("the sums over rows are in the order of a segment's lengths", "if self._order is None", "if True", (STACKED,)),
         ("all segments have the lengths of the first", "np.clip(self.lengths - start,", "np.clip(self.lengths,", ALL),
+    ),
+    *faults_in(
+        "rnnkit/steps.py",
         (
             "a segment is no whole number of chunks",
             "min(-(-checkpoint_steps // chunk) * chunk,",
@@ -75,7 +77,7 @@ MUTANTS = (
         "rnnkit/cpu/checkpoints.py",
         ("a forward with checkpoints begins from zeros", "0 if hx is None else hx", "0", ALL),
         ("a forward with checkpoints begins from cells of zeros", "0 if cx is None else cx", "0", (REUSED,)),
-        ("padding of y is not cleared", "    clear_padding(y, steps, 0)\n", "", (PADDED,)),
+        ("padding of y is not cleared", "ready_to_clear([y], steps, 0)", "()", (PADDED,)),
         (
             "outputs of the reverse direction are lost",
             "units = slice(layer.direction * size, (layer.direction + 1) * size)",

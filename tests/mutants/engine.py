@@ -20,14 +20,14 @@ _LENGTHS = (
     Mutant(
         "lengths are ignored from the second span of a long inference",
         "rnnkit/cpu/infer.py",
-        "0, count) if steps.padded else None",
-        "0, count) if first == 0 else None",
+        "planner.of(steps.segment(start, stop))",
+        "planner.of(steps.segment(0, stop - start))",
         (f"{BITS}a_long_inference_knows_the_lengths_in_every_chunk[tanh]",),
     ),
     Mutant(
         "padding of y is not cleared in inference",
         "rnnkit/cpu/infer.py",
-        "        clear_padding(hidden, steps, 1)\n",
+        "        for clear in ready_to_clear([hidden], steps, 1):\n            clear()\n",
         "",
         SOILED,
     ),
@@ -54,9 +54,9 @@ _LENGTHS = (
     ),
     Mutant(
         "the reverse direction starts at the end of the batch",
-        "rnnkit/steps.py",
-        "t + 1 < self.lengths[batch]",
-        "t + 1 < self.seq_len",
+        "kernels/rows.py",
+        "t + 1 < lengths[n]",
+        "t + 1 < seq_len",
         (TANH,),
     ),
 )

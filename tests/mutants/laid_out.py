@@ -3,22 +3,36 @@
 from mutants.mutant import faults_in
 
 PLAN, WORKSPACE = "tests/test_plan_calls.py::test_", "tests/test_workspace.py::test_"
-GRADIENTS = "tests/test_backward.py::test_every_combination_has_the_right_gradient"
+LISTS, GRADIENTS = "tests/test_steps.py::test_", "tests/test_backward.py::test_every_combination_has_the_right_gradient"
 
 MUTANTS = faults_in(
     "rnnkit/memory.py",
     ("what is laid out outlives its arrays", "        self._prepared.clear()  # before the array is another one\n", "",
      (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
-    ("what is laid out goes with a copy", 'self.__dict__ | {"_prepared": {}, "_asked": None}', "self.__dict__",
+    ("what is laid out goes with a copy", '"_prepared": {}, "_asked": None, "rows": None', "",
      (f"{WORKSPACE}a_copy_is_no_larger_than_its_arrays",)),
     ("what is laid out for one size serves for all", "found is None or found[0] != key", "found is None",
      (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
 ) + faults_in(
-    "rnnkit/steps.py",
-    ("what is laid out for a batch that comes once is kept", "not self.padded and self.batch_size <= LISTED_ROWS",
-     "not self.padded", (f"{WORKSPACE}a_batch_of_more_rows_than_are_listed_keeps_no_lists",)),
+    "rnnkit/cpu/rows.py",
+    ("what is laid out for a batch that comes once is kept", "self.padded or self.batch_size <= LISTED_ROWS",
+     "True", (f"{WORKSPACE}a_batch_of_more_rows_than_are_listed_keeps_no_lists",)),
+    ("the teams' rows are those of the first batch", "            bounds[:] = self._cut(parts)\n", "            pass\n",
+     (f"{LISTS}lists_serve_batch_after_batch",)),
+    ("lists are made anew for every batch", "if kept is None or", "if True or",
+     (f"{PLAN}batches_of_other_lengths_are_laid_out_once",)),
+    ("lists of one size serve for all", "(kept.seq_len, kept.batch_size) != size", "False",
+     (f"{WORKSPACE}calls_of_many_sizes_in_one_memory[tanh]",)),
     ("each part of many rows has lists of its own", "if steps not in self._long_lists:", "if True:",
      (f"{WORKSPACE}a_batch_of_more_rows_than_are_listed_keeps_no_lists",)),
+) + faults_in(
+    "kernels/rows.py",
+    ("sequences are listed as they come", "order[starts[lengths[n]]] = n", "order[n] = n",
+     (f"{LISTS}listed_rows_by_hand",)),
+    ("padding is cleared up to its last row", "padded.rows.size - first, team", "padded.rows.size - first - 1, team",
+     (f"{WORKSPACE}batches_of_other_lengths_in_one_memory[more0-lstm]",)),
+    ("the state passes on in the place of a sequence of even length", "length % 2", "0",
+     (f"{PLAN}batches_of_other_lengths_are_laid_out_once",)),
 ) + faults_in(
     "kernels/machine/matrix.py",
     ("every layer reads the input", "matrix.data if matrix.data.size > 0 else data, matrix.rows",

@@ -6,7 +6,7 @@ ALIASING, EXCLUSIVE, STEPS = "tests/test_aliasing.py", "tests/test_exclusive.py"
 TAKEN = (f"{EXCLUSIVE}::test_an_exception_right_after_what_takes_leaves_nothing_taken",)
 CALLS = (f"{STEPS}::test_several_calls_of_a_kernel_give_the_bits_of_one",)
 ROWS = (f"{STEPS}::test_arithmetic_rows_are_those_of_the_list",)
-ENGINE, MEMORY, NUMBERS = "rnnkit/engine.py", "rnnkit/memory.py", "rnnkit/steps.py"
+ENGINE, MEMORY, NUMBERS = "rnnkit/engine.py", "rnnkit/memory.py", "rnnkit/cpu/rows.py"
 TEAM, CACHE = "kernels/machine/team.py", "kernels/machine/cache.py"
 
 MUTANTS = (

@@ -1,0 +1,69 @@
+"""Sequences of different lengths: which rows have a step is listed, and what lies beyond the lengths is cleared."""
+
+from .machine.jit import kernel
+from .machine.matrix import Range, row_part
+from .machine.partition import partition
+from .machine.sync import barrier, join, post_call
+
+
+@kernel
+def list_rows(starts, lists, sequences, ordered, lengths, rank, size, sync):
+    """List the valid steps (t, n) of a batch of these lengths, step by step, the longest sequences first.
+
+    Parameters
+    ----------
+    starts : (T + 1,)
+        Written: step t has the positions starts[t]:starts[t + 1].
+    lists : (5, T*N)
+        Written at each position: the row t*N + n; n; where the state before the step stands on the reverse way, in an
+        array with an initial state in front and one behind; and before and after the step in one of two places. Behind
+        the last valid one the first list has the rows of the padding.
+    sequences : (4, N)
+        Written for each sequence: its length; the sequences, the longest first (read where `ordered`); where the final
+        state stands, in an array with initial states, on the reverse way; and in which of two places on the forward.
+    lengths : (N,)
+    rank, size, sync
+        Not read: the work is too little to share.
+    """
+    seq_len, batch_size = starts.size - 1, lengths.size
+    order = sequences[1]
+    starts[:] = 0
+    for n in range(batch_size):
+        length = lengths[n]
+        starts[length] += 1
+        sequences[0, n], sequences[2, n], sequences[3, n] = length, 1 if length > 0 else seq_len + 1, length % 2
+    longer = 0
+    for length in range(seq_len, -1, -1):
+        starts[length], longer = longer, longer + starts[length]
+    for n in range(batch_size):
+        if not ordered:
+            order[starts[lengths[n]]] = n
+        starts[lengths[n]] += 1
+    count = starts[0] = 0  # and starts[t + 1] is the number of sequences that are longer than t
+    for t in range(seq_len):
+        here = t % 2 * batch_size
+        for position in range(starts[t + 1]):
+            n = order[position]
+            lists[0, count], lists[1, count] = t * batch_size + n, n
+            lists[2, count] = (t + 2 if t + 1 < lengths[n] else seq_len + 1) * batch_size + n
+            lists[3, count], lists[4, count] = here + n, batch_size - here + n
+            count += 1
+        starts[t + 1] = count
+    for t in range(seq_len):
+        for position in range(starts[t + 1] - starts[t], batch_size):
+            lists[0, count] = t * batch_size + order[position]
+            count += 1
+
+
+@kernel
+def clear_padding(padded, starts, rank, size, sync):
+    """padded = 0 in the rows that are listed behind those of all steps; step t has starts[t]:starts[t + 1]."""
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    first, columns = starts[starts.size - 1], Range(0, padded.stride)
+    rows = partition(padded.rows.size - first, team.rank, team.size)
+    for row in range(first + rows.start, first + rows.stop):
+        values = row_part(padded, row, columns)
+        for j in range(padded.stride):
+            values[j] = 0
+    barrier(team)

@@ -1,0 +1,189 @@
+"""Which rows of a batch run at which step: the one place where lengths turn into row numbers.
+
+Where sequences differ in length, row numbers are listed for all steps. Where they do not, they are arithmetic: the
+numbers of a few steps serve for all of them, shifted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.rows import list_rows
+from rnnkit.lazy import lazy
+from rnnkit.memory import Memory
+from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
+
+Index = tuple[Any, Any]
+"""Which of the states (..., N, size) are meant, one for each sequence: a step or steps, and the sequences."""
+
+_ALL = slice(None)
+
+
+class Rows(NamedTuple):
+    """Row numbers of some positions: those of the list, plus `shift`."""
+
+    numbers: np.ndarray
+    shift: int = 0
+
+
+class Part(NamedTuple):
+    """The steps start:stop of a batch, as kernels are told of them: positions (t, n), t by t, within a step the
+    longest sequences first.
+
+    Row numbers are those of arrays (T, N, ...), named `rows`, of arrays (N, ...), `batch`, and of arrays with an
+    initial state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1.
+    """
+
+    start: int
+    stop: int
+    starts: np.ndarray  # step start + i has the positions starts[i]:starts[i + 1]
+    rows: Rows
+    batch: Rows
+    states: Rows  # of the state after the step, in both directions
+    previous: tuple[Rows, Rows]  # of the state before the step, forward and reverse
+    passing: tuple[Rows, Rows]  # before and after the step, of states in one of two places in turn, (2, N, ...)
+
+    @property
+    def count(self) -> int:
+        """Number of positions."""
+        return int(self.starts[-1] - self.starts[0])
+
+
+class StepRows(Steps):
+    """The steps of a batch with their row numbers.
+
+    Where sequences differ in length `relist` lists them, for batch after batch: the arrays stay, and with them what was
+    laid out for the kernels.
+    """
+
+    def __init__(self, seq_len: int, batch_size: int, padded: bool, order: np.ndarray | None = None) -> None:
+        """`order` is that of the sequences, where it is not that of the lengths that `relist` will be given."""
+        self._bounds: dict[int, np.ndarray] = {}
+        self._long_lists: dict[int, tuple[np.ndarray, ...]] = {}
+        if not padded:
+            super().__init__(seq_len, batch_size, np.full(batch_size, seq_len), False)
+            return
+        self.starts, self._lists = np.empty(seq_len + 1, np.int64), np.empty((5, seq_len * batch_size), np.int64)
+        sequences = np.empty((4, batch_size), np.int64)
+        super().__init__(seq_len, batch_size, sequences[0], True)
+        self._order, self._first, self._odd = sequences[1:]
+        if order is not None:
+            self._order[:] = order
+        lists = self.starts, self._lists, sequences, order is not None
+        self._list = team.bound(list_rows, "rows", 0, sequences[0], *lists)
+
+    @property
+    def kept(self) -> bool:
+        """Whether `rows_of` returns the same object for the next steps of this size."""
+        return self.padded or self.batch_size <= LISTED_ROWS
+
+    def relist(self, lengths: np.ndarray) -> StepRows:
+        """List the rows of sequences of these lengths in place of those before; returns itself, which is `padded`."""
+        self._list(lengths)
+        for parts, bounds in self._bounds.items():
+            bounds[:] = self._cut(parts)
+        return self
+
+    @lazy
+    def whole(self) -> Part:
+        """All steps in one part."""
+        return self._part(0, self.seq_len)
+
+    def parts(self) -> Iterator[Part]:
+        """All steps, in parts that begin at position 0."""
+        size = self.seq_len if self.padded else LISTED_ROWS // max(self.batch_size, 1)
+        for start in range(0, self.seq_len, max(size, 1)):
+            yield self.part(start, min(start + max(size, 1), self.seq_len))
+
+    def part(self, start: int, stop: int) -> Part:
+        """Return the steps start..stop."""
+        return self.whole if stop - start == self.seq_len else self._part(start, stop)
+
+    def _part(self, start: int, stop: int) -> Part:
+        size = self.batch_size
+        if self.padded:
+            rows, batch, following, *passing = map(Rows, self._lists)
+            starts, states = self.starts[start : stop + 1], rows._replace(shift=size)
+            return Part(start, stop, starts, rows, batch, states, (rows, following), tuple(passing))
+        starts, rows, batch, passing = self._regular(stop - start)
+        moved, odd, count = start * size, start % 2 * size, rows.size
+        places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
+        previous = Rows(rows, moved), Rows(rows, moved + 2 * size)
+        return Part(start, stop, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places)
+
+    def _regular(self, steps: int) -> tuple[np.ndarray, ...]:
+        """starts, rows, batch and passing (one step longer) of a part in which every sequence has all steps."""
+        if steps * self.batch_size <= LISTED_ROWS:
+            return _kept_lists(self.batch_size, steps)
+        if steps not in self._long_lists:
+            self._long_lists[steps] = _lists(self.batch_size, steps)
+        return self._long_lists[steps]
+
+    def segment(self, start: int, stop: int) -> StepRows:
+        """The steps start:stop as a batch of their own, whose sequences keep their order: so do the sums over rows."""
+        count = stop - start
+        if not self.padded:
+            return same_length(count, self.batch_size)
+        return StepRows(count, self.batch_size, True, self._order).relist(np.clip(self.lengths - start, 0, count))
+
+    def bounds(self, parts: int) -> np.ndarray:
+        """Return (parts + 1,) int64 where to cut the rows of every step, so that each part has its share."""
+        if parts not in self._bounds:
+            self._bounds[parts] = self._cut(parts)
+        return self._bounds[parts]
+
+    def _cut(self, parts: int) -> np.ndarray:
+        done = np.concatenate([[0], np.cumsum(-np.sort(-self.lengths))])
+        return np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
+
+    @lazy
+    def initial(self) -> tuple[Index, Index]:
+        """Where the initial states stand in arrays (T + D, N, ...), forward and reverse."""
+        return (0, _ALL), (self.seq_len + 1, _ALL)
+
+    @lazy
+    def final(self) -> tuple[Index, Index]:
+        """Where the final states stand in arrays (T + D, N, ...), forward and reverse."""
+        if self.padded:
+            return (self.lengths, row_numbers(self.batch_size)), (self._first, row_numbers(self.batch_size))
+        return (self.seq_len, _ALL), (1, _ALL)
+
+    @lazy
+    def passing_ends(self) -> tuple[Index, Index]:
+        """Where states that stand in one of two places in turn do so before the first and after the last step."""
+        return (0, _ALL), (self._odd, row_numbers(self.batch_size)) if self.padded else (self.seq_len % 2, _ALL)
+
+
+def rows_of(steps: Steps, memory: Memory) -> StepRows:
+    """The row numbers of the steps: the same object for the next steps of this size in this memory, whose numbers they
+    then are."""
+    if not steps.padded:
+        return same_length(steps.seq_len, steps.batch_size)
+    kept, size = memory.rows, (steps.seq_len, steps.batch_size)
+    if kept is None or (kept.seq_len, kept.batch_size) != size:
+        kept = memory.rows = StepRows(*size, padded=True)
+    return kept.relist(steps.lengths)
+
+
+def same_length(seq_len: int, batch_size: int) -> StepRows:
+    """The row numbers of sequences that all have `seq_len` steps."""
+    return _kept_rows(seq_len, batch_size) if batch_size <= LISTED_ROWS else StepRows(seq_len, batch_size, padded=False)
+
+
+@lru_cache(maxsize=4)
+def _kept_rows(seq_len: int, batch_size: int) -> StepRows:
+    return StepRows(seq_len, batch_size, padded=False)
+
+
+def _lists(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rows = row_numbers(steps * batch_size)
+    passing = np.tile(np.arange(2 * batch_size), steps // 2 + 2)
+    return np.arange(steps + 1) * batch_size, rows, passing[: rows.size] % max(batch_size, 1), passing
+
+
+_kept_lists = lru_cache(maxsize=8)(_lists)
