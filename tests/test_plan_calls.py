@@ -113,11 +113,11 @@ def test_a_deep_plan_keeps_no_more_than_a_small_one():
 
 
 def test_batches_of_other_lengths_are_laid_out_once(laid_out):
-    problem = Problem(mode="gru", **SIZES, **KEPT, lengths=(60, 0, 7, 60, 1))
+    problem = Problem(mode="lstm", **SIZES, **KEPT, lengths=(60, 0, 7, 60, 1))
     plan = rnnkit.prepare(problem.desc, problem.w)
     for seed, lengths in enumerate([(60, 0, 7, 60, 1), (1, 2, 3, 4, 5), (0, 60, 60, 60, 60), (2, 2, 2, 2, 2)]):
         other = problem.twin(lengths=lengths, seed=seed)
-        expected = rnnkit.infer(problem.desc, problem.w, *other.inputs[1:], lengths=lengths)
+        expected = rnnkit.forward(problem.desc, problem.w, *other.inputs[1:], lengths=lengths)
         before = len(laid_out)
         assert_same_results(call(plan, other), expected, OUTPUTS)
         assert len(laid_out) - before == (seed < 2)

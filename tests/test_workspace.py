@@ -314,8 +314,10 @@ def test_calls_of_many_sizes_in_one_memory(cell):
 def test_batches_of_other_lengths_in_one_memory(cell, more):
     """Their rows are listed in place of the last one's; what lies beyond lengths that are shorter now is zero again."""
     first, workspace = Problem(**CELLS[cell], **more, seq_len=5, batch_size=3, lengths=(5, 0, 2)), None
-    for seed, lengths in enumerate([(5, 0, 2), (1, 1, 1), (5, 4, 5), None, (0, 0, 0), (2, 3, 5), (2, 0, 1)]):
-        problem = first.twin(lengths=lengths, seed=seed)
+    batches = [(5, 0, 2), (1, 1, 1), (5, 4, 5), None, (0, 0, 0), (2, 3, 5), (6, 0, 5, 2), (2, 0, 1)]
+    for seed, lengths in enumerate(batches):
+        size = {} if lengths is None else {"seq_len": max(5, *lengths), "batch_size": len(lengths)}
+        problem = first.twin(lengths=lengths, seed=seed, **size)
         result, alone = problem.forward(workspace=workspace), problem.forward()
         workspace = result.workspace
         assert_same_results(result, alone, OUTPUTS)

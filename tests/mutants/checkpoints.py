@@ -87,7 +87,7 @@ MUTANTS = (
         ("the last segment packs no weights", "packs=number + 1 == len(run.bounds)", "packs=number == 0", ALL),
         (
             "the gradient of the reverse direction's input is lost",
-            "                add(both, gradient.dx, segment.steps, lowest)\n",
+            "                add(both, gradient.dx, own_steps, lowest)\n",
             "",
             (BOTH,),
         ),

@@ -209,8 +209,8 @@ ARGUMENTS = (
         ("tests/test_gpu.py::test_skip_input",)
     ),
     Mutant(
-        "lengths are not sorted", ENGINE, "tuple(steps.lengths[order].tolist())",
-        "tuple(steps.lengths[order].tolist()[::-1])", EVERY_CELL
+        "lengths are not sorted", ENGINE, "tuple(lengths.tolist())",
+        "tuple(lengths.tolist()[::-1])", EVERY_CELL
     ),
     Mutant("padding keeps what it had", ENGINE, "        sequences[...] = 0\n", "", EVERY_CELL),
     Mutant(
