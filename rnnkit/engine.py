@@ -169,7 +169,7 @@ def forward(
         seed = None
     elif seed is None:
         seed = secrets.randbits(64)
-    memory, call = chosen.Memory() if workspace is None else workspace.memory, object()
+    memory, call = chosen.Memory() if workspace is None else workspace.memory, forking.new_call()
     try:
         memory.renew(call)
         cx = joined(desc, cx)
@@ -270,7 +270,7 @@ def backward(
         cure = "without any of them every gradient is zero"
         raise ValueError(message("backward", "dy, dhy or dcy", "be given", "none of them", cure))
     debugging.compare("backward", workspace, w)
-    chosen, call = backend("backward", desc, x), object()
+    chosen, call = backend("backward", desc, x), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)
         dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, joined(desc, dcy), dw)

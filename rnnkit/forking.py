@@ -11,6 +11,7 @@ import logging  # noqa: F401
 import os
 import sys
 import threading
+from threading import get_ident
 
 importing = threading.RLock()
 """Held while the engine, and with it Numba or CuPy, is imported."""
@@ -19,6 +20,27 @@ entering = threading.RLock()
 """Held for the moment in which a call takes memory, of whichever workspace or plan."""
 
 _held = []
+_forks = 0  # of this process, its parent, and so on
+
+Call = tuple[int, int, object]
+"""The token of a call at work: what it was made in, `_forks` and the thread, and itself."""
+
+
+def new_call() -> Call:
+    """Return a token of a call of this thread."""
+    return _forks, get_ident(), object()
+
+
+def at_work(calls: set[Call], own: Call | None = None) -> bool:
+    """Return whether one of these calls is at work, beside one's own.
+
+    In a forked child those of its parent's other threads are not, and go out: nobody else will end them.
+    """
+    if not calls:
+        return False
+    thread = get_ident()
+    calls.difference_update([call for call in tuple(calls) if call[0] != _forks and call[1] != thread])
+    return len(calls) > (own in calls)
 
 
 def _before() -> None:
@@ -38,5 +60,11 @@ def _after() -> None:
     importing.release()
 
 
+def _after_in_child() -> None:
+    global _forks
+    _forks += 1
+    _after()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)

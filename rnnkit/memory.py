@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnkit.arrays import overlap
 from rnnkit.errors import WorkspaceError, message
-from rnnkit.forking import entering
+from rnnkit.forking import Call, at_work, entering
 
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -29,8 +29,8 @@ class Memory:
         self._arrays: dict[str, Any] = {}  # as they were last taken
         self._prepared: dict[str, tuple[Any, Any]] = {}  # by name: the key, and what was made for it
         self._asked: Any = None  # the last key of `comes_again`
-        self.calls: set[object] = set()
-        self.borrowers: set[object] = set()
+        self.calls: set[Call] = set()
+        self.borrowers: set[Call] = set()
         self.generation = 0
         self.segment: Any = None  # which one between checkpoints lies here whole
         self.rows: Any = None  # lists of the rows of the last batch with lengths, for the next of its size
@@ -44,16 +44,16 @@ class Memory:
             return False
         return any(overlap(array, one) for one in tuple(self._buffers.values()))  # another thread may add one
 
-    def renew(self, call: object) -> None:
+    def renew(self, call: Call) -> None:
         """Begin a call that writes the workspace anew: what earlier ones left is void."""
         with entering:
-            if self.calls:
+            if at_work(self.calls):
                 expected = "not be in use by another call"
                 raise WorkspaceError(message("forward", "workspace", expected, "one at work in its memory"))
             self.calls.add(call)
             self.generation += 1
 
-    def read(self, function: str, call: object, generation: int) -> None:
+    def read(self, function: str, call: Call, generation: int) -> None:
         """Begin a call that reads what the workspace of this generation holds; no `renew` comes between."""
         with entering:
             self.calls.add(call)
@@ -65,10 +65,10 @@ class Memory:
             expected = "be the one that the latest forward on its memory returned"
             raise WorkspaceError(message(function, "workspace", expected, "an older one, whose memory is used again"))
 
-    def borrow(self, call: object) -> Memory:
+    def borrow(self, call: Call) -> Memory:
         """Return a memory to work in: this one, or a new one while another call is at work in this."""
         with entering:
-            if self.borrowers:
+            if at_work(self.borrowers):
                 return type(self)()
             self.borrowers.add(call)
         return self

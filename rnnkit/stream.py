@@ -11,6 +11,7 @@ from rnnkit import checks
 from rnnkit.arrays import library_of, no_array, on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
+from rnnkit.forking import Call, at_work, new_call
 from rnnkit.memory import Memory
 from rnnkit.steps import row_numbers, steps_of
 
@@ -74,7 +75,7 @@ class Stream:
         self.plan, self.desc, self.num_streams, self._network = plan, plan.desc, num_streams, network
         self._library: Any = library_of(network.weights)
         self._device = None if self._library is np else network.weights.device
-        self._calls: set[object] = set()  # a token of each call at work, as `Memory` has them
+        self._calls: set[Call] = set()  # a token of each call at work, as `Memory` has them
         self._memory = Memory()
         self._room: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
         self._places = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
@@ -193,10 +194,10 @@ class Stream:
 
     def _alone(self, function: str, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call the method, on the states' device, unless another call is at work."""
-        calls, call = self._calls, object()
+        calls, call = self._calls, new_call()
         try:
             calls.add(call)  # of two that come at once, one at least sees the other
-            if len(calls) > 1:
+            if len(calls) > 1 and at_work(calls, call):
                 cure = "give each thread a stream of its own"
                 raise WorkspaceError(message(function, "the stream", "not be in use", "one with a call at work", cure))
             if self._device is None:

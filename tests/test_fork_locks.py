@@ -113,6 +113,64 @@ assert np.array_equal(plan.infer(x).y, expected)
 assert len(found) == 2 and all(np.array_equal(y, expected) for y in found)
 """
 
+# Threads are in the middle of a step of a stream, of a forward in a workspace and of a call of a plan.
+AT_WORK = """
+import os, signal, sys, threading
+import numpy as np
+import rnnkit
+from rnnkit import forking
+from rnnkit.cpu import engine, infer
+
+net, x = rnnkit.LSTM(3, 5, bidirectional=True, seed=0), np.ones((300, 2, 3), np.float32)
+plan, workspace, streams = net.prepare(), net.forward(x).workspace, rnnkit.LSTM(3, 5, seed=0).prepare().stream(2)
+calls = [lambda: streams.step(x[0]), lambda: net.forward(x, workspace=workspace), lambda: plan.infer(x)]
+places = [(streams._network, "step"), (engine, "flat"), (infer, "flat")]
+inside, go_on = threading.Semaphore(0), threading.Event()
+
+
+def held(function):
+    def hold(*arguments, **named):
+        inside.release()
+        go_on.wait()
+        return function(*arguments, **named)
+
+    return hold
+
+
+def refused(call):
+    try:
+        call()
+    except rnnkit.WorkspaceError:
+        return True
+    return False
+
+
+threads = [threading.Thread(target=call, daemon=True) for call in calls]  # what fails ends all
+for thread, (owner, name) in zip(threads, places):
+    own = getattr(owner, name)
+    setattr(owner, name, held(own))
+    thread.start()
+    inside.acquire()
+    setattr(owner, name, own)
+memory = plan._network._memory
+assert refused(calls[0]) and refused(calls[1]) and memory.borrow(forking.new_call()) is not memory
+token = forking.new_call()  # of a call in the middle of which this thread forks
+child = os.fork()
+if child == 0:
+    signal.alarm({limit})
+    workspace.memory.calls.add(token)
+    own = refused(calls[1])
+    workspace.memory.calls.discard(token)
+    free = not any(map(refused, calls)) and memory.borrow(token) is memory
+    os._exit(0 if own and free else 1)
+assert os.waitpid(child, 0)[1] == 0, "the child is refused"
+assert refused(calls[0]) and refused(calls[1])
+go_on.set()
+for thread in threads:
+    thread.join()
+assert not any(map(refused, calls))
+"""
+
 
 def assert_ends_well(program, **environment):
     run = subprocess.run(
@@ -127,6 +185,11 @@ def assert_ends_well(program, **environment):
 def test_a_child_forked_under_way_works(tmp_path, watch):
     folder = {"NUMBA_CACHE_DIR": str(tmp_path)} if watch is COMPILING else {}
     assert_ends_well(FORK.format(watch=watch, limit=LIMIT), **folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_is_not_refused_for_calls_of_its_parents_threads():
+    assert_ends_well(AT_WORK.format(limit=LIMIT))
 
 
 def test_a_handler_may_call_the_engine_in_the_middle_of_a_call():

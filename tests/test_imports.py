@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "kernels.cells"}
 CORE = {
     "checks", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "errors", "lazy",
-    "kernels.cells",
+    "forking", "kernels.cells",
 }
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # Module -> the modules of the package that it may import. What is not listed here
@@ -119,7 +119,7 @@ DIRECTION = {
     "saved": {"archive", "arrays", "weights", "descriptor", "errors"},
     "plan": {"stream", "engine", "types", *CORE},
     "stream": CORE,
-    "engine": {"cpu.engine", "cuda.engine", "debugging", "forking", "types", *CORE},
+    "engine": {"cpu.engine", "cuda.engine", "debugging", "types", *CORE},
     "cpu.engine": {
         "cpu.layer", "cpu.rows", "cpu.planner", "cpu.run", "cpu.backward", "cpu.checkpoints", "cpu.infer", *ENGINE,
     },

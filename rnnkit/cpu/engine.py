@@ -19,6 +19,7 @@ from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import ReadyGroup, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
+from rnnkit.forking import new_call
 from rnnkit.memory import Memory
 from rnnkit.workspace import Workspace, workspace_layout
 
@@ -70,7 +71,7 @@ def forward(
 
 def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
     """Gradients of what `forward` left in the workspace: dx, dhx, dcx and dw, which is added to where it is given."""
-    chosen, call = whole if workspace.checkpoint_steps is None else checkpoints, object()
+    chosen, call = whole if workspace.checkpoint_steps is None else checkpoints, new_call()
     try:
         return chosen.backward(desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw)
     finally:

@@ -23,6 +23,7 @@ from rnnkit.cpu.run import (
 )
 from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
 from rnnkit.descriptor import RNNDescriptor
+from rnnkit.forking import new_call
 from rnnkit.memory import Memory
 from rnnkit.steps import Steps
 
@@ -53,7 +54,7 @@ class Inference(StackSteps):
         desc, directions = self._desc, self._desc.num_directions
         if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
             return self.steps(x, hx, cx, steps)
-        shape, call = (steps.seq_len + directions, steps.batch_size, directions * desc.output_size), object()
+        shape, call = (steps.seq_len + directions, steps.batch_size, directions * desc.output_size), new_call()
         small = math.prod(shape) * x.itemsize <= KEPT_BYTES
         try:
             memory = self._memory.borrow(call)

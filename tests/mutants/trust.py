@@ -7,7 +7,7 @@ TAKEN = (f"{EXCLUSIVE}::test_an_exception_right_after_what_takes_leaves_nothing_
 CALLS = (f"{STEPS}::test_several_calls_of_a_kernel_give_the_bits_of_one",)
 ROWS = (f"{STEPS}::test_arithmetic_rows_are_those_of_the_list",)
 ENGINE, MEMORY, NUMBERS = "rnnkit/engine.py", "rnnkit/memory.py", "rnnkit/cpu/rows.py"
-TEAM, CACHE = "kernels/machine/team.py", "kernels/machine/cache.py"
+FORKS, TEAM, CACHE = "tests/test_fork_locks.py", "kernels/machine/team.py", "kernels/machine/cache.py"
 
 MUTANTS = (
     Mutant(
@@ -28,12 +28,20 @@ MUTANTS = (
         "if isinstance(value, np.ndarray):", ("tests/test_subclasses.py::test_a_subclass_is_refused",)
     ),
     Mutant(
-        "a forward enters a workspace in use", MEMORY, "            if self.calls:\n", "            if False:\n",
+        "a forward enters a workspace in use", MEMORY, "            if at_work(self.calls):\n", "            if False:\n",
         (f"{EXCLUSIVE}::test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it",)
     ),
     Mutant(
-        "two calls work in one memory", MEMORY, "            if self.borrowers:\n", "            if False:\n",
+        "two calls work in one memory", MEMORY, "            if at_work(self.borrowers):\n", "            if False:\n",
         ("tests/test_bits.py::test_threads_may_share_a_workspace_and_a_plan",)
+    ),
+    Mutant(
+        "a forked child has its parent's calls at work", "rnnkit/forking.py", "    _forks += 1\n", "    _forks += 0\n",
+        (f"{FORKS}::test_a_child_is_not_refused_for_calls_of_its_parents_threads",)
+    ),
+    Mutant(
+        "the call that forked is not at work in the child", "rnnkit/forking.py", " and call[1] != thread", "",
+        (f"{FORKS}::test_a_child_is_not_refused_for_calls_of_its_parents_threads",)
     ),
     Mutant(
         "a forward takes before it tries", ENGINE, "    try:\n        memory.renew(call)\n",
