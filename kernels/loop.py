@@ -75,7 +75,7 @@ class LayerPass(NamedTuple):
 def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
     """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
     if sizes.input > 0:
-        product(gates, x, rows, weights.input, vectors, weights.bias, True)
+        product(gates, x, rows, weights.input, vectors, weights.bias, True, False)
         return
     units = columns_of(weights.bias, vectors, sizes.hidden)
     for row in range(rows.start, rows.stop):
@@ -88,8 +88,8 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
 
 
 @inner
-def step(cell, sizes, weights, gates, states, rows, grain, team):
-    """One time step of the rows, whose gates hold their input products."""
+def step(cell, sizes, weights, gates, states, rows, grain, from_last, team):
+    """One time step of the rows, whose gates hold their input products; it reads the weights `from_last`."""
     target, vectors_of_units = states.hidden, vectors_of(weights.bias, sizes.hidden)
     projected = storage(weights.projection.panels).size > 0
     if projected:  # the last column of the gates takes what the projection multiplies
@@ -101,15 +101,15 @@ def step(cell, sizes, weights, gates, states, rows, grain, team):
         units = columns_of(weights.bias, vectors, sizes.hidden)
         for column in apart_columns(cell, sizes.hidden):  # the product is all that they hold, and is added to them
             _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
-        _recurrent_product(cell, gates, states.hidden_prev, rows, weights, vectors)
+        _recurrent_product(cell, gates, states.hidden_prev, rows, weights, vectors, from_last)
         activate(cell, operands, sizes.hidden, rows, units)
-    _second_product(cell, operands, weights.second, weights.bias, rows, grain, team)
+    _second_product(cell, operands, weights.second, weights.bias, rows, grain, from_last, team)
     if projected:
         barrier(team)
         count = vectors_of(weights.bias, sizes.output)
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(states.hidden, target, rows, weights.projection, vectors, weights.zeros, True)
+            product(states.hidden, target, rows, weights.projection, vectors, weights.zeros, True, from_last)
 
 
 @inner
@@ -122,37 +122,37 @@ def _fill(gates, bias, rows, columns):
             gate[j] = values[j]
 
 
-def _recurrent_product(cell, gates, hidden, rows, weights, vectors):
+def _recurrent_product(cell, gates, hidden, rows, weights, vectors, from_last):
     """R h, added to the gates or kept apart."""
 
 
 @overload(_recurrent_product, jit_options=OPTIONS)
-def _recurrent_product_of(cell, gates, hidden, rows, weights, vectors):
-    def recurrent_product(cell, gates, hidden, rows, weights, vectors):
-        product(gates, hidden, rows, weights.recurrent, vectors, weights.bias, False)
+def _recurrent_product_of(cell, gates, hidden, rows, weights, vectors, from_last):
+    def recurrent_product(cell, gates, hidden, rows, weights, vectors, from_last):
+        product(gates, hidden, rows, weights.recurrent, vectors, weights.bias, False, from_last)
 
-    def nothing(cell, gates, hidden, rows, weights, vectors):
+    def nothing(cell, gates, hidden, rows, weights, vectors, from_last):
         pass
 
     return recurrent_product if cell.instance_class.declaration.recurrent_slots else nothing
 
 
-def _second_product(cell, operands, weights, bias, rows, grain, team):
+def _second_product(cell, operands, weights, bias, rows, grain, from_last, team):
     """R times what a stage wrote, and the stages behind it."""
 
 
 @overload(_second_product, jit_options=OPTIONS)
-def _second_product_of(cell, operands, weights, bias, rows, grain, team):
-    def second_product(cell, operands, weights, bias, rows, grain, team):
+def _second_product_of(cell, operands, weights, bias, rows, grain, from_last, team):
+    def second_product(cell, operands, weights, bias, rows, grain, from_last, team):
         gates, count = operands.gates, vectors_of(bias, weights.units)
         multiplied = shifted(gates, multiplied_column(cell, weights.units))
         barrier(team)  # all of what R multiplies is there
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(gates, multiplied, rows, weights, vectors, bias, False)
+            product(gates, multiplied, rows, weights, vectors, bias, False, from_last)
             complete(cell, operands, weights.units, rows, columns_of(bias, vectors, weights.units))
 
-    def nothing(cell, operands, weights, bias, rows, grain, team):
+    def nothing(cell, operands, weights, bias, rows, grain, from_last, team):
         pass
 
     return second_product if cell.instance_class.declaration.multiplied else nothing
@@ -204,7 +204,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, role, team, whole_team):
         for index in range(steps.start, steps.stop):
             t = steps.start + steps.stop - 1 - index if layer.reverse else index
             rows = rows_of_step(layer.starts, t, schedule.bounds, team)
-            step(cell, layer.sizes, weights, gates, layer.states, rows, schedule.grain, team_of_steps)
+            step(cell, layer.sizes, weights, gates, layer.states, rows, schedule.grain, t % 2 == 1, team_of_steps)
             barrier(team_of_steps)
         if shares_rows(schedule.bounds, team):
             barrier(team)

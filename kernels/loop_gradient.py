@@ -82,46 +82,46 @@ def _add_output_gradient(target, dh, dy, rows, columns):
                 total[j] = carried[j]
 
 
-def _second_gradient(cell, operands, packed, zeros, rows, grain, team):
+def _second_gradient(cell, operands, packed, zeros, rows, grain, from_last, team):
     """The gradient of what R multiplied within the step, and the stages behind it."""
 
 
 @overload(_second_gradient, jit_options=OPTIONS)
-def _second_gradient_of(cell, operands, packed, zeros, rows, grain, team):
-    def second_gradient(cell, operands, packed, zeros, rows, grain, team):
+def _second_gradient_of(cell, operands, packed, zeros, rows, grain, from_last, team):
+    def second_gradient(cell, operands, packed, zeros, rows, grain, from_last, team):
         dgates, units = operands.dgates, packed.units
         source = shifted(dgates, second_columns(cell, units)[0])
         target, count = shifted(dgates, multiplied_column(cell, units)), vectors_of(zeros, units)
         barrier(team)  # all of the gates' gradients are there
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(target, source, rows, packed, vectors, zeros, True)
+            product(target, source, rows, packed, vectors, zeros, True, from_last)
             complete_gradient(cell, operands, units, rows, columns_of(zeros, vectors, units))
 
-    def nothing(cell, operands, packed, zeros, rows, grain, team):
+    def nothing(cell, operands, packed, zeros, rows, grain, from_last, team):
         pass
 
     return second_gradient if cell.instance_class.declaration.multiplied else nothing
 
 
-def _hidden_gradient(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+def _hidden_gradient(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
     """The gradient of h before the step by way of R, added to its direct part; without R that part or zero."""
 
 
 @overload(_hidden_gradient, jit_options=OPTIONS)
-def _hidden_gradient_of(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
-    def through_weights(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+def _hidden_gradient_of(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
+    def through_weights(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
         recurrent = shifted(dgates, recurrent_columns(cell, sizes.hidden)[0])
-        product(dh, recurrent, rows, packed, vectors, zeros, not carries_hidden(cell))
+        product(dh, recurrent, rows, packed, vectors, zeros, not carries_hidden(cell), from_last)
 
-    def zero(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+    def zero(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
         columns = columns_of(zeros, vectors, sizes.output)
         for row in range(rows.start, rows.stop):
             total = row_part(dh, row, columns)
             for j in range(columns.stop - columns.start):
                 total[j] = 0
 
-    def direct(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
+    def direct(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
         pass
 
     said = cell.instance_class.declaration
@@ -129,7 +129,7 @@ def _hidden_gradient_of(cell, sizes, dh, dgates, packed, zeros, rows, vectors):
 
 
 @inner
-def _step_back(cell, layer, gradients, terms, w, zeros, rows, grain, team):
+def _step_back(cell, layer, gradients, terms, w, zeros, rows, grain, from_last, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     sizes, states, dgates, dh, dy = layer.sizes, layer.states, gradients.gates, gradients.hidden, gradients.y
     output, units, outputs = gradients.output, vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
@@ -147,15 +147,15 @@ def _step_back(cell, layer, gradients, terms, w, zeros, rows, grain, team):
         vectors = next_block(claim, units, grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
         if projection.panels.size > 0:
-            product(output, total, rows, projection, vectors, zeros, True)
+            product(output, total, rows, projection, vectors, zeros, True, from_last)
         else:
             _add_output_gradient(output, dh, dy, rows, columns)
         differentiate(cell, operands, sizes.hidden, rows, columns)
-    _second_gradient(cell, operands, terms.second.packed, zeros, rows, grain, team)
+    _second_gradient(cell, operands, terms.second.packed, zeros, rows, grain, from_last, team)
     barrier(team)
     for claim in range(num_claims(outputs, grain, team)):
         vectors = next_block(claim, outputs, grain, team)
-        _hidden_gradient(cell, sizes, dh, dgates, terms.recurrent.packed, zeros, rows, vectors)
+        _hidden_gradient(cell, sizes, dh, dgates, terms.recurrent.packed, zeros, rows, vectors, from_last)
     if grain > 0:
         barrier(team)
 
@@ -165,7 +165,7 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
     """dx of the rows = the gates' gradients . W; without W ("skip" input) their sum."""
     if sizes.input > 0:
         vectors = Range(0, vectors_of(zeros, sizes.input))
-        product(dx, shifted(dgates, term.first), rows, term.packed, vectors, zeros, True)
+        product(dx, shifted(dgates, term.first), rows, term.packed, vectors, zeros, True, False)
         return
     for row in range(rows.start, rows.stop):
         total = row_part(dx, row, Range(0, sizes.hidden))
@@ -184,7 +184,7 @@ def _steps_back(cell, layer, gradients, terms, w, steps, schedule, zeros, team):
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index
         rows = rows_of_step(starts, t, schedule.bounds, team)
-        _step_back(cell, layer, gradients, terms, w, zeros, rows, schedule.grain, team_of_steps)
+        _step_back(cell, layer, gradients, terms, w, zeros, rows, schedule.grain, t % 2 == 1, team_of_steps)
     barrier(team)
     first, count = starts[steps.start], starts[steps.stop] - starts[steps.start]
     for claim in range(num_claims(count, ROWS, team)):

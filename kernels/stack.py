@@ -45,7 +45,7 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
                 project_inputs(cell, own, weights, inputs, pre_activations, rows, vectors)
             if grain > 0:
                 barrier(team)
-            step(cell, own, weights, pre_activations, states, rows, grain, team)
+            step(cell, own, weights, pre_activations, states, rows, grain, t % 2 == 1, team)
             barrier(team)
             if lengths.size > 0:
                 for row in range(own_rows.start, own_rows.stop):

@@ -126,7 +126,7 @@ def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
                 source = Packed(term.block, rows.stop - rows.start, weight.stride, one)
                 product(
                     Matrix(dw, weight.rows, weight.start, weight.stride), dgates_t, Range(start, stop), source,
-                    Range(0, vectors_of(scratch, weight.stride)), scratch, False
+                    Range(0, vectors_of(scratch, weight.stride)), scratch, False, False
                 )
             if term.bias >= 0:
                 for i in range(start, stop):

@@ -85,11 +85,11 @@ def _packed(b):
     return Packed(panels, *b.shape, (0,))
 
 
-def _multiply(c, a, b, overwrite):
+def _multiply(c, a, b, overwrite, from_last=False):
     """The whole of c = (0 if overwrite else c) + a @ b."""
     tiles.ensure_compiled(c.dtype, 1)
     vectors, zeros = _vectors_of(c.reshape(-1), c.shape[1]), np.zeros(c.shape[1], c.dtype)
-    _product(_rows(c), _rows(a), Range(0, len(a)), _packed(b), Range(0, vectors), zeros, overwrite)
+    _product(_rows(c), _rows(a), Range(0, len(a)), _packed(b), Range(0, vectors), zeros, overwrite, from_last)
 
 
 def _chains(start, a, b):
@@ -115,6 +115,20 @@ def test_a_product_is_chains_of_fused_multiply_adds(dtype, count, units):
         assert np.array_equal(c, expected)
     else:  # a longdouble has too few bits to hold a float64 product exactly
         np.testing.assert_allclose(c, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [0, 1, 3, 20])
+@pytest.mark.parametrize(("depth", "units"), [(3, 1000), (700, 33), (700, 350), (1030, 64), (2100, 257)])
+def test_panels_are_read_from_either_end(dtype, count, depth, units):
+    """More of them than a tile covers, or a share that is less than a run."""
+    rng = np.random.default_rng(units)
+    a, b = rng.normal(size=(count, depth)).astype(dtype), rng.normal(size=(depth, units)).astype(dtype)
+    c = rng.normal(size=(count, units)).astype(dtype)
+    found = c.copy()
+    _multiply(c, a, b, overwrite=False)
+    _multiply(found, a, b, overwrite=False, from_last=True)
+    assert np.array_equal(found, c)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -287,6 +287,20 @@ _MATHEMATICS = (
         (f"{KERNELS}a_product_of_any_depth[1030-float32]",),
     ),
     Mutant(
+        "panels are multiplied once more from the last one on",
+        "kernels/machine/gemm.py",
+        "stop = min(vector + size, vectors.stop)",
+        "stop = vectors.stop",
+        (f"{KERNELS}panels_are_read_from_either_end[700-350-1-float32]",),
+    ),
+    Mutant(
+        "panels that are no whole run are left out",
+        "kernels/machine/gemm.py",
+        "runs = (vectors.stop - vectors.start + size - 1) // size",
+        "runs = (vectors.stop - vectors.start) // size",
+        (f"{KERNELS}panels_are_read_from_either_end[700-350-1-float32]",),
+    ),
+    Mutant(
         "tanh is the quotient too near to 0",
         "kernels/machine/activations.py",
         "_NEAR = 0.26",
