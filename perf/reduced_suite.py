@@ -12,7 +12,8 @@ from perf.cases import Case, Problem
 from rnnkit.types import Weights
 
 FAMILIES = (
-    "ds2", "lm", "small", "stream", "odd-i77", "varlen", "proj", "step-n1-h512", "step-n1-h1024", "step-n16-h512",
+    "ds2", "lm", "small", "stream", "stream-h512", "odd-i77", "varlen", "proj", "step-n1-h512", "step-n1-h1024",
+    "step-n16-h512",
 )  # fmt: skip
 CASES = tuple(
     case._replace(weights=weights, passes=tuple(name for name in case.passes if name != "train"))
