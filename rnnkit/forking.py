@@ -2,6 +2,8 @@
 
 A fork waits until other threads have imported the engine and compiled, or loaded, their kernels. The locks may be taken
 twice by one thread: a signal's handler, which runs between any two instructions, may call the engine too.
+
+What is at work where says a token, which a child knows from those of its own calls.
 """
 
 from __future__ import annotations
@@ -20,26 +22,26 @@ entering = threading.RLock()
 """Held for the moment in which a call takes memory, of whichever workspace or plan."""
 
 _held = []
-_forks = 0  # of this process, its parent, and so on
+_forkers: list[int] = []  # the threads that forked, of this process' ancestors, the first one first
 
 Call = tuple[int, int, object]
-"""The token of a call at work: what it was made in, `_forks` and the thread, and itself."""
+"""The token of a call at work: how many forks were before it, its thread, and itself."""
 
 
 def new_call() -> Call:
     """Return a token of a call of this thread."""
-    return _forks, get_ident(), object()
+    return len(_forkers), get_ident(), object()
 
 
 def at_work(calls: set[Call], own: Call | None = None) -> bool:
     """Return whether one of these calls is at work, beside one's own.
 
-    In a forked child those of its parent's other threads are not, and go out: nobody else will end them.
+    In a forked child those of its parent's threads are not, but for the thread that forked, and go out: nobody else
+    will end them.
     """
     if not calls:
         return False
-    thread = get_ident()
-    calls.difference_update([call for call in tuple(calls) if call[0] != _forks and call[1] != thread])
+    calls.difference_update([one for one in tuple(calls) if any(forker != one[1] for forker in _forkers[one[0] :])])
     return len(calls) > (own in calls)
 
 
@@ -61,8 +63,7 @@ def _after() -> None:
 
 
 def _after_in_child() -> None:
-    global _forks
-    _forks += 1
+    _forkers.append(get_ident())
     _after()
 
 

@@ -36,7 +36,8 @@ class Memory:
         self.rows: Any = None  # lists of the rows of the last batch with lengths, for the next of its size
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_prepared": {}, "_asked": None, "rows": None}  # of a copy's arrays it would be no view
+        # What is prepared would be no view of a copy's arrays, and nobody ends calls that are at work in this.
+        return self.__dict__ | {"_prepared": {}, "_asked": None, "rows": None, "calls": set(), "borrowers": set()}
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may be a view of this memory."""
@@ -94,7 +95,7 @@ class Memory:
 
     def prepared(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
         """Return `make()`, kept under this name until another key comes, or until `take` returns a new array. What is
-        kept may refer to arrays of this memory, and to nothing else that is large."""
+        kept may refer to arrays of this memory and its `rows`, and to nothing else that is large."""
         found = self._prepared.get(name)
         if found is None or found[0] != key:
             found = key, make()

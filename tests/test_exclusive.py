@@ -1,5 +1,6 @@
 """Several threads on one workspace, exceptions at any moment: right results or an error, and nothing stays taken."""
 
+import copy
 import gc
 import random
 import signal
@@ -13,7 +14,8 @@ from problems import Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
-from rnnkit.cpu import planner
+from rnnkit.cpu import infer, planner
+from rnnkit.forking import new_call
 from rnnkit.kernels.machine import team
 from rnnkit.memory import Memory
 
@@ -72,6 +74,36 @@ def test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it(monkeypatch):
         go_on.set()
         assert_same_results(backward.result(), expected, GRADIENTS)
     assert_same_results(PROBLEM.forward(workspace=result.workspace), PROBLEM.infer(), OUTPUTS)
+
+
+def test_what_calls_in_the_middle_of_a_call_has_lists_of_its_own(monkeypatch):
+    """As a signal's handler may: both batches of a size, and their padding is cleared by the lists of their own."""
+    sizes = dict(mode="gru", input_size=17, hidden_size=33, seq_len=90, batch_size=4)
+    problems = [Problem(**sizes, seed=seed) for seed in range(2)]
+    batches = [(problems[0].x, (90, 3, 0, 50)), (problems[1].x, (1, 90, 90, 2))]
+    plan, ready_to_clear, within = rnnkit.prepare(problems[0].desc, problems[0].w), infer.ready_to_clear, []
+    expected = [rnnkit.infer(problems[0].desc, problems[0].w, x, lengths=lengths).y for x, lengths in batches]
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(infer, "ready_to_clear", ready_to_clear)
+        within.append(plan.infer(batches[1][0], lengths=batches[1][1]).y)
+        return ready_to_clear(*arguments)
+
+    for _ in range(3):
+        monkeypatch.setattr(infer, "ready_to_clear", interrupted)
+        found = plan.infer(batches[0][0], lengths=batches[0][1]).y
+        assert np.array_equal(found, expected[0])
+    assert within and all(np.array_equal(y, expected[1]) for y in within)
+
+
+def test_a_copy_has_no_calls_at_work():
+    result, expected = train(PROBLEM)
+    for taken in (result.workspace.memory.calls, result.workspace.memory.borrowers):
+        taken.add(new_call())
+    copied = copy.deepcopy(result.workspace)
+    assert not copied.memory.calls and not copied.memory.borrowers
+    assert_same_results(PROBLEM.backward(copied), expected, GRADIENTS)
+    assert_same_results(PROBLEM.forward(workspace=copied), PROBLEM.infer(), OUTPUTS)
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ from .transpose import transpose
 # k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
 _BLOCK_BYTES = 4096
 _STREAMS = 16  # rows that are packed at once, each read as a stream
-# Of weights that are read once a step, and from the last panel on in every other step, a step finds in the cache what
-# the last one read last. One row, Zen 5: LSTM with 1 MB in an L2 of 1 MB 0.78 of the time, with 2 to 4 MB 0.85 to 0.93,
-# GRU with 110 to 440 KB 0.75 to 0.9. What is read as one STREAM is asked for ahead across its panels: so many bytes of
-# them are read forth at a time, with less it is up to 1.1 times as slow; and so is what fits in L1.
+# A step that reads its weights from the last panel back, where the one before read them forth, finds those in the cache
+# that were read last. One row, Zen 5: LSTM with 1 MB in an L2 of 1 MB 0.78 of the time, with 2 to 4 MB 0.85 to 0.93,
+# GRU with 110 to 440 KB 0.75 to 0.9. A STREAM is asked for ahead across its panels: runs of so many bytes are read
+# forth, shorter ones take up to 1.1 times as long. A share that fits into L1 is there whatever the order.
 _RUN_BYTES, _FIRST_BYTES = 1 << 18, 1 << 16
 
 

@@ -18,7 +18,7 @@ from rnnkit.kernels.loop_gradient import Buffers, Gradients, LayerPassBack
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.memory import Memory
-from rnnkit.steps import row_numbers
+from rnnkit.steps import Steps, row_numbers
 from rnnkit.workspace import Workspace
 
 
@@ -47,7 +47,7 @@ def buffers_of(
     return Buffers(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw)
 
 
-def begin(desc: RNNDescriptor, w: np.ndarray, steps: StepRows, dhy: Any, dcy: Any, dw: Any) -> tuple:
+def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any) -> tuple:
     """Where the gradients go: dx, dhx, dcx and dw, with what the last three begin from."""
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw

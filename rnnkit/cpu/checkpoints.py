@@ -14,7 +14,7 @@ import numpy as np
 from rnnkit.cpu.backward import Chain, Gradient, add, begin, buffers_of
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.rows import StepRows, rows_of
+from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
@@ -28,10 +28,9 @@ def forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
     """Run the network on x and keep the states in front of each segment; returns y, hy and cy, new arrays."""
-    run = _Segments(desc, w, workspace, workspace.memory)
-    steps = run.steps
+    steps = workspace.steps
     workspace.allocate(checkpoint_layout(desc, steps.seq_len, steps.batch_size, workspace.checkpoint_steps))
-    kept = workspace.arrays
+    kept, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory)
     kept["start_hidden"][0] = 0 if hx is None else hx
     if desc.has_cell:
         kept["start_cell"][0] = 0 if cx is None else cx
@@ -41,10 +40,10 @@ def forward(
         top = layers_of(desc)[chain[-1]]
         outputs = y if top.layer == desc.num_layers - 1 else kept[f"output_l{top.layer}"][1:-1]
         for number in range(len(run.bounds)):
-            segment, _ = run.segment(chain, number, final)
-            _copy_outputs(segment, top, outputs[slice(*run.steps_of(chain, number))])
-    for clear in ready_to_clear([y], steps, 0):
-        clear()
+            (segment, own_steps), part = run.segment(chain, number, final), outputs[slice(*run.steps_of(chain, number))]
+            _copy_outputs(segment, top, part)
+            for clear in ready_to_clear([part], own_steps, 0):
+                clear()
     return y, final.hy, final.cy
 
 
@@ -58,9 +57,9 @@ def backward(
     desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
     """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
-    run = _Segments(desc, w, workspace, memory)
-    steps, w = run.steps, flat(w)
+    steps = workspace.steps
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
+    run, w = _Segments(desc, w, workspace, memory), flat(w)
     for chain in reversed(chains(desc)):
         lowest, dinput = layers_of(desc)[chain[0]], dx
         if lowest.layer:
@@ -86,9 +85,11 @@ class _Segments:
 
     def __init__(self, desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory) -> None:
         self._desc, self._w, self._workspace, self._memory = desc, w, workspace, memory
-        self.steps = steps = rows_of(workspace.steps, memory)
+        steps = workspace.steps
         self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
         self._threads = team.wanted_size()
+        # The sequences are in the order of the whole in each segment, and so are the sums over rows.
+        self._order = np.argsort(-steps.lengths, kind="stable") if steps.padded else None
 
     def planner(self, steps: StepRows) -> Planner:
         """How a segment of these steps is worked on."""
@@ -102,7 +103,7 @@ class _Segments:
         """[start, stop) of a segment's steps."""
         start, stop = self.bounds[number]
         if layers_of(self._desc)[chain[0]].direction == 1:
-            start, stop = self.steps.seq_len - stop, self.steps.seq_len - start
+            start, stop = self._workspace.steps.seq_len - stop, self._workspace.steps.seq_len - start
         return start, stop
 
     def groups(self, chain: tuple[int, ...]) -> tuple[tuple[Layer, ...], ...]:
@@ -118,7 +119,7 @@ class _Segments:
 
         In forward the last one's states go to `final`, those of the others in front of the next.
         """
-        steps = self.steps.segment(*self.steps_of(chain, number))
+        steps = segment_of(self._workspace.steps, *self.steps_of(chain, number), self._order)
         segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
         if self._memory.segment != key:
             self._memory.segment = None  # until it is whole
@@ -150,7 +151,7 @@ class _Segments:
             before[f"{key}x"] = None if starts is None else starts[number]
             before[f"{key}y"] = None if starts is None or number + 1 == len(starts) else starts[number + 1]
         if final is None:
-            return boundary_states(desc, before["hx"], before["cx"], self.steps.batch_size)
+            return boundary_states(desc, before["hx"], before["cx"], self._workspace.steps.batch_size)
         if number + 1 == len(self.bounds):
             return final._replace(hx=before["hx"], cx=before["cx"])
         return BoundaryStates(**before)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rnnkit.cpu.layer import flat, groups_of
-from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.rows import rows_of
+from rnnkit.cpu.planner import Planner, slabs_of
+from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import (
     ReadyGroup,
     Run,
@@ -24,6 +24,7 @@ from rnnkit.cpu.run import (
 from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.forking import new_call
+from rnnkit.kernels.machine import team
 from rnnkit.memory import Memory
 from rnnkit.steps import Steps
 
@@ -55,28 +56,31 @@ class Inference(StackSteps):
         if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
             return self.steps(x, hx, cx, steps)
         shape, call = (steps.seq_len + directions, steps.batch_size, directions * desc.output_size), new_call()
-        small = math.prod(shape) * x.itemsize <= KEPT_BYTES
+        count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]
+        listed = LIST_BYTES * count if steps.padded else 0
         try:
             memory = self._memory.borrow(call)
-            steps = rows_of(steps, memory if small else Memory())
-            planner = Planner(steps, x.itemsize)
-            packed = self.with_scratch(steps.seq_len * steps.batch_size, planner.threads, memory.take)
-            slabs = list(planner.slabs(self._layers))
-            if small and len(slabs) == 1 and memory.comes_again(steps):
-                return self._run_kept(x, hx, cx, planner, shape, packed, memory)
-            hidden = np.empty(shape, x.dtype)
+            packed = self.with_scratch(count, threads, memory.take)
+            if len(slabs) == 1 and math.prod(shape) * x.itemsize + listed <= KEPT_BYTES:
+                rows = rows_of(steps, memory)
+                if memory.comes_again(rows):
+                    return self._run_kept(x, hx, cx, Planner(rows, x.itemsize, threads), shape, packed, memory)
+            hidden, clearing = np.empty(shape, x.dtype), []
             for start, stop in slabs:
-                own = planner if stop - start == steps.seq_len else planner.of(steps.segment(start, stop))
-                states = boundary_states(desc, hx, cx, steps.batch_size)
+                rows, states = segment_of(steps, start, stop), boundary_states(desc, hx, cx, steps.batch_size)
                 out, source = hidden[start : stop + directions], flat(x[start:stop])
-                for ready in self._ready_groups(own, packed, out, memory.take, new_array):
+                planner = Planner(rows, x.itemsize, threads)
+                for ready in self._ready_groups(planner, packed, out, memory.take, new_array):
                     run_group(ready, states, source)
                     del ready  # and its arrays, before there are the next one's
                 hx, cx = states.hy, states.cy
+                for clear in clearing:  # of the slab before, in whose last step this one's initial states stood
+                    clear()
+                clearing = ready_to_clear([out], rows, 1)
+            for clear in clearing:
+                clear()
         finally:
             self._memory.borrowers.discard(call)
-        for clear in ready_to_clear([hidden], steps, 1):
-            clear()
         return hidden[1 : steps.seq_len + 1], hx, cx
 
     def _run_kept(

@@ -14,7 +14,7 @@ from rnnkit.cpu.rows import StepRows
 from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.steps import LISTED_ROWS, gradient_chunk, row_numbers
+from rnnkit.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
@@ -52,13 +52,9 @@ class Planner:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
         self._batch = max(steps.batch_size, 1)
 
-    def of(self, steps: StepRows) -> Planner:
-        """The same for a part of the call."""
-        return Planner(steps, self.itemsize, self.threads)
-
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
         """How a group of pseudo-layers runs forward; in training it keeps the gates of all steps."""
-        chunk = self.chunk_of(group)
+        chunk = chunk_of(group, self._batch)
         buffered = self.steps.seq_len if keeps_gates else min(chunk, max(self.steps.seq_len, 1))
         return self._shared(group, chunk, buffered, group[0].input_work)
 
@@ -77,24 +73,6 @@ class Planner:
         if total <= count:
             return ((0, total),)
         return [(start, min(start + count, total)) for start in range(0, total, count)]
-
-    def slabs(self, layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
-        """[start, stop) of the steps that all layers run in inference before any runs the next.
-
-        Of stacked layers of one direction these are a few, so that of the lower ones' outputs no more is in memory: as
-        many as take the space of a chunk's gates.
-        """
-        total = max(self.steps.seq_len, 1)
-        slab = total
-        if len(layers) > 1 and layers[0].direction == layers[1].direction:
-            slab = min(total, layers[0].slots * self.chunk_of(layers[:1]))
-        for start in range(0, total, slab):
-            yield start, min(start + slab, self.steps.seq_len)
-
-    def chunk_of(self, group: Sequence[Layer]) -> int:
-        """Steps whose gates are worked on at a time, forward, by all the pseudo-layers that are at work."""
-        columns = group[0].columns * (1 if is_stack(group) else len(group))
-        return max(1, _CHUNK_BYTES // (columns * self._batch * 4))
 
     def _shared(self, group: Sequence[Layer], chunk: int, buffered_steps: int, spread: int) -> Schedule:
         """How the threads share out a group; `spread` are the multiply-adds of a row outside of its steps."""
@@ -128,6 +106,26 @@ class Planner:
     def _bounds(self, sharing: Sharing) -> np.ndarray:
         """Where to cut the batch for teams that have rows of their own; empty for one."""
         return self.steps.bounds(sharing.teams) if sharing.teams > 1 else row_numbers(0)
+
+
+def slabs_of(layers: Sequence[Layer], steps: Steps) -> Iterator[tuple[int, int]]:
+    """[start, stop) of the steps that all layers run in inference before any runs the next.
+
+    Of stacked layers of one direction these are a few, so that of the lower ones' outputs no more is in memory: as many
+    as take the space of a chunk's gates.
+    """
+    total = max(steps.seq_len, 1)
+    slab = total
+    if len(layers) > 1 and layers[0].direction == layers[1].direction:
+        slab = min(total, layers[0].slots * chunk_of(layers[:1], max(steps.batch_size, 1)))
+    for start in range(0, total, slab):
+        yield start, min(start + slab, steps.seq_len)
+
+
+def chunk_of(group: Sequence[Layer], batch_size: int) -> int:
+    """Steps whose gates are worked on at a time, forward, by all the pseudo-layers that are at work."""
+    columns = group[0].columns * (1 if is_stack(group) else len(group))
+    return max(1, _CHUNK_BYTES // (columns * batch_size * 4))
 
 
 class Sharing(NamedTuple):

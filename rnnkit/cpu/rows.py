@@ -21,6 +21,9 @@ from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
 Index = tuple[Any, Any]
 """Which of the states (..., N, size) are meant, one for each sequence: a step or steps, and the sequences."""
 
+LIST_BYTES = 40
+"""What lists take for each step of each sequence, where these differ in length."""
+
 _ALL = slice(None)
 
 
@@ -36,7 +39,8 @@ class Part(NamedTuple):
     longest sequences first.
 
     Row numbers are those of arrays (T, N, ...), named `rows`, of arrays (N, ...), `batch`, and of arrays with an
-    initial state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1.
+    initial state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1. Of a
+    batch of unequal lengths the lists are those of all steps, and `rows` has the rows of the padding behind them.
     """
 
     start: int
@@ -74,8 +78,8 @@ class StepRows(Steps):
         self._order, self._first, self._odd = sequences[1:]
         if order is not None:
             self._order[:] = order
-        lists = self.starts, self._lists, sequences, order is not None
-        self._list = team.bound(list_rows, "rows", 0, sequences[0], *lists)
+        arguments = self.starts, self._lists, sequences, order is not None
+        self._list = team.bound(list_rows, "rows", 0, sequences[0], *arguments)
 
     @property
     def kept(self) -> bool:
@@ -124,13 +128,6 @@ class StepRows(Steps):
             self._long_lists[steps] = _lists(self.batch_size, steps)
         return self._long_lists[steps]
 
-    def segment(self, start: int, stop: int) -> StepRows:
-        """The steps start:stop as a batch of their own, whose sequences keep their order: so do the sums over rows."""
-        count = stop - start
-        if not self.padded:
-            return same_length(count, self.batch_size)
-        return StepRows(count, self.batch_size, True, self._order).relist(np.clip(self.lengths - start, 0, count))
-
     def bounds(self, parts: int) -> np.ndarray:
         """Return (parts + 1,) int64 where to cut the rows of every step, so that each part has its share."""
         if parts not in self._bounds:
@@ -162,12 +159,22 @@ class StepRows(Steps):
 def rows_of(steps: Steps, memory: Memory) -> StepRows:
     """The row numbers of the steps: the same object for the next steps of this size in this memory, whose numbers they
     then are."""
-    if not steps.padded:
-        return same_length(steps.seq_len, steps.batch_size)
     kept, size = memory.rows, (steps.seq_len, steps.batch_size)
-    if kept is None or (kept.seq_len, kept.batch_size) != size:
+    if kept is not None and (kept.seq_len, kept.batch_size) != size:
+        kept = memory.rows = None
+    if not steps.padded:
+        return same_length(*size)
+    if kept is None:
         kept = memory.rows = StepRows(*size, padded=True)
     return kept.relist(steps.lengths)
+
+
+def segment_of(steps: Steps, start: int, stop: int, order: np.ndarray | None = None) -> StepRows:
+    """The steps start:stop as a batch of their own, its sequences in this order, or the longest first."""
+    count = stop - start
+    if not steps.padded:
+        return same_length(count, steps.batch_size)
+    return StepRows(count, steps.batch_size, True, order).relist(np.clip(steps.lengths - start, 0, count))
 
 
 def same_length(seq_len: int, batch_size: int) -> StepRows:

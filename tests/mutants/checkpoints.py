@@ -17,11 +17,11 @@ MUTANTS = (
         "rnnkit/cpu/rows.py",
         (
             "the sequences of a segment are sorted anew",
-            "self.batch_size, True, self._order)",
-            "self.batch_size, True)",
+            "steps.batch_size, True, order)",
+            "steps.batch_size, True)",
             (ORDER, STACKED),
         ),
-        ("all segments have the lengths of the first", "np.clip(self.lengths - start,", "np.clip(self.lengths,", ALL),
+        ("all segments have the lengths of the first", "np.clip(steps.lengths - start,", "np.clip(steps.lengths,", ALL),
     ),
     *faults_in(
         "rnnkit/steps.py",
@@ -77,7 +77,7 @@ MUTANTS = (
         "rnnkit/cpu/checkpoints.py",
         ("a forward with checkpoints begins from zeros", "0 if hx is None else hx", "0", ALL),
         ("a forward with checkpoints begins from cells of zeros", "0 if cx is None else cx", "0", (REUSED,)),
-        ("padding of y is not cleared", "ready_to_clear([y], steps, 0)", "()", (PADDED,)),
+        ("padding of y is not cleared", "ready_to_clear([part], own_steps, 0)", "()", (PADDED,)),
         (
             "outputs of the reverse direction are lost",
             "units = slice(layer.direction * size, (layer.direction + 1) * size)",

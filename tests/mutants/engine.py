@@ -20,15 +20,15 @@ _LENGTHS = (
     Mutant(
         "lengths are ignored from the second span of a long inference",
         "rnnkit/cpu/infer.py",
-        "planner.of(steps.segment(start, stop))",
-        "planner.of(steps.segment(0, stop - start))",
+        "segment_of(steps, start, stop)",
+        "segment_of(steps, 0, stop - start)",
         (f"{BITS}a_long_inference_knows_the_lengths_in_every_chunk[tanh]",),
     ),
     Mutant(
         "padding of y is not cleared in inference",
         "rnnkit/cpu/infer.py",
-        "        for clear in ready_to_clear([hidden], steps, 1):\n            clear()\n",
-        "",
+        "clearing = ready_to_clear([out], rows, 1)",
+        "pass",
         SOILED,
     ),
     Mutant(

@@ -28,19 +28,20 @@ MUTANTS = (
         "if isinstance(value, np.ndarray):", ("tests/test_subclasses.py::test_a_subclass_is_refused",)
     ),
     Mutant(
-        "a forward enters a workspace in use", MEMORY, "            if at_work(self.calls):\n", "            if False:\n",
+        "a forward enters a workspace in use", MEMORY, "if at_work(self.calls):", "if False:",
         (f"{EXCLUSIVE}::test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it",)
     ),
     Mutant(
-        "two calls work in one memory", MEMORY, "            if at_work(self.borrowers):\n", "            if False:\n",
+        "two calls work in one memory", MEMORY, "if at_work(self.borrowers):", "if False:",
         ("tests/test_bits.py::test_threads_may_share_a_workspace_and_a_plan",)
     ),
     Mutant(
-        "a forked child has its parent's calls at work", "rnnkit/forking.py", "    _forks += 1\n", "    _forks += 0\n",
+        "a forked child has its parent's calls at work", "rnnkit/forking.py", "    _forkers.append(get_ident())\n", "",
         (f"{FORKS}::test_a_child_is_not_refused_for_calls_of_its_parents_threads",)
     ),
     Mutant(
-        "the call that forked is not at work in the child", "rnnkit/forking.py", " and call[1] != thread", "",
+        "the call that forked is not at work in the child", "rnnkit/forking.py", "forker != one[1] for forker",
+        "True for _",
         (f"{FORKS}::test_a_child_is_not_refused_for_calls_of_its_parents_threads",)
     ),
     Mutant(
