@@ -3,7 +3,7 @@
 A fork waits until other threads have imported the engine and compiled, or loaded, their kernels. The locks may be taken
 twice by one thread: a signal's handler, which runs between any two instructions, may call the engine too.
 
-What is at work where says a token, which a child knows from those of its own calls.
+A call at work in some memory has a token there; a child tells those of its parent's threads from its own.
 """
 
 from __future__ import annotations
