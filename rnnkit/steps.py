@@ -23,6 +23,11 @@ class Steps:
     lengths: np.ndarray  # (N,)
     padded: bool  # whether any sequence is shorter than T
 
+    @property
+    def longest_first(self) -> np.ndarray:
+        """The sequences, the longest first, and of one length in their order."""
+        return np.argsort(-self.lengths, kind="stable")
+
 
 def steps_of(seq_len: int, batch_size: int, lengths: np.ndarray | None = None) -> Steps:
     """Return the steps of a batch of these lengths, (N,) int64; None is all `seq_len`."""

@@ -49,7 +49,7 @@ def test_listed_rows_by_hand():
 
 
 def test_lists_serve_batch_after_batch():
-    """What refers to the arrays of the first batch finds the rows of each that comes, and so it does of segments."""
+    """What refers to the arrays of the first batch finds the rows of each that comes; so does a part of the steps."""
     rng, kept = np.random.default_rng(0), listed(7, [6, 0, 7, 3, 3])
     (part, later), bounds, ends = (kept.whole, kept.part(2, 6)), kept.bounds(2), (*kept.final, *kept.passing_ends)
     for _ in range(50):

@@ -89,7 +89,7 @@ class _Segments:
         self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
         self._threads = team.wanted_size()
         # The sequences are in the order of the whole in each segment, and so are the sums over rows.
-        self._order = np.argsort(-steps.lengths, kind="stable") if steps.padded else None
+        self._order = steps.longest_first if steps.padded else None
 
     def planner(self, steps: StepRows) -> Planner:
         """How a segment of these steps is worked on."""

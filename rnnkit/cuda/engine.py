@@ -85,7 +85,7 @@ def _batch_of(steps: Steps) -> _Batch | None:
         return None
     if not steps.padded:
         return _Batch(Shape(cudnn.SEQ_MAJOR_UNPACKED, steps.seq_len, (steps.seq_len,) * steps.batch_size))
-    order = np.argsort(-steps.lengths, kind="stable")[: np.count_nonzero(steps.lengths)]
+    order = steps.longest_first[: np.count_nonzero(steps.lengths)]
     lengths = steps.lengths[order]
     t, position = np.nonzero(np.arange(lengths[0])[:, None] < lengths)
     rows, lengths = t * steps.batch_size + order[position], tuple(lengths.tolist())
