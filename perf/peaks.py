@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from rnnkit.kernels.machine.sync import load, store
 _CHAINS = REGISTERS - 8  # independent sums: with the two factors all stay in registers, and they hide the FMA's latency
 _REPETITIONS = 15
 _SECONDS = 0.01  # of one repetition
+_PATIENCE = 50_000_000  # looks at a cache line in all, some 20 ms: on one core every turn takes a tick of the scheduler
 _LINE = 16  # int64 apart: two cache lines, which are fetched together
 _GPU_SIZE, _GPU_REPETITIONS = 8192, 5  # a product of 1.1e12 FLOPs: some 20 ms on a large GPU
 
@@ -74,11 +76,16 @@ def _read(array, turns):
 
 @numba.njit(nogil=True)
 def _hand_over(flags, own, turns):
-    """Wait until the other one has counted up, then count up; `turns` times."""
+    """Wait until the other one has counted up, then count up; `turns` times, or until its patience ends. Returns how
+    often it did."""
+    spins = 0
     for turn in range(turns):
         while load(flags, _LINE * (1 - own)) < turn + own:
-            pass
+            spins += 1
+            if spins > _PATIENCE:
+                return turn
         store(flags, _LINE * own, turn + 1)
+    return turns
 
 
 def fma_peak(dtype: str, threads: int) -> float:
@@ -127,16 +134,17 @@ def read_bandwidth(nbytes: int, threads: int) -> float:
 
 
 def handover() -> float:
-    """Return the seconds in which a cache line that one core has written comes to another."""
+    """Return the seconds in which a cache line that one core has written comes to another; nan on a single core."""
     turns = 10_000
     _hand_over(np.full(2 * _LINE, turns), 0, 1)  # compiled
-    games = [np.zeros(2 * _LINE, np.int64) for _ in range(_REPETITIONS)]
+    games, done = [np.zeros(2 * _LINE, np.int64) for _ in range(_REPETITIONS)], []
 
     def player(own: int) -> Callable[[], None]:
         rest = iter(games)
-        return lambda: _hand_over(next(rest), own, turns)
+        return lambda: done.append(_hand_over(next(rest), own, turns))
 
-    return _together([player(0), player(1)]) / turns / 2
+    seconds = _together([player(0), player(1)])
+    return seconds / turns / 2 if max(done) == turns else math.nan
 
 
 def _calibrated(work) -> int:

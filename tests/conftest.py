@@ -1,13 +1,16 @@
-"""Hypothesis profiles: few examples while developing, more and always the same ones in continuous integration.
-
-And a watch over every kernel call: machine code is chosen by the `kind` of a call, not by its arguments' types.
-"""
+"""How the tests run: Hypothesis' profiles, who may use which cores, and a check of the types of every kernel call."""
 
 import os
+import signal
 
-import numba
+# Numba reads it once: tests of threads set 2 on one core, too, and every child has as many as its parent.
+os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, len(os.sched_getaffinity(0)))))
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # BLAS and PyTorch in worker processes side by side: one thread each
+
+import numba  # noqa: E402  after what it reads
 import numpy as np
 import pytest
+from cores import Cores, num_cores
 from gpu import has_gpu
 from hypothesis import HealthCheck, settings
 from numba._dispatcher import compute_fingerprint
@@ -19,11 +22,46 @@ settings.register_profile("dev", max_examples=10, **COMMON)
 settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **COMMON)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
+# Background jobs of a shell, `nohup` and many build servers ignore it, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+CORES = Cores()
+
 
 def pytest_addoption(parser):
     group = parser.getgroup("stress")
     group.addoption("--stress-minutes", type=float, default=120.0, help="time of all tests of `-m stress` together")
     group.addoption("--stress-seed", type=int, help="repeat the random work of a test of `-m stress` that failed")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """A worker process a core; none for a file or two, which would begin later for it."""
+    whole = config.args_source is not config.ArgsSource.ARGS
+    return num_cores() if whole and num_cores() > 1 else 0
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that have all cores come last, when no other has to wait for them."""
+    items.sort(key=lambda item: item.get_closest_marker("cores") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with CORES.taken(alone=item.get_closest_marker("cores") is not None):
+        return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_the_engine(request, monkeypatch):
+    """One where tests run side by side; a test marked `cores` has as many as the engine wants by itself, or skips."""
+    from rnnkit.kernels.machine import team
+
+    mark, wanted_size = request.node.get_closest_marker("cores"), team.wanted_size
+    if mark is None:
+        monkeypatch.setattr(team, "wanted_size", lambda: 1 if team._lent.size is None else wanted_size())
+    elif num_cores() < (needed := mark.args[0]):
+        pytest.skip(f"needs {needed} cores, {num_cores()} here")
 
 
 @pytest.fixture
@@ -55,14 +93,12 @@ def gpu(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_kind_one_signature():
-    """Every call of a kernel has the types that its machine code was compiled for.
-
-    Calls that are laid out for later go through `team.run`, too, as it is then: one place where a test sees them all.
-    """
+    """Every call of a kernel has the types that its machine code was compiled for: that is chosen by the `kind` of a
+    call, not by its arguments' types."""
     from rnnkit.kernels.machine import team
 
     assert not team._code, "a kernel ran before its calls were watched"
-    run, compiled, right = team.run, {}, set()
+    run, bound, compiled, right = team.run, team.bound, {}, set()
 
     def check(kernel, kind, arguments):
         # Two calls of one fingerprint, which takes 3 to 30 us, have the same types; to find these out takes a ms.
@@ -79,7 +115,15 @@ def _one_kind_one_signature():
 
     def watched_later(kernel, kind, work, like, *arguments):
         check(kernel, kind, (*arguments, like))
-        return lambda last: team.run(kernel, kind, work, *arguments, last)
+        call, expected = bound(kernel, kind, work, like, *arguments), compute_fingerprint((like,))
+
+        def checked(last):
+            assert compute_fingerprint((last,)) == expected, f"{kernel} {kind}: called with another type than laid out"
+            if team.run is not watched:  # a test looks at every call: so it does at those laid out
+                return team.run(kernel, kind, work, *arguments, last)
+            return call(last)
+
+        return checked
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(team, "run", watched)

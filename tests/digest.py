@@ -1,4 +1,4 @@
-"""Print a digest of every result of a fixed set of problems: `python digest.py plain|threads|fork`.
+"""Print a digest of every result of a fixed set of problems: `python digest.py plain|threads|fork CELL...`.
 
 Run in processes of its own by test_processes.py, because the number of threads is fixed once a process has begun and
 because a fork is only as safe as what its parent has already done.
@@ -17,8 +17,8 @@ LARGE = dict(num_layers=2, bidirectional=True, hidden_size=130, input_size=70, s
 WIDE = dict(hidden_size=300, input_size=300, seq_len=4, batch_size=7)
 LONG = dict(bidirectional=True, hidden_size=65, input_size=40, seq_len=75, batch_size=21)  # in several chunks
 PROBLEMS = [
-    Problem(**cell, **shape, dtype=dtype)
-    for cell in CELLS.values()
+    Problem(**CELLS[name], **shape, dtype=dtype)
+    for name in sys.argv[2:]
     for shape, dtype in (*((shape, "float32") for shape in (SMALL, LARGE, WIDE, LONG)), (SMALL, "float64"))
 ]
 

@@ -1,9 +1,12 @@
-"""Networks of the cells that are shipped, with inputs and cotangents of a fixed seed."""
+"""Networks of cells that no mode names, shipped and users' own, with inputs and cotangents of a fixed seed."""
 
 from functools import partial
 
 import numpy as np
+import own_cells
+import pytest
 import reference
+from combinations import nightly
 
 import rnnkit
 from rnnkit import cells
@@ -24,6 +27,24 @@ KINDS = {
     "slstm": cells.SLSTM(),
     "slstm-sigmoid": cells.SLSTM(sigmoid_forget=True),
 }
+# What a user may have and no shipped cell has: parameters that are numbers, and gates without R beside a state.
+OWN = {"own-numbers": own_cells.Independent(), "own-feedforward": own_cells.Feedforward()}
+# Every kind of cell is kernels of its own, which take 8 s to compile. By default run those that have between them all
+# that a cell can have: vectors and activations, several states, no R, parameters that are numbers.
+DEFAULT = {("peephole-hard", "float64"), ("slstm-sigmoid", "float64"), ("own-feedforward", "float64"),
+           ("own-numbers", "float32")}  # fmt: skip
+
+
+def cases(dtypes=("float64", "float32"), default=DEFAULT):
+    """Cases of `parametrize`: a kind of cell and, of several, a dtype; nightly but for the default ones."""
+    found = []
+    for name, kind in (KINDS | OWN).items():
+        for dtype in dtypes:
+            make = pytest.param if (name, dtype) in default else nightly
+            found.append(make(kind, id=name) if len(dtypes) == 1 else make(kind, dtype, id=f"{name}-{dtype}"))
+    return found
+
+
 SIZES = {"stack": (17, 2, False), "two-directions": (5, 2, True)}
 
 
@@ -41,7 +62,7 @@ def twin_activations(kind):
     """What the reference's step takes for the parameters of a cell."""
     if isinstance(kind, cells.SLSTM):
         return (reference.ACTIVATIONS["log_sigmoid"],) * kind.sigmoid_forget
-    return tuple(_twin(parameter) for parameter in kind)
+    return tuple(_twin(parameter) for parameter in kind if not isinstance(parameter, float | int))
 
 
 def _twin(activation):

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from problems import CELLS, Problem
+from combinations import nightly
+from problems import CASES, CELLS, Problem
 from tolerances import (
     GRADIENTS,
     OUTPUTS,
@@ -16,7 +17,11 @@ from tolerances import (
 import rnnkit
 from rnnkit.kernels.machine import team
 
-pytestmark = [pytest.mark.parametrize("dtype", ["float32", "float64"]), pytest.mark.parametrize("cell", CELLS)]
+of_each_cell = pytest.mark.parametrize(("cell", "dtype"), CASES)
+# One layer of one direction is a kernel of its own.
+in_parts = pytest.mark.parametrize(("cell", "dtype"), [
+    case if case.values[1] == "float32" else nightly(*case.values) for case in CASES
+])  # fmt: skip
 
 SHAPE = dict(seq_len=7, batch_size=6, hidden_size=17, input_size=5)
 RAGGED = (7, 0, 3, 1, 7, 5)
@@ -56,6 +61,7 @@ def run_rows(problem, whole, rows, time=slice(None), length=None):
     return run(problem, *part, *(None if d is None else np.ascontiguousarray(d) for d in cotangents), lengths=length)
 
 
+@in_parts
 def test_two_directions_are_two_runs(cell, dtype):
     both = make(cell, dtype, bidirectional=True)
     one = both.twin(bidirectional=False)
@@ -81,6 +87,7 @@ def test_two_directions_are_two_runs(cell, dtype):
     assert_gradient_close("dx", gradients.dx, dx, dtype)
 
 
+@in_parts
 def test_two_layers_are_two_runs(cell, dtype):
     stack = make(cell, dtype, num_layers=2, lengths=RAGGED)
     lower = stack.twin(num_layers=1)
@@ -117,6 +124,7 @@ def assert_row(outputs, gradients, row, found, back, length):
     assert not gradients.dx[length:, row].any()
 
 
+@of_each_cell
 @pytest.mark.parametrize("lengths", [None, RAGGED])
 @pytest.mark.parametrize("input_mode", ["linear", "skip"])
 def test_a_batch_is_its_sequences(cell, dtype, lengths, input_mode):
@@ -133,6 +141,7 @@ def test_a_batch_is_its_sequences(cell, dtype, lengths, input_mode):
     assert_gradient_close("dw", gradients.dw, dw, dtype)
 
 
+@of_each_cell
 def test_the_order_of_rows_does_not_matter(cell, dtype):
     batch = make(cell, dtype, bidirectional=True, lengths=RAGGED)
     outputs, gradients = run_all(batch)
@@ -145,6 +154,7 @@ def test_the_order_of_rows_does_not_matter(cell, dtype):
     assert_gradient_close("dw", back.dw, gradients.dw, dtype)
 
 
+@of_each_cell
 @pytest.mark.parametrize("cut", [1, 4, 6])
 def test_chunks_with_carried_state_are_one_run(cell, dtype, cut):
     whole = make(cell, dtype, num_layers=2)
@@ -159,6 +169,7 @@ def test_chunks_with_carried_state_are_one_run(cell, dtype, cut):
     assert_gradients_close(joined, gradients, dtype)
 
 
+@of_each_cell
 def test_no_state_is_zeros(cell, dtype):
     absent = make(cell, dtype, num_layers=2, bidirectional=True, lengths=RAGGED, states=False)
     zeros = absent.twin()
@@ -169,6 +180,7 @@ def test_no_state_is_zeros(cell, dtype):
     assert_same_results(absent.infer(), zeros.infer(), OUTPUTS)
 
 
+@of_each_cell
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e30])
 def test_padding_touches_nothing(cell, dtype, garbage):
     clean = make(cell, dtype, num_layers=2, bidirectional=True, lengths=RAGGED, dropout=0.5)
@@ -181,6 +193,7 @@ def test_padding_touches_nothing(cell, dtype, garbage):
     assert not run_all(dirty)[1].dx[~clean.valid].any()
 
 
+@of_each_cell
 @pytest.mark.parametrize("lengths", [RAGGED, (0,) * 6])
 def test_length_zero_passes_state_and_gradient_through(cell, dtype, lengths):
     problem = make(cell, dtype, num_layers=2, bidirectional=True, lengths=lengths)
@@ -195,6 +208,7 @@ def test_length_zero_passes_state_and_gradient_through(cell, dtype, lengths):
     assert gradients.dw.any() == any(lengths)
 
 
+@of_each_cell
 @pytest.mark.parametrize("lengths", [None, (0,) * 6])
 def test_no_time_steps(cell, dtype, lengths):
     problem = make(cell, dtype, num_layers=2, bidirectional=True, seq_len=0, lengths=lengths)
@@ -243,6 +257,7 @@ def aligned(monkeypatch):
     monkeypatch.setattr(team, "run", watched)
 
 
+@of_each_cell
 @pytest.mark.parametrize("moved", [strided, misaligned])
 def test_any_memory_order(aligned, cell, dtype, moved):
     """Arrays are taken wherever they stand."""
@@ -259,6 +274,7 @@ def test_any_memory_order(aligned, cell, dtype, moved):
     assert_same_results(planned, plain.infer(), OUTPUTS)
 
 
+@of_each_cell
 @pytest.mark.parametrize("moved", [strided, misaligned])
 def test_steps_in_any_memory_order(aligned, cell, dtype, moved):
     problem = make(cell, dtype, num_layers=2)

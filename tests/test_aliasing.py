@@ -36,7 +36,7 @@ def test_forward_refuses_an_input_that_views_its_workspace(mode, name):
 
 
 def test_forward_refuses_weights_that_view_its_workspace():
-    problem = Problem(mode="rnn_tanh", seq_len=40)
+    problem = Problem(mode="rnn_tanh", num_layers=2, seq_len=40)
     workspace = problem.forward().workspace
     w = workspace.hidden(0).reshape(-1)[: problem.w.size]
     with pytest.raises(ValueError, match="forward: w must not view the workspace"):
@@ -46,7 +46,7 @@ def test_forward_refuses_weights_that_view_its_workspace():
 @pytest.mark.parametrize("name", ["w", "x", "hx", "cx", "dy", "dhy", "dcy"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_backward_refuses_a_gradient_over_an_input(cell, name):
-    problem = Problem(**CELLS[cell], seq_len=30)
+    problem = Problem(**CELLS[cell], num_layers=2, seq_len=30)
     arrays = dict(zip(("w", "x", "hx", "cx", "dy", "dhy", "dcy"), problem.inputs + problem.cotangents, strict=True))
     if arrays[name] is None:
         return
@@ -67,7 +67,7 @@ def test_backward_refuses_a_gradient_over_an_input(cell, name):
 
 
 def test_backward_refuses_a_gradient_in_the_workspace():
-    problem = Problem(mode="rnn_tanh", seq_len=40)
+    problem = Problem(mode="rnn_tanh", num_layers=2, seq_len=40)
     result = problem.forward()
     memory = result.y.base  # bytes
     begin = -memory.ctypes.data % 8

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from combinations import nightly
 
 SERVE = """
 import numpy as np
@@ -31,7 +32,7 @@ def serve(program=SERVE, cwd=None, **environment):
     return run.stdout, run.stderr
 
 
-@pytest.mark.parametrize("place", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("place", [nightly("NUMBA_CACHE_DIR"), "XDG_CACHE_HOME"])
 def test_the_environment_says_where(place, tmp_path):
     assert serve(**{place: str(tmp_path)}) == ("3 0\n", "")
     assert serve(**{place: str(tmp_path)}) == ("3 1\n", "")

@@ -19,6 +19,8 @@ from rnnkit.forking import new_call
 from rnnkit.kernels.machine import team
 from rnnkit.memory import Memory
 
+pytestmark = pytest.mark.cores(2)
+
 PROBLEM = Problem(mode="lstm", input_size=33, hidden_size=65, num_layers=2, seq_len=30, batch_size=9, dtype="float32")
 
 
@@ -78,7 +80,7 @@ def test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it(monkeypatch):
 
 def test_what_calls_in_the_middle_of_a_call_has_lists_of_its_own(monkeypatch):
     """As a signal's handler may: both batches of a size, and their padding is cleared by the lists of their own."""
-    sizes = dict(mode="gru", input_size=17, hidden_size=33, seq_len=90, batch_size=4)
+    sizes = dict(mode="gru", input_size=17, hidden_size=33, seq_len=90, batch_size=4, dtype="float32")
     problems = [Problem(**sizes, seed=seed) for seed in range(2)]
     batches = [(problems[0].x, (90, 3, 0, 50)), (problems[1].x, (1, 90, 90, 2))]
     plan, ready_to_clear, within = rnnkit.prepare(problems[0].desc, problems[0].w), infer.ready_to_clear, []

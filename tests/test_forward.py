@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from hypothesis import given
-from problems import CELLS, Problem, dropout_masks, step_loop
+from problems import CASES, CELLS, Problem, dropout_masks, step_loop
 from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_outputs_close, assert_same_bits, assert_same_results
 
@@ -47,8 +47,7 @@ def assert_inference(problem):
         assert_outputs_close(step_loop(problem), expected, problem.dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("cell", "dtype"), CASES)
 def test_every_combination_equals_the_reference(cell, dtype):
     for bias, input_mode, bidirectional in product(
         ("both", "input", "recurrent", "none"), ("linear", "skip"), (False, True)
@@ -101,8 +100,7 @@ def test_the_clip_binds_and_the_dropout_drops(cell):
 
 
 @pytest.mark.parametrize("byte", [0xFF, 0x7F], ids=["nan", "huge"])  # in float32 and in float64 alike
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("cell", "dtype"), CASES)
 def test_all_memory_is_written_before_it_is_read(cell, dtype, byte, soil):
     problem = Problem(**CELLS[cell], dtype=dtype, num_layers=3, bidirectional=True, dropout=0.5, lengths=(4, 0, 2))
     outputs = problem.forward()

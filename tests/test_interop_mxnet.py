@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from combinations import nightly, pairs
 from foreign import assert_outputs, assert_refused, assert_same_bits, assert_same_network, net_of, problem_of
 
 import rnnkit
@@ -80,9 +81,9 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    ("cell", "dtype", "bidirectional"), pairs(CELLS, ["float64", nightly("float32")], [False, True])
+)
 def test_the_vector_becomes_the_operators_network(cell, dtype, bidirectional):
     problem = problem_of(**CELLS[cell], dtype=dtype, bidirectional=bidirectional)
     low, high = problem.cell_clip or (None, None)

@@ -78,7 +78,7 @@ def test_a_model_learns_from_what_it_has_read(monkeypatch):
 
 def test_each_byte_is_predicted_before_it_is_learned_from(monkeypatch):
     """What a byte costs does not depend on the bytes that come with it, in its step or later, in any row."""
-    model = small_model("gru", num_layers=1)
+    model = small_model("gru")
     model.parameters.flat[:] *= 3
     text = np.frombuffer(bytes_of(10, 2 * 1024).tobytes(), np.uint8).reshape(2, 1024)
     costs, cleared = [], []

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import own_cells
 import pytest
+from combinations import nightly
 
 import rnnkit
 from rnnkit import GRU, LSTM, RNN, Network, RNNDescriptor, cells, load, prepare
@@ -142,6 +143,7 @@ def test_on_the_host_nothing_is_moved(net):
     assert moved == net and moved is not net and moved.weights is net.weights
 
 
+@pytest.mark.parametrize("net", [0, nightly(1), nightly(2), nightly(3), 4], indirect=True)
 def test_a_plan_is_pickled_as_what_it_is_made_of(net):
     plan = prepare(net.desc, net.weights)
     before = net.weights.copy()

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from problems import CELLS, Problem, step_loop
+from problems import CASES, CELLS, Problem, step_loop
 from tolerances import OUTPUTS, assert_close, assert_same_bits
 
-pytestmark = [pytest.mark.parametrize("dtype", ["float32", "float64"]), pytest.mark.parametrize("cell", CELLS)]
+pytestmark = pytest.mark.parametrize(("cell", "dtype"), CASES)
 
 ROW, STEP = 2, 3
 

@@ -13,6 +13,8 @@ import rnnkit
 from rnnkit.kernels.machine import openmp, sync, team
 from rnnkit.kernels.machine.openmp import OpenMPTeam
 
+pytestmark = pytest.mark.cores(2)
+
 THREADS = 3
 
 

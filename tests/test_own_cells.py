@@ -2,149 +2,28 @@
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import own_cells
 import pytest
-import reference
-from gradcheck import assert_gradients
-from tolerances import assert_close
+from shipped_networks import KINDS, LENGTHS, Network, arrays_of
 
 import rnnkit
 from rnnkit import cells
 from rnnkit.cells import CellError, cell, forward, gradient
 
-LENGTHS = [4, 0, 6, 1, 3]
-SIZES = {"h5": (5, 1, False), "h17-stack": (17, 2, False), "h17-two-directions": (17, 2, True)}
-
-
-def several(states):
-    return [] if states is None else list(states) if isinstance(states, tuple) else [states]
-
-
-def as_given(states):
-    """As a user gives them: None, an array or a tuple."""
-    return None if not states else states[0] if len(states) == 1 else tuple(states)
-
-
-class Network:
-    """A network of a cell with inputs."""
-
-    def __init__(self, name, size, dtype):
-        hidden, layers, bidirectional = SIZES[size]
-        self.name, self.rng = name, np.random.default_rng(7)
-        self.desc = rnnkit.RNNDescriptor(getattr(own_cells, name), 3, hidden, layers, bidirectional, dtype=dtype)
-        self.w = rnnkit.init_weights(self.desc, seed=1)
-        shape = self.desc.num_pseudo_layers, len(LENGTHS), hidden
-        self.x, self.hx = self.draw(6, len(LENGTHS), 3), self.draw(*shape)
-        self.states = [self.draw(*shape) + (3 if name == "n" else 0) for name in self.desc.states]
-        self.dy, self.dhy = self.draw(6, len(LENGTHS), self.desc.num_directions * hidden), self.draw(*shape)
-        self.dstates = [self.draw(*shape) for _ in self.states]
-
-    def draw(self, *shape):
-        return self.rng.normal(size=shape).astype(self.desc.dtype)
-
-    def forward(self, **options):
-        return rnnkit.forward(self.desc, self.w, self.x, self.hx, as_given(self.states), lengths=LENGTHS, **options)
-
-    def backward(self, workspace):
-        return rnnkit.backward(self.desc, self.w, workspace, self.dy, self.dhy, as_given(self.dstates))
-
-
-@pytest.fixture(params=SIZES)
-def size(request):
-    return request.param
-
-
-@pytest.fixture(params=["Peephole", "Stabilised", "Independent", "Feedforward"])
-def name(request):
-    return request.param
+STATES = KINDS["slstm-sigmoid"]  # a cell of several
 
 
 def assert_same(found, expected):
     """The bits of results, arrays or tuples of them."""
     for field in found._fields:
         if field != "workspace":
-            ours, others = several(getattr(found, field)), several(getattr(expected, field))
+            ours, others = arrays_of(getattr(found, field)), arrays_of(getattr(expected, field))
             assert len(ours) == len(others), field
             assert all(map(np.array_equal, ours, others)), field
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_its_values_are_those_of_the_twin(name, size, dtype):
-    net = Network(name, size, dtype)
-    hidden, layers, bidirectional = SIZES[size]
-    weights = {key: block.astype(np.float64) for key, block in rnnkit.weight_views(net.desc, net.w).items()}
-    y, hy, states = reference.forward_own(
-        name, weights, net.x, net.hx, net.states, hidden_size=hidden, num_layers=layers, bidirectional=bidirectional,
-        lengths=LENGTHS,
-    )
-    found = net.forward()
-    assert_close("y", found.y, y, dtype)
-    assert_close("hy", found.hy, hy, dtype)
-    for number, (ours, expected) in enumerate(zip(several(found.cy), states, strict=True)):
-        assert_close(f"cy[{number}]", ours, expected, dtype)
-
-
-def test_its_gradients_are_those_of_its_values(name, size):
-    net = Network(name, size, "float64")
-    cells = [f"state {number}" for number in range(len(net.states))]
-
-    def run(blocks):
-        net.w = rnnkit.pack_weights(net.desc, {key: blocks[key] for key in rnnkit.weight_views(net.desc, net.w)})
-        net.x, net.hx, net.states = blocks["x"], blocks["hx"], [blocks[cell] for cell in cells]
-        return net.forward()
-
-    def loss(blocks):
-        found = run(blocks)
-        ends = zip(several(found.cy), net.dstates, strict=True)
-        return float((found.y * net.dy).sum() + (found.hy * net.dhy).sum() + sum((c * d).sum() for c, d in ends))
-
-    def gradients(blocks):
-        dx, dhx, dcx, dw = net.backward(run(blocks).workspace)
-        own = dict(zip(cells, several(dcx), strict=True))
-        return {"x": dx, "hx": dhx} | own | rnnkit.weight_views(net.desc, dw)
-
-    given = {"x": net.x, "hx": net.hx} | dict(zip(cells, net.states, strict=True))
-    assert_gradients(loss, gradients, given | rnnkit.weight_views(net.desc, net.w), seed=5)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_way_to_run_it_has_the_same_bits(name, size, dtype):
-    net = Network(name, size, dtype)
-    expected = net.forward()
-    gradients, plan = net.backward(expected.workspace), rnnkit.prepare(net.desc, net.w)
-    found = plan.infer(net.x, net.hx, as_given(net.states), lengths=LENGTHS)
-    assert_same(found, expected)
-    kept = net.forward(checkpoint_steps=2)
-    assert_same(kept, expected)
-    assert_same(net.backward(kept.workspace), gradients)
-    again = net.forward(workspace=kept.workspace)
-    assert_same(again, expected)
-    assert_same(net.backward(again.workspace), gradients)
-    if not net.desc.bidirectional:
-        y, hy, cy = plan.infer(net.x, net.hx, as_given(net.states))
-        hx, cx = net.hx, as_given(net.states)
-        for row, values in zip(net.x, y, strict=True):
-            found, hx, cx = plan.step(row, hx, cx)
-            assert np.array_equal(found, values)
-        assert np.array_equal(hx, hy) and all(map(np.array_equal, several(cx), several(cy)))
-
-
-@pytest.mark.usefixtures("threads_as_before")
-def test_threads_change_no_bit(name):
-    results = []
-    for threads in (1, 2):
-        numba.set_num_threads(threads)
-        rng = np.random.default_rng(0)
-        desc = rnnkit.RNNDescriptor(getattr(own_cells, name), 16, 70, 2, True)
-        w, x = rnnkit.init_weights(desc, 0), rng.normal(size=(40, 9, 16)).astype(np.float32)
-        found = rnnkit.forward(desc, w, x)
-        results.append((found, rnnkit.backward(desc, w, found.workspace, found.y)))
-    assert_same(results[0][0], results[1][0])
-    assert_same(results[0][1], results[1][1])
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [{}, {"proj_size": 3}, {"dropout": 0.5}], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_lstm_from_its_equations_has_the_bits_of_the_built_in_one(options, dtype):
@@ -212,12 +91,12 @@ def test_what_does_not_go_with_a_cell_is_refused(given, text):
 
 
 def test_several_states_are_a_tuple():
-    net = Network("Stabilised", "h5", "float32")
+    net = Network(STATES)
     c, n, m = net.states
     for given, text in [
-        (c, "cx must be a tuple of 3 arrays, c, n, m, got an array of shape (1, 5, 5)"),
+        (c, "cx must be a tuple of 3 arrays, c, n, m, got an array of shape (4, 5, 5)"),
         ((c, n), "cx must be a tuple of 3 arrays, c, n, m, got 2"),
-        ((c, n, m[:, :, :2]), "cx[2] must have shape (num_layers*num_directions=1, batch_size=5, hidden_size=5)"),
+        ((c, n, m[:, :, :2]), "cx[2] must have shape (num_layers*num_directions=4, batch_size=5, hidden_size=5)"),
     ]:
         with pytest.raises((TypeError, ValueError)) as error:
             rnnkit.forward(net.desc, net.w, net.x, net.hx, given)
@@ -225,25 +104,25 @@ def test_several_states_are_a_tuple():
 
 
 def test_no_array_of_a_tuple_lies_where_is_written():
-    net = Network("Stabilised", "h5", "float32")
+    net = Network(STATES)
     found = net.forward()
-    dw = np.zeros(net.w.size + net.dstates[1].size, np.float32)
+    dw = np.zeros(net.w.size + net.dstates[1].size)
     net.dstates[1] = dw[: net.dstates[1].size].reshape(net.dstates[1].shape)
     with pytest.raises(ValueError, match="backward: dw must have memory of its own, got the memory of dcy"):
         rnnkit.backward(net.desc, net.w, found.workspace, dcy=tuple(net.dstates), dw=dw[: net.w.size])
-    net.states[2] = found.workspace.state("m", 0)[5:]
+    net.states[2] = found.workspace.state("m", 0)[2:]
     with pytest.raises(ValueError, match="forward: cx must not view the workspace"):
         net.forward(workspace=found.workspace)
 
 
 def test_the_states_of_every_step():
-    net = Network("Stabilised", "h17-two-directions", "float32")
+    net = Network(STATES)
     found = net.forward()
     for number, name in enumerate(net.desc.states):
         after = found.workspace.state(name, 1)
         for n, length in enumerate(LENGTHS):
             assert np.array_equal(after[length - 1, n] if length else net.states[number][2, n], found.cy[number][2, n])
-    assert np.array_equal(found.workspace.state("h", 1, 1), found.y[:, :, 17:])
+    assert np.array_equal(found.workspace.state("h", 1, 1), found.y[:, :, 5:])
     assert np.array_equal(found.workspace.cell(0), found.workspace.state("c", 0))
     with pytest.raises(ValueError, match='state: name must be "h" or "c" or "n" or "m", got \'q\''):
         found.workspace.state("q", 0)
@@ -340,8 +219,8 @@ def test_an_error_of_compilation_names_the_stage():
     assert "must return float32 for h, as its arguments are, got float64" in str(error.value)
 
 
-def test_many_streams_of_it(name):
-    net = Network(name, "h17-stack", "float32")
+def test_many_streams_of_it():
+    net = Network(STATES, "stack")
     plan = rnnkit.prepare(net.desc, net.w)
     stream, expected = plan.stream(5), plan.infer(net.x)
     for row, values in zip(net.x[:3], expected.y, strict=False):

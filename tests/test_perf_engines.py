@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import reference
+from combinations import nightly
 from gradcheck import assert_gradients
 from problems import CELLS, Problem, smooth
 from tolerances import OUTPUTS, assert_close, assert_gradient_close
@@ -135,7 +136,7 @@ def is_for(engine, case, pass_name):
 @pytest.mark.parametrize(
     ("engine", "case", "pass_name"),
     [
-        pytest.param(engine, case, pass_name, id=f"{engine}-{name}-{pass_name}")
+        (nightly if "relu" in name else pytest.param)(engine, case, pass_name, id=f"{engine}-{name}-{pass_name}")
         for engine in (baselines.RNNKIT, "torch", "onnxruntime", "unfused")
         for name, case, pass_name in named_cases()
         if is_for(engine, case, pass_name)
@@ -171,7 +172,7 @@ def test_every_engine_has_the_twins_results(installed, engine, case, pass_name):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", [nightly("relu"), *(name for name in NETWORKS if name != "relu")])
 @pytest.mark.parametrize("engine", [baselines.RNNKIT, baselines.BY_HAND, "torch", "onnxruntime", "unfused"])
 def test_every_engine_serves_streams_as_the_twin_does(installed, engine, network):
     """Each stream's arrivals are one sequence, from its own initial state."""

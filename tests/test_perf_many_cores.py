@@ -10,6 +10,7 @@ MACHINE = Machine(5e10, 1e11, 5e10, 2e10, 1e11, 50e-9, 200e-9, 2e-9)
 BY_NAME = {case.name: case for case in cases.CASES}
 
 
+@pytest.mark.cores(2)
 def test_a_cache_line_takes_its_time():
     assert 1e-9 < peaks.handover() < 1e-3
 

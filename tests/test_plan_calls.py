@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from problems import CELLS, Problem
+from combinations import nightly, pairs
+from problems import CELLS, FLOAT32, Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
@@ -15,9 +16,9 @@ from rnnkit.cpu import infer, stack
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.team import bound  # itself: see `conftest`
 
-SIZES = dict(input_size=17, hidden_size=33)
+SIZES = dict(input_size=17, hidden_size=33, dtype="float32")
 BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (300, 20)))
-PROBLEM = Problem(mode="lstm", **SIZES, seq_len=1, batch_size=1, dtype="float32")
+PROBLEM = Problem(mode="lstm", **SIZES, seq_len=1, batch_size=1)
 STACKS = [{}, {"num_layers": 5}, {"num_layers": 3, "bidirectional": True}]
 
 
@@ -40,8 +41,7 @@ def laid_out(monkeypatch):
     return batches
 
 
-@pytest.mark.parametrize("more", STACKS)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("cell", "more"), pairs(FLOAT32, STACKS, each=1))
 def test_calls_of_many_sizes(cell, more):
     """Each has the bits of a training forward."""
     first = Problem(**CELLS[cell], **SIZES, **more)
@@ -54,9 +54,9 @@ def test_calls_of_many_sizes(cell, more):
         assert_same_results(call(plan, problem), expected, OUTPUTS)
 
 
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.parametrize("weights", [nightly("bfloat16"), "int8"])
 def test_calls_with_weights_of_fewer_bits(weights, monkeypatch):
-    first = Problem(mode="lstm", **SIZES, num_layers=2, dtype="float32")
+    first = Problem(mode="lstm", **SIZES, num_layers=2)
     plan = rnnkit.prepare(first.desc, first.w, weights=weights)
     problems = [first.twin(**size, seed=seed) for seed, size in enumerate((KEPT, KEPT, KEPT, LONGER, LONGER, LONG))]
     found = [call(plan, problem) for problem in problems]
@@ -179,7 +179,7 @@ def test_a_plan_keeps_no_input():
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_steps_of_many_sizes(weights):
     """Each is that of a plan that has run nothing before, though a plan works where its last step did."""
-    first = Problem(mode="lstm", **SIZES, num_layers=2, dtype="float32")
+    first = Problem(mode="lstm", **SIZES, num_layers=2)
     plan = rnnkit.prepare(first.desc, first.w, weights=weights)
     for seed, rows in enumerate((1, 1, 17, 2, 17, 17, 1, 300, 3)):
         problem = first.twin(seq_len=1, batch_size=rows, seed=seed)
@@ -202,8 +202,8 @@ def kept_by(call):
 def test_a_plan_keeps_no_room_for_many_rows(weights, monkeypatch):
     """Nor does it keep much for a few rows where many threads would have scratch of their own."""
     monkeypatch.setattr(team, "most_threads", lambda: 64)
-    rows, sizes = (2000, SIZES) if weights is None else (1, {"input_size": 2**15, "hidden_size": 64})
-    problem = Problem(mode="lstm", **sizes, seq_len=1, batch_size=rows, dtype="float32")
+    rows, sizes = (2000, SIZES) if weights is None else (1, SIZES | {"input_size": 2**15, "hidden_size": 64})
+    problem = Problem(mode="lstm", **sizes, seq_len=1, batch_size=rows)
     plan, again = (rnnkit.prepare(problem.desc, problem.w, weights=weights) for _ in range(2))
     again.step(problem.x[0], None)  # compiled
     after, peak = kept_by(lambda: plan.step(problem.x[0], None))
@@ -218,10 +218,10 @@ def test_a_plan_keeps_few_rooms():
     assert after < 59 * PROBLEM.desc.hidden_size * 4 * x.itemsize * 8
 
 
-@pytest.mark.parametrize("weights", [None, "bfloat16"])
+@pytest.mark.parametrize("weights", [None, nightly("bfloat16")])
 def test_calls_that_are_bound_as_elsewhere(weights, monkeypatch):
     """Other tests have each call of a kernel looked at, on its way through `team.run`: here it is called as it is."""
-    problem = Problem(mode="lstm", **SIZES, **KEPT, dtype="float32")
+    problem = Problem(mode="lstm", **SIZES, **KEPT)
     arrays = problem.inputs[1:]
 
     def results():

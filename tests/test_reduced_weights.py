@@ -10,9 +10,10 @@ import numba
 import numpy as np
 import pytest
 import rounded
+from combinations import nightly
 from compiled import for_python
 from llvmlite import binding, ir
-from problems import CELLS, Problem
+from problems import CELLS, REDUCED, Problem
 from shipped_networks import KINDS
 from test_vectorization import compiled
 from tolerances import OUTPUTS, assert_close, assert_same_results
@@ -46,7 +47,7 @@ def assert_rounded(problem, form):
 
 
 @pytest.mark.parametrize(("input_size", "hidden_size"), [(1, 4), (3, 5), (4, 16), (7, 17), (18, 31), (33, 64)])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("form", "cell"), REDUCED)
 def test_a_step_is_that_of_rounded_numbers(form, cell, input_size, hidden_size):
     sizes = dict(input_size=input_size, hidden_size=hidden_size, batch_size=7, seq_len=1)
     assert_rounded(Problem(**CELLS[cell], dtype="float32", **sizes), form)
@@ -63,7 +64,7 @@ def test_the_options_of_a_network(form, options):
 @pytest.mark.parametrize("input_size", [2048, 2051, 4098, 8203])
 def test_long_sums(form, input_size):
     """Those of bfloat16 are worked through in blocks; int8's are exact in 32 bits up to 133,000 products."""
-    assert_rounded(Problem("gru", dtype="float32", input_size=input_size, hidden_size=5, seq_len=1), form)
+    assert_rounded(Problem("lstm", dtype="float32", input_size=input_size, hidden_size=5, seq_len=1), form)
 
 
 def test_sums_that_might_not_be_exact_are_refused():
@@ -74,8 +75,8 @@ def test_sums_that_might_not_be_exact_are_refused():
     expected = "prepare: weights must be None or bfloat16 for sums of more than 133144 products, got 'int8' and 133145"
     assert str(caught.value) == expected
     desc = rnnkit.RNNDescriptor("rnn_relu", 133_144, 1, bias="none")
-    w, x = np.full(rnnkit.num_weights(desc), 0.5, np.float32), np.ones((1, 1, 133_144), np.float32)
-    assert rnnkit.prepare(desc, w, weights="int8").infer(x).y.item() == pytest.approx(133_144 / 2, rel=1e-5)
+    w, x = np.full(rnnkit.num_weights(desc), 0.5, np.float32), np.ones((1, 133_144), np.float32)
+    assert rnnkit.prepare(desc, w, weights="int8").step(x, None).y.item() == pytest.approx(133_144 / 2, rel=1e-5)
 
 
 def step_loop_of(plan, problem):
@@ -86,7 +87,7 @@ def step_loop_of(plan, problem):
     return rnnkit.Infer(np.stack(rows), hx, cx)
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("form", "cell"), REDUCED)
 def test_every_way_gives_the_same_bits(form, cell):
     """All at once, step by step, each sequence alone, and in a stack or one layer after the other."""
     sizes = dict(input_size=9, hidden_size=21, seq_len=6, batch_size=5, num_layers=2, dtype="float32")
@@ -111,6 +112,7 @@ def test_every_way_gives_the_same_bits(form, cell):
     assert np.array_equal(x, expected.y)
 
 
+@pytest.mark.cores(2)
 @pytest.mark.usefixtures("threads_as_before")
 @pytest.mark.parametrize("options", [
     {"hidden_size": 128, "batch_size": 40}, {"hidden_size": 256, "batch_size": 2},
@@ -119,7 +121,7 @@ def test_every_way_gives_the_same_bits(form, cell):
 ])  # fmt: skip
 def test_threads_change_no_bit(form, options):
     """By rows and by units, whole ranks and blocks of units, two directions and two layers at once."""
-    problem = Problem("gru", dtype="float32", **{"input_size": 64, "seq_len": 30, **options})
+    problem = Problem("lstm", dtype="float32", **{"input_size": 64, "seq_len": 30, **options})
     results = []
     for threads in (1, 2):
         numba.set_num_threads(threads)
@@ -144,6 +146,7 @@ def test_each_rank_has_scratch_of_its_own(form):
     assert packed.scratch.tolist() == [0, 0, 0, 1, 1, 1, -1, -1, -1]
 
 
+@pytest.mark.cores(2)
 @pytest.mark.usefixtures("threads_as_before")
 def test_a_stream_goes_on_on_more_threads(form):
     net = rnnkit.LSTM(48, 320, num_layers=2, seed=0)
@@ -166,9 +169,10 @@ def test_more_rows_than_are_converted_at_once(form):
 
 
 @pytest.mark.parametrize(("name", "form"), [
-    ("peephole", "bfloat16"), ("slstm", "int8"), ("mingru", "bfloat16"), ("indrnn", "int8"),
+    nightly("peephole", "bfloat16"), ("peephole", "int8"), nightly("slstm", "int8"), nightly("mingru", "bfloat16"),
+    nightly("indrnn", "int8"),
 ])  # fmt: skip
-@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, nightly(True)])
 def test_other_cells(name, form, bidirectional):
     """Near to the same network without rounding, and the same bits step by step."""
     desc = rnnkit.RNNDescriptor(KINDS[name], 6, 19, 2, bidirectional)
@@ -184,7 +188,7 @@ def test_other_cells(name, form, bidirectional):
 
 
 def test_what_is_not_finite_stays_so_in_its_row(form):
-    net = rnnkit.GRU(5, 17, seed=0)
+    net = rnnkit.LSTM(5, 17, seed=0)
     x = np.random.default_rng(0).standard_normal((3, 4, 5), np.float32)
     plan = net.prepare(weights=form)
     expected = plan.infer(x).y
@@ -269,7 +273,7 @@ import rnnkit
 from rnnkit.kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT
 digest = hashlib.sha256()
 x = np.random.default_rng(0).standard_normal((7, 5, 18), np.float32)
-for kind in (rnnkit.LSTM, rnnkit.GRU):
+for kind in (rnnkit.LSTM, rnnkit.GRU)[: int(sys.argv[2])]:
     for hidden_size in (5, 33):
         net = kind(18, hidden_size, num_layers=2, bidirectional=True, seed=0)
         digest.update(net.prepare(weights=sys.argv[1]).infer(x).y.tobytes())
@@ -277,19 +281,20 @@ print(BFLOAT16_DOT is not None, BYTE_DOT is not None, digest.hexdigest())
 """
 
 
-def elsewhere(form, **environment):
-    command = [sys.executable, "-c", ELSEWHERE, form]
+def elsewhere(form, kinds=1, **environment):
+    command = [sys.executable, "-c", ELSEWHERE, form, str(kinds)]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
     *has, digest = done.stdout.split()
     return has, digest
 
 
-def test_the_same_bits_without_the_instructions(form):
+@pytest.mark.parametrize(("reduced", "kinds"), [("int8", 1), nightly("int8", 2), nightly("bfloat16", 2)])
+def test_the_same_bits_without_the_instructions(reduced, kinds):
     """With AVX2 alone; of bfloat16 where the machine does not have them either."""
-    has, digest = elsewhere(form)
-    lacking, other = elsewhere(form, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma")
+    has, digest = elsewhere(reduced, kinds)
+    lacking, other = elsewhere(reduced, kinds, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma")
     assert lacking == ["False", "False"]
-    assert (other == digest) == (form == "int8" or has[0] == "False")
+    assert (other == digest) == (reduced == "int8" or has[0] == "False")
 
 
 @pytest.mark.skipif("avxvnni" not in FEATURES, reason="a CPU without AVX-VNNI")

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from combinations import nightly
 
 import rnnkit
 from rnnkit.language_model import command_line, corpus, sampling, scoring
@@ -45,7 +46,7 @@ def test_score_prints_bits_of_each_file(run, tmp_path):
     assert out.splitlines() == expected
 
 
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.parametrize("weights", [nightly("bfloat16"), "int8"])
 def test_score_and_sample_with_weights_of_fewer_bits(run, tmp_path, weights):
     (tmp_path / "a.txt").write_bytes(text := b"abc" * 500)
     model = textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4), 0, np.frombuffer(b"abcdefgh", np.uint8))

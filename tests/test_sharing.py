@@ -99,6 +99,7 @@ def _sign_up_to(seen, most, rank, size, sync):
     barrier(team)
 
 
+@pytest.mark.cores(2)
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_no_more_ranks_come_in_than_the_kernel_asks_for(monkeypatch, most):
     monkeypatch.setattr(team, "wanted_size", lambda: 4)
@@ -130,6 +131,7 @@ def test_no_more_helpers_are_woken_than_pay():
     assert not any(helper.asleep for helper in idle.helpers)
 
 
+@pytest.mark.cores(2)
 def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
     """Of eight helpers as many come in as the planner says, to the same bits."""
     monkeypatch.setattr(team, "_SMALL_WORK", 0)
@@ -157,6 +159,7 @@ def test_as_many_ranks_as_make_whole_teams(come, inside):
     assert for_python(fitting)(come, schedule._replace(bounds=bounds[:3], num_passes=2)) == inside
 
 
+@pytest.mark.cores(2)
 def test_a_helper_that_nobody_needs_sleeps():
     """Also while calls go on, each with as many ranks as it asks for."""
     elements = np.zeros(sync.sync_size(2), np.int64)
@@ -175,6 +178,7 @@ def test_a_few_threads_less_for_a_little_time():
     assert sharing(128, 1, 8) == Sharing(1, 4)
 
 
+@pytest.mark.cores(2)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
     """All others know how many they are, where they would have been whole teams with it."""

@@ -1,4 +1,4 @@
-"""The cells that are shipped: their values, gradients and bits, and the laws that every network keeps."""
+"""Cells that no mode names, shipped and users' own: values, gradients and bits, and the laws every network keeps."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 from gradcheck import assert_gradients
-from shipped_networks import KINDS, LENGTHS, SIZES, Network, arrays_of, as_given
+from shipped_networks import KINDS, LENGTHS, OWN, SIZES, Network, arrays_of, as_given, cases
 from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
 import rnnkit
@@ -17,18 +17,14 @@ from rnnkit.descriptor import descriptor_of, text_of
 OUTPUTS, GRADIENTS = ("y", "hy", "cy"), ("dx", "dhx", "dcx", "dw")
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return KINDS[request.param]
+in_each_dtype = pytest.mark.parametrize(("kind", "dtype"), cases())
+in_float64 = pytest.mark.parametrize("kind", cases(["float64"]))
+# One layer of one direction is kernels of its own again: by default `test_algebra` runs those of built-in cells.
+in_parts = pytest.mark.parametrize("kind", cases(["float64"], default=set()))
 
 
 @pytest.fixture(params=SIZES)
 def size(request):
-    return request.param
-
-
-@pytest.fixture(params=["float32", "float64"])
-def dtype(request):
     return request.param
 
 
@@ -55,10 +51,12 @@ def columns(result, rows, time=slice(None)):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", (KINDS | OWN).values(), ids=KINDS | OWN)
 def test_the_gradients_of_its_equations(kind, seed):
     assert all(row.right for row in rnnkit.check_cell(kind, seed))
 
 
+@in_each_dtype
 def test_its_values_are_those_of_the_twin(kind, size, dtype):
     net = Network(kind, size, dtype)
     y, hy, states = net.reference()
@@ -69,6 +67,7 @@ def test_its_values_are_those_of_the_twin(kind, size, dtype):
         assert_close(name, ours, expected, dtype)
 
 
+@in_float64
 def test_its_gradients_are_those_of_its_values(kind, size):
     net = Network(kind, size)
     names = [f"state {name}" for name in net.desc.states]
@@ -94,6 +93,7 @@ def test_its_gradients_are_those_of_its_values(kind, size):
 # Bits
 
 
+@in_each_dtype
 def test_every_way_to_run_it_has_the_same_bits(kind, size, dtype):
     net = Network(kind, size, dtype)
     expected = net.forward()
@@ -102,6 +102,9 @@ def test_every_way_to_run_it_has_the_same_bits(kind, size, dtype):
     kept = net.forward(checkpoint_steps=2)
     assert_same(kept, expected, OUTPUTS)
     assert_same(net.backward(kept.workspace), gradients)
+    again = net.forward(workspace=kept.workspace)
+    assert_same(again, expected, OUTPUTS)
+    assert_same(net.backward(again.workspace), gradients)
     if not net.desc.bidirectional:
         whole, hx, cx = plan.infer(net.x, net.hx, as_given(net.states)), net.hx, as_given(net.states)
         for row, values in zip(net.x, whole.y, strict=True):
@@ -110,10 +113,12 @@ def test_every_way_to_run_it_has_the_same_bits(kind, size, dtype):
         assert_same(rnnkit.Infer(whole.y, hx, cx), whole)
 
 
+@pytest.mark.cores(2)
+@in_float64
 @pytest.mark.usefixtures("threads_as_before")
 def test_threads_change_no_bit(kind):
-    results, x = [], np.random.default_rng(0).normal(size=(40, 9, 16)).astype(np.float32)
-    desc = rnnkit.RNNDescriptor(kind, 16, 70, 2, True)
+    results, x = [], np.random.default_rng(0).normal(size=(40, 9, 16))
+    desc = rnnkit.RNNDescriptor(kind, 16, 70, 2, True, dtype="float64")
     w = rnnkit.init_weights(desc, 0)
     for threads in (1, 2):
         numba.set_num_threads(threads)
@@ -123,6 +128,8 @@ def test_threads_change_no_bit(kind):
     assert_same(results[0][1], results[1][1])
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("activations", [(), (cells.Sigmoid(), cells.Tanh(), cells.Tanh())])
 def test_with_the_usual_activations_it_has_the_bits_of_the_built_in_lstm(dtype, activations):
     net = Network(cells.ActivatedLSTM(*activations), "stack", dtype)
@@ -137,6 +144,7 @@ def test_with_the_usual_activations_it_has_the_bits_of_the_built_in_lstm(dtype, 
 # Laws
 
 
+@in_each_dtype
 def test_a_batch_is_its_sequences(kind, dtype):
     net = Network(kind, "two-directions", dtype)
     found, dw = net.forward(), np.zeros(net.w.shape)
@@ -152,6 +160,7 @@ def test_a_batch_is_its_sequences(kind, dtype):
     assert_gradient_close("dw", gradients.dw, dw, dtype)
 
 
+@in_each_dtype
 def test_the_order_of_rows_does_not_matter(kind, dtype):
     net, order = Network(kind, "two-directions", dtype), np.array([3, 0, 2, 4, 1])
     found = net.forward()
@@ -163,6 +172,7 @@ def test_the_order_of_rows_does_not_matter(kind, dtype):
     assert_gradient_close("dw", others.dw, gradients.dw, dtype)
 
 
+@in_each_dtype
 @pytest.mark.parametrize("cut", [1, 4])
 def test_chunks_with_carried_state_are_one_run(kind, dtype, cut):
     net = Network(kind, "stack", dtype, lengths=None)
@@ -184,6 +194,7 @@ def test_chunks_with_carried_state_are_one_run(kind, dtype, cut):
         assert_gradient_close("of the states", ours, expected, dtype)
 
 
+@in_each_dtype
 def test_no_state_is_zeros(kind, dtype):
     absent, zeros = (Network(kind, "two-directions", dtype) for _ in range(2))
     absent.hx, absent.states = None, []
@@ -194,6 +205,7 @@ def test_no_state_is_zeros(kind, dtype):
     assert all(np.isfinite(one).all() for one in (found.y, found.hy, *arrays_of(found.cy)))
 
 
+@in_each_dtype
 @pytest.mark.parametrize("garbage", [np.nan, 1e30])
 def test_padding_touches_nothing(kind, dtype, garbage):
     clean, dirty = (Network(kind, "two-directions", dtype) for _ in range(2))
@@ -204,6 +216,7 @@ def test_padding_touches_nothing(kind, dtype, garbage):
     assert_same(dirty.backward(found.workspace), clean.backward(expected.workspace))
 
 
+@in_each_dtype
 @pytest.mark.parametrize("lengths", [LENGTHS, (0,) * 5])
 def test_length_zero_passes_state_and_gradient_through(kind, dtype, lengths):
     net = Network(kind, "two-directions", dtype, lengths=lengths)
@@ -218,6 +231,7 @@ def test_length_zero_passes_state_and_gradient_through(kind, dtype, lengths):
     assert gradients.dw.any() == any(lengths)
 
 
+@in_each_dtype
 def test_any_memory_order(kind, dtype):
     plain, other = (Network(kind, "two-directions", dtype) for _ in range(2))
 
@@ -243,6 +257,7 @@ def half(net, size, suffixes, part, input_size):
     return one
 
 
+@in_parts
 def test_two_layers_are_two_runs(kind):
     net = Network(kind, "stack")
     found = net.forward()
@@ -258,6 +273,7 @@ def test_two_layers_are_two_runs(kind):
     assert_gradient_close("dx", gradients.dx, lower.backward(first.workspace).dx, "float64")
 
 
+@in_parts
 def test_two_directions_are_two_runs(kind):
     net = Network(kind, (5, 1, True), lengths=None)
     found, dx = net.forward(), 0
@@ -311,9 +327,10 @@ def test_activations_tell_cells_apart():
     assert first == third != second and hash(first) == hash(third) and cells.Tanh() != cells.Softsign() != ()
     assert repr(second) == "RNNDescriptor(IndRNN(activation=Softsign()), 3, 4)"
     w, x = rnnkit.init_weights(first, 0), np.ones((2, 1, 3), np.float32)
-    assert not np.array_equal(rnnkit.infer(first, w, x).y, rnnkit.infer(second, w, x).y)
     whole, real = (rnnkit.RNNDescriptor(cells.IndRNN(cells.Affine(a, b)), 3, 4) for a, b in ((2, 1), (2.0, 1.0)))
-    assert whole == real and rnnkit.infer(whole, w, x).y.dtype == "float32"
+    assert whole == real
+    found, other = (rnnkit.infer(desc, w, x).y for desc in (first, whole))
+    assert not np.array_equal(found, other) and other.dtype == "float32"
 
 
 def test_a_network_with_activations_is_saved_and_loaded(tmp_path):

@@ -96,6 +96,7 @@ def test_a_table_is_sequences_of_single_features():
     assert_same_bits("of rows", one.predict_proba(table.tolist()), one.predict_proba(table))
 
 
+@pytest.mark.cores(2)
 @pytest.mark.parametrize("make", [RNNClassifier, RNNRegressor])
 @pytest.mark.parametrize("settings", [dict(dropout=0.3, num_layers=2), dict(early_stopping=True), dict(pooling="max")])
 def test_a_random_state_decides_every_bit(make, settings):

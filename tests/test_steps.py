@@ -5,7 +5,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from problems import CELLS, Problem
+from combinations import pairs
+from problems import CELLS, FLOAT32, Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
@@ -96,10 +97,9 @@ def assert_same_runs(found, expected):
         assert_same_results(one, other, names)
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize(("batch_size", "seq_len", "lengths"), BATCHES)
-@pytest.mark.parametrize("cell", CELLS)
-def test_several_calls_of_a_kernel_give_the_bits_of_one(request, cell, batch_size, seq_len, lengths, layers):
+@pytest.mark.parametrize(("cell", "batch", "layers"), pairs(FLOAT32, BATCHES, LAYERS))
+def test_several_calls_of_a_kernel_give_the_bits_of_one(request, cell, batch, layers):
+    batch_size, seq_len, lengths = batch
     problem = Problem(
         **CELLS[cell], **layers, batch_size=batch_size, seq_len=seq_len, lengths=lengths, dtype="float32"
     )
@@ -108,8 +108,9 @@ def test_several_calls_of_a_kernel_give_the_bits_of_one(request, cell, batch_siz
     assert_same_runs(run_everything(problem), expected)
 
 
+@pytest.mark.cores(2)
 @pytest.mark.parametrize("directions", [1, 2])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", FLOAT32)
 def test_so_do_layers_whose_units_are_dealt_out(request, monkeypatch, cell, directions):
     """Both layers, or directions, then run one after the other in each call, with all threads."""
     monkeypatch.setattr(team, "wanted_size", lambda: 2)
@@ -157,7 +158,7 @@ def test_row_numbers_do_not_outlive_the_results(shape):
 @pytest.mark.parametrize("directions", [1, 2])
 def test_row_numbers_of_sequences_of_one_length_take_little_memory(directions):
     net = rnnkit.RNN(1, 1, bidirectional=directions == 2, seed=0)
-    x = np.zeros((100_000, 64, 1), np.float32)
+    x = np.zeros((100_000, 24, 1), np.float32)
     y_bytes = x.nbytes * directions
     _, most = traced(net.infer, x)
     assert most < y_bytes + (16 << 20)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import gpu as on_gpu
 import numpy as np
 import pytest
-from problems import CELLS
+from problems import CASES, CELLS
 from tolerances import assert_close_on_gpu, assert_same_bits
 
 import rnnkit
@@ -94,10 +94,9 @@ def assert_each_as_alone(plan, num_streams, calls, seed=0):
         one.assert_state(state, row)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("cell", "dtype"), CASES)
 def test_each_stream_has_the_bits_of_itself_alone(cell, dtype):
-    for num_streams, layers in ((1, 1), (2, 2), (9, 2)):
+    for num_streams, layers in ((1, 1 if dtype == "float32" else 2), (2, 2), (9, 2)):
         assert_each_as_alone(plan_of(num_layers=layers, dtype=dtype, **CELLS[cell]), num_streams, 40, num_streams)
 
 

@@ -26,6 +26,8 @@ from rnnkit.kernels.machine.sync import (
 )
 from rnnkit.kernels.machine.team import bound  # itself: see `conftest`
 
+pytestmark = pytest.mark.cores(2)
+
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
 KIND = "test"
 

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import gpu as on_gpu
 import numpy as np
 import pytest
+from combinations import pairs
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import CELLS, Problem
+from problems import CELLS, FLOAT32, Problem
 from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
@@ -74,11 +75,9 @@ LAYERS = [dict(num_layers=3, dropout=0.5), dict(num_layers=3, bidirectional=True
 LONG = [(5, 450, None), (7, 300, (0, 300, 160, 1, 299, 300, 146)), (1030, 3, None)]
 
 
-@pytest.mark.parametrize("checkpoint_steps", [1, 205])
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize(("batch_size", "seq_len", "lengths"), LONG)
-@pytest.mark.parametrize("cell", CELLS)
-def test_long_sequences_have_the_same_bits(cell, batch_size, seq_len, lengths, layers, checkpoint_steps):
+@pytest.mark.parametrize(("cell", "batch", "layers", "checkpoint_steps"), pairs(FLOAT32, LONG, LAYERS, [1, 205]))
+def test_long_sequences_have_the_same_bits(cell, batch, layers, checkpoint_steps):
+    batch_size, seq_len, lengths = batch
     sizes = dict(batch_size=batch_size, seq_len=seq_len, lengths=lengths, dtype="float32")
     assert_same_training(Problem(**CELLS[cell], **layers, **sizes), checkpoint_steps)
 
@@ -91,10 +90,10 @@ def test_there_may_be_nothing_to_run(short_chunks, bidirectional, changes, check
     assert_same_training(problem, checkpoint_steps)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 4])
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("batch_size", [5, 12])
-@pytest.mark.parametrize("dealt", [False, True])
+@pytest.mark.cores(2)
+@pytest.mark.parametrize(
+    ("dealt", "batch_size", "layers", "threads"), pairs([False, True], [5, 12], LAYERS, [2, 3, 4])
+)
 def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, layers, threads):
     """By rows of the batch or units, shared or dealt out; in several calls of a kernel a segment."""
     problem = Problem("lstm", 17, 33, batch_size=batch_size, seq_len=20, **layers, dtype="float32")
@@ -111,7 +110,7 @@ def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, lay
     assert_same_results(problem.backward(found.workspace), expected, GRADIENTS)
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", FLOAT32)
 def test_threads_may_share_a_workspace(short_chunks, cell):
     """All but one that work in it at once take memory of their own."""
     problem = Problem(**CELLS[cell], num_layers=2, dropout=0.5, dtype="float32", hidden_size=33, seq_len=20)
@@ -248,7 +247,7 @@ def test_a_forward_after_one_that_was_interrupted_is_right(monkeypatch, short_ch
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_the_segment_that_was_run_last_is_not_run_again(monkeypatch, short_chunks, bidirectional):
-    problem = Problem("rnn_tanh", seq_len=12, bidirectional=bidirectional)
+    problem = Problem("rnn_tanh", seq_len=12, batch_size=6, bidirectional=bidirectional, dtype="float32")
     workspace = problem.forward(checkpoint_steps=3).workspace
     chains = 1 + bidirectional  # each with four segments
     for again in (4 * chains - 1, 4 * chains):  # then the first steps of the sequence were run last
@@ -324,7 +323,7 @@ def test_a_wrong_number_of_steps_is_refused(value, error, expected):
 
 
 def test_the_states_of_every_step_are_not_there():
-    problem = Problem("lstm")
+    problem = Problem("lstm", dtype="float32")
     workspace = problem.forward(checkpoint_steps=np.int64(3)).workspace
     assert workspace.checkpoint_steps == 3 and problem.forward().workspace.checkpoint_steps is None
     for name in ("hidden", "cell"):
@@ -334,7 +333,7 @@ def test_the_states_of_every_step_are_not_there():
 
 
 def test_a_stale_or_foreign_workspace_is_refused():
-    problem = Problem("lstm")
+    problem = Problem("lstm", dtype="float32")
     workspace = problem.forward(checkpoint_steps=3).workspace
     with pytest.raises(rnnkit.WorkspaceError, match="backward: workspace must be of"):
         problem.twin(num_layers=2).backward(workspace)
@@ -347,7 +346,7 @@ def test_a_stale_or_foreign_workspace_is_refused():
 
 def test_on_a_gpu_there_are_no_checkpoints(standin):
     """And nothing is changed: the workspace that was given is good."""
-    problem = Problem("lstm")
+    problem = Problem("lstm", dtype="float32")
     kept = on_gpu.forward(problem)
     text = r"\Aforward: checkpoint_steps must be None on CuPy arrays, got 3; cuDNN keeps what backward needs"
     with pytest.raises(rnnkit.BackendError, match=text):
