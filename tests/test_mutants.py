@@ -1,62 +1,100 @@
-"""The planted faults fit the sources that they are for, and their runner tells what is noticed from what is not."""
+"""Generated faults are what they say, those written by hand fit the sources, and their runner tells who survives."""
 
-import os
 import subprocess
-import sys
 
 import pytest
-from mutants.__main__ import ROOT, chosen, known, report
-from mutants.mutant import Mutant
+from combinations import nightly
+from mutants import __main__, written
+from mutants.__main__ import FOLDERS, ROOT, drawn, report
+from mutants.generate import changes_something, faults
+from mutants.judges import judges
 
-ALL = known()
-
-
-def test_names_are_unique():
-    names = [mutant.name for mutant in ALL]
-    assert len(set(names)) == len(names)
-    assert len(ALL) > 30
-    assert chosen(ALL, [ALL[0].name, ALL[-1].name]) == [ALL[0], ALL[-1]]
+SOURCE = '''
+"""A text that no fault is made of, such as 1 + 1."""
+_MUCH = 1 << 20
 
 
-@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
-def test_what_is_replaced_stands_there_once(mutant):
-    assert (ROOT / mutant.path).read_text().count(mutant.before) == 1
-    assert mutant.before != mutant.after
-    assert mutant.tests
+def half_of(values: list[int], *, whole=True) -> int:
+    total = 0
+    for k in range(len(values)):
+        if values[k] > 0 and not k == 3:
+            total += values[k] // 2
+    if total < 0:
+        raise ValueError(f"{total - 1}")
+    return max(total, 1) if whole else -total
+'''
+FAULTS = {
+    "constant": {"0 -> 1", "0 -> (-1)", "1 -> 2", "1 -> 0", "3 -> 4", "3 -> 2", "2 -> 3", "2 -> 1", "True -> False"},
+    "comparison": {"values[k] > 0 -> (values[k] >= 0)", "values[k] > 0 -> (values[k] <= 0)", "k == 3 -> (k != 3)",
+                   "total < 0 -> (total <= 0)", "total < 0 -> (total >= 0)"},
+    "and, or": {"values[k] > 0 and not k == 3 -> ((values[k] > 0) or (not k == 3))"},
+    "condition left out": {"values[k] > 0 and not k == 3 -> ((not k == 3))",
+                           "values[k] > 0 and not k == 3 -> ((values[k] > 0))"},
+    "condition": {"values[k] > 0 and not k == 3 -> (not (values[k] > 0 and not k == 3))",
+                  "total < 0 -> (not (total < 0))", "whole -> (not (whole))"},
+    "branch left out": {"values[k] > 0 and not k == 3 -> False", "total < 0 -> False"},
+    "operator": {"values[k] // 2 -> ((values[k]) * (2))", "total += values[k] // 2 -> total -= values[k] // 2"},
+    "operator left out": {"not k == 3 -> k == 3", "-total -> total"},
+    "assigned": {"total += values[k] // 2 -> total = values[k] // 2"},
+    "statement left out": {"total += values[k] // 2 -> pass", 'raise ValueError(f"{total - 1}") -> pass'},
+    "bound": {"len(values) -> (len(values) - 1)"},
+    "neighbours swapped": {"total, 1 -> 1, total"},
+    "opposite": {"max -> min"},
+}  # fmt: skip
 
 
-def test_the_named_tests_exist():
-    tests = sorted({test for mutant in ALL for test in mutant.tests})
-    if os.environ.get("CI") != "true":  # elsewhere a file whose library is not installed has none
-        tests = [test for test in tests if "importorskip" not in (ROOT / test.split("::")[0]).read_text()]
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *tests]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+def test_the_faults_of_a_source():
+    found = {}
+    for fault in faults("half.py", SOURCE):
+        assert changes_something(fault, SOURCE) and fault.scope in ("half_of", "module")
+        start = f"half.py {fault.scope}: {fault.kind}: "
+        assert fault.name.startswith(start) and fault.plant(SOURCE).count("\n") == SOURCE.count("\n")
+        found.setdefault(fault.kind, set()).add(fault.name.removeprefix(start))
+    assert found == FAULTS
 
 
-SOURCE = "def double(x):\n    return x * 2\n"
-TESTS = "from double import double\n\ndef test_double():\n    assert double(3) == 6\n"
-PASSING = ("test_double.py::test_double",)
+def test_a_draw_is_of_all_files_and_the_same_again():
+    found = drawn(ROOT, 60, seed=1)
+    assert found == drawn(ROOT, 60, seed=1) != drawn(ROOT, 60, seed=2)
+    assert {fault.path.split("/")[0] for fault in found} == set(FOLDERS)
+    assert len({fault.path for fault in found}) > 20
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "tests", "verdict"),
-    [
-        ("x * 2", "x * 3", PASSING, "killed"),
-        ("x * 2", "x + x", PASSING, "SURVIVED"),
-        ("x * 3", "x * 4", PASSING, "BROKEN: what it replaces stands 0 times in double.py"),
-        ("x", "y", PASSING, "BROKEN: what it replaces stands 2 times in double.py"),
-        ("x * 2", "x * 3", ("test_double.py::test_triple",), "BROKEN: its tests fail without it"),
-    ],
-)
-def test_the_runner_tells_what_survives(tmp_path, before, after, tests, verdict):
-    (tmp_path / "double.py").write_text(SOURCE)
-    (tmp_path / "test_double.py").write_text(TESTS)
+def test_what_is_written_by_hand_stands_there_and_has_judges():
+    found = written.all_faults(ROOT)
+    names = [fault.name for fault in found]
+    assert len(set(names)) == len(names) > 100
+    for fault in found:
+        assert (ROOT / fault.path).read_text()[fault.start : fault.stop] == fault.before != fault.after
+
+
+def test_every_file_has_judges_and_every_judge_is_there():
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            assert all((ROOT / test).exists() for test in judges(path.relative_to(ROOT).as_posix()))
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """One of a function and its test, which alone is to judge."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "double.py").write_text("def double(x):\n    return x * 2\n")
+    (tmp_path / "test_double.py").write_text(
+        "from double import double\n\ndef test_double():\n    assert double(3) == 6 and double(2) == 4\n"
+    )
+    monkeypatch.setattr(__main__, "judges", lambda path: ("test_double.py",))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("after", "verdict"), [
+    ("x * 3", "killed"), nightly("x + x", "SURVIVED"), nightly("2 * x", "equivalent"),
+])  # fmt: skip
+def test_the_runner_tells_what_survives(repository, monkeypatch, after, verdict):
+    monkeypatch.setattr(__main__, "EQUIVALENT", {"double.py by hand: other: x * 2 -> 2 * x": "order is nothing"})
+    monkeypatch.setattr(written, "FAULTS", {"double.py": [("other", "x * 2", after)]})
     lines = []
-    mutant = Mutant("doubled", "double.py", before, after, tests)
-    killed = report([mutant], tmp_path, ["double.py", "test_double.py"], lambda line, flush=True: lines.append(line))
-    assert killed == (verdict == "killed")
-    assert lines[0].startswith(f"doubled: {verdict}, ")
-    assert lines[1].startswith(f"{int(killed)} killed, {int(verdict == 'SURVIVED')} survived")
-    assert lines[1].endswith(" broken") == verdict.startswith("BROKEN")
-    assert (tmp_path / "double.py").read_text() == SOURCE
+    good = report(written.all_faults(repository), repository, write=lambda line, flush=True: lines.append(line))
+    assert lines[0].startswith(verdict) and lines[0].endswith(f"double.py by hand: other: x * 2 -> {after}")
+    assert good == (verdict != "SURVIVED")
+    assert lines[1].startswith(f"{verdict == 'killed':.1%} of {int(verdict != 'equivalent')} killed")
+    assert (repository / "double.py").read_text().endswith("x * 2\n")

@@ -1,37 +1,40 @@
-"""Plant each fault in a copy of the repository, run the tests that must notice it, and print which faults survive."""
+"""Plant faults in a copy of the repository, one at a time, run the tests that must notice, and print who survives."""
 
 import argparse
-import importlib
-import importlib.util
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from mutants import written
+from mutants.equivalent import EQUIVALENT
+from mutants.generate import changes_something, faults
+from mutants.judges import judges
+
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = (
-    "engine", "trust", "perf", "perf_cells", "gpu", "interop", "interop_files", "torch", "distributed", "training",
-    "job", "checkpoints", "text_model", "stream", "sklearn", "cells", "shipped_cells", "objects", "types", "reduced",
-    "sharing", "laid_out",
-)
-HANG = 1800  # seconds: a fault that lets threads wait for ever is noticed too
-PASSED, NOT_FOUND = (0,), (4, 5)  # pytest's exit statuses
+FOLDERS = "rnnkit", "kernels"
+HANG = 900  # seconds: a fault that lets threads wait for ever is noticed too
+PASSED, NOTHING_RAN = 0, (4, 5)  # pytest's exit statuses
 
 
-def known(modules=MODULES):
-    """The mutants of those modules of this package that are there."""
-    present = [name for name in modules if importlib.util.find_spec(f"mutants.{name}")]
-    return [mutant for name in present for mutant in importlib.import_module(f"mutants.{name}").MUTANTS]
-
-
-def chosen(mutants, names):
-    """Those whose names contain one of the given ones; all without any."""
-    return [mutant for mutant in mutants if not names or any(name in mutant.name for name in names)]
+def drawn(root, count, seed, folders=FOLDERS):
+    """So many generated faults of the files in these folders, each as likely as any other."""
+    sources = {
+        path.relative_to(root).as_posix(): path.read_text()
+        for folder in folders for path in sorted((root / folder).rglob("*.py"))
+        if not any(parent.is_symlink() for parent in path.parents)
+    }  # fmt: skip
+    every = [fault for path, source in sources.items() for fault in faults(path, source)]
+    random.Random(seed).shuffle(every)
+    found = (fault for fault in every if changes_something(fault, sources[fault.path]))
+    return [fault for fault, _ in zip(found, range(count), strict=False)]
 
 
 def tracked(root):
@@ -43,9 +46,9 @@ def tracked(root):
 class Copy:
     """A copy of the repository whose package is the one that its tests import, with a kernel cache of its own."""
 
-    def __init__(self, root, files, folder):
-        self.folder = folder / "copy"
-        for name in files:
+    def __init__(self, root, folder):
+        self.folder, self.cache = folder / "copy", folder / "cache"
+        for name in tracked(root):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, self.folder / name)
         if (self.folder / "kernels").is_dir():
@@ -53,68 +56,110 @@ class Copy:
         self.environment = os.environ | {
             "CI": "true",
             "PYTHONPATH": str(self.folder),
-            "NUMBA_CACHE_DIR": str(folder / "cache"),
+            "NUMBA_CACHE_DIR": str(self.cache),
             "PYTHONDONTWRITEBYTECODE": "1",  # a file planted and restored within a second has one date
         }
-        self.run = cache(self._run)
 
-    def _run(self, tests, planted=""):
-        """Pytest's exit status for the tests; `planted` names what is planted meanwhile."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-        quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with subprocess.Popen(command, cwd=self.folder, env=self.environment, start_new_session=True, **quiet) as child:
+    def run(self, tests):
+        """Pytest's exit status for the tests, and the last lines that it printed."""
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+        with tempfile.TemporaryFile("w+") as out, subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, start_new_session=True, stdout=out, stderr=out
+        ) as child:  # fmt: skip
             try:
-                return child.wait(HANG)
+                status = child.wait(HANG)
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
-                return child.wait()
+                status = child.wait()
+            out.seek(0)
+            return status, out.read()[-300:]
 
-    def verdict(self, mutant):
-        """killed, SURVIVED, or why there is nothing to see."""
-        file = self.folder / mutant.path
-        if not file.is_file():
-            return f"BROKEN: there is no {mutant.path}"
-        source, stamp = file.read_text(), file.stat()
-        count = source.count(mutant.before)
-        if count != 1:
-            return f"BROKEN: what it replaces stands {count} times in {mutant.path}"
-        if self.run(mutant.tests) not in PASSED:
-            return "BROKEN: its tests fail without it"
-        file.write_text(source.replace(mutant.before, mutant.after))
+    def run_with(self, fault, tests):
+        """The same with the fault planted."""
+        file = self.folder / fault.path
+        source, stamp, kernels = file.read_text(), file.stat(), self._kernels()
+        file.write_text(fault.plant(source))
         try:
-            status = self.run(mutant.tests, mutant.name)
+            return self.run(tests)
         finally:
             file.write_text(source)
-            os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # Numba's cache looks at the date
-        if status in NOT_FOUND:
-            return "BROKEN: with it, its tests are not found"
-        return "SURVIVED" if status in PASSED else "killed"
+            os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+            for folder in self._kernels() - kernels if fault.path.startswith("kernels/") else ():
+                shutil.rmtree(folder)
+
+    def _kernels(self):
+        return set((self.cache / "rnnkit").glob("*"))
 
 
-def report(mutants, root, files, write=print):
-    """Print a line for each mutant and a summary; returns whether all were killed."""
+class Court:
+    """Judges faults, several at a time, each in a copy of its own."""
+
+    def __init__(self, root, folder):
+        self._root, self._folder, self._own = root, folder, threading.local()
+        self._lock, self._passing, self._copies = threading.Lock(), {}, 0
+
+    def verdict(self, fault):
+        """killed, SURVIVED, equivalent with the reason, or why there is nothing to see; and the seconds."""
+        start = time.perf_counter()
+        return self._verdict(fault), time.perf_counter() - start
+
+    def _verdict(self, fault):
+        if fault.name in EQUIVALENT:
+            return f"equivalent: {EQUIVALENT[fault.name]}"
+        if not hasattr(self._own, "copy"):
+            with self._lock:
+                self._copies += 1
+                self._own.copy = Copy(self._root, self._folder / str(self._copies))
+        tests = [test for test in judges(fault.path) if (self._root / test).exists()]
+        with self._lock:
+            passing = self._passing.setdefault(tuple(tests), threading.Lock())
+        with passing:
+            if tuple(tests) not in self._known:
+                self._known[tuple(tests)] = self._own.copy.run(tests)
+        status, said = self._known[tuple(tests)]
+        if status != PASSED:
+            return f"BROKEN: its tests fail without it: {said}"
+        status, said = self._own.copy.run_with(fault, tests)
+        if status in NOTHING_RAN:
+            return f"BROKEN: with it, its tests are not found: {said}"
+        return "SURVIVED" if status == PASSED else "killed"
+
+    @property
+    def _known(self):
+        return self.__dict__.setdefault("_statuses", {})
+
+
+def report(faults, root, jobs=1, write=print):
+    """Print a line for each fault and a summary; returns whether none survived."""
     verdicts = []
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Copy(root, files, Path(folder))
-        for mutant in mutants:
-            start = time.perf_counter()
-            verdicts.append(copy.verdict(mutant))
-            write(f"{mutant.name}: {verdicts[-1]}, {time.perf_counter() - start:.0f} s", flush=True)
-    killed, survived = verdicts.count("killed"), verdicts.count("SURVIVED")
-    broken = len(verdicts) - killed - survived
-    write(f"{killed} killed, {survived} survived" + f", {broken} broken" * (broken > 0))
-    return killed == len(verdicts)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        court = Court(root, Path(folder))
+        for fault, (verdict, seconds) in zip(faults, pool.map(court.verdict, faults), strict=True):
+            verdicts.append(verdict)
+            write(f"{verdict}, {seconds:.0f} s: {fault.name}", flush=True)
+    killed, survived, same = (sum(v.startswith(word) for v in verdicts) for word in ("killed", "SURV", "equivalent"))
+    broken = len(verdicts) - killed - survived - same
+    share = f"{killed / max(killed + survived, 1):.1%} of {killed + survived} killed"
+    write(f"{share}, {survived} survived, {same} equivalent" + f", {broken} broken" * (broken > 0))
+    return survived == broken == 0
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="plant those whose names contain one of these")
-    parser.add_argument("--module", action="append", choices=MODULES, help="plant those of this module")
+    parser.add_argument("--draw", type=int, metavar="N", help="N generated faults, instead of those written by hand")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
+    parser.add_argument("--folder", action="append", help=f"draw from files there (default: {', '.join(FOLDERS)})")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time (default: one a core)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only those whose names contain one of these")
     options = parser.parse_args(arguments)
-    mutants = chosen(known(options.module or MODULES), options.names)
-    if not mutants:
-        parser.error("no mutant has such a name")
-    return 0 if report(mutants, ROOT, tracked(ROOT)) else 1
+    if options.draw is None:
+        found = written.all_faults(ROOT)
+    else:
+        found = drawn(ROOT, options.draw, options.seed, options.folder or FOLDERS)
+    found = [fault for fault in found if not options.names or any(name in fault.name for name in options.names)]
+    if not found:
+        parser.error("no fault has such a name")
+    return 0 if report(found, ROOT, options.jobs) else 1
 
 
 if __name__ == "__main__":

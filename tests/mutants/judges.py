@@ -1,0 +1,85 @@
+"""Which tests judge a fault: those that name its file or feature, the quickest to notice one first."""
+
+_ADAPTER = {
+    "rnnkit/cuda/cudnn.py": "cudnn_library gpu_standin gpu_loading gpu",
+    "rnnkit/cuda": "gpu_standin gpu gpu_algorithm gpu_device training_gpu cudnn_library",
+    "rnnkit/distributed": "distributed world train_ranks many_machines imports",
+    "rnnkit/interop/torch.py": "interop_torch interop_networks torch_modules docstrings",
+    "rnnkit/interop/keras.py": "interop_keras interop_networks docstrings",
+    "rnnkit/interop/jax.py": "interop_jax interop_networks docstrings",
+    "rnnkit/interop/flux.py": "interop_flux interop_networks docstrings",
+    "rnnkit/interop/mxnet.py": "interop_mxnet interop_networks docstrings",
+    "rnnkit/interop/safetensors.py": "interop_safetensors interop_networks docstrings",
+    "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_node_tests interop_networks interop_keras interop_jax "
+    "interop_torch interop_flux interop_mxnet docstrings docs",
+    "rnnkit/language_model": "language_model_model language_model_corpus language_model_sampling "
+    "language_model_scoring train_run main score_and_plot train_command language_model_torch train_ranks warmup "
+    "training_readout docs",
+    "rnnkit/sklearn": "sklearn_pooling sklearn_refusals sklearn_learning sklearn_estimators docs",
+    "rnnkit/torch": "torch_modules torch_parameters torch_autograd torch_acceleration torch torch_gpu docs",
+    "rnnkit/training": "training_clipping training_losses training_optimizers training_padding training_readout "
+    "training_docstrings training_kernels training_gpu docs",
+}
+_PUBLIC = {
+    "rnnkit/archive.py": "archive network network_objects main",
+    "rnnkit/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
+    "rnnkit/base_network.py": "network network_objects archive docstrings readme types",
+    "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",
+    "rnnkit/cells.py": "cell_rules check_cell own_cells shipped_cells onnx_cells archive docstrings",
+    "rnnkit/checks.py": "checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
+    "rnnkit/debugging.py": "debugging workspace readme",
+    "rnnkit/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells onnx_cells",
+    "rnnkit/modes.py": "descriptor errors weights cells network types interop_networks",
+    "rnnkit/network.py": "network network_objects archive descriptor errors types",
+    "rnnkit/saved.py": "archive network network_objects language_model_model",
+    "rnnkit/stream.py": "stream stream_errors network_objects exclusive own_cells docs",
+    "rnnkit/weights.py": "weights digests descriptor network shipped_cells interop_networks docstrings",
+    "rnnkit/warmup.py": "warmup",
+    "rnnkit": "checks errors workspace exclusive plan_calls fork_locks debugging aliasing digests forward backward "
+    "time_checkpoints checkpoint_memory steps stream stream_errors gpu_standin imports subclasses network "
+    "network_objects docstrings readme",
+}
+_ENGINE = {
+    "rnnkit/cpu/checkpoints.py": "time_checkpoints checkpoint_memory",
+    "rnnkit/cpu/planner.py": "digests sharing threads steps plan_calls perf_many_cores time_checkpoints",
+    "rnnkit/cpu/reduced.py": "reduced_weights perf_reduced",
+    "rnnkit/cpu/rows.py": "digests steps time_checkpoints plan_calls workspace exclusive",
+    "rnnkit/cpu": "digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory threads "
+    "exclusive sharing stream reduced_weights algebra",
+    "kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
+    "kernels/cells/source.py": "own_cache own_cells archive shipped_cells",
+    "kernels/cells/rules.py": "cell_rules check_cell own_cells",
+    "kernels/cells": "cells check_cell cell_rules digests shipped_cells slstm_range own_cells vectorization onnx_cells "
+    "own_cache descriptor weights",
+    "kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
+    "kernels/machine/cache.py": "cache cache_processes own_cache jit",
+    "kernels/machine/compiler.py": "linking jit",
+    "kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
+    "kernels/machine/jit.py": "jit linking cache vectorization warmup own_cache fork_locks",
+    "kernels/machine/linking.py": "linking jit cache vectorization",
+    "kernels/machine/openmp.py": "openmp torch_modules",
+    "kernels/machine/operators.py": "linking jit",
+    "kernels/machine/rounding.py": "reduced_weights perf_reduced",
+    "kernels/machine/sync.py": "team sharing threads exclusive openmp processes",
+    "kernels/machine/team.py": "team sharing threads exclusive openmp fork_locks processes plan_calls perf_many_cores",
+    "kernels/machine/partition.py": "kernels team sharing threads digests perf_many_cores",
+    "kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
+    "kernels/rows.py": "digests steps workspace time_checkpoints algebra exclusive",
+    "kernels/training.py": "training_kernels training_clipping training_optimizers",
+    "kernels/dropout.py": "dropout digests bits backward",
+    "kernels/stack.py": "stream bits plan_calls forward algebra threads reduced_weights sharing",
+    "kernels": "digests kernels steps threads forward backward bits time_checkpoints reduced_weights shipped_cells "
+    "algebra stream",
+}
+_HARNESS = {
+    "perf": "perf perf_report perf_peaks perf_cells perf_reduced perf_worker perf_torch perf_engines perf_commands "
+    "perf_many_cores perf_gpu",
+    "scripts": "api_reference many_machines readme",
+}
+_BY_PLACE = _ADAPTER | _PUBLIC | _ENGINE | _HARNESS
+
+
+def judges(path: str) -> tuple[str, ...]:
+    """The test files for a fault in the file: those of its longest part that the tables have."""
+    place = max((place for place in _BY_PLACE if f"{path}/".startswith(f"{place}/")), key=len)
+    return tuple(f"tests/test_{name}.py" for name in _BY_PLACE[place].split())

@@ -1,0 +1,358 @@
+"""Faults that `generate` does not make, written by hand: (what is wrong then, a text that stands once, what it becomes)
+by file."""
+
+from mutants.generate import Fault
+
+FAULTS = {
+    "kernels/cells/activations.py": [
+        ("the slope of a leaky ReLU does not leak", "return self.alpha if y <= 0 else 1", "return 0 if y <= 0 else 1"),
+        ("activations without numbers are equal", "return told_apart(kind)", "return kind"),
+    ],
+    "kernels/cells/indrnn.py": [
+        ("IndRNN has R", 'gates=[Gate("a", multiplies=None)]', 'gates="a"'),
+        ("the vector of IndRNN is drawn as R is", 'Vector("u", 0, 1)', 'Vector("u")'),
+    ],
+    "kernels/dropout.py": [
+        ("the last column of wide rows is never dropped",
+         "factor = scale if keep[j] else zero",
+         "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero"),
+    ],
+    "kernels/loop.py": [
+        ("a team works on the rows of the first",
+         "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
+    ],
+    "kernels/machine/activations.py": [
+        ("tanh is the quotient too near to 0", "_NEAR = 0.26", "_NEAR = 0.05"),
+    ],
+    "kernels/machine/jit.py": [
+        ("divisions are checked", '"error_model": "numpy"', '"error_model": "python"'),
+    ],
+    "kernels/machine/rounding.py": [
+        ("a row with an infinite number is one of numbers",
+         "else source.dtype.type(np.nan)", "else source.dtype.type(1)"),
+    ],
+    "kernels/machine/team.py": [
+        ("a call takes the team before it tries",
+         "    try:\n        team = _enter(call)\n", "    team = _enter(call)\n    try:\n"),
+    ],
+    "kernels/products.py": [
+        ("only one of two biases is added", "bias[p.first + i] += w[", "bias[p.first + i] = w["),
+    ],
+    "kernels/stages.py": [
+        ("the stages of a cell are called for each unit", '{"forceinline": True}', '{"forceinline": False}'),
+        ("vectors are read one block too early",
+         "    count = len(cell.instance_class.declaration.slots)\n",
+         "    count = len(cell.instance_class.declaration.slots) - 1\n"),
+    ],
+    "kernels/training.py": [
+        ("Adam decays with the weight of the mean",
+         "from_square, from_dw_squared, keep = real(beta2)", "from_square, from_dw_squared, keep = real(beta1)"),
+        ("squares are summed in the values' own type", "np.float64(block[j])", "block[j]"),
+    ],
+    "perf/__main__.py": [
+        ("cells of the other suite are run", '"cells": cell_suite.CASES', '"cells": None'),
+    ],
+    "perf/baselines.py": [
+        ("one of several states is compared", "enumerate(cy)}", "enumerate(cy[:1])}"),
+    ],
+    "perf/cases.py": [
+        ("gates without R are multiplied all the same",
+         "products = desc.num_recurrent_gates", "products = desc.num_gates"),
+        ("rows of R that are not there are read", "return (desc.num_recurrent_gates", "return (desc.num_gates"),
+    ],
+    "perf/check.py": [
+        ("a bound is ten times as wide", '"float32": 3e-5', '"float32": 3e-4'),
+    ],
+    "perf/compare.py": [
+        ("a table shows microseconds", "* 1e3:", "* 1e6:"),
+        ("the parent imports a competitor",
+         "from math import exp, log\n", "from math import exp, log\n\nimport onnx\n"),
+    ],
+    "perf/peaks.py": [
+        ("one thread's multiply-adds are counted", "turns * threads / seconds", "turns / seconds"),
+        ("one thread's bytes are counted", "sum(part.nbytes for part in parts)", "parts[0].nbytes"),
+        ("the slowest repetition counts", "starts.min(axis=1)).min()", "starts.min(axis=1)).max()"),
+    ],
+    "perf/plot.py": [
+        ("shares stand in the rows of others",
+         "places = [names.index(_case(row)) for row in own]", "places = list(range(len(own)))"),
+    ],
+    "perf/report.py": [
+        ("changes on top of a commit are hidden", '"--dirty", ', ""),
+    ],
+    "perf/run.py": [
+        ("the quickest repetition stands for all", "own = median(times[RNNKIT])", "own = min(times[RNNKIT])"),
+    ],
+    "perf/startup.py": [
+        ("cold and warm are swapped", "cold cache {cold}, warm cache {warm}", "cold cache {warm}, warm cache {cold}"),
+    ],
+    "perf/timing.py": [
+        ("a worker's process has one thread", "str(threads)", "str(1)"),
+        ("the seconds of repetitions are those of calls", "append(per_call)", "append(total)"),
+    ],
+    "rnnkit/base_network.py": [
+        ("what stands beside networks does not count",
+         "== {name: _bits(array) for name, array in other.arrays.items()}", "is not None"),
+        ("a list beside a network cannot be copied", "copy_of(_array(value))", "copy_of(value)"),
+        ("a list beside a network has no bits", "host = on_host(_array(array))", "host = on_host(array)"),
+        ("a list beside a network cannot be moved", "beside_it = {name: _array(value)", "beside_it = {name: value"),
+    ],
+    "rnnkit/cell_check.py": [
+        ("a gradient off by a thousandth passes", "_BOUND = 1e-7", "_BOUND = 1e-2"),
+    ],
+    "rnnkit/checks.py": [
+        ("a number too many passes", "numbers[numbers.argmax()] <= last", "numbers[numbers.argmax()] <= last + 1"),
+        ("one among others passes", "numbers[numbers.argmax()] <= last", "numbers[0] <= last"),
+    ],
+    "rnnkit/cpu/backward.py": [
+        ("what is laid out keeps its own memory",
+         "        self._groups, dy = [], Grid(", "        self._memory = memory\n        self._groups, dy = [], Grid("),
+    ],
+    "rnnkit/cpu/checkpoints.py": [
+        ("a layer's gradient is written over the one above", 'f"dlayer_{lowest.layer % 2}"', '"dlayer"'),
+    ],
+    "rnnkit/cpu/infer.py": [
+        ("y is in the memory of the plan", "seq_len + 1].copy(), states", "seq_len + 1], states"),
+        ("layers share what they put out", "_OUTPUTS = 3", "_OUTPUTS = 1"),
+        ("a plan keeps what every layer puts out", "_OUTPUTS = 3", "_OUTPUTS = 99"),
+    ],
+    "rnnkit/cpu/planner.py": [
+        ("backward sums up other chunks than segments are made of",
+         "gradient_chunk(self._batch, self.itemsize)", "2 * gradient_chunk(self._batch, self.itemsize)"),
+        ("one row is never shared out", "_FIRST_BYTES if rows == 1 else", "0 if rows == 1 else"),
+        ("a thread more is worth any little", "_SOON = 1.05", "_SOON = 1.0"),
+    ],
+    "rnnkit/cpu/reduced.py": [
+        ("the scales of a column are another one's",
+         "target[gates] = values", "target[gates][...] = values[..., ::-1]"),
+    ],
+    "rnnkit/cpu/run.py": [
+        ("the seed has 32 bits", "key=workspace.seed", "key=workspace.seed % 2**32"),
+        ("every segment has the masks of the first", "divmod(first_step *", "divmod(0 *"),
+        ("the masks of a segment begin with a counter's first draw", "stream.random(numbers,", "stream.random(0,"),
+        ("a counter's value makes 4 draws", "_DRAWS = 8", "_DRAWS = 4"),
+    ],
+    "rnnkit/cpu/stack.py": [
+        ("threads work in one place", "class _Kept(threading.local):", "class _Kept:"),
+    ],
+    "rnnkit/cuda/context.py": [
+        ("TF32 is not coarse", '"float16" or desc.allow_tf32', '"float16"'),
+        ("small networks are one step shorter", "_SMALL_STEPS = 65535", "_SMALL_STEPS = 65534"),
+        ("no weights in registers", "cudnn.PERSIST_STATIC if self._persists", "cudnn.STANDARD if self._persists"),
+        ("one direction only", "int(desc.bidirectional)", "int(False)"),
+        ("skip input is linear", "cudnn.INPUT_MODES[desc.input_mode]", "0"),
+        ("math is coarse", "else cudnn.FMA_MATH", "else cudnn.DEFAULT_MATH"),
+        ("threads share a context", "_of_this_thread = threading.local()", "_of_this_thread = threading"),
+        ("devices share a context", "    device = cupy.cuda.runtime.getDevice()", "    device = 0"),
+        ("the kind of device 0", "found = cupy.cuda.Device(device)", "found = cupy.cuda.Device(0)"),
+    ],
+    "rnnkit/cuda/cudnn.py": [
+        ("lengths come reversed", "(c_int * count)(*lengths)", "(c_int * count)(*lengths[::-1])"),
+    ],
+    "rnnkit/cuda/engine.py": [
+        ("the seed is cut", "return workspace.seed if", "return workspace.seed & 0xFFFFFFFF if"),
+        ("lengths are not sorted", "tuple(lengths.tolist())", "tuple(lengths.tolist()[::-1])"),
+    ],
+    "rnnkit/descriptor.py": [
+        ("True is one bias", 'return "both" if value else "none"', 'return "input" if value else "none"'),
+    ],
+    "rnnkit/distributed/collectives.py": [
+        ("weights may differ in dtype", " elements of {w.dtype}", ""),
+    ],
+    "rnnkit/distributed/launch.py": [
+        ("the outer launcher counts", "    for launcher in LAUNCHERS:", "    for launcher in LAUNCHERS[::-1]:"),
+    ],
+    "rnnkit/distributed/ranks.py": [
+        ("every failure has one status", "status = _exit_status(error)", "status = 1"),
+    ],
+    "rnnkit/engine.py": [
+        ("dw may lie over what forward read", "dcy=dcy, **workspace.inputs)", "dcy=dcy)"),
+    ],
+    "rnnkit/interop/flux.py": [
+        ("the gates of Flux's GRU are Keras's", '"GRU": "r z n"', '"GRU": "z r n"'),
+        ("the gates of Flux's LSTM are ONNX's", '"LSTM": "i f g o"', '"LSTM": "i o f g"'),
+        ("the bias of Flux's GRU has the name of the others'", '"GRU": "b"', '"GRU": "bias"'),
+        ("a GRUv3Cell passes for a GRUCell", 'str(field).startswith("Wh_")', "False"),
+    ],
+    "rnnkit/interop/jax.py": [
+        ("the gates of linen's LSTM are exchanged", '"i f g o") for leaf', '"f i g o") for leaf'),
+        ("the gates of nnx's LSTM are exchanged", '_Layout("i f g o", _DENSE', '_Layout("f i g o", _DENSE'),
+        ("the gates of nnx's GRU are Keras's", '_Layout("r z n", _DENSE', '_Layout("z r n", _DENSE'),
+    ],
+    "rnnkit/interop/keras.py": [
+        ("the gates of a Keras GRU are ours", '"z r n"', '"r z n"'),
+        ("the gates of a Keras LSTM are ONNX's", '"LSTM": "i f g o"', '"LSTM": "i o f g"'),
+        ("to_keras exchanges the two biases", "np.stack(both_biases(cell))", "np.stack(both_biases(cell)[::-1])"),
+        ("a Keras layer may drop inputs", '"dropout": (0,), "rec', '"rec'),
+        ("a Keras layer may drop states", ', "recurrent_dropout": (0,)', ""),
+        ("a Keras layer may have another activation", '{"activation": ("tanh",), ', "{"),
+        ("a Keras layer may have another recurrent activation", '"recurrent_activation": ("sigmoid",), ', ""),
+        ("a subclass is taken for the Keras layer",
+         "cls = type(layer).__name__", "cls = type(layer).__base__.__name__"),
+    ],
+    "rnnkit/interop/mxnet.py": [
+        ("p of MXNet is forgotten", "dropout=p,", ""),
+    ],
+    "rnnkit/interop/networks.py": [
+        ("weights on a GPU are not fetched", "on_host(net.weights)", "net.weights"),
+    ],
+    "rnnkit/interop/onnx.py": [
+        ("layers that do not fit are stacked", "        _check_layer(f", "        False and _check_layer(f"),
+    ],
+    "rnnkit/interop/onnx_files.py": [
+        ("links out of the model's folder are followed",
+         "path = os.path.realpath(os.path.join", "path = os.path.normpath(os.path.join"),
+    ],
+    "rnnkit/interop/onnx_operators.py": [
+        ("the peepholes of ONNX are in the order of ours",
+         "peephole_i peephole_o peephole_f", "peephole_i peephole_f peephole_o"),
+    ],
+    "rnnkit/interop/safetensors.py": [
+        ("a damaged file of safetensors is no ValueError", "except library.SafetensorError as", "except KeyError as"),
+    ],
+    "rnnkit/interop/torch.py": [
+        ("a PyTorch module does not tell its dropout", ", module.dropout", ", 0.0"),
+        ("from_torch checks the shapes of the first layer alone",
+         "layout = weight_layout(desc)", "layout = weight_layout(desc)[:2]"),
+    ],
+    "rnnkit/language_model/checkpoint.py": [
+        ("the optimizer begins anew", "        optimizer.restore(", "        dict("),
+    ],
+    "rnnkit/language_model/job.py": [
+        ("a refusal of one rank leaves the others waiting",
+         "    refusals = comm.allgather(refusal)\n", "    refusals = [refusal]\n"),
+    ],
+    "rnnkit/language_model/model.py": [
+        ("rows of the embedding forget the last part", "sums[values] += ", "sums[values] = "),
+        ("a letter may stand twice", "alphabet[1:] <= alphabet", "alphabet[1:] < alphabet"),
+    ],
+    "rnnkit/language_model/plot.py": [
+        ("time is drawn in seconds", '("seconds", 60,', '("seconds", 1,'),
+    ],
+    "rnnkit/language_model/readout.py": [
+        ("the readout keeps the last part's gradient", "_weight_gradient += self", "_weight_gradient[:] = self"),
+        ("the loss of a part has a mean of its own", "count=count, out=", "out="),
+    ],
+    "rnnkit/language_model/scoring.py": [
+        ("rows that learn begin at a NUL byte", "np.broadcast_to(read[-1], (1,", "np.broadcast_to(read[-1] * 0, (1,"),
+        ("NUL bytes stand in front of a text", 'before = (b"\\n" *', 'before = (b"\\0" *'),
+    ],
+    "rnnkit/language_model/training.py": [
+        ("a run that goes on reads its text from the start",
+         "self.step, self.seconds, self.first_seconds = step,",
+         "self.step, self.seconds, self.first_seconds = 0 * step,"),
+        ("an epoch is a step less", "round(amount * corpus", "int(amount * corpus"),
+    ],
+    "rnnkit/memory.py": [
+        ("what is laid out goes with a copy", '"_prepared": {}, "_asked": None, "rows": None, ', ""),
+    ],
+    "rnnkit/modes.py": [
+        ("a parameter keeps Python's type",
+         "of = {bool: bool, int: real, float: real,", "of = {bool: bool, int: int, float: float,"),
+        ("cells of one name share machine code",
+         "    name = f\"{said.name}_{(said.digest or '')[:16]}\"\n", '    name = f"{said.name}_"\n'),
+    ],
+    "rnnkit/network.py": [
+        ("a GRU has cell states for type checkers", "class GRU(BaseNetwork[None]):", "class GRU(BaseNetwork[Any]):"),
+        ("an RNN takes any nonlinearity", 'nonlinearity: Literal["tanh", "relu"]', "nonlinearity: str"),
+    ],
+    "rnnkit/saved.py": [
+        ("dates are written and cannot be read", '"biufcSU"', '"biufcSUM"'),
+    ],
+    "rnnkit/sklearn/base.py": [
+        ("a sample without weight is trained on", "= np.flatnonzero(weights)", "= np.arange(len(weights))"),
+        ("weights do not reach the loss", ".mean(axis=1) * weights)", ".mean(axis=1))"),
+        ("features are standardized with the validation part", "steps = sequences.valid()", "steps = sequences.steps"),
+    ],
+    "rnnkit/sklearn/classifier.py": [
+        ("balanced weights are another class's",
+         "y=self.classes_[targets])[targets]", "y=self.classes_[targets])[targets - 1]"),
+        ("classes are not sorted", "given = np.unique(classes)", "given = np.asarray(classes)"),
+    ],
+    "rnnkit/sklearn/fitting.py": [
+        ("batches are drawn anew each time", "seed=_drawn(rng), window", "window"),
+        ("the stop is an epoch late",
+         "np.argmin(curves.validation) > patience", "np.argmin(curves.validation) > patience + 1"),
+        ("the validation part is not drawn",
+         "    order = rng.permutation(len(classes))\n", "    order = np.arange(len(classes))\n"),
+        ("the mean loss is that of batches", "total += len(numbers) * model", "total += model"),
+    ],
+    "rnnkit/sklearn/model.py": [
+        ("scores are those of the first block", "            found[numbers] =", "            found[: len(numbers)] ="),
+    ],
+    "rnnkit/sklearn/pooling.py": [
+        ("padding begins a step late", "[:, np.newaxis] >= lengths", "[:, np.newaxis] > lengths"),
+    ],
+    "rnnkit/sklearn/regressor.py": [
+        ("targets are not brought back", "* self.target_scale_ + self.target_mean_", "+ self.target_mean_"),
+    ],
+    "rnnkit/sklearn/sequences.py": [
+        ("a part has the first sequences' starts", "self.starts[numbers], self", "self.starts[: len(numbers)], self"),
+        ("complex numbers pass", 'not in "biuf"', 'not in "biufc"'),
+    ],
+    "rnnkit/stream.py": [
+        ("a mask is not looked up", "            found = np.flatnonzero(found)\n", ""),
+        ("the state is no copy", "np.array(on_host(array))", "on_host(array)"),
+        ("a stream has room for one state", '"cx": desc.states_size}', '"cx": desc.hidden_size}'),
+    ],
+    "rnnkit/torch/function.py": [
+        ("a gradient of batch_first is not turned back", "to_tensor(call.layout.own(found.dx))", "to_tensor(found.dx)"),
+        ("autograd does not watch the weights", "*states, *parameters)", "*states)"),
+        ("autograd does not watch the input",
+         "save_for_backward(x, _kept", "save_for_backward(x.detach().clone(), _kept"),
+        ("second derivatives of initial states pass for zeros", "state.requires_grad else", "False else"),
+        ("two threads take one workspace", "    except IndexError:", "    except KeyError:"),
+        ("a lazily negated input is taken as it lies", "detach().resolve_neg().numpy()", "detach().numpy()"),
+        ("an input is read without its strides",
+         "resolve_neg().numpy()\n", 'resolve_neg().numpy().ravel("K").reshape(tensor.shape)\n'),
+        ("lengths are for training", "*arrays, lengths=call.lengths)", "*arrays)"),
+    ],
+    "rnnkit/torch/modules.py": [
+        ("hx of a packed sequence is in the order of the lengths", "lengths[order] =", "lengths[:] ="),
+        ("gradients of initial states alone are forgotten",
+         "one.requires_grad for one in tensors", "one.requires_grad for one in parameters"),
+        ("a trace takes results for constants", "torch.jit.is_tracing() or ", ""),
+        ("parameters of one memory are parted",
+         "len({one.data_ptr() for one in parameters})", "len(set(map(id, parameters)))"),
+    ],
+    "rnnkit/training/losses.py": [
+        ("a place in the scores is a uint8", ".astype(np.int64)  # a place", "  # a place"),
+        ("log1p is log", "library.log1p(small)", "library.log(1 + small)"),
+    ],
+    "rnnkit/training/optimizers.py": [
+        ("every array decays as the first",
+         "strict=True):\n            same_place",
+         "strict=True):\n            decay = self._decays[0]\n            same_place"),
+        ("moments are taken by reference", "np.array(on_host(moment))", "on_host(moment)"),
+        ("moments are taken before the steps are checked",
+         '        if state["steps"] < 0:\n', '        super()._take(state)\n        if state["steps"] < 0:\n'),
+    ],
+    "rnnkit/training/padding.py": [
+        ("batches come shortest first",
+         "for number in rng.permutation(len(batches)):", "for number in range(len(batches)):"),
+        ("sequences are not shuffled", "order = rng.permutation(len(lengths))", "order = np.arange(len(lengths))"),
+    ],
+    "rnnkit/types.py": [
+        ("options of all networks are those of each",
+         "class LSTMOptions(RNNOptions, total=False):", "class LSTMOptions(GRUOptions, total=False):"),
+        ("x may have its batch first", "    batch_first: Literal[False]\n", "    batch_first: bool\n"),
+        ("a dtype is any text", "DType: TypeAlias = HostDType |", "DType: TypeAlias = str |"),
+        ("an option of the GRU is missing in the types", "    reset_after: bool\n", ""),
+    ],
+    "rnnkit/workspace.py": [
+        ("a segment is not counted", "checkpoint_steps)) + segment", "checkpoint_steps))"),
+    ],
+}  # fmt: skip
+
+
+def all_faults(root):
+    """Those of the files of the repository."""
+    return [_located(root, path, *fault) for path, of_file in FAULTS.items() for fault in of_file]
+
+
+def _located(root, path, kind, before, after):
+    source = (root / path).read_text()
+    assert source.count(before) == 1, f"{path}: {before!r} must stand there once, got {source.count(before)} times"
+    start = source.index(before)
+    line = source.count("\n", 0, start) + 1
+    return Fault(path, "by hand", line, kind, start, start + len(before), before, after)
