@@ -3,11 +3,8 @@
 import os
 import signal
 
-# Numba reads it once: tests of threads set 2 on one core, too, and every child has as many as its parent.
-os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, len(os.sched_getaffinity(0)))))
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # BLAS and PyTorch in worker processes side by side: one thread each
-
-import numba  # noqa: E402  after what it reads
+import before_numba  # noqa: F401  which reads the environment once
+import numba
 import numpy as np
 import pytest
 from cores import Cores, num_cores

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from combinations import nightly, pairs
 from tolerances import assert_close, assert_same_bits
 
 import rnnkit
@@ -32,6 +33,9 @@ KINDS = {
                  cells.ActivatedLSTM(cells.HardSigmoid(0.2, 0.5), cells.Relu(), cells.Elu(1.0))),
     "usual": (dict(activations=["Sigmoid", "Tanh", "Tanh"]), False, "lstm"),
 }  # fmt: skip
+# Kernels of each cell take seconds to compile.
+BY_DEFAULT = "peephole-hard", "coupled", "usual"
+RARE = tuple(kind for kind in KINDS if kind not in BY_DEFAULT)
 
 
 def drawn(directions, peepholes, dtype="float32"):
@@ -66,8 +70,7 @@ def by_onnx_runtime(arguments, **inputs):
     return session.run(None, inputs)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "direction"), pairs([*BY_DEFAULT, *map(nightly, RARE)], DIRECTIONS))
 def test_an_operator_gives_what_onnx_runtime_gives(kind, direction):
     arguments, cell = arguments_of(kind, direction)
     rng, states = np.random.default_rng(1), (DIRECTIONS[direction], N, H)
@@ -98,8 +101,9 @@ def test_there_and_back_gives_the_same_bits(kind, direction):
         assert_same_bits(name, back.get(name), wanted)
 
 
-@pytest.mark.parametrize("options", [dict(num_layers=2), dict(num_layers=2, bidirectional=True, bias="input")], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "options"), pairs(
+    [*BY_DEFAULT, *map(nightly, RARE)], [dict(num_layers=2), dict(num_layers=2, bidirectional=True, bias="input")]
+))  # fmt: skip
 def test_onnx_runtime_gives_the_results_of_a_network_in_a_file(kind, options, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     from rnnkit.interop.onnx_files import load_onnx, save_onnx
