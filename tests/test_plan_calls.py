@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from combinations import nightly, pairs
 from problems import CELLS, FLOAT32, Problem
-from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
+from tolerances import OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
 from rnnkit.cpu import infer, stack
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.team import bound  # itself: see `conftest`
 
 SIZES = dict(input_size=17, hidden_size=33, dtype="float32")
 BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (300, 20)))
@@ -216,25 +215,6 @@ def test_a_plan_keeps_few_rooms():
     plan.step(x[:1], None)
     after, _ = kept_by(lambda: [plan.step(x[:rows], None) for rows in range(1, 60)])
     assert after < 59 * PROBLEM.desc.hidden_size * 4 * x.itemsize * 8
-
-
-@pytest.mark.parametrize("weights", [None, nightly("bfloat16")])
-def test_calls_that_are_bound_as_elsewhere(weights, monkeypatch):
-    """Other tests have each call of a kernel looked at, on its way through `team.run`: here it is called as it is."""
-    problem = Problem(mode="lstm", **SIZES, **KEPT)
-    arrays = problem.inputs[1:]
-
-    def results():
-        plan = rnnkit.prepare(problem.desc, problem.w, weights=weights)
-        stepped = plan.step(problem.x[0], problem.hx, problem.cx)
-        inferred = [plan.infer(*arrays) for _ in range(3)][-1]
-        trained = problem.forward()
-        return stepped, inferred, problem.backward(trained.workspace)
-
-    expected = results()
-    monkeypatch.setattr(team, "bound", bound)
-    for found, watched, names in zip(results(), expected, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
-        assert_same_results(found, watched, names)
 
 
 def test_threads_step_one_plan_at_once():

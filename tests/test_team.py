@@ -24,7 +24,7 @@ from rnnkit.kernels.machine.sync import (
     post_progress,
     wait_for_progress,
 )
-from rnnkit.kernels.machine.team import bound  # itself: see `conftest`
+from rnnkit.kernels.machine.team import bound  # without the check of `conftest`
 
 pytestmark = pytest.mark.cores(2)
 
@@ -101,6 +101,14 @@ def test_a_call_with_other_types_than_were_compiled_is_noticed(wrong):
     team.run(_sign, KIND, 1, np.zeros(2))
     with pytest.raises(AssertionError, match="compiled for"):
         team.run(_sign, KIND, 1, wrong)
+
+
+def test_a_last_argument_of_another_type_than_laid_out_is_noticed():
+    """By the tests alone, too."""
+    call = team.bound(_sign, KIND, 1, np.zeros(2))
+    call(np.zeros(2))
+    with pytest.raises(AssertionError, match="called with another type than laid out"):
+        call(np.zeros(2, np.float32))
 
 
 @pytest.mark.parametrize("size", [3, 4])
