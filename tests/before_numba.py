@@ -3,6 +3,8 @@
 import os
 import tempfile
 
+from cores import num_cores
+
 
 def _has_a_cache():
     """Whether kernels can be kept: in the user's folder of caches, or in the next one above it that is there."""
@@ -17,6 +19,6 @@ if not _has_a_cache():
     _CACHE = tempfile.TemporaryDirectory(prefix="rnnkit-tests-")
     os.environ["NUMBA_CACHE_DIR"] = _CACHE.name
 # Tests of threads set 2 on one core, too.
-os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, len(os.sched_getaffinity(0)))))
+os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, num_cores())))
 # Worker processes run side by side: one thread each for what BLAS and PyTorch do.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -19,7 +19,7 @@ NEEDS = {
     "own-cells": [], "reduced-weights": [], "ship": [], "reproducible": [],
     "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
-PAGES = "engine", "gpu", "performance", "trust", "weights"  # what they show is run by test_readme.py
+PAGES = "contributing", "engine", "gpu", "performance", "trust", "weights"  # what they show is run by test_readme.py
 
 
 def test_every_guide_is_run():

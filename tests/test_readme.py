@@ -5,8 +5,10 @@ import doctest
 import os
 import re
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
+import mutants.__main__
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from rnnkit.language_model import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-NAMES = "engine", "gpu", "performance", "trust", "weights"
+NAMES = "contributing", "engine", "gpu", "performance", "trust", "weights"
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in NAMES}
 ALL = "\n".join([README, *PAGES.values()])
 
@@ -107,7 +109,8 @@ def test_every_option_and_path_exists():
     named = {word for span in spans for word in re.findall(r"--[a-z][a-z0-9-]*", span)}
     assert named
     of_pytest = re.findall(r'"(--stress-[a-z]+)"', (ROOT / "tests" / "conftest.py").read_text())
-    assert named <= {*options(command_line.build_parser()), *options(perf.__main__.build_parser()), *of_pytest}
+    parsers = command_line.build_parser(), perf.__main__.build_parser(), mutants.__main__.build_parser()
+    assert named <= {*chain.from_iterable(map(options, parsers)), *of_pytest, "--durations"}
     paths = {span for span in spans if re.fullmatch(r"[\w./-]*(/[\w.-]*|\.(md|toml|py))", span)}
     assert {"kernels/", "rnnkit/weights.py"} <= paths
     assert [path for path in paths if not (ROOT / path).exists()] == []

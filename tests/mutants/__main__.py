@@ -144,13 +144,18 @@ def report(faults, root, jobs=1, write=print):
     return survived == broken == 0
 
 
-def main(arguments=None):
+def build_parser():
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
     parser.add_argument("--draw", type=int, metavar="N", help="N generated faults, instead of those written by hand")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
     parser.add_argument("--folder", action="append", help=f"draw from files there (default: {', '.join(FOLDERS)})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time (default: one a core)")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only those whose names contain one of these")
+    return parser
+
+
+def main(arguments=None):
+    parser = build_parser()
     options = parser.parse_args(arguments)
     if options.draw is None:
         found = written.all_faults(ROOT)
