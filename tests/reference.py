@@ -125,14 +125,6 @@ def slstm_step(gate, own, h, states, log_forget=lambda a: a):
     return sigmoid(gate("o", h)) * c / n, (c, n, m)
 
 
-def stabilised_step(gate, own, h, states):
-    c, n, m = states
-    z, i, f, o = np.tanh(gate("z", h)), gate("i", h), gate("f", h) + m, sigmoid(gate("o", h))
-    m = np.maximum(i, f)
-    c, n = np.exp(f - m) * c + np.exp(i - m) * z, np.exp(f - m) * n + np.exp(i - m)
-    return o * c / n, (c, n, m)
-
-
 def independent_step(gate, own, h, states):
     s = gate("a", None) + own["u"] * h
     return 1.5 * np.where(s > 0, s, 0.125 * s), ()
@@ -153,7 +145,6 @@ class Own(NamedTuple):
 
 
 OWN = {
-    "Peephole": Own(peephole_step, "i f g o", 1), "Stabilised": Own(stabilised_step, "z i f o", 3),
     "Independent": Own(independent_step, "a", 0), "Feedforward": Own(feedforward_step, "f z", 1),
     "PeepholeLSTM": Own(peephole_step, "i f g o", 1), "CoupledLSTM": Own(coupled_step, "i g o", 1),
     "ActivatedLSTM": Own(activated_step, "i f g o", 1), "MinimalGatedUnit": Own(minimal_step, "f n", 0),
