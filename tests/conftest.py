@@ -16,6 +16,7 @@ from numba._dispatcher import compute_fingerprint
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 settings.register_profile("dev", max_examples=10, **COMMON)
+settings.register_profile("few", max_examples=10, derandomize=True, **COMMON)  # while faults are planted
 settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **COMMON)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 

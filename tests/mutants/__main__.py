@@ -11,12 +11,14 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from mutants import written
 from mutants.equivalent import EQUIVALENT
 from mutants.generate import changes_something, faults
 from mutants.judges import judges
+from rnnkit.kernels.machine.jit import DIGEST, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = "rnnkit", "kernels"
@@ -53,6 +55,8 @@ class Copy:
             shutil.copy2(root / name, self.folder / name)
         if (self.folder / "kernels").is_dir():
             (self.folder / "rnnkit" / "kernels").symlink_to("../kernels")
+        with suppress(FileNotFoundError):  # the kernels that the tests have compiled before, without any fault
+            shutil.copytree(FOLDER.path, self.cache / "rnnkit" / DIGEST)
         self.environment = os.environ | {
             "CI": "true",
             "PYTHONPATH": str(self.folder),
@@ -62,7 +66,8 @@ class Copy:
 
     def run(self, tests):
         """Pytest's exit status for the tests, and the last lines that it printed."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+        command += ["--hypothesis-profile", "few", *tests]
         with tempfile.TemporaryFile("w+") as out, subprocess.Popen(
             command, cwd=self.folder, env=self.environment, start_new_session=True, stdout=out, stderr=out
         ) as child:  # fmt: skip
