@@ -1,5 +1,7 @@
 """The model of many cores."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,12 @@ BY_NAME = {case.name: case for case in cases.CASES}
 @pytest.mark.cores(2)
 def test_a_cache_line_takes_its_time():
     assert 1e-9 < peaks.handover() < 1e-3
+
+
+def test_a_core_alone_gives_up(monkeypatch):
+    """Nobody answers the second player, as on a single core for most of the time."""
+    monkeypatch.setattr(peaks, "_together", lambda players: players[1]() or 1.0)
+    assert math.isnan(peaks.handover())
 
 
 def test_one_core_takes_as_long_as_the_work():
