@@ -18,7 +18,7 @@ COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 settings.register_profile("dev", max_examples=10, **COMMON)
 settings.register_profile("few", max_examples=10, derandomize=True, **COMMON)  # while faults are planted
 settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **COMMON)
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") == "true" else "dev"))
 
 # Background jobs of a shell, `nohup` and many build servers ignore it, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

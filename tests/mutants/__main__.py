@@ -59,6 +59,7 @@ class Copy:
             shutil.copytree(FOLDER.path, self.cache / "rnnkit" / DIGEST)
         self.environment = os.environ | {
             "CI": "true",
+            "HYPOTHESIS_PROFILE": "few",
             "PYTHONPATH": str(self.folder),
             "NUMBA_CACHE_DIR": str(self.cache),
             "PYTHONDONTWRITEBYTECODE": "1",  # a file planted and restored within a second has one date
@@ -66,8 +67,7 @@ class Copy:
 
     def run(self, tests):
         """Pytest's exit status for the tests, and the last lines that it printed."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
-        command += ["--hypothesis-profile", "few", *tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
         with tempfile.TemporaryFile("w+") as out, subprocess.Popen(
             command, cwd=self.folder, env=self.environment, start_new_session=True, stdout=out, stderr=out
         ) as child:  # fmt: skip
