@@ -17,14 +17,16 @@ def num_cores():
 
 
 class Cores:
-    """Two locks of this user and machine, which all test processes ask for, those of another clone too.
+    """Two file locks that all test processes of this user share, those of another clone too.
 
-    Who waits for all cores holds the door meanwhile: others, who pass through it, would never leave them free.
+    Every test takes the first lock before the second and gives it back at once. A test that waits for all cores keeps
+    the first until the others have ended, so that no new one begins.
     """
 
     def __init__(self, folder=None):
         folder = Path(folder or tempfile.gettempdir())
-        self._door, self._cores = (folder / f"rnnkit-tests-{os.getuid()}-{name}.lock" for name in ("door", "cores"))
+        user = getattr(os, "getuid", int)()
+        self._queue, self._cores = (folder / f"rnnkit-tests-{user}-{name}.lock" for name in ("queue", "cores"))
 
     @contextmanager
     def taken(self, alone):
@@ -33,7 +35,7 @@ class Cores:
             yield
             return
         with ExitStack() as held:
-            with _locked(self._door, fcntl.LOCK_EX):
+            with _locked(self._queue, fcntl.LOCK_EX):
                 held.enter_context(_locked(self._cores, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
             yield
 

@@ -178,7 +178,7 @@ CELLS = {
 }
 
 # Each kind of cell is kernels of its own in either dtype, which take seconds to compile. By default all run in float64,
-# in which gradients are checked, and three kinds in float32; weights of fewer bits have one kind.
+# in which gradients are checked, and three kinds in float32; quantized weights have one kind.
 FLOAT32 = [nightly(cell) if cell in ("relu", "gru-reset-before") else pytest.param(cell) for cell in CELLS]
 """Cases of `parametrize` for a cell in float32."""
 CASES = [
