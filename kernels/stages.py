@@ -14,7 +14,7 @@ from numba.np.numpy_support import as_dtype
 
 from .cells.functions import slope, value
 from .cells.rules import place, refusal
-from .cells.source import helpers_of
+from .cells.uses import helpers_of
 from .machine import activations as activations  # what the functions that cells are written in compile to
 from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
@@ -105,7 +105,7 @@ def _compiled(stage):
 
 
 def _know_helpers(function):
-    for helper in helpers_of(function).values():
+    for helper in helpers_of(function):
         if helper not in _HELPERS:
             _HELPERS.add(helper)
             _know_helpers(helper)

@@ -41,9 +41,11 @@ type of the network. A function handed in from around the class, an activation s
 Cells to use as they are: :class:`PeepholeLSTM`, :class:`CoupledLSTM`, :class:`ActivatedLSTM`,
 :class:`MinimalGatedUnit`, :class:`IndRNN`, :class:`MinGRU` and :class:`SLSTM`. Some take activations as parameters,
 ``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``; a cell of your own may too: ``value(self.gate, i)`` and, of that value,
-``slope(self.gate, i)`` of a field ``gate: Activation = Sigmoid()``.
+``slope(self.gate, i)`` of a field ``gate: Activation = Sigmoid()``. An activation of your own is a NamedTuple class of
+floats under ``@Activation.register``, with the methods ``value(self, x)`` and ``slope(self, y)``.
 
-Machine code is kept on disk under a digest of the cell's source, and files of its networks have that digest.
+Machine code is kept on disk under a digest of all that the cell computes. Files of its networks have a digest of its
+equations, and of what they use: see :func:`rnnkit.load`.
 :func:`rnnkit.check_cell` compares the gradients with differences of the values.
 """
 

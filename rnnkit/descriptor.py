@@ -360,10 +360,11 @@ def text_of(desc: RNNDescriptor) -> str:
     return json.dumps({field.name: getattr(desc, field.name) for field in fields(desc)} | {"mode": stored(desc.mode)})
 
 
-def descriptor_of(text: str, cell: type | None = None) -> RNNDescriptor:
+def descriptor_of(text: str, cell: type | None = None, check_source: bool = True) -> RNNDescriptor:
     """Return the descriptor of a text from a file; raise ValueError if that holds no valid one.
 
-    `cell` is that of the network, where it has one and not the name of a mode.
+    `cell` is that of the network, where it has one and not the name of a mode; with `check_source` its equations must
+    be those in the file.
     """
     expected = {field.name for field in fields(RNNDescriptor)}
     try:
@@ -371,7 +372,7 @@ def descriptor_of(text: str, cell: type | None = None) -> RNNDescriptor:
         missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
         if missing or unknown:
             raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
-        return RNNDescriptor(**found | {"mode": restored(found["mode"], cell)})
+        return RNNDescriptor(**found | {"mode": restored(found["mode"], cell, check_source)})
     except (TypeError, ValueError, ImportError, RecursionError) as error:
         raise ValueError(str(error)[:400]) from error
 

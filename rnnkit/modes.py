@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import cache
+from itertools import count
 from typing import Any
 
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.activations import ACTIVATIONS, POSITIVE, Activation
+from rnnkit.kernels.cells.activations import ACTIVATIONS, OWN_ACTIVATIONS, POSITIVE, Activation
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.kernels.cells.rules import parameter_types
+from rnnkit.kernels.cells.source import code_key, is_shipped, source_of
+from rnnkit.kernels.cells.source_0_9 import source_0_9
+from rnnkit.kernels.cells.uses import Unresolved
 
 
 def checked(function: str, value: Any) -> Any:
@@ -72,18 +77,24 @@ def cell_of(mode: Any, desc: Any) -> Any:
     types = parameter_types(kind)
     given = (getattr(mode, name) for name in kind._fields)
     # Whole numbers too: an int64 in an equation of float32 would make float64 of it.
-    of = {bool: bool, int: real, float: real, Activation: lambda one: type(one)(*map(real, one))}
+    of = {bool: bool, int: real, float: real, Activation: lambda one: _compiled(type(one))(*map(real, one))}
     return _compiled(kind)(*(of[types[name]](value) for name, value in zip(kind._fields, given, strict=True)))
 
 
 @cache
 def _compiled(kind: type) -> type:
-    """The class of a cell that kernels are compiled for: machine code of another source never has its name."""
-    said = kind.declaration  # type: ignore[attr-defined]
-    if said.shipped:
+    """The class of a cell or activation that kernels are compiled for: what computes otherwise never has its name."""
+    if is_shipped(kind):
         return kind
-    name = f"{said.name}_{(said.digest or '')[:16]}"
-    return type(name, (kind,), {"__slots__": (), "__module__": kind.__module__, "declaration": said})
+    try:
+        key = code_key(kind)[:16]
+    except Unresolved:
+        key = f"of_this_process_{next(_UNRESOLVED)}"
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(f"{kind.__name__}_{key}", (kind,), {"__slots__": (), **names})
+
+
+_UNRESOLVED = count()
 
 
 def text_of_mode(mode: Any) -> str:
@@ -103,19 +114,34 @@ def stored(mode: Any) -> Any:
     """A mode as it stands in files: its name, or what tells its cell."""
     if isinstance(mode, str):
         return mode
-    said = mode.declaration
-    if said.digest is None and not said.shipped:
-        cure = "define it in a file, not where it is typed in"
-        raise ValueError(message("save", f"the cell {said.name}", "have a source that Python finds", "none", cure))
     parameters = {name: _stored(value) for name, value in mode._asdict().items()}
-    return {"cell": said.name, "source": said.digest, "parameters": parameters}
+    return {"cell": type(mode).declaration.name, "source": _source(type(mode)), "parameters": parameters}
 
 
 def _stored(parameter: Any) -> Any:
-    return [type(parameter).__name__, *parameter] if isinstance(parameter, Activation) else parameter
+    if not isinstance(parameter, Activation):
+        return parameter
+    name, source = type(parameter).__name__, _source(type(parameter))
+    return [name, *parameter] if source is None else {"activation": name, "source": source, "numbers": [*parameter]}
 
 
-def restored(found: Any, cell: type | None) -> Any:
+def _source(kind: type) -> str | None:
+    """What a file knows a user's cell or activation by; None of this package's. "none: why", with a warning, where
+    there is nothing: no training shall end in a refusal to save."""
+    if is_shipped(kind):
+        return None
+    try:
+        return source_of(kind)
+    except Unresolved as error:
+        cure = "check_source=False will be needed to load it"
+        warnings.warn(f"save: {kind.__name__} {error}: nothing in the file tells its equations; {cure}", stacklevel=2)
+        return f"{_NO_SOURCE}{kind.__name__} {error}"
+
+
+_NO_SOURCE = "none: "
+
+
+def restored(found: Any, cell: type | None, check_source: bool = True) -> Any:
     """The mode that a file holds; `cell` is what a user gave: needed for one that is not of this package."""
     if not isinstance(found, dict):
         return found
@@ -128,11 +154,24 @@ def restored(found: Any, cell: type | None) -> Any:
     said = cell.declaration  # type: ignore[attr-defined]
     if said.name != name:
         raise ValueError(f"one of the cell {name}, not of {said.name}")
-    if said.digest != source:
-        raise ValueError(f"one of a cell {name} with another source ({str(source)[:12]}, not {str(said.digest)[:12]})")
+    if check_source:
+        _check_source(cell, source)
     if set(found["parameters"]) != set(cell._fields):  # type: ignore[attr-defined]
         raise ValueError(f"a cell with the parameters {sorted(found['parameters'])}")
-    return cell(**{name: _restored(value) for name, value in found["parameters"].items()})
+    return cell(**{name: _restored(value, check_source) for name, value in found["parameters"].items()})
+
+
+def _check_source(kind: type, source: Any) -> None:
+    """Refuse a cell or an activation whose equations are not those in a file, or are known to nobody."""
+    way = "; check_source=False takes it all the same"
+    if isinstance(source, str) and source.startswith(_NO_SOURCE):
+        raise ValueError(f"one saved without a source, since {source.removeprefix(_NO_SOURCE)}{way}")
+    try:
+        own = None if is_shipped(kind) else source_of(kind)
+    except Unresolved as error:
+        raise ValueError(f"one to compare with {kind.__name__}, which {error}{way}") from None
+    if source != own and not (hasattr(kind, "declaration") and own and source == source_0_9(kind)):
+        raise ValueError(f"one of {kind.__name__} with the source {source}, not {own}{way}")
 
 
 def _shipped(name: Any, source: Any) -> type | None:
@@ -145,10 +184,19 @@ def _shipped(name: Any, source: Any) -> type | None:
     return found if hasattr(found, "declaration") else None
 
 
-def _restored(parameter: Any) -> Any:
-    if not isinstance(parameter, list):
+def _restored(parameter: Any, check_source: bool) -> Any:
+    if isinstance(parameter, list):
+        known, (name, *numbers) = ACTIVATIONS, parameter or [None]
+    elif isinstance(parameter, dict) and set(parameter) == {"activation", "source", "numbers"}:
+        known, name, numbers = OWN_ACTIVATIONS, parameter["activation"], parameter["numbers"]
+    else:
         return parameter
-    name, *numbers = parameter or [None]
-    if not isinstance(name, str) or name not in ACTIVATIONS or len(numbers) != len(ACTIVATIONS[name]._fields):
+    if not isinstance(name, str) or not isinstance(numbers, list):
         raise ValueError(f"a cell with the activation {parameter}")
-    return ACTIVATIONS[name](*numbers)
+    if known is OWN_ACTIVATIONS and name not in known:
+        raise ValueError(f"a cell with the activation {name}; import what registers it before")
+    if name not in known or len(numbers) != len(known[name]._fields):
+        raise ValueError(f"a cell with the activation {parameter}")
+    if known is OWN_ACTIVATIONS and check_source:
+        _check_source(known[name], parameter["source"])
+    return known[name](*numbers)

@@ -185,7 +185,9 @@ class Network(BaseNetwork[Any]):
         self._make(seed, mode, input_size, hidden_size, num_layers, bidirectional, **options)
 
 
-def load(path: str | PathLike[str], cell: type | None = None) -> LSTM | GRU | RNN | Network:
+def load(
+    path: str | PathLike[str], cell: type | None = None, *, check_source: bool = True
+) -> LSTM | GRU | RNN | Network:
     """Read a network that ``save`` wrote.
 
     Parameters
@@ -195,6 +197,9 @@ def load(path: str | PathLike[str], cell: type | None = None) -> LSTM | GRU | RN
     cell : class, optional
         The cell of the network, if that is one of your own: the file has its name, parameters and a digest of its
         source, not its equations.
+    check_source : bool
+        Whether the equations of the cell, and those of activations of your own, must be the ones that the file was
+        saved with. Without it terms that have changed places, say, or a renamed variable, do no harm.
 
     Returns
     -------
@@ -216,8 +221,10 @@ def load(path: str | PathLike[str], cell: type | None = None) -> LSTM | GRU | RN
     """
     if cell is not None and not (isinstance(cell, type) and hasattr(cell, "declaration")):
         raise wrong_type("load", "cell", "None or the class of a cell", cell)
+    if not isinstance(check_source, bool):
+        raise wrong_type("load", "check_source", "a bool", check_source)
     with archive.opened("load", path) as file:
-        net = network_of(*read(file, cell))
+        net = network_of(*read(file, cell, check_source))
         net.arrays = others(file)
     return net
 

@@ -52,15 +52,15 @@ def others(file: archive.Reader) -> dict[str, np.ndarray]:
     return {name: file.array(name) for name in names}
 
 
-def read(file: archive.Reader, cell: type | None = None) -> tuple[RNNDescriptor, np.ndarray]:
-    """Return the descriptor and the weights of a file, each checked before the next is looked at; `cell` is
-    that of the network, where it has one and not the name of a mode."""
+def read(file: archive.Reader, cell: type | None = None, check_source: bool = True) -> tuple[RNNDescriptor, np.ndarray]:
+    """Return the descriptor and the weights of a file, each checked before the next is looked at; `cell` and
+    `check_source` are as for :func:`rnnkit.load`."""
     file.require(MEMBERS)
     dtype, shape, *_ = file.header("format")
     found = file.array("format") if dtype.kind in "iu" and shape == () else f"of dtype {dtype} and shape {shape}"
     if found != FORMAT:
         raise file.refusal(f"hold a network in format {FORMAT}", f"format {found}")
-    desc = _read_descriptor(file, cell)
+    desc = _read_descriptor(file, cell, check_source)
     dtype, shape, *_ = file.header("weights")
     stored = np.dtype("V2") if desc.dtype == "bfloat16" else desc.np_dtype  # the format has no names for extensions
     if dtype != stored or shape != (num_weights(desc),):
@@ -69,9 +69,9 @@ def read(file: archive.Reader, cell: type | None = None) -> tuple[RNNDescriptor,
     return desc, file.array("weights").view(desc.np_dtype)
 
 
-def _read_descriptor(file: archive.Reader, cell: type | None) -> RNNDescriptor:
+def _read_descriptor(file: archive.Reader, cell: type | None, check_source: bool) -> RNNDescriptor:
     text = file.text("descriptor")
     try:
-        return descriptor_of(text, cell)
+        return descriptor_of(text, cell, check_source)
     except ValueError as error:
         raise file.refusal("hold a valid descriptor", error) from error

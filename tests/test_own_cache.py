@@ -1,4 +1,4 @@
-"""Machine code of a user's cell is kept under its source: warm in another process, new where it is edited."""
+"""Machine code of a user's cell is kept under what it computes: warm in another process, new where that is another."""
 
 import os
 import subprocess
@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-CELL = '''
+CELL = """
 from typing import NamedTuple
 
-from rnnkit.cells import cell, forward, gradient
+from rnnkit.cells import Activation, cell, forward, gradient, value
 
 FACTOR = 0.5
 
@@ -19,17 +19,35 @@ def bent(x):
     return FACTOR * x
 
 
+def bowed(x):
+    return FACTOR - x
+
+
+used = bent
+
+
+@Activation.register
+class Plain(NamedTuple):
+    def value(self, x):
+        return x
+
+    def slope(self, y):
+        return 1
+
+
 @cell(gates="a")
 class Mine(NamedTuple):
+    last: Activation = Plain()
+
     @forward("a h")
     def output(self, a):
-        h = bent(a)
+        h = value(self.last, used(a))
         return h, h
 
     @gradient("da")
     def back(self, dh):
         return FACTOR * dh
-'''
+"""
 RUN = '''
 import numpy as np
 
@@ -47,7 +65,9 @@ def run(kind):
     print(y.item(), sum(after.cache_hits.values()) - hits, sum(after.cache_misses.values()) - misses)
 '''
 # As a notebook has it: in __main__, and the text of each of its cells where `inspect` looks.
-NOTEBOOK = RUN + '''
+NOTEBOOK = (
+    RUN
+    + """
 import linecache
 import sys
 
@@ -56,7 +76,8 @@ for number, factor in enumerate(sys.argv[2:]):
     linecache.cache[name] = len(text), None, text.splitlines(True), name
     exec(compile(text, name, "exec"))
     run(Mine)
-'''
+"""
+)
 
 
 @pytest.fixture
@@ -90,7 +111,8 @@ def test_a_second_process_is_warm_and_an_edit_compiles_anew(start):
     assert {line for process in (first, second) for line in lines_of(process)[0]} <= {"0.5 0 1", "0.5 1 0"}
     assert lines_of(start("# a comment\n" + MAIN))[0] == ["0.5 1 0"]
     assert lines_of(start(MAIN.replace("0.5", "0.25")))[0] == ["0.25 0 1"]  # a number that an equation uses
-    assert lines_of(start(MAIN.replace("FACTOR * x", "FACTOR - x")))[0] == ["-0.5 0 1"]  # a function that it calls
+    assert lines_of(start(MAIN.replace("used = bent", "used = bowed")))[0] == ["-0.5 0 1"]  # what a name stands for
+    assert lines_of(start(MAIN.replace("return x", "return 1 + x")))[0] == ["1.5 0 1"]  # its activation
 
 
 @pytest.mark.nightly
@@ -102,10 +124,20 @@ def test_cells_of_one_name_in_one_process_are_kept_apart(start, tmp_path):
     assert lines_of(start(NOTEBOOK, str(text), "0.5", "0.25"))[0] == ["0.5 1 0", "0.25 1 0"]
 
 
-def test_a_cell_without_a_source_is_compiled_each_time(start, tmp_path):
-    lines, errors = lines_of(start(MAIN + "run(Mine)\n", typed=True))
-    assert lines == ["0.5 0 1", "0.5 0 0"]
-    expected = "kernel cache: the source of the cell Mine must be where Python finds it, got none; define it"
+FOREIGN = """
+import ctypes
+
+used = ctypes.CDLL(None).fabsf
+used.restype, used.argtypes = ctypes.c_float, [ctypes.c_float]
+"""
+
+
+def test_what_another_process_cannot_be_told_is_compiled_each_time(start, tmp_path):
+    lines, errors = lines_of(start(MAIN.replace("used = bent\n", FOREIGN) + "run(Mine)\n", typed=True))
+    assert lines == ["1.0 0 1", "1.0 0 0"]
+    expected = (
+        "kernel cache: Mine uses used, a _FuncPtr, which another process cannot be told: each process compiles it"
+    )
     assert Counter(line for line in errors.splitlines() if expected in line).total() == 1
     kept = {path.name.split("-")[0] for path in (tmp_path / "caches").rglob("*.nbc")}
     assert "pack_layer" in kept and "run_stack" not in kept  # the cell is in the second alone

@@ -5,7 +5,7 @@ value that its forward stage has left, ``slope(self.gate, i)``. The class of an 
 code, its numbers do not. Where there is a kink the slope is that on its left.
 """
 
-from abc import ABC
+from abc import ABC, ABCMeta
 from typing import NamedTuple
 
 from .functions import clip, exp, fma, tanh
@@ -27,9 +27,20 @@ def softplus(x):
 class Activation(ABC):  # noqa: B024  named tuples have no other base: they are registered
     """What all activations are instances of."""
 
+    @classmethod
+    def register(cls, kind):
+        """Make a class of named tuples an activation; its numbers are floats, its `value` and `slope` of one number."""
+        for name in ("value", "slope"):
+            code = getattr(getattr(kind, name, None), "__code__", None)
+            if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and code):
+                raise TypeError(f"activation {kind!r} must be a class of named tuples with a method {name}")
+        if not kind.__module__.startswith(__package__):
+            OWN_ACTIVATIONS[kind.__name__] = kind
+        return ABCMeta.register(cls, told_apart(kind))
 
-ACTIVATIONS = {}
-"""By name."""
+
+ACTIVATIONS, OWN_ACTIVATIONS = {}, {}
+"""By name: those of this package, and what users have registered last."""
 
 
 def told_apart(kind):

@@ -18,12 +18,14 @@ chain (GRU 0.78, LSTM 0.93, its gradient 0.78 of the time; Zen 3). The stages of
 that each can stand behind what it is the gradient of. Nothing here knows of rows, threads or memory.
 """
 
+from contextlib import suppress
 from inspect import signature
 from typing import NamedTuple
 
 from .activations import told_apart
 from .rules import CellError, check, place
-from .source import digest_of
+from .source import is_shipped, source_of
+from .uses import Unresolved
 
 
 class Gate(NamedTuple):
@@ -106,8 +108,8 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
         kind.declaration = Declaration(kind, gates, states, vectors, slots, stages, smooth)
         check(kind)
-        if not kind.declaration.shipped:
-            kind.declaration.digest = digest_of(kind)
+        with suppress(Unresolved):  # the text of now is kept, if there is one: its file may be edited while this runs
+            kind.declaration.shipped or source_of(kind)
         return told_apart(kind)  # or what is kept of a cell without parameters would be taken for another one's
 
     return declare
@@ -152,14 +154,10 @@ class Declaration:
     forward, gradient : tuple of two tuples of Stage
         In the order in which they run, before and after the product of R with what a stage wrote; all in the first
         without one.
-    digest : str or None
-        Of the sources of all that it computes; None where Python does not find them, and of a shipped cell.
     """
 
-    digest = None
-
     def __init__(self, kind, gates, states, vectors, slots, stages, smooth):
-        self.name, self.shipped = kind.__name__, kind.__module__.startswith(__package__)
+        self.name, self.shipped = kind.__name__, is_shipped(kind)
         self.gates, self.vectors = _named(self.name, Gate, gates), _named(self.name, Vector, vectors)
         self.states, self.kept, self.stages, self.smooth = _words(states), _words(slots), stages, smooth
         added = [gate.name for gate in self.gates if gate.multiplies == "h" and gate.apart is None]

@@ -9,6 +9,7 @@ from .activations import Activation, Sigmoid
 
 _PROBES = 0.4, -1.3, 2.6  # numbers that every equation is tried on
 _RESERVED = "h", "self"
+_BLOCKS = "weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh"  # beside which vectors stand
 
 
 class CellError(TypeError):
@@ -69,6 +70,9 @@ def _check_names(said):
     for name in given:
         if not (isinstance(name, str) and name.isidentifier()) or keyword.iskeyword(name) or name in _RESERVED:
             raise refusal(said, "a name", "be an identifier other than h and self", repr(name))
+        if name in _BLOCKS:
+            expected = f"be another one than those of every network's weights, {', '.join(_BLOCKS)}"
+            raise refusal(said, "a name", expected, repr(name))
         if given.count(name) > 1:
             raise refusal(said, "a name", "stand for one thing", f"{name!r} twice")
         if name.endswith("_prev") or (name.startswith("d") and name[1:] in (*given, *_RESERVED)):

@@ -1,61 +1,138 @@
-"""The source of a cell: what its kernels are kept under on the disk, and its files are known by."""
+"""What a cell is known by: the key of its machine code, after what runs, and its source, after what is written.
 
+Both are digests of what the cell declares and of its functions with all that they use, by value. In the key a function
+is its code, the same in one version of Python; in the source it is the syntax tree of its text, the same in all.
+"""
+
+import ast
 import hashlib
-import inspect
-import types
-from textwrap import dedent
+import linecache
+from functools import lru_cache
+from types import CodeType
+from weakref import WeakKeyDictionary
 
-from . import functions
+from .uses import Unresolved, codes_in, described, uses
 
-
-class _Unknown(Exception):
-    """Something that an equation uses, of which nobody knows the source."""
-
-
-def helpers_of(function):
-    """The functions of numbers that a function calls, by name, those of `functions` left out."""
-    found = {name: value for name, value in used_by(function).items() if isinstance(value, types.FunctionType)}
-    return {name: value for name, value in found.items() if value.__module__ != functions.__name__}
+_RULE = "2"  # of what a source is made; until 0.9 it was of texts, see `source_0_9`
+_NO_MEANING = "ctx", "kind", "type_comment", "type_params", "annotation", "returns"
 
 
-def used_by(function):
-    """What a function has of its module and of the functions around it, by name."""
-    names = inspect.getclosurevars(function)
-    return {**names.globals, **names.nonlocals}
+def is_shipped(kind):
+    """Whether a cell or an activation is one of this package, and not a user's own."""
+    return kind.__module__.startswith(__package__)
 
 
-def digest_of(kind):
-    """Digest of what a cell declares and of the sources of its stages, and of all that they use; None without these."""
-    said, digest = kind.declaration, hashlib.sha256()
-    told = said.name, said.gates, said.states, said.vectors, said.kept, said.smooth, _parameters(kind)
+def code_key(kind):
+    """Digest of what the machine code of a cell or an activation is made from; Unresolved where nothing tells that."""
+    return _digest(kind, lambda function: _runs(function.__code__))
+
+
+def source_of(kind):
+    """Digest of the equations of a cell or an activation, as files have it; Unresolved where nobody knows the text."""
+    return f"{_RULE}:{_digest(kind, _tree_of)}"
+
+
+def _digest(kind, of_function):
+    numbers = {}  # of the functions, in the order in which they are met: one may call itself
+
+    def function(one):
+        if one in numbers:
+            return numbers[one]
+        numbers[one] = len(numbers)
+        defaults = *(one.__defaults__ or ()), *sorted((one.__kwdefaults__ or {}).items())
+        names = {"a default": defaults, **uses(one)}
+        return of_function(one), [(path, described(path, names[path], function)) for path in sorted(names)]
+
+    return hashlib.sha256(repr((_declared(kind), *map(function, _functions(kind)))).encode()).hexdigest()
+
+
+def _functions(kind):
+    said = getattr(kind, "declaration", None)
+    return [stage.function for stage in said.stages] if said else [kind.value, kind.slope]
+
+
+def _declared(kind):
+    named_tuple = next(base for base in kind.__mro__ if "_fields" in vars(base))
+    annotations = [(name, named_tuple.__annotations__[name]) for name in kind._fields]
+    parameters = [(name, getattr(one, "__name__", str(one)).rpartition(".")[2]) for name, one in annotations]
+    said = getattr(kind, "declaration", None)
+    if not said:
+        return parameters
+    stages = [(stage.writes, stage.is_gradient) for stage in said.stages]
+    weights = [[_set(one) for one in of] for of in (said.gates, said.vectors)]
+    return said.name, parameters, said.states, said.kept, said.smooth, weights, stages
+
+
+def _set(one):
+    """The fields of a gate or vector that are not as they are by default: those that come later change no source."""
+    return [(name, value) for name, value in one._asdict().items() if value != one._field_defaults.get(name, ...)]
+
+
+def _runs(code):
+    """What of a code object decides about its results: not where it stands, nor what it is called."""
+    constants = [_runs(one) if isinstance(one, CodeType) else (type(one).__name__, repr(one)) for one in code.co_consts]
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & 0xFF
+    return code.co_code.hex(), constants, counts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+
+
+_TREES = WeakKeyDictionary()
+
+
+def _tree_of(function):
+    """What the text of a function says; that of when it was first asked for, whoever edits the file meanwhile."""
+    if function not in _TREES:
+        node = _node_of(function)
+        names = [one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)]
+        _TREES[function] = names, _meaning(node.body)
+    return _TREES[function]
+
+
+def _meaning(node):
+    """A syntax tree as text and tuples, without positions, annotations, docstrings and what it only has in some
+    versions of Python."""
+    if isinstance(node, list):
+        return [_meaning(one) for one in node if not _is_text(one)]
+    if not isinstance(node, ast.AST):
+        return type(node).__name__, repr(node)
+    fields = [(name, value) for name, value in ast.iter_fields(node) if name not in _NO_MEANING]
+    return type(node).__name__, [(name, _meaning(value)) for name, value in fields if value not in (None, [])]
+
+
+def _is_text(node):
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _node_of(function):
+    """The syntax tree of a function, which compiled is what runs; Unresolved without one."""
+    code = function.__code__
+    place = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
+    linecache.checkcache(code.co_filename)
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    if not text:
+        raise Unresolved(f"has no text of {place} that Python finds; define it in a file")
     try:
-        digest.update(repr(told).encode())
-        for stage in said.stages:
-            digest.update(repr((stage.writes, stage.is_gradient)).encode())
-            _add(digest, stage.function, set())
-    except _Unknown:
-        return None
-    return digest.hexdigest()
+        nodes, compiled = _parsed(code.co_filename, text)
+    except SyntaxError:
+        nodes, compiled = [], []
+    where = code.co_name, code.co_firstlineno
+    found = [node for node in nodes if _place(node) == where]
+    texts = {repr(_runs(one)) for one in compiled if (one.co_name, one.co_firstlineno) == where}
+    if not found or texts != {repr(_runs(code))}:
+        cure = "remove __pycache__, import it anew, or write one function a line"
+        raise Unresolved(f"runs another {place} than the text there says; {cure}")
+    return found[0]
 
 
-def _parameters(kind):
-    annotations = getattr(kind, "__annotations__", {})
-    return [(name, getattr(one, "__name__", str(one))) for name, one in annotations.items()]
+@lru_cache(4)
+def _parsed(name, text):
+    """The functions of a module, as syntax trees and as code."""
+    functions = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
+    nodes = [node for node in ast.walk(ast.parse(text, name)) if isinstance(node, functions)]
+    code = compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return nodes, list(codes_in(code))
 
 
-def _add(digest, function, seen):
-    if function in seen:
-        return
-    seen.add(function)
-    try:
-        digest.update(dedent(inspect.getsource(function)).encode())
-    except (OSError, TypeError):
-        raise _Unknown from None
-    for name, value in sorted(used_by(function).items()):
-        digest.update(f"\0{name}\0".encode())
-        if isinstance(value, types.FunctionType) and value.__module__ != functions.__name__:
-            _add(digest, value, seen)
-        elif isinstance(value, (bool, int, float, str)):
-            digest.update(repr(value).encode())
-        elif not isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
-            raise _Unknown
+def _place(node):
+    if isinstance(node, ast.Lambda):
+        return "<lambda>", node.lineno
+    return node.name, min(one.lineno for one in (node, *node.decorator_list))

@@ -26,6 +26,10 @@ from numba.core.caching import FunctionCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import NumbaPickler
 
+from ..cells.activations import Activation
+from ..cells.source import code_key, is_shipped
+from ..cells.uses import Unresolved
+
 _LOGGER = logging.getLogger("rnnkit")
 _DIGEST_BYTES = 32
 _VERSIONS = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, getattr(sys, "abiflags", "")
@@ -170,30 +174,38 @@ def _source(path):
         return None
 
 
+def _classes(types):
+    """The classes of named tuples among the types of a call, and among those of their fields."""
+    for one in types:
+        if hasattr(one, "instance_class"):
+            yield one.instance_class
+            yield from _classes(one.types)
+
+
 def _source_of(named_tuple):
     """Digest of what a class of named tuples says, which is a part of the code; None if nobody knows that.
 
-    Of a user's cell that is its own source and not its file's: in `__main__` or a notebook there may be none.
+    Of a user's cell or activation that is what it computes, and not its file: another one may be in `__main__` now.
     """
     if not _is_own(named_tuple):
         return _source(getattr(sys.modules.get(named_tuple.__module__), "__file__", ""))
-    said = named_tuple.declaration
-    if said.digest is None:
-        _say_that_it_has_no_source(said.name)
-    return said.digest
+    try:
+        return code_key(named_tuple)
+    except Unresolved as error:
+        _say_that_it_is_not_kept(named_tuple.__qualname__.rpartition(".")[2], str(error))
+        return None
 
 
 def _is_own(kind):
-    """Whether something is the class of a user's cell."""
-    said = getattr(kind, "declaration", None) if isinstance(kind, type) else None
-    return said is not None and not said.shipped
+    """Whether something is the class of a user's cell, or of an activation of his."""
+    if not isinstance(kind, type) or is_shipped(kind):
+        return False
+    return hasattr(kind, "declaration") or issubclass(kind, Activation)
 
 
 @cache
-def _say_that_it_has_no_source(name):
-    problem = f"the source of the cell {name} must be where Python finds it, got none"
-    cure = "define it in a file, or each process compiles anew"
-    warnings.warn(f"kernel cache: {problem}; {cure}", RuntimeWarning, stacklevel=2)
+def _say_that_it_is_not_kept(name, why):
+    warnings.warn(f"kernel cache: {name} {why}: each process compiles it anew", RuntimeWarning, stacklevel=2)
 
 
 @cache
@@ -210,10 +222,10 @@ def _foreign_symbols(library):
 
 
 class _Pickler(NumbaPickler):
-    """Writes of a user's cell that it is one: a process of its own has another class for it, of the same source."""
+    """Writes of a user's cell that it is one: each process has another class for it, which computes the same."""
 
     def persistent_id(self, value):
-        return value.declaration.digest if _is_own(value) else None
+        return code_key(value) if _is_own(value) else None
 
 
 class _Unpickler(pickle.Unpickler):
@@ -221,8 +233,7 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, data, sig):
         super().__init__(io.BytesIO(data))
-        own = [kind.instance_class for kind in sig if _is_own(getattr(kind, "instance_class", None))]
-        self._own = {kind.declaration.digest: kind for kind in own}
+        self._own = {code_key(kind): kind for kind in _classes(sig) if _is_own(kind)}
 
     def persistent_load(self, digest):
         return self._own[digest]
@@ -269,8 +280,7 @@ class Cache(FunctionCache):
     def _entry(self, sig, codegen):
         """Name of the file: after all that the code depends on, the CPU's name and features among it."""
         code = self._py_func.__code__
-        classes = (kind.instance_class for kind in sig if hasattr(kind, "instance_class"))
-        sources = _source(code.co_filename), *map(_source_of, classes)
+        sources = _source(code.co_filename), *map(_source_of, _classes(sig))
         if not self._enabled or None in sources:
             return None
         place = self._py_func.__module__, self._py_func.__qualname__, code.co_firstlineno, sources

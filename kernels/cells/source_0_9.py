@@ -1,0 +1,54 @@
+"""The source of a cell as files have it that were written until 0.9: a digest of texts."""
+
+import hashlib
+import inspect
+import types
+from textwrap import dedent
+
+from . import functions
+
+
+class _Unknown(Exception):
+    """Something that an equation uses, of which nobody knows the source."""
+
+
+def source_0_9(kind):
+    """Digest of what a cell declares and of the texts of its stages, and of all that they use; None without these."""
+    said, digest = kind.declaration, hashlib.sha256()
+    told = said.name, said.gates, said.states, said.vectors, said.kept, said.smooth, _parameters(kind)
+    try:
+        digest.update(repr(told).encode())
+        for stage in said.stages:
+            digest.update(repr((stage.writes, stage.is_gradient)).encode())
+            _add(digest, stage.function, set())
+    except _Unknown:
+        return None
+    return digest.hexdigest()
+
+
+def _parameters(kind):
+    annotations = getattr(kind, "__annotations__", {})
+    return [(name, getattr(one, "__name__", str(one))) for name, one in annotations.items()]
+
+
+def _add(digest, function, seen):
+    if function in seen:
+        return
+    seen.add(function)
+    try:
+        digest.update(dedent(inspect.getsource(function)).encode())
+    except (OSError, TypeError):
+        raise _Unknown from None
+    for name, value in sorted(_used_by(function).items()):
+        digest.update(f"\0{name}\0".encode())
+        if isinstance(value, types.FunctionType) and value.__module__ != functions.__name__:
+            _add(digest, value, seen)
+        elif isinstance(value, (bool, int, float, str)):
+            digest.update(repr(value).encode())
+        elif not isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
+            raise _Unknown
+
+
+def _used_by(function):
+    names = inspect.getclosurevars(function)
+    return {**names.globals, **names.nonlocals}

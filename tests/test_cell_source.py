@@ -1,0 +1,239 @@
+"""What a user's cell is known by: its machine code by all that it computes, its files by all that it says."""
+
+import linecache
+import sys
+import types
+from itertools import count
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rnnkit
+from rnnkit.cells import Activation, Affine, cell, forward, gradient, tanh, value
+from rnnkit.descriptor import descriptor_of, text_of
+from rnnkit.kernels.cells.activations import OWN_ACTIVATIONS
+from rnnkit.kernels.cells.source import code_key, source_of
+from rnnkit.kernels.cells.uses import Unresolved
+
+MODULE = """
+from math import sin as wave
+from typing import NamedTuple
+
+import consts
+from rnnkit.cells import cell, forward, gradient, sigmoid, tanh
+
+act = tanh
+most = max
+RATE = 0.5
+START = 0.125
+POINT = 1.0, 2.0
+
+
+class Numbers:
+    SHARE = 0.75
+
+
+def bent(x, by=START, *, and_by=0.0625):
+    return most(x, 0.3) * by + and_by
+
+
+def around(factor):
+    def scaled(x):
+        return factor * x + consts.SCALE
+
+    return scaled
+
+
+one, two = around(1.5), around(1.75)
+made = one
+
+
+@cell(gates="a")
+class Mine(NamedTuple):
+    shift: float = 0.5
+
+    @forward("a h")
+    def output(self, a):
+        h = act(a) + wave(a) + RATE * a + POINT[1] + Numbers.SHARE
+        return a, h + bent(a) + made(a) - 0.01
+
+    @gradient("da")
+    def back(self, dh):
+        return dh
+"""
+EDITS = [
+    ("act = tanh", "act = sigmoid"),
+    ("import sin as wave", "import cos as wave"),
+    ("most = max", "most = min"),
+    ("RATE = 0.5", "RATE = 0.53125"),
+    ("START = 0.125", "START = 0.1875"),
+    ("and_by=0.0625", "and_by=0.03125"),
+    ("1.0, 2.0", "1.0, 2.015625"),
+    ("SHARE = 0.75", "SHARE = 0.7421875"),
+    ("SCALE = 4.0", "SCALE = 4.00390625"),
+    ("+ consts.SCALE", "- consts.SCALE"),
+    ("made = one", "made = two"),
+    ("- 0.01", "- 0.009"),
+    ("+ bent(a)", "- bent(a)"),
+]
+SAME = [
+    ("import consts\n", "import consts\n\n# nothing\n"),
+    ("    def output(self, a):\n", '    def output(self, a):\n        """Say something."""\n'),
+    ("def bent(x, by=START", "def bent(x: float, by: float = START"),
+    ("RATE * a", "(RATE * a)"),
+]
+NUMBERS = count()
+
+
+def defined(edits, text=MODULE):
+    """The cell of the module with these edits, as Python would import it."""
+    consts, name = types.ModuleType("consts"), f"<module {next(NUMBERS)}>"
+    consts.SCALE = 4.00390625 if ("SCALE = 4.0", "SCALE = 4.00390625") in edits else 4.0
+    for before, after in edits:
+        text = text.replace(before, after)
+    linecache.cache[name] = len(text), None, text.splitlines(True), name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "consts", consts)
+        exec(compile(text, name, "exec"), names := {"__name__": "module"})
+    return names["Mine"]
+
+
+def result(kind):
+    return kind.declaration.stages[0].function(kind(), 0.40625)
+
+
+@given(st.lists(st.sampled_from(EDITS), unique=True), st.sampled_from(EDITS))
+def test_an_edit_of_what_is_computed_is_another_cell(edits, last):
+    before, after = ({one for one in edits if one != last}, {*edits, last})
+    before, after = defined(before), defined(after)
+    assert result(before) != result(after)
+    assert code_key(before) != code_key(after)
+    assert source_of(before) != source_of(after)
+
+
+@pytest.mark.parametrize("edit", SAME)
+def test_an_edit_of_other_text_is_the_same_cell(edit):
+    before, after = defined([]), defined([edit])
+    assert source_of(before) == source_of(after)
+
+
+def test_two_functions_of_one_line_are_told_apart():
+    text = "from math import pi\n" + MODULE.replace("around(1.5), around(1.75)", "(lambda v: 2 * v), lambda v: 3 * v")
+    first, second = defined([], text), defined([("made = one", "made = two")], text)
+    assert code_key(first) != code_key(second) and code_key(first) == code_key(defined([], text))
+    with pytest.raises(
+        Unresolved, match=r"^runs another <lambda> \(<module \d+>:\d+\) than the text there says; remove"
+    ):
+        source_of(first)
+
+
+def test_a_text_that_is_not_what_runs_is_not_believed():
+    """As where a `.pyc` of an earlier text is taken."""
+    code = compile(MODULE, "<stale>", "exec")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(
+            linecache.cache, "<stale>", (0, None, MODULE.replace("- 0.01", "- 0.02").splitlines(True), "<stale>")
+        )
+        patch.setitem(sys.modules, "consts", types.ModuleType("consts"))
+        sys.modules["consts"].SCALE = 4.0
+        exec(code, names := {"__name__": "module"})
+        with pytest.raises(Unresolved, match=r"^runs another output \(<stale>:\d+\) than the text there says; remove"):
+            source_of(names["Mine"])
+    assert code_key(names["Mine"]) == code_key(defined([]))
+
+
+def test_the_text_may_be_edited_when_the_cell_is_there(tmp_path):
+    kind = defined([])
+    name, before = kind.declaration.stages[0].function.__code__.co_filename, source_of(kind)
+    linecache.cache[name] = 0, None, ["nothing\n"], name
+    assert source_of(kind) == before
+
+
+FACTOR = 0.5
+
+
+def bent(x):
+    return FACTOR * tanh(x)
+
+
+@cell(gates="a", vectors="p")
+class Kept(NamedTuple):
+    """A cell of which files are there: its text stays as it is."""
+
+    scale: float = 2.0
+    last: Activation = Affine(0.5)
+
+    @forward("a h")
+    def output(self, a, p):
+        h = self.scale * value(self.last, a) + p
+        return bent(a), h
+
+    @gradient("da dp")
+    def back(self, dh):
+        return dh, dh
+
+
+@Activation.register
+class Bent(NamedTuple):
+    """An activation of one's own."""
+
+    alpha: float
+
+    def value(self, x):
+        return self.alpha * bent(x)
+
+    def slope(self, y):
+        return 1 - y * y
+
+
+SOURCE = "2:5f37bbf2f5286284fab820ab8d3d2d43b4c0ca96344a87d3106fc7369312de32"  # 3.11, 3.12 and 3.13 say so
+SOURCE_0_9 = "a845766e9f01e152ed4e17da939bca4d772ccbe5292a3fd98c6b739aa2d21928"  # as version 0.9.0 wrote it
+KEPT = rnnkit.RNNDescriptor(Kept, 3, 4)
+
+
+def test_the_source_is_the_same_in_all_versions():
+    for source in SOURCE, SOURCE_0_9:
+        assert descriptor_of(text_of(KEPT).replace(SOURCE, source), Kept) == KEPT
+
+
+def test_another_source_is_taken_when_asked_for():
+    text = text_of(KEPT).replace(SOURCE, "2:0")
+    with pytest.raises(ValueError, match=f"one of Kept with the source 2:0, not {SOURCE}; check_source=False takes it"):
+        descriptor_of(text, Kept)
+    assert descriptor_of(text, Kept, check_source=False) == KEPT
+
+
+def test_a_cell_without_a_text_is_saved_and_says_so_when_loaded(tmp_path):
+    text = MODULE.replace("import consts\n", "").replace("consts.SCALE", "4.0")
+    exec(compile(text, "<typed>", "exec"), names := {"__name__": "module"})
+    kind = names["Mine"]
+    with pytest.warns(
+        UserWarning, match=r"save: Mine has no text of output \(<typed>:\d+\) that Python finds; .* nothing"
+    ):
+        rnnkit.Network(kind, 3, 4, seed=0).save(tmp_path / "net")
+    with pytest.raises(
+        ValueError, match=r"one saved without a source, since Mine has no text of .*; check_source=False"
+    ):
+        rnnkit.load(tmp_path / "net", kind)
+    assert rnnkit.load(tmp_path / "net", kind, check_source=False).desc == rnnkit.RNNDescriptor(kind, 3, 4)
+
+
+def test_an_activation_of_ones_own_is_in_the_file_with_its_source(monkeypatch):
+    desc = rnnkit.RNNDescriptor(Kept(last=Bent(0.5)), 3, 4)
+    text = text_of(desc)
+    assert descriptor_of(text, Kept) == desc
+    assert desc != rnnkit.RNNDescriptor(Kept(last=Affine(0.5, 0.0)), 3, 4)
+    with pytest.raises(ValueError, match="one of Bent with the source 2:0"):
+        descriptor_of(text.replace(source_of(Bent), "2:0"), Kept)
+    monkeypatch.delitem(OWN_ACTIVATIONS, "Bent")
+    with pytest.raises(ValueError, match="a cell with the activation Bent; import what registers it before"):
+        descriptor_of(text, Kept)
+
+
+def test_what_is_no_activation_is_not_registered():
+    with pytest.raises(
+        TypeError, match=r"activation <class 'int'> must be a class of named tuples with a method value"
+    ):
+        Activation.register(int)
