@@ -14,6 +14,7 @@ from . import functions
 _PLAIN = bool, int, float, complex, str, bytes, type(None)
 _LIBRARIES = "builtins", "cmath", "math", "numpy", "_operator"
 _PACKAGE = __package__.removesuffix(".kernels.cells")
+_WITH_NAMES = types.ModuleType, type
 _NOTHING = object()
 
 
@@ -35,11 +36,7 @@ def uses(function):
                 path, value = name, _global(function, name)
             elif instruction.opname == "LOAD_DEREF" and name in around:
                 path, value = name, _content(around[name])
-            elif (
-                instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-                and path
-                and isinstance(value, (types.ModuleType, type))
-            ):
+            elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path and isinstance(value, _WITH_NAMES):
                 found.pop(path, None)
                 path, value = f"{path}.{name}", getattr(value, name, _NOTHING)
             elif instruction.opname != "EXTENDED_ARG":
