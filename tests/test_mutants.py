@@ -86,6 +86,14 @@ def repository(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_no_fault_is_judged_by_tests_that_fail_without_it(repository, monkeypatch):
+    (repository / "test_double.py").write_text("def test_double():\n    assert 2 == 3\n")
+    monkeypatch.setattr(written, "FAULTS", {"double.py": [("other", "x * 2", "x * 3")]})
+    lines = []
+    assert not report(written.all_faults(repository), repository, write=lambda line, flush=True: lines.append(line))
+    assert len(lines) == 1 and lines[0].startswith("BROKEN: without a fault the tests fail: ")
+
+
 @pytest.mark.parametrize(("after", "verdict"), [
     ("x * 3", "killed"), nightly("x + x", "SURVIVED"), nightly("2 * x", "equivalent"),
 ])  # fmt: skip

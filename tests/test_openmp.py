@@ -70,13 +70,15 @@ def test_bits_are_those_of_every_other_team(network, absent):
 
 
 def test_other_threads_of_a_region_take_part(network):
-    """In one call of many at least: who comes late stays out."""
-    own, seen = OpenMPTeam(Runtime(), THREADS), set()
+    """In one call of many at least: who comes late, as most do on a busy machine, stays out."""
+    own, seen = OpenMPTeam(Runtime(), THREADS), 0
     with team.lent(THREADS, own):
-        for _ in range(40):
+        for _ in range(2000):
             results(network)
-            seen.add(own._sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
-    assert max(seen) > 1
+            seen = own._sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED
+            if seen > 1:
+                return
+    raise AssertionError("each call was done by its caller alone")
 
 
 @pytest.mark.parametrize("seq_len", [1, 20])

@@ -1,6 +1,7 @@
 """Plant faults in a copy of the repository, one at a time, run the tests that must notice, and print who survives."""
 
 import argparse
+import itertools
 import os
 import random
 import shutil
@@ -22,7 +23,7 @@ from rnnkit.kernels.machine.jit import DIGEST, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = "rnnkit", "kernels"
-HANG = 900  # seconds: a fault that lets threads wait for ever is noticed too
+HANG = 600  # seconds: a fault that lets threads wait for ever is noticed too
 PASSED, NOTHING_RAN = 0, (4, 5)  # pytest's exit statuses
 
 
@@ -65,14 +66,14 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1",  # a file planted and restored within a second has one date
         }
 
-    def run(self, tests):
+    def run(self, tests, workers="0", limit=HANG):
         """Pytest's exit status for the tests, and the last lines that it printed."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", workers, "-p", "no:cacheprovider", *tests]
         with tempfile.TemporaryFile("w+") as out, subprocess.Popen(
             command, cwd=self.folder, env=self.environment, start_new_session=True, stdout=out, stderr=out
         ) as child:  # fmt: skip
             try:
-                status = child.wait(HANG)
+                status = child.wait(limit)
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 status = child.wait()
@@ -100,8 +101,12 @@ class Court:
     """Judges faults, several at a time, each in a copy of its own."""
 
     def __init__(self, root, folder):
-        self._root, self._folder, self._own = root, folder, threading.local()
-        self._lock, self._passing, self._copies = threading.Lock(), {}, 0
+        self._root, self._folder, self._own, self._numbers = root, folder, threading.local(), itertools.count()
+
+    def before_any(self, faults):
+        """What pytest says at last where the tests that are to judge fail without a fault."""
+        status, said = self._copy().run(dict.fromkeys(test for fault in faults for test in self._judges(fault)), "auto", None)
+        return said if status != PASSED else ""
 
     def verdict(self, fault):
         """killed, SURVIVED, equivalent with the reason, or why there is nothing to see; and the seconds."""
@@ -111,27 +116,19 @@ class Court:
     def _verdict(self, fault):
         if fault.name in EQUIVALENT:
             return f"equivalent: {EQUIVALENT[fault.name]}"
-        if not hasattr(self._own, "copy"):
-            with self._lock:
-                self._copies += 1
-                self._own.copy = Copy(self._root, self._folder / str(self._copies))
-        tests = [test for test in judges(fault.path) if (self._root / test).exists()]
-        with self._lock:
-            passing = self._passing.setdefault(tuple(tests), threading.Lock())
-        with passing:
-            if tuple(tests) not in self._known:
-                self._known[tuple(tests)] = self._own.copy.run(tests)
-        status, said = self._known[tuple(tests)]
-        if status != PASSED:
-            return f"BROKEN: its tests fail without it: {said}"
-        status, said = self._own.copy.run_with(fault, tests)
+        status, said = self._copy().run_with(fault, self._judges(fault))
         if status in NOTHING_RAN:
             return f"BROKEN: with it, its tests are not found: {said}"
         return "SURVIVED" if status == PASSED else "killed"
 
-    @property
-    def _known(self):
-        return self.__dict__.setdefault("_statuses", {})
+    def _judges(self, fault):
+        return [test for test in judges(fault.path) if (self._root / test).exists()]
+
+    def _copy(self):
+        """That of the thread which asks."""
+        if not hasattr(self._own, "copy"):
+            self._own.copy = Copy(self._root, self._folder / str(next(self._numbers)))
+        return self._own.copy
 
 
 def report(faults, root, jobs=1, write=print):
@@ -139,6 +136,10 @@ def report(faults, root, jobs=1, write=print):
     verdicts = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         court = Court(root, Path(folder))
+        failure = court.before_any(faults)
+        if failure:
+            write(f"BROKEN: without a fault the tests fail: {failure}", flush=True)
+            return False
         for fault, (verdict, seconds) in zip(faults, pool.map(court.verdict, faults), strict=True):
             verdicts.append(verdict)
             write(f"{verdict}, {seconds:.0f} s: {fault.name}", flush=True)

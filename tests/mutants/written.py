@@ -250,7 +250,7 @@ FAULTS = {
         ("a parameter keeps Python's type",
          "of = {bool: bool, int: real, float: real,", "of = {bool: bool, int: int, float: float,"),
         ("cells of one name share machine code",
-         "    name = f\"{said.name}_{(said.digest or '')[:16]}\"\n", '    name = f"{said.name}_"\n'),
+          'type(f"{kind.__name__}_{key}"', 'type(f"{kind.__name__}_"'),
     ],
     "rnnkit/network.py": [
         ("a GRU has cell states for type checkers", "class GRU(BaseNetwork[None]):", "class GRU(BaseNetwork[Any]):"),
