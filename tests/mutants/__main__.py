@@ -49,15 +49,16 @@ def tracked(root):
 class Copy:
     """A copy of the repository whose package is the one that its tests import, with a kernel cache of its own."""
 
-    def __init__(self, root, folder):
+    def __init__(self, root, folder, kernels):
         self.folder, self.cache = folder / "copy", folder / "cache"
+        self.kernels = self.cache / "rnnkit" / DIGEST
         for name in tracked(root):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, self.folder / name)
         if (self.folder / "kernels").is_dir():
             (self.folder / "rnnkit" / "kernels").symlink_to("../kernels")
-        with suppress(FileNotFoundError):  # the kernels that the tests have compiled before, without any fault
-            shutil.copytree(FOLDER.path, self.cache / "rnnkit" / DIGEST)
+        with suppress(FileNotFoundError):  # what is compiled already, without any fault
+            shutil.copytree(kernels, self.kernels)
         self.environment = os.environ | {
             "CI": "true",
             "HYPOTHESIS_PROFILE": "few",
@@ -102,10 +103,13 @@ class Court:
 
     def __init__(self, root, folder):
         self._root, self._folder, self._own, self._numbers = root, folder, threading.local(), itertools.count()
+        self._kernels = FOLDER.path
 
     def before_any(self, faults):
         """What pytest says at last where the tests that are to judge fail without a fault."""
-        status, said = self._copy().run(dict.fromkeys(test for fault in faults for test in self._judges(fault)), "auto", None)
+        tests = dict.fromkeys(test for fault in faults for test in self._judges(fault))
+        status, said = self._copy().run(tests, workers="auto", limit=None)
+        self._kernels = self._copy().kernels
         return said if status != PASSED else ""
 
     def verdict(self, fault):
@@ -127,7 +131,7 @@ class Court:
     def _copy(self):
         """That of the thread which asks."""
         if not hasattr(self._own, "copy"):
-            self._own.copy = Copy(self._root, self._folder / str(next(self._numbers)))
+            self._own.copy = Copy(self._root, self._folder / str(next(self._numbers)), self._kernels)
         return self._own.copy
 
 
