@@ -1,7 +1,7 @@
 """Files of named arrays: NumPy's .npz, uncompressed and without pickle.
 
 Nothing that a file says of itself is believed: a member is read only after its dtype and shape were found right, and
-it is never larger than the file itself.  A file is written beside its place and renamed.
+it is never larger than the file itself.  A file is written beside its place, looked at as its reader does, and renamed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import prod
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from rnnkit.errors import message
+from rnnkit.errors import message, wrong_type
 
 try:
     import fcntl
@@ -37,6 +38,7 @@ NPY_HEADER = re.compile(
     r"'shape': \((|\d{1,19},|\d{1,19}(?:, \d{1,19})+)\), \} *\n"
 )
 TEXT_BYTES = 1 << 24  # of the longest text, 4 a character
+NAME_BYTES = 65535 - len(".npy")  # of the longest name: a file has 16 bits for its length
 CHUNK = 1 << 20  # bytes read at once
 PREFIX, SUFFIX = ".rnnkit-", ".tmp"  # of a file that is being written
 KINDS = {
@@ -94,11 +96,11 @@ class Reader:
 
     def require(self, names: tuple[str, ...]) -> None:
         """Raise ValueError unless each of the members is there, and once."""
-        found = [entry.filename for entry in self._zip.infolist()]
+        found = Counter(entry.filename for entry in self._zip.infolist())
         missing = [name for name in names if f"{name}.npy" not in found]
         if missing:
             raise self.refusal(f"hold {', '.join(names)}", f"no {', '.join(missing)}")
-        twice = [name for name in names if found.count(f"{name}.npy") > 1]
+        twice = [name for name in names if found[f"{name}.npy"] > 1]
         if twice:
             raise self.refusal(f"hold {', '.join(names)} once", f"more than one {', '.join(twice)}")
 
@@ -190,11 +192,35 @@ def open_regular(function: str, path: str | PathLike[str]) -> io.BufferedReader:
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
-    """Write the members under their names, as `replacing` does."""
-    with replacing("save", path) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, value in members.items():  # not by numpy.savez, which has no member "file", and pickles objects
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+    """Write the members under their names, as `replacing` does; what could not be read again is refused."""
+    for name in members:
+        _check_name(name)
+    with replacing("save", path) as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, value in members.items():  # not by numpy.savez, which has no member "file", and pickles objects
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+        file.flush()
+        with _InChunks(io.FileIO(file.fileno(), closefd=False)) as again:
+            _check_members(Reader("save", os.fspath(path), again), members)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise wrong_type("save", "name", "a text", name)
+    stored = name.encode(errors="ignore")
+    if stored.decode() != name or b"\0" in stored or len(stored) > NAME_BYTES:
+        expected = f"be a text of at most {NAME_BYTES} bytes in UTF-8, without NUL"
+        raise ValueError(message("save", "name", expected, repr(name[:80])))
+
+
+def _check_members(file: Reader, members: dict[str, Any]) -> None:
+    """Raise ValueError unless the file has the members; their data, which may be long, are not looked at."""
+    file.require(tuple(members))
+    for name, value in members.items():
+        file.header(name)
+        if isinstance(value, str):
+            file.text(name)
 
 
 @contextmanager

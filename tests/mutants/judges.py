@@ -21,7 +21,7 @@ _ADAPTER = {
     "training_docstrings training_kernels training_gpu docs",
 }
 _PUBLIC = {
-    "rnnkit/archive.py": "archive network network_objects main",
+    "rnnkit/archive.py": "archive archive_names network network_objects main",
     "rnnkit/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
     "rnnkit/base_network.py": "network network_objects archive docstrings readme types",
     "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",
