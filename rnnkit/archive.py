@@ -133,12 +133,12 @@ class Reader:
                 left = left[count:]
             return array.reshape(shape, order=order)
 
-    def array_like(self, name: str, like: np.ndarray) -> np.ndarray:
-        """Read a member of the dtype and shape of an array."""
-        dtype, shape, *_ = self.header(name)
-        if dtype != like.dtype or shape != like.shape:
-            expected = f"hold {name} of dtype {like.dtype} and shape {like.shape}"
-            raise self.refusal(expected, f"dtype {dtype} and shape {shape}")
+    def array_of(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """Read a member of this dtype and shape."""
+        found = self.header(name)
+        if (found.dtype, found.shape) != (dtype, shape):
+            got = f"dtype {found.dtype} and shape {found.shape}"
+            raise self.refusal(f"hold {name} of dtype {dtype} and shape {shape}", got)
         return self.array(name)
 
     def text(self, name: str) -> str:
@@ -179,9 +179,20 @@ def _read_header(name: str, member: BinaryIO) -> Header:
 
 
 @contextmanager
+def naming(path: str | bytes | PathLike[str]) -> Iterator[None]:
+    """Give an error of the system the name that the caller knows, where it has another one or none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextmanager
 def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
     """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
-    with _InChunks(open_regular(function, path).detach()) as file:
+    with naming(path), _InChunks(open_regular(function, path).detach()) as file:
         yield Reader(function, os.fspath(path), file)
 
 
@@ -260,16 +271,13 @@ def _beside(name: str | bytes, function: str = "save") -> Iterator[tuple[BinaryI
     target = os.fsdecode(os.path.realpath(name))  # symbolic links stay, and what they point to is written
     beside = ""
     try:
-        file, lock = _create(os.path.dirname(target))
-        beside = file.name
-        with file, lock:
-            if known:
-                _set_owner_and_mode(beside, known)
-            yield file, target
-    except OSError as error:
-        if error.errno is not None:
-            error.filename = name  # that the caller knows
-        raise
+        with naming(name):
+            file, lock = _create(os.path.dirname(target))
+            beside = file.name
+            with file, lock:
+                if known:
+                    _set_owner_and_mode(beside, known)
+                yield file, target
     finally:
         with suppress(FileNotFoundError):
             os.remove(beside)
@@ -282,7 +290,7 @@ def _create(folder: str) -> tuple[BinaryIO, BinaryIO]:
         beside = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
         file = open(beside, "x+b")
         lock = os.fdopen(os.dup(file.fileno()), "rb")
-        _try_lock(lock, wait=True)
+        try_lock(lock, wait=True)
         if os.path.exists(beside):  # else another saver took it for one that was left
             return file, lock
         file.close()
@@ -295,7 +303,7 @@ def _remove_left(folder: str) -> None:
         for entry in os.scandir(folder):
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
                 with suppress(OSError), open(entry.path, "rb", opener=_open_at_once) as file:
-                    if _try_lock(file, wait=False):
+                    if try_lock(file, wait=False):
                         os.remove(entry.path)
 
 
@@ -304,14 +312,16 @@ def _open_at_once(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
-def _try_lock(file: BinaryIO, wait: bool) -> bool:
-    """Where a file system or the machine knows no locks, nobody gets one, and nothing is ever removed."""
+def try_lock(file: BinaryIO, wait: bool) -> bool | None:
+    """Lock an open file until it is closed; False: another has, None: the file system or the machine knows no locks."""
     if fcntl is None:
-        return False
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 

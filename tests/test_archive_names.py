@@ -1,12 +1,16 @@
 """Whatever `save` writes, `load` reads: names that a file cannot have are refused, and the old file stays."""
 
+import os
 import tracemalloc
 
 import numpy as np
 import pytest
 
 from rnnkit import GRU, RNNDescriptor, archive, load
+from rnnkit.language_model.checkpoint import load as load_run
+from rnnkit.language_model.corpus import read_files
 from rnnkit.language_model.model import TextModel
+from rnnkit.language_model.report import read_log
 
 NAME = "save: name must be a text of at most 65531 bytes in UTF-8, without NUL, got "
 
@@ -71,3 +75,14 @@ def test_weights_are_not_copied_to_be_checked(path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < weights.nbytes / 4
+
+
+MEMORY = "/proc/self/mem"  # a file that is opened and cannot be read
+
+
+@pytest.mark.skipif(not os.path.exists(MEMORY), reason="only Linux has it")
+@pytest.mark.parametrize("read", [load, load_run, read_log, lambda path: read_files([path])])
+def test_an_error_while_a_file_is_read_names_it(read):
+    with pytest.raises(OSError) as caught:
+        read(MEMORY)
+    assert caught.value.filename == MEMORY
