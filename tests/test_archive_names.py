@@ -2,12 +2,15 @@
 
 import os
 import tracemalloc
+from argparse import Namespace
 
 import numpy as np
 import pytest
 
 from rnnkit import GRU, RNNDescriptor, archive, load
 from rnnkit.language_model.checkpoint import load as load_run
+from rnnkit.language_model.command_line import add_train_options
+from rnnkit.language_model.configuration import parsed
 from rnnkit.language_model.corpus import read_files
 from rnnkit.language_model.model import TextModel
 from rnnkit.language_model.report import read_log
@@ -80,8 +83,12 @@ def test_weights_are_not_copied_to_be_checked(path):
 MEMORY = "/proc/self/mem"  # a file that is opened and cannot be read
 
 
+def configuration(path):
+    return parsed(add_train_options, Namespace(config=path))
+
+
 @pytest.mark.skipif(not os.path.exists(MEMORY), reason="only Linux has it")
-@pytest.mark.parametrize("read", [load, load_run, read_log, lambda path: read_files([path])])
+@pytest.mark.parametrize("read", [load, load_run, read_log, lambda path: read_files([path]), configuration])
 def test_an_error_while_a_file_is_read_names_it(read):
     with pytest.raises(OSError) as caught:
         read(MEMORY)

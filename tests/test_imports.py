@@ -42,7 +42,9 @@ DIRECTION = {
         "language_model.console", "language_model.corpus", "language_model.model", "language_model.plot",
         "language_model.sampling", "language_model.scoring", "archive", "descriptor", "warmup", "kernels",
     },
-    "language_model.configuration": {"language_model.console", "language_model.settings"},
+    "language_model.configuration": {
+        "language_model.console", "language_model.every", "language_model.settings", "archive",
+    },
     "language_model.plot": {"language_model.report", "errors"},
     "language_model.report": {"language_model.console", "language_model.training", "archive", "errors"},
     "language_model.checkpoint": {

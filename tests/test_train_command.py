@@ -212,6 +212,9 @@ def test_files_in_a_configuration(train, text, tmp_path):
     (tmp_path / "run.toml").write_text(f'files = ["{text}", "{text}"]\nsteps = 1\nquiet = true')
     status, out, _ = train("--config", "run.toml", files=())
     assert status == 0 and f"text      {text}, {text}: " in out
+    (tmp_path / "--text").write_bytes(text.read_bytes())
+    (tmp_path / "run.toml").write_text('files = ["--text"]\nsteps = 1\nquiet = true\nsave_every = 1')
+    assert "text      --text: " in train("--config", "run.toml", files=())[1]
 
 
 def test_a_signal_in_the_last_step_finds_a_finished_run(train, monkeypatch):
@@ -229,9 +232,17 @@ def test_a_signal_in_the_last_step_finds_a_finished_run(train, monkeypatch):
     ("config = 'x'", "train: --config must have known keys, got config in run.toml; .*"),
     ("steps =", "train: --config must be a TOML file, got run.toml: Invalid value .*"),
     ("quiet = 1", "train: --config must have true or false for quiet, got 1 in run.toml"),
-    ("steps = [1]", r"train: --config must have a text or a number for steps, got \[1\] in run.toml"),
-    ("steps = true", "train: --config must have a text or a number for steps, got True in run.toml"),
-    ("[steps]\na = 1", "train: --config must have a text or a number for steps, got {'a': 1} in run.toml"),
+    ("steps = [1]", r"train: --config must have a number for steps, got \[1\] in run.toml"),
+    ("steps = true", "train: --config must have a number for steps, got True in run.toml"),
+    ("steps = '1'", "train: --config must have a number for steps, got '1' in run.toml"),
+    ("lr = 'fast'", "train: --config must have a number for lr, got 'fast' in run.toml"),
+    ("out = 5", "train: --config must have a text for out, got 5 in run.toml"),
+    ("log = 5.5", "train: --config must have a text for log, got 5.5 in run.toml"),
+    ("mode = 5", "train: --config must have a text for mode, got 5 in run.toml"),
+    ("files = ['text.txt', 5]", r"train: --config must have a text for files, got \['text.txt', 5\] in run.toml"),
+    ("save_every = true", "train: --config must have a text or a number for save_every, got True in run.toml"),
+    ("steps = 1" + 5000 * "0", "train: --config must be a TOML file, got run.toml: Exceeds the limit .*"),
+    ("[steps]\na = 1", "train: --config must have a number for steps, got {'a': 1} in run.toml"),
     ("steps = 3\nepochs = 4", "train: budget must be one of --steps, --minutes and --epochs, got steps, epochs"),
 ])
 def test_bad_configurations_are_one_line(train, tmp_path, content, because):
@@ -239,7 +250,9 @@ def test_bad_configurations_are_one_line(train, tmp_path, content, because):
     assert_refused(train("--quiet", "--config", "run.toml"), because)
 
 
-@pytest.mark.parametrize("content", ["steps = 0", "mode = 'lstn'", "hidden = 1.5", "save_every = '5x'"])
+@pytest.mark.parametrize("content", [
+    "steps = 0", "mode = 'lstn'", "hidden = 1.5", "save_every = '5x'", "out = ''", 'log = "a\\u0000b"',
+])  # fmt: skip
 def test_bad_values_in_a_configuration_are_one_line(train, tmp_path, capsys, content):
     (tmp_path / "run.toml").write_text(content)
     with pytest.raises(SystemExit, match="2"):

@@ -89,7 +89,7 @@ def compare(job: Job) -> None:
 
 def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> Job:
     del args.run
-    given = parsed(add_options, args, {})
+    given = parsed(add_options, args)
     if "resume" in given and "init_from" in given:
         raise CommandError(f"train: --init-from must be left out with --resume, got {given['init_from']}")
     saved = checkpoint.load(given["resume"]) if "resume" in given else None
