@@ -1,7 +1,7 @@
 """Files of named arrays: NumPy's .npz, uncompressed and without pickle.
 
 Nothing that a file says of itself is believed: a member is read only after its dtype and shape were found right, and
-it is never larger than the file itself.  A file is written beside its place and renamed.
+it is never larger than the file itself.  A file is written beside its place, looked at as its reader does, and renamed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import prod
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from rnnkit.errors import message
+from rnnkit.errors import message, wrong_type
 
 try:
     import fcntl
@@ -37,6 +38,7 @@ NPY_HEADER = re.compile(
     r"'shape': \((|\d{1,19},|\d{1,19}(?:, \d{1,19})+)\), \} *\n"
 )
 TEXT_BYTES = 1 << 24  # of the longest text, 4 a character
+NAME_BYTES = 65535 - len(".npy")  # of the longest name: a file has 16 bits for its length
 CHUNK = 1 << 20  # bytes read at once
 PREFIX, SUFFIX = ".rnnkit-", ".tmp"  # of a file that is being written
 KINDS = {
@@ -94,11 +96,11 @@ class Reader:
 
     def require(self, names: tuple[str, ...]) -> None:
         """Raise ValueError unless each of the members is there, and once."""
-        found = [entry.filename for entry in self._zip.infolist()]
+        found = Counter(entry.filename for entry in self._zip.infolist())
         missing = [name for name in names if f"{name}.npy" not in found]
         if missing:
             raise self.refusal(f"hold {', '.join(names)}", f"no {', '.join(missing)}")
-        twice = [name for name in names if found.count(f"{name}.npy") > 1]
+        twice = [name for name in names if found[f"{name}.npy"] > 1]
         if twice:
             raise self.refusal(f"hold {', '.join(names)} once", f"more than one {', '.join(twice)}")
 
@@ -131,12 +133,12 @@ class Reader:
                 left = left[count:]
             return array.reshape(shape, order=order)
 
-    def array_like(self, name: str, like: np.ndarray) -> np.ndarray:
-        """Read a member of the dtype and shape of an array."""
-        dtype, shape, *_ = self.header(name)
-        if dtype != like.dtype or shape != like.shape:
-            expected = f"hold {name} of dtype {like.dtype} and shape {like.shape}"
-            raise self.refusal(expected, f"dtype {dtype} and shape {shape}")
+    def array_of(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """Read a member of this dtype and shape."""
+        found = self.header(name)
+        if (found.dtype, found.shape) != (dtype, shape):
+            got = f"dtype {found.dtype} and shape {found.shape}"
+            raise self.refusal(f"hold {name} of dtype {dtype} and shape {shape}", got)
         return self.array(name)
 
     def text(self, name: str) -> str:
@@ -177,9 +179,20 @@ def _read_header(name: str, member: BinaryIO) -> Header:
 
 
 @contextmanager
+def naming(path: str | bytes | PathLike[str]) -> Iterator[None]:
+    """Give an error of the system the name that the caller knows, where it has another one or none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextmanager
 def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
     """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
-    with _InChunks(open_regular(function, path).detach()) as file:
+    with naming(path), _InChunks(open_regular(function, path).detach()) as file:
         yield Reader(function, os.fspath(path), file)
 
 
@@ -190,11 +203,35 @@ def open_regular(function: str, path: str | PathLike[str]) -> io.BufferedReader:
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
-    """Write the members under their names, as `replacing` does."""
-    with replacing("save", path) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, value in members.items():  # not by numpy.savez, which has no member "file", and pickles objects
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+    """Write the members under their names, as `replacing` does; what could not be read again is refused."""
+    for name in members:
+        _check_name(name)
+    with replacing("save", path) as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, value in members.items():  # not by numpy.savez, which has no member "file", and pickles objects
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+        file.flush()
+        with _InChunks(io.FileIO(file.fileno(), closefd=False)) as again:
+            _check_members(Reader("save", os.fspath(path), again), members)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise wrong_type("save", "name", "a text", name)
+    stored = name.encode(errors="ignore")
+    if stored.decode() != name or b"\0" in stored or len(stored) > NAME_BYTES:
+        expected = f"be a text of at most {NAME_BYTES} bytes in UTF-8, without NUL"
+        raise ValueError(message("save", "name", expected, repr(name[:80])))
+
+
+def _check_members(file: Reader, members: dict[str, Any]) -> None:
+    """Raise ValueError unless the file has the members; their data, which may be long, are not looked at."""
+    file.require(tuple(members))
+    for name, value in members.items():
+        file.header(name)
+        if isinstance(value, str):
+            file.text(name)
 
 
 @contextmanager
@@ -234,16 +271,13 @@ def _beside(name: str | bytes, function: str = "save") -> Iterator[tuple[BinaryI
     target = os.fsdecode(os.path.realpath(name))  # symbolic links stay, and what they point to is written
     beside = ""
     try:
-        file, lock = _create(os.path.dirname(target))
-        beside = file.name
-        with file, lock:
-            if known:
-                _set_owner_and_mode(beside, known)
-            yield file, target
-    except OSError as error:
-        if error.errno is not None:
-            error.filename = name  # that the caller knows
-        raise
+        with naming(name):
+            file, lock = _create(os.path.dirname(target))
+            beside = file.name
+            with file, lock:
+                if known:
+                    _set_owner_and_mode(beside, known)
+                yield file, target
     finally:
         with suppress(FileNotFoundError):
             os.remove(beside)
@@ -256,7 +290,7 @@ def _create(folder: str) -> tuple[BinaryIO, BinaryIO]:
         beside = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
         file = open(beside, "x+b")
         lock = os.fdopen(os.dup(file.fileno()), "rb")
-        _try_lock(lock, wait=True)
+        try_lock(lock, wait=True)
         if os.path.exists(beside):  # else another saver took it for one that was left
             return file, lock
         file.close()
@@ -269,7 +303,7 @@ def _remove_left(folder: str) -> None:
         for entry in os.scandir(folder):
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
                 with suppress(OSError), open(entry.path, "rb", opener=_open_at_once) as file:
-                    if _try_lock(file, wait=False):
+                    if try_lock(file, wait=False):
                         os.remove(entry.path)
 
 
@@ -278,14 +312,16 @@ def _open_at_once(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
-def _try_lock(file: BinaryIO, wait: bool) -> bool:
-    """Where a file system or the machine knows no locks, nobody gets one, and nothing is ever removed."""
+def try_lock(file: BinaryIO, wait: bool) -> bool | None:
+    """Lock an open file until it is closed; False: another has, None: the file system or the machine knows no locks."""
     if fcntl is None:
-        return False
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 

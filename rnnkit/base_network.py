@@ -350,10 +350,11 @@ class BaseNetwork(Generic[States]):
         OSError
             The file cannot be written.
         TypeError
-            An array is of a dtype that the file does not take: objects, dates, structures.
+            An array is of a dtype that the file does not take: objects, dates, structures; or its name is no text.
         ValueError
             `path` names something that is no regular file: a folder, a device, a FIFO; or an array has the name of a
-            part of the network.
+            part of the network, or one that no file can have: with a NUL or a lone surrogate, or of more than 65,531
+            bytes in UTF-8; or ``load`` would refuse the file, as one of too many names.
 
         Notes
         -----

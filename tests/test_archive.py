@@ -345,7 +345,7 @@ def test_what_another_save_is_writing_stays(tmp_path):
 
 
 def test_a_file_that_was_taken_for_a_left_one_is_made_again(tmp_path, monkeypatch):
-    lock, taken = archive._try_lock, []
+    lock, taken = archive.try_lock, []
 
     def removed_first(file, wait):
         if wait and not taken:
@@ -353,7 +353,7 @@ def test_a_file_that_was_taken_for_a_left_one_is_made_again(tmp_path, monkeypatc
             os.remove(taken[0])
         return lock(file, wait)
 
-    monkeypatch.setattr(archive, "_try_lock", removed_first)
+    monkeypatch.setattr(archive, "try_lock", removed_first)
     GRU(3, 2).save(tmp_path / "net")
     assert len(taken) == 1 and os.listdir(tmp_path) == ["net"]
     load(tmp_path / "net")

@@ -42,12 +42,14 @@ DIRECTION = {
         "language_model.console", "language_model.corpus", "language_model.model", "language_model.plot",
         "language_model.sampling", "language_model.scoring", "archive", "descriptor", "warmup", "kernels",
     },
-    "language_model.configuration": {"language_model.console", "language_model.settings"},
+    "language_model.configuration": {
+        "language_model.console", "language_model.every", "language_model.settings", "archive",
+    },
     "language_model.plot": {"language_model.report", "errors"},
     "language_model.report": {"language_model.console", "language_model.training", "archive", "errors"},
     "language_model.checkpoint": {
-        "language_model.model", "language_model.settings", "language_model.training", "training", "archive",
-        "descriptor",
+        "language_model.every", "language_model.model", "language_model.settings", "language_model.training",
+        "training", "archive", "descriptor",
     },
     "language_model.every": {"language_model.training"},
     "language_model.scoring": {
@@ -64,7 +66,7 @@ DIRECTION = {
     "language_model.model": {
         "__init__", "language_model.readout", "training", "saved", "archive", "weights", "descriptor", "errors",
     },
-    "language_model.corpus": {"errors"},
+    "language_model.corpus": {"archive", "errors"},
     "language_model": set(),
     "training": {"training.clipping", "training.losses", "training.optimizers", "training.padding", "training.readout"},
     "training.clipping": {"training.arguments", "arrays", "kernels"},

@@ -163,10 +163,15 @@ def test_version_and_help(capsys):
         assert re.fullmatch(expected, capsys.readouterr().out)
 
 
+def test_no_command_is_a_question_for_help(capsys):
+    assert main(capsys) == (0, command_line.build_parser().format_help(), "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "rnnkit: the following arguments are required: COMMAND; see rnnkit --help"),
+        (["train", "--out", ""], "rnnkit train: argument --out: must name a file, got ''; see rnnkit train --help"),
+        (["sample", "a\0b"], r"rnnkit sample: argument MODEL: must name a file, got 'a\\x00b'; see .*"),
         (["rain"], "rnnkit: argument COMMAND: invalid choice: 'rain' .*"),
         (["train", "--steps", "0"], "rnnkit train: argument --steps: must be at least 1, got 0; see .*"),
         (["train", "--steps", "1.5"], "rnnkit train: argument --steps: invalid int value: '1.5'; see .*"),

@@ -154,6 +154,15 @@ def test_plot_refuses_another_format_and_a_place_that_is_none(run, logs):
     assert run("plot", *logs, "-o", "none/x.png")[2] == "rnnkit: none/x.png: No such file or directory\n"
 
 
+@pytest.mark.usefixtures("plot")
+def test_plot_does_not_draw_over_a_log(run, logs, tmp_path):
+    os.link(logs[0], tmp_path / "one.png")
+    before = logs[0].read_bytes()
+    because = "plot: --out must name a file of its own, got one.png, as LOG does"
+    assert run("plot", *logs, "-o", "one.png") == (2, "", f"rnnkit: {because}\n")
+    assert logs[0].read_bytes() == before and os.path.samefile(logs[0], "one.png")
+
+
 def test_plot_needs_matplotlib(run, logs, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     because = "rnnkit: plot: matplotlib must be installed, got none; install it with: pip install matplotlib\n"

@@ -1,56 +1,29 @@
-"""`rnnkit train` as a user runs it: saved runs, what signals and kills leave, configuration files and logs."""
+"""`rnnkit train` as a user runs it: saved runs, what signals and kills leave, and configuration files."""
 
-import csv
-import errno
 import re
 import signal
 import subprocess
-import sys
 import time
 from itertools import islice
 
 import numpy as np
 import pytest
+from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text_in, trainer
 
-from rnnkit.language_model import checkpoint, command_line, console, sampling
+from rnnkit.language_model import checkpoint, console, sampling
 from rnnkit.language_model import model as textmodel
-
-SMALL = ["--mode", "gru", "--hidden", "8", "--embedding", "4", "--batch", "4", "--seq-len", "16", "--lr", "0.03"]
-WORDS = ("forward", "backward", "gate", "cell", "state", "layer", "batch", "weight", "bias", "tanh")
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(" ".join(np.random.default_rng(0).choice(WORDS, 4000)))
-    return path
+    return text_in(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture
 def train(text, tmp_path, capsys, monkeypatch):
     """Run the command in this process and an empty folder; return its exit status and what it printed."""
     monkeypatch.chdir(tmp_path)
-
-    def train(*options, files=(text,)):
-        arguments = ["train", *files, *([] if "--resume" in options else SMALL), *options]
-        status = command_line.main([str(argument) for argument in arguments])
-        return status, *capsys.readouterr()
-
-    return train
-
-
-def flat(path):
-    return textmodel.load(path).parameters.flat.tobytes()
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "rnnkit", *map(str, arguments)]
-
-
-def assert_refused(result, because):
-    status, out, err = result
-    assert (status, out) == (2, "")
-    assert re.fullmatch(f"rnnkit: {because}\n", err), err
+    return trainer(text, capsys)
 
 
 def test_ctrl_c_saves_a_run_that_goes_on_to_the_same_bits(train, text, tmp_path):
@@ -110,21 +83,16 @@ def test_a_finished_run_cannot_go_on(train):
 
 
 @pytest.fixture
-def cut(train, monkeypatch):
+def cut(train):
     """A run of ten steps that a signal has ended after three."""
-    from rnnkit.language_model.training import Run
-
-    advance = Run.advance
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "advance", lambda run, stop: advance(run, run.step == 2))
-        assert train("--quiet", "--steps", 10, "--log", "log.csv", "--log-every", 1)[0] == 128 + signal.SIGTERM
+    cut_off(train, 3, "--steps", 10)
     return "model.npz"
 
 
 def test_settings_of_a_run_may_be_given_again_but_no_others(train, cut):
     because = "train: --hidden must be 8 with --resume, as in its run, got 9"
     assert_refused(train("--quiet", "--resume", cut, "--hidden", 9, files=()), because)
-    because = r"train: --epochs must be left out with --resume, as in its run, got 1\.0"
+    because = r"train: --epochs must be left out with --resume, as in its run, got 1\.0; with --init-from .*"
     assert_refused(train("--quiet", "--resume", cut, "--epochs", 1, files=()), because)
     because = "train: --init-from must be left out with --resume, got x"
     assert_refused(train("--quiet", "--resume", cut, "--init-from", "x", files=()), because)
@@ -138,42 +106,22 @@ def test_a_run_goes_on_with_its_own_text(train, cut, text, tmp_path):
     assert_refused(train("--quiet", "--resume", cut, files=[other]), because)
     copy = tmp_path / "copy.txt"
     copy.write_bytes(text.read_bytes())
-    assert train("--quiet", "--resume", cut, files=[copy])[0] == 0
+    cut_off(train, 4, "--resume", cut, files=[copy])
+    assert checkpoint.load(cut).record.files == [str(copy)]  # where it is read the next time
+    assert train("--quiet", "--resume", cut, files=())[0] == 0
+
+
+def test_a_configuration_may_say_which_run_goes_on(train, cut, tmp_path):
+    (tmp_path / cut).rename(tmp_path / "run.npz")
+    (tmp_path / "run.toml").write_text('resume = "run.npz"\nquiet = true')
+    assert train("--config", "run.toml", files=())[0] == 0
+    assert textmodel.load("run.npz").trained_with["steps"] == 10 and not (tmp_path / cut).exists()
 
 
 def test_a_run_may_go_on_in_another_file(train, cut, tmp_path):
     before = (tmp_path / cut).read_bytes()
     assert train("--quiet", "--resume", cut, "--out", "done.npz", files=())[0] == 0
     assert (tmp_path / cut).read_bytes() == before and textmodel.load("done.npz").trained_with["steps"] == 10
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_a_log_goes_on_where_the_run_does(train, cut, tmp_path):
-    with open(tmp_path / "log.csv", "a") as file:
-        file.write("4,256,9,9,9,9,9\n")  # as by a process that was killed after a step that it had not saved
-    train("--quiet", "--resume", cut, "--log", "log.csv", "--log-every", 1, "--validate-every", 5, files=())
-    rows = rows_of("log.csv")
-    assert [int(row["step"]) for row in rows] == list(range(1, 11))
-    assert all(int(row["bytes"]) == 64 * int(row["step"]) for row in rows)
-    assert [row["step"] for row in rows if row["validation_bits"]][-2:] == ["5", "10"]
-    seconds = [float(row["seconds"]) for row in rows]
-    assert seconds == sorted(seconds) and seconds[-1] < 60
-    train("--quiet", "--steps", 3, "--log", "log.csv", "--log-every", 2)  # a new run begins a new log
-    assert [int(row["step"]) for row in rows_of("log.csv")] == [1, 2, 3]
-
-
-def test_a_row_of_the_log_is_the_mean_of_its_steps(train):
-    train("--quiet", "--steps", 6, "--log", "all.csv", "--log-every", 1, "--validate-every", 6)
-    train("--quiet", "--steps", 6, "--log", "some.csv", "--log-every", 3, "--validate-every", 6)
-    each, some = rows_of("all.csv"), rows_of("some.csv")
-    assert [row["step"] for row in some] == ["3", "6"]
-    mean = sum(float(row["train_bits"]) for row in each[3:]) / 3
-    assert float(some[1]["train_bits"]) == pytest.approx(mean, rel=1e-5)
-    assert some[1]["learning_rate"] == each[5]["learning_rate"]
 
 
 def test_the_best_by_validation_is_kept(train, tmp_path, monkeypatch):
@@ -264,41 +212,9 @@ def test_files_in_a_configuration(train, text, tmp_path):
     (tmp_path / "run.toml").write_text(f'files = ["{text}", "{text}"]\nsteps = 1\nquiet = true')
     status, out, _ = train("--config", "run.toml", files=())
     assert status == 0 and f"text      {text}, {text}: " in out
-
-
-def test_nothing_is_written_over_what_is_read(train, text, tmp_path):
-    copy = tmp_path / "copy.txt"
-    copy.write_bytes(text.read_bytes())
-    (tmp_path / "link.txt").symlink_to(copy)
-    (tmp_path / "run.toml").write_text("steps = 1")
-    own = "must name a file of its own, got"
-    for options, because in (
-        (["--out", copy], f"train: --out {own} {copy}, as FILE does"),
-        (["--out", "link.txt"], f"train: --out {own} link.txt, as FILE does"),
-        (["--log", copy], f"train: --log {own} {copy}, as FILE does"),
-        (["--log", "model.npz"], f"train: --log {own} model.npz, as --out does"),
-        (["--config", "run.toml", "--out", "run.toml"], f"train: --out {own} run.toml, as --config does"),
-    ):
-        status, out, err = train("--quiet", *options, files=[copy])
-        assert (status, out, err) == (2, "", f"rnnkit: {because}\n")
-    assert copy.read_bytes() == text.read_bytes() and (tmp_path / "run.toml").read_text() == "steps = 1"
-
-
-def test_a_full_disk_does_not_end_a_run(train, tmp_path, monkeypatch, caplog):
-    """Neither a save nor the log; the last save is another thing."""
-    save, failing = checkpoint.Saver.save, {5, 10}
-
-    def full(saver, run, *others):
-        if run.step in failing:
-            raise OSError(errno.ENOSPC, "No space left on device", "model.npz")
-        save(saver, run, *others)
-
-    monkeypatch.setattr(checkpoint.Saver, "save", full)
-    monkeypatch.setattr("rnnkit.language_model.report.Log.write", lambda *args: (tmp_path / "none" / "x").touch())
-    assert train("--quiet", "--steps", 12, "--save-every", 5)[0] == 0
-    said = [record.getMessage() for record in caplog.records]
-    assert said.count("a save failed, and the run goes on: model.npz: No space left on device") == 2
-    assert sum(line.startswith("the log failed, and the run goes on: ") for line in said) == 12
+    (tmp_path / "--text").write_bytes(text.read_bytes())
+    (tmp_path / "run.toml").write_text('files = ["--text"]\nsteps = 1\nquiet = true\nsave_every = 1')
+    assert "text      --text: " in train("--config", "run.toml", files=())[1]
 
 
 def test_a_signal_in_the_last_step_finds_a_finished_run(train, monkeypatch):
@@ -316,9 +232,17 @@ def test_a_signal_in_the_last_step_finds_a_finished_run(train, monkeypatch):
     ("config = 'x'", "train: --config must have known keys, got config in run.toml; .*"),
     ("steps =", "train: --config must be a TOML file, got run.toml: Invalid value .*"),
     ("quiet = 1", "train: --config must have true or false for quiet, got 1 in run.toml"),
-    ("steps = [1]", r"train: --config must have a text or a number for steps, got \[1\] in run.toml"),
-    ("steps = true", "train: --config must have a text or a number for steps, got True in run.toml"),
-    ("[steps]\na = 1", "train: --config must have a text or a number for steps, got {'a': 1} in run.toml"),
+    ("steps = [1]", r"train: --config must have a number for steps, got \[1\] in run.toml"),
+    ("steps = true", "train: --config must have a number for steps, got True in run.toml"),
+    ("steps = '1'", "train: --config must have a number for steps, got '1' in run.toml"),
+    ("lr = 'fast'", "train: --config must have a number for lr, got 'fast' in run.toml"),
+    ("out = 5", "train: --config must have a text for out, got 5 in run.toml"),
+    ("log = 5.5", "train: --config must have a text for log, got 5.5 in run.toml"),
+    ("mode = 5", "train: --config must have a text for mode, got 5 in run.toml"),
+    ("files = ['text.txt', 5]", r"train: --config must have a text for files, got \['text.txt', 5\] in run.toml"),
+    ("save_every = true", "train: --config must have a text or a number for save_every, got True in run.toml"),
+    ("steps = 1" + 5000 * "0", "train: --config must be a TOML file, got run.toml: Exceeds the limit .*"),
+    ("[steps]\na = 1", "train: --config must have a number for steps, got {'a': 1} in run.toml"),
     ("steps = 3\nepochs = 4", "train: budget must be one of --steps, --minutes and --epochs, got steps, epochs"),
 ])
 def test_bad_configurations_are_one_line(train, tmp_path, content, because):
@@ -326,7 +250,9 @@ def test_bad_configurations_are_one_line(train, tmp_path, content, because):
     assert_refused(train("--quiet", "--config", "run.toml"), because)
 
 
-@pytest.mark.parametrize("content", ["steps = 0", "mode = 'lstn'", "hidden = 1.5", "save_every = '5x'"])
+@pytest.mark.parametrize("content", [
+    "steps = 0", "mode = 'lstn'", "hidden = 1.5", "save_every = '5x'", "out = ''", 'log = "a\\u0000b"',
+])  # fmt: skip
 def test_bad_values_in_a_configuration_are_one_line(train, tmp_path, capsys, content):
     (tmp_path / "run.toml").write_text(content)
     with pytest.raises(SystemExit, match="2"):
@@ -339,15 +265,6 @@ def test_a_configuration_of_bytes_is_one_line(train, tmp_path):
     (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
     assert_refused(train("--quiet", "--config", "run.toml"), "train: --config must be a TOML file, got run.toml: .*")
     assert_refused(train("--quiet", "--config", "none.toml"), "none.toml: No such file or directory")
-
-
-def test_a_log_that_is_none_is_refused(train, cut, tmp_path):
-    (tmp_path / "log.csv").write_text("a,b\n1,2\n")
-    because = "read_log: path 'log.csv' must begin with step,bytes,.*, got a,b"
-    assert_refused(train("--quiet", "--resume", cut, "--log", "log.csv", files=()), because)
-    assert_refused(train("--quiet", "--log", "log.csv"), because)
-    assert_refused(train("--quiet", "--log", "none/log.csv"), "none/log.csv: No such file or directory")
-    assert (tmp_path / "log.csv").read_text() == "a,b\n1,2\n"
 
 
 @pytest.fixture

@@ -7,19 +7,16 @@ import signal
 import subprocess
 import time
 
-import numpy as np
 import pytest
 from launched import CLEAN, MPIEXEC, mpi
-from test_train_command import SMALL, WORDS, command, flat, rows_of
+from training_runs import SMALL, command, flat, rows_of, text_in
 
 from rnnkit.language_model import checkpoint
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(" ".join(np.random.default_rng(0).choice(WORDS, 4000)))
-    return path
+    return text_in(tmp_path_factory.mktemp("text"))
 
 
 def launch(ranks, *arguments, cwd, **environment):

@@ -1,6 +1,8 @@
 """A training run: its schedule, its parts, and that it goes on to the same bits wherever it was cut."""
 
+import errno
 import math
+import os
 
 import numpy as np
 import pytest
@@ -179,6 +181,48 @@ def test_files_that_are_kept(tmp_path):
     assert record.kept == [3, 4] and bits_of(reloaded(tmp_path / "run-step4.npz")) == before
 
 
+def test_files_that_are_kept_beside_a_symbolic_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run.npz").symlink_to(tmp_path / "elsewhere" / "newest.npz")
+    run, saver = new_run(), Saver(tmp_path / "run.npz", 2)
+    record = record_of(run)
+    for _ in range(2):
+        run.advance()
+        saver.save(run, record, run.carried())
+    assert [reloaded(tmp_path / f"run-step{step}.npz").step for step in (1, 2)] == [1, 2]
+
+
+def test_a_save_that_fails_keeps_those_before_it(tmp_path, monkeypatch):
+    """They are still in the list, and go when there are newer ones."""
+    run, saver = new_run(), Saver(tmp_path / "run.npz", 1)
+    record = record_of(run)
+    for fails in (False, True, False):
+        run.advance()
+        with monkeypatch.context() as patch:
+            if fails:
+                patch.setattr("os.fsync", no_room)
+                with pytest.raises(OSError, match="No space left on device"):
+                    saver.save(run, record, run.carried())
+            else:
+                saver.save(run, record, run.carried())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run-step3.npz", "run.npz"]
+
+
+def no_room(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_half_a_copy_is_not_kept(tmp_path, monkeypatch):
+    run = new_run()
+    run.advance()
+    monkeypatch.setattr("os.link", no_room)
+    monkeypatch.setattr("shutil.copyfileobj", lambda file, copy: (copy.write(file.read(10)), no_room()))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        Saver(tmp_path / "run.npz", 1).save(run, record_of(run), run.carried())
+    assert caught.value.filename == os.fspath(tmp_path / "run-step1.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+
 def test_keeping_copies_where_links_cannot_be_made(tmp_path, monkeypatch):
     def refuse(*names):
         raise OSError("no links here")
@@ -206,7 +250,7 @@ def saved_with(tmp_path, **changes):
     ({"run": None}, "must hold a run that is under way, got none; a finished run is a model alone: go on from its .*"),
     ({"run": "[]"}, "must hold run as a JSON object, got list"),
     ({"run": "{}"}, "must hold run with settings, files, .*, got "),
-    ({"run": ['"step": 1', '"step": "1"']}, "must hold run with step of type int, got 1"),
+    ({"run": ['"step": 1', '"step": "1"']}, "must hold run with step that a run may have, got '1'"),
     ({"run": ['"batch": 4', '"batch": 0']}, "must hold settings that a run may have, got batch=0"),
     ({"run": ['"batch": 4', '"batch": 4.5']}, "must hold settings that a run may have, got batch=4.5"),
     ({"run": ['"steps": 20', '"steps": null']}, "must hold settings that a run may have, got steps=None, min"),

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from types import NoneType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from rnnkit import archive
 from rnnkit.descriptor import RNNDescriptor
+from rnnkit.language_model.every import interval
 from rnnkit.language_model.model import State, TextModel, read_model, read_object
-from rnnkit.language_model.settings import Settings
+from rnnkit.language_model.settings import Settings, file_name, holds, number
 from rnnkit.language_model.training import Run, optimizer_of
 from rnnkit.training import Adam
 
 RUN, OPTIMIZER, STATE = "run", "optimizer_", "state_"  # names of members, and beginnings of names
-CHECKS = {"int": int, "float": float, "str": str, "list": list, "float | None": (float, NoneType)}  # out of JSON
+OPTIONS = "log", "log_every", "validate_every", "sample_every", "save_every", "keep"  # fields of a record, too
+FINITE = number(float, -sys.float_info.max)
+PARSERS: dict[str, Callable[[str], Any]] = {  # of the fields of a record, or their elements, as for options
+    "files": file_name, "source": str, "text": str, "num_ranks": number(int, 1), "step": number(int, 0),
+    "seconds": number(float, 0), "first_seconds": number(float, 0), "best_bits": FINITE, "best_step": number(int, 0),
+    "kept": number(int, 1), "log": file_name, "log_every": interval, "validate_every": interval,
+    "sample_every": interval, "save_every": interval, "keep": number(int, 0), "log_bits": FINITE,
+    "log_steps": number(int, 0), "log_digest": str,
+}  # fmt: skip
 
 
 @dataclass
@@ -30,7 +39,7 @@ class Record:
     """What a file says of a run, beside arrays."""
 
     settings: Settings
-    files: list  # of str, of the text, as absolute paths; empty: the Python standard library
+    files: list[str]  # of the text, as absolute paths; empty: the Python standard library
     source: str  # of the text, in words
     text: str  # digest of the text, the held-out part included
     num_ranks: int = 1
@@ -39,7 +48,23 @@ class Record:
     first_seconds: float = 0.0
     best_bits: float | None = None  # by validation
     best_step: int = 0
-    kept: list = field(default_factory=list)  # steps of the files that are kept
+    kept: list[int] = field(default_factory=list)  # steps of the files that are kept
+    # What files of rnnkit 0.9 do not have: options, which a run keeps until others are given,
+    log: str | None = None
+    log_every: str | None = None
+    validate_every: str | None = None
+    sample_every: str | None = None
+    save_every: str | None = None
+    keep: int | None = None
+    # and the state of the log.
+    log_bits: float = 0.0
+    log_steps: int = 0
+    log_digest: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those that are known, by name."""
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
 
 
 class Checkpoint(NamedTuple):
@@ -84,31 +109,40 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         if desc != model.desc:
             raise file.refusal(f"hold a run of {model.desc}, its network", f"one of {desc}")
         optimizer = optimizer_of(model, record.settings)
-        states, own = zeros(desc, record), optimizer.state
+        states, own = _shapes(desc, record), optimizer.state
         file.require((*(STATE + name for name in states), *(OPTIMIZER + name for name in own)))
-        state = State(**{name: file.array_like(STATE + name, like) for name, like in states.items()})
-        optimizer.restore({name: file.array_like(OPTIMIZER + name, array) for name, array in own.items()})
+        state = State(**{name: file.array_of(STATE + name, desc.np_dtype, shape) for name, shape in states.items()})
+        arrays = {name: file.array_of(OPTIMIZER + name, array.dtype, array.shape) for name, array in own.items()}
+        optimizer.restore(arrays)
     return Checkpoint(record, model, optimizer, state)
 
 
-def zeros(desc: RNNDescriptor, record: Record) -> dict[str, np.ndarray]:
-    """Return states of the shapes that the rows of a run have, by name."""
+def _shapes(desc: RNNDescriptor, record: Record) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the states that the rows of a run are in, by name."""
     sizes = {"hx": desc.output_size} | ({"cx": desc.hidden_size} if desc.has_cell else {})
-    batch = record.settings.batch
-    return {name: np.zeros((desc.num_layers, batch, size), desc.np_dtype) for name, size in sizes.items()}
+    return {name: (desc.num_layers, record.settings.batch, size) for name, size in sizes.items()}
 
 
 def _read_record(file: archive.Reader) -> Record:
-    found, expected = read_object(file, RUN), fields(Record)
-    if found.keys() != {one.name for one in expected}:
-        raise file.refusal(f"hold {RUN} with {', '.join(one.name for one in expected)}", ", ".join(found)[:400])
-    for one in expected[1:]:
-        if not isinstance(found[one.name], CHECKS[one.type]):
-            raise file.refusal(f"hold {RUN} with {one.name} of type {one.type}", str(found[one.name])[:400])
+    found, known = read_object(file, RUN), {one.name: one for one in fields(Record)}
+    older = known.keys() - {*OPTIONS, "log_bits", "log_steps", "log_digest"}
+    if not older <= found.keys() <= known.keys():
+        raise file.refusal(f"hold {RUN} with {', '.join(known)}", ", ".join(found)[:400])
+    for name in PARSERS:
+        if name in found and not _fits(known[name], found[name]):
+            raise file.refusal(f"hold {RUN} with {name} that a run may have", repr(found[name])[:400])
     try:
         return Record(**found | {"settings": Settings.from_json(found["settings"])})
     except ValueError as error:
         raise file.refusal("hold settings that a run may have", error) from error
+
+
+def _fits(one: Field, value: Any) -> bool:
+    """Whether a value out of JSON is of the type of its field, and in its range."""
+    kind, parse = str(one.type), PARSERS[one.name]
+    if kind.startswith("list"):
+        return isinstance(value, list) and all(holds(parse, element) for element in value)
+    return (value is None and kind.endswith("None")) or holds(parse, value)
 
 
 class Saver:
@@ -130,16 +164,25 @@ class Saver:
         """The model with the fewest bits on the validation text."""
         return self._beside("best")
 
+    def later(self, step: int, names: Iterable[str]) -> list[Path]:
+        """Return those of the names that saves after a step may have, beside the newest."""
+        if not self._keep:
+            return []
+        pattern = re.compile(rf"{re.escape(self.out.stem)}-step(\d+){re.escape(self.out.suffix)}")
+        found = [(pattern.fullmatch(name), name) for name in names]
+        return [self.out.with_name(name) for match, name in found if match and int(match[1]) > step]
+
     def save(self, run: Run, record: Record, state: State) -> None:
         """Write the run's file; an older one that is kept has its step in its name."""
         record.step, record.seconds, record.first_seconds = run.step, run.seconds, run.first_seconds
-        before = record.kept
+        before = kept = record.kept
         if self._keep:
-            record.kept = [*(step for step in before if step < run.step), run.step][-self._keep :]
-        archive.write(self.out, run.model.members() | members(run, record, state))
+            kept = [*(step for step in before if step < run.step), run.step][-self._keep :]
+        archive.write(self.out, run.model.members() | members(run, replace(record, kept=kept), state))
         if self._keep:
             self._link(self._beside(f"step{run.step}"))
-        for step in set(before) - set(record.kept):
+        record.kept = kept  # from here on: where a save fails, those before it stay in the list
+        for step in set(before) - set(kept):
             self._beside(f"step{step}").unlink(missing_ok=True)
 
     def _beside(self, what: str) -> Path:
@@ -147,9 +190,11 @@ class Saver:
 
     def _link(self, name: Path) -> None:
         """A second name for the newest file, which stays when that is replaced."""
+        newest = os.path.realpath(self.out)  # else a second name of a symbolic link, which goes on to the newest
         with suppress(FileNotFoundError):
             name.unlink()
         try:
-            os.link(self.out, name)
+            os.link(newest, name)
         except OSError:  # a file system without
-            shutil.copyfile(self.out, name)
+            with open(newest, "rb") as file, archive.replacing("save", name) as copy:
+                shutil.copyfileobj(file, copy)

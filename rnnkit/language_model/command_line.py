@@ -14,7 +14,7 @@ from rnnkit.language_model import commands
 from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, fail, show_what_is_logged, why
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import DEFAULTS
-from rnnkit.language_model.settings import groups, number
+from rnnkit.language_model.settings import file_name, groups, number
 from rnnkit.language_model.train_command import train
 from rnnkit.types import Weights
 
@@ -49,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_parser() -> Parser:
     """Return the parser of the whole command line."""
     parser = Parser(prog="rnnkit", description="Train a byte-level language model with rnnkit, and write text with it.")
+    parser.set_defaults(run=lambda args: parser.print_help())
     parser.add_argument("--version", action="version", version=f"rnnkit {rnnkit.__version__}")
-    adders = parser.add_subparsers(required=True, metavar="COMMAND")
+    adders = parser.add_subparsers(metavar="COMMAND")
     for add in (_add_train, _add_sample, _add_score, _add_plot, _add_warmup):
         add(adders)
     return parser
@@ -67,26 +68,27 @@ def _add_train(adders) -> None:
         argument_default=argparse.SUPPRESS,
     )
     parser.set_defaults(run=lambda args: train(args, add_train_options))
-    parser.add_argument("--config", metavar="FILE.toml", help="options by their names; those given here go before")
+    config = "options by their names; those given here go before"
+    parser.add_argument("--config", type=file_name, metavar="FILE.toml", help=config)
     add_train_options(parser)
 
 
 def add_train_options(parser: Parser) -> None:
     """Add what both the command line and a configuration file may give."""
     files = "text, one file after the other; none: the source of the Python standard library"
-    parser.add_argument("files", nargs="*", metavar="FILE", help=files)
+    parser.add_argument("files", nargs="*", type=file_name, metavar="FILE", help=files)
     group = parser.add_argument_group("beginning and end")
-    _option(group, "--out", str, DEFAULTS["out"], "file to write; with --resume that file", "MODEL")
-    _option(group, "--resume", str, None, "go on with the run in this file, to the same bits", "MODEL")
+    _option(group, "--out", file_name, DEFAULTS["out"], "file to write; with --resume that file", "MODEL")
+    _option(group, "--resume", file_name, None, "go on with the run in this file, to the same bits", "MODEL")
     warm = "begin a new run from this model's weights: another optimizer state, schedule and place in the text"
-    _option(group, "--init-from", str, None, warm, "MODEL")
+    _option(group, "--init-from", file_name, None, warm, "MODEL")
     interval = "EVERY: steps, or a time as 30s, 10m, 2h, or a share of the run as 5%%"
     _option(group, "--save-every", Every, DEFAULTS["save_every"], f"save the run; {interval}", "EVERY")
     _option(group, "--keep", number(int, 0), DEFAULTS["keep"], "newest saves to keep, and the best model", "K")
     group.add_argument("--quiet", action="store_true", help="no progress")
     _option(group, "--validate-every", Every, DEFAULTS["validate_every"], "score the validation text", "EVERY")
     _option(group, "--sample-every", Every, None, "show a text that the model writes", "EVERY")
-    _option(group, "--log", str, None, "curves to write as CSV, for rnnkit plot", "FILE.csv")
+    _option(group, "--log", file_name, None, "curves to write as CSV, for rnnkit plot", "FILE.csv")
     _option(group, "--log-every", Every, DEFAULTS["log_every"], "a row of the log", "EVERY")
     for name, settings in groups():
         group = parser.add_argument_group(TITLES[name])
@@ -102,7 +104,7 @@ def _add_sample(adders) -> None:
     about = "Write text with a model, byte by byte."
     parser = adders.add_parser("sample", help="write text with a model", description=about)
     parser.set_defaults(run=commands.sample)
-    parser.add_argument("model", metavar="MODEL", help="file that train has written")
+    parser.add_argument("model", type=file_name, metavar="MODEL", help="file that train has written")
     _option(parser, "--bytes", number(int, 0), 1000, "how many to write after the prompt")
     _option(parser, "--prompt", str, None, "text to write first and go on from", "TEXT")
     _option(parser, "--temperature", number(float, 0), 0.7, "0: always the likeliest byte; 1: as learned", "T")
@@ -116,8 +118,8 @@ def _add_score(adders) -> None:
     about = "Print the bits per byte that a model needs for files, beside general compressors."
     parser = adders.add_parser("score", help="score files with a model", description=about)
     parser.set_defaults(run=commands.score)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="any file")
-    _option(parser, "--model", str, DEFAULTS["out"], "file that train has written", "MODEL")
+    parser.add_argument("files", nargs="+", type=file_name, metavar="FILE", help="any file")
+    _option(parser, "--model", file_name, DEFAULTS["out"], "file that train has written", "MODEL")
     _add_weights(parser, "score it with the network's weights rounded to fewer bits, too")
 
 
@@ -129,8 +131,8 @@ def _add_plot(adders) -> None:
     about = "Draw training and validation bits over the course of one or several runs."
     parser = adders.add_parser("plot", help="draw the curves of logs", description=about)
     parser.set_defaults(run=commands.plot)
-    parser.add_argument("logs", nargs="+", metavar="LOG", help="file that train --log has written")
-    parser.add_argument("-o", "--out", required=True, metavar="PNG", help="picture to write")
+    parser.add_argument("logs", nargs="+", type=file_name, metavar="LOG", help="file that train --log has written")
+    parser.add_argument("-o", "--out", type=file_name, required=True, metavar="PNG", help="picture to write")
     parser.add_argument("--x", choices=("bytes", "steps", "minutes"), default="bytes", help="axis (default: bytes)")
 
 

@@ -13,7 +13,7 @@ from rnnkit import archive, warmup
 from rnnkit.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, extra, one_blas_thread, progress_bar
+from rnnkit.language_model.console import CommandError, extra, keep_apart, one_blas_thread, progress_bar
 
 
 def sample(args: argparse.Namespace) -> None:
@@ -50,6 +50,7 @@ def plot(args: argparse.Namespace) -> None:
     if out.suffix.lower() != ".png":
         raise CommandError(f"plot: --out must end with .png, got {out}")
     archive.check_target(out)
+    keep_apart("plot", [("--out", out)], [("LOG", path) for path in args.logs])
     figure = pictures.curves(args.logs, args.x)
     with archive.replacing("plot", out) as file:
         figure.savefig(file, format="png")

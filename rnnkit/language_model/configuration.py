@@ -8,12 +8,22 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
+from rnnkit import archive
 from rnnkit.language_model.console import CommandError, Parser
-from rnnkit.language_model.settings import BUDGETS
+from rnnkit.language_model.every import Every
+from rnnkit.language_model.settings import BUDGETS, file_name
+
+KINDS: dict[Any, tuple[str, set[type]]] = {  # what parses an option's text -> its value in a file
+    None: ("true or false", {bool}),
+    file_name: ("a text", {str}),
+    str: ("a text", {str}),
+    Every: ("a text or a number", {str, int, float}),
+}
+NUMBER: tuple[str, set[type]] = "a number", {int, float}
 
 
-def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return all options that are given, or have a default: the command line's go before the file's.
+def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace) -> dict[str, Any]:
+    """Return all options that are given: the command line's go before the file's.
 
     Parameters
     ----------
@@ -21,48 +31,45 @@ def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace, defa
         Adds what may be given to a parser.
     args : Namespace
         What is given on the command line, and nothing else.
-    defaults : dict
-        Of options that are no settings.
     """
     given = vars(args).copy()
     path = given.get("config")
     if path is None:
-        return defaults | given
+        return given
     parser = Parser(prog=path, argument_default=argparse.SUPPRESS, add_help=False)
     parser.command = "rnnkit train"
     add_options(parser)
     config = vars(parser.parse_args(_arguments(path, parser)))
     if any(name in given for name in BUDGETS):
         config = {name: value for name, value in config.items() if name not in BUDGETS}
-    return defaults | config | given
+    return config | given
 
 
 def _arguments(path: str, parser: Parser) -> list[str]:
     """Return a file's entries as arguments, which the parser then checks as it does those of the command line."""
-    with open(path, "rb") as file:
+    with archive.naming(path), open(path, "rb") as file:
         try:
             found = tomllib.load(file)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CommandError(f"train: --config must be a TOML file, got {path}: {error}") from None
     actions = {action.dest: action for action in parser._actions}
-    arguments = []
+    arguments: list[str] = []
+    files: list[str] = []
     for key, value in found.items():
         action = actions.get(key.replace("-", "_"))
         if action is None:
             near = difflib.get_close_matches(key.replace("-", "_"), actions, 1)
             cure = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(actions))}"
             raise CommandError(f"train: --config must have known keys, got {key} in {path}{cure}")
-        arguments += _argument(path, key, value, action)
-    return arguments
+        (arguments if action.option_strings else files).extend(_argument(path, key, value, action))
+    return [*arguments, "--", *files] if files else arguments  # a file's name may begin with a dash
 
 
 def _argument(path: str, key: str, value: Any, action: argparse.Action) -> list[str]:
     values = value if action.nargs == "*" and isinstance(value, list) else [value]
-    flag = action.nargs == 0
-    if flag and isinstance(value, bool):
-        return action.option_strings[:1] if value else []
-    if flag or not all(isinstance(one, (str, int, float)) and not isinstance(one, bool) for one in values):
-        expected = "true or false" if flag else "a text or a number"
+    expected, types = KINDS.get(action.type, NUMBER)
+    if not all(type(one) in types for one in values):
         raise CommandError(f"train: --config must have {expected} for {key}, got {value!r} in {path}"[:400])
-    texts = [str(one) for one in values]
-    return texts if not action.option_strings else [f"{action.option_strings[0]}={text}" for text in texts]
+    if action.nargs == 0:
+        return list(action.option_strings[:1]) if value else []
+    return [f"{action.option_strings[0]}={one}" if action.option_strings else one for one in values]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -58,6 +60,23 @@ def extra(command: str, name: str) -> ModuleType:
         package = name.split(".")[0]
         cure = f"install it with: pip install {package}"
         raise CommandError(f"{command}: {package} must be installed, got none; {cure}") from None
+
+
+Named = tuple[str, str | os.PathLike[str]]  # an argument, and the file that it names
+
+
+def keep_apart(command: str, written: Iterable[Named], read: Iterable[Named]) -> None:
+    """Refuse to write a file that is read, or that is another one that is written."""
+    for (name, path), (other, taken) in product(written, read):
+        if _same_file(path, taken):
+            raise CommandError(f"{command}: {name} must name a file of its own, got {path}, as {other} does")
+
+
+def _same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is yet to be made
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 REFUSALS = CommandError, OSError, ValueError, MemoryError, BackendError  # what a user is told in a line

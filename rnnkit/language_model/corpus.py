@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rnnkit import archive
 from rnnkit.errors import message
 
 LIBRARY_BYTES = 5 << 20  # more than the default training run reads
@@ -37,11 +38,16 @@ def library_source(num_bytes: int = LIBRARY_BYTES) -> bytes:
 def read_files(paths: Iterable[str | Path]) -> bytes:
     """Return the files' bytes, one after the other; raise OSError for what cannot be read, ValueError for no byte."""
     paths = list(paths)
-    text = b"".join(Path(path).read_bytes() for path in paths)
+    text = b"".join(map(_read, paths))
     if not text:
         expected = "name files with at least one byte together"
         raise ValueError(message("read_files", "paths", expected, ", ".join(map(repr, map(str, paths))) or "none"))
     return text
+
+
+def _read(path: str | Path) -> bytes:
+    with archive.naming(path):
+        return Path(path).read_bytes()
 
 
 class Split(NamedTuple):

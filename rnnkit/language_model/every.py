@@ -12,6 +12,11 @@ UNITS = {"": "steps", "s": "seconds", "m": "seconds", "h": "seconds", "%": "perc
 SECONDS = {"m": 60, "h": 3600}
 
 
+def interval(text: str) -> str:
+    """Return the text of an interval, as `Every` takes it; raise as that does."""
+    return str(Every(text))
+
+
 class Every:
     """An interval of a run, as "500" (steps), "30s", "10m", "2h" or "5%"; the same on every rank.
 

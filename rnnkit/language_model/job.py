@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import textwrap
 from collections.abc import Callable
@@ -15,13 +16,15 @@ from rnnkit.language_model import checkpoint, corpus
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.checkpoint import Record, Saver
 from rnnkit.language_model.configuration import parsed
-from rnnkit.language_model.console import REFUSALS, Agreed, CommandError, Parser, extra, why
+from rnnkit.language_model.console import REFUSALS, Agreed, CommandError, Named, Parser, extra, keep_apart, why
 from rnnkit.language_model.every import Every
-from rnnkit.language_model.report import Log
+from rnnkit.language_model.report import Log, LogState
 from rnnkit.language_model.settings import Settings
 from rnnkit.language_model.training import Run, optimizer_of
 
 DEFAULTS = {"out": "model.npz", "save_every": "10m", "keep": 0, "validate_every": "5%", "log_every": "20"}
+KEPT = "--out with --keep"  # what these name together
+NAMES = 1 << 20  # longest list of the text's files, as JSON; a saved run has it as a text
 OF_THE_MODEL = ("mode", "layers", "hidden", "embedding")  # settings that a model brings with it
 SOURCE_LENGTH = 1000  # of the names of the files that a model was trained on, which it keeps
 
@@ -86,47 +89,84 @@ def compare(job: Job) -> None:
 
 def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> Job:
     del args.run
-    defaults = {name: Every(value) if name.endswith("_every") else value for name, value in DEFAULTS.items()}
-    options = parsed(add_options, args, defaults | ({"out": args.resume} if "resume" in args else {}))
+    given = parsed(add_options, args)
+    if "resume" in given and "init_from" in given:
+        raise CommandError(f"train: --init-from must be left out with --resume, got {given['init_from']}")
+    saved = checkpoint.load(given["resume"]) if "resume" in given else None
+    known = saved.record if saved else None
+    options = _with_defaults(given, known)
     tqdm = None if options.get("quiet") else extra("train", "tqdm")
-    out = Path(options["out"])
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise CommandError(f"train: --out must name a file in a folder that exists, got {out}")
-    archive.check_target(out)  # as after the training, which would be lost then
-    _keep_apart(options)
-    given = {one.name: options[one.name] for one in fields(Settings) if one.name in options}
-    if "resume" in options:
-        if "init_from" in options:
-            raise CommandError(f"train: --init-from must be left out with --resume, got {options['init_from']}")
-        saved = checkpoint.load(options["resume"])
-        _refuse_others(given, saved.record.settings, "--resume", "run")
-        texts, _ = _texts(options.get("files") or saved.record.files, saved.record.text)
-        run = Run(saved.model, saved.optimizer, texts.training, saved.record.settings, comm)
-        run.go_on(saved.record.step, saved.record.seconds, saved.record.first_seconds, saved.state)
-        record, begun = saved.record, f"{options['resume']}, after {run.step:,} steps"
+    saver = Saver(Path(options["out"]), options["keep"])
+    log = options.get("log") if comm is None or comm.rank == 0 else None
+    _check_places(options, saver, log, known)
+    files = options.get("files", [])
+    chosen = {one.name: options[one.name] for one in fields(Settings) if one.name in options}
+    if saved:
+        record = saved.record
+        _refuse_others(chosen, record.settings, "--resume", "run")
+        texts, _ = _texts(files or record.files, record.text)
+        run = Run(saved.model, saved.optimizer, texts.training, record.settings, comm)
+        run.go_on(record.step, record.seconds, record.first_seconds, saved.state)
+        begun = f"{options['resume']}, after {run.step:,} steps"
+        if os.path.realpath(options["out"]) != os.path.realpath(options["resume"]):
+            record.kept = []  # beside the other file, where they stay
     else:
-        texts, digest = _texts(options.get("files", []))
-        model, settings, begun = _beginning(options, given, texts.training)
+        texts, digest = _texts(files)
+        model, settings, begun = _beginning(options, chosen, texts.training)
         run = Run(model, optimizer_of(model, settings), texts.training, settings, comm)
-        files = options.get("files", [])
         source = textwrap.shorten(", ".join(files), SOURCE_LENGTH) or "the Python standard library"
-        record = Record(settings, [str(Path(path).absolute()) for path in files], source, digest)
+        record = Record(settings, [], source, digest)
     if run.step and record.num_ranks != run.num_ranks:
         begun += f", on {record.num_ranks} ranks then: from here on the bits are others"
     record.num_ranks = run.num_ranks
-    log = Log(options.get("log") if comm is None or comm.rank == 0 else None, run.step)
-    return Job(options, run, record, texts, Saver(out, options["keep"]), log, begun, tqdm)
+    _note(record, options)
+    state = LogState(record.log_bits, record.log_steps, record.log_digest)
+    return Job(options, run, record, texts, saver, Log(log, run.step, state), begun, tqdm)
 
 
-def _keep_apart(options: dict[str, Any]) -> None:
-    """Refuse to write over what is read, or two things into one file."""
-    written = [(f"--{name}", options[name]) for name in ("out", "log") if name in options]
-    read = [("FILE", path) for path in options.get("files", [])]
-    read += [("--config", options["config"])] if "config" in options else []
-    for number, (name, path) in enumerate(written):
-        for other, taken in read + written[:number]:
-            if os.path.realpath(path) == os.path.realpath(taken):
-                raise CommandError(f"train: {name} must name a file of its own, got {path}, as {other} does")
+def _with_defaults(given: dict[str, Any], record: Record | None) -> dict[str, Any]:
+    """Return all options: those that are not given are those of the run that goes on, or the defaults."""
+    texts: dict[str, Any] = DEFAULTS | ({"out": given["resume"]} | record.options if record else {})
+    return {name: Every(text) if name.endswith("_every") else text for name, text in texts.items()} | given
+
+
+def _note(record: Record, options: dict[str, Any]) -> None:
+    """Note in a run's record what it was given beside its settings."""
+    if options.get("files"):
+        record.files = [str(Path(path).absolute()) for path in options["files"]]
+        size = len(json.dumps(record.files))
+        if size > NAMES:
+            expected = f"have names of at most {NAMES} characters together, with their folders and as JSON"
+            raise CommandError(f"train: FILE must {expected}, got {size}; give fewer files")
+    log = str(Path(options["log"]).absolute()) if "log" in options else None
+    if log != record.log:
+        record.log_digest = None
+    for name in checkpoint.OPTIONS:
+        if name in options:
+            setattr(record, name, str(options[name]) if name.endswith("_every") else options[name])
+    record.log = log
+
+
+def _check_places(options: dict[str, Any], saver: Saver, log: str | None, record: Record | None) -> None:
+    """Refuse what cannot be written, and to write over what is read, or two things into one file."""
+    own, logs = [("--out", saver.out)], [("--log", Path(log))] if log else []
+    for name, path in own + logs:
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise CommandError(f"train: {name} must name a file in a folder that exists, got {path}")
+        archive.check_target(path)  # as after the training, which would be lost then
+    read: list[Named] = [("FILE", path) for path in options.get("files", [])]
+    read += [("the run of --resume", path) for path in record.files] if record else []
+    read += [(f"--{key.replace('_', '-')}", options[key]) for key in ("config", "init_from") if key in options]
+    keep_apart("train", own, read)  # and --resume, which --out may name
+    read += [("--resume", options["resume"])] if record else []
+    best = [(KEPT, saver.best)] if options["keep"] else []
+    for _, path in best:
+        archive.check_target(path)
+    keep_apart("train", best, [*read, *own])
+    keep_apart("train", logs, [*read, *own, *best])
+    names = {*os.listdir(saver.out.absolute().parent), *(os.path.basename(path) for _, path in [*read, *logs])}
+    steps = [(KEPT, path) for path in saver.later(record.step if record else 0, sorted(names))]
+    keep_apart("train", steps, [*read, *logs, *best])
 
 
 def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Split, str]:
@@ -167,5 +207,7 @@ def _refuse_others(given: dict[str, Any], own: Settings, option: str, what: str)
         has = getattr(own, name)
         if value != has:
             expected = f"be {has}" if has is not None else "be left out"
-            cure = f"with {option}, as in its {what}, got {value}"
-            raise CommandError(f"train: --{name.replace('_', '-')} must {expected} {cure}")
+            new = option == "--resume" and name not in OF_THE_MODEL
+            cure = "; with --init-from and another --out a new run begins from its weights" if new else ""
+            got = f"with {option}, as in its {what}, got {value}"
+            raise CommandError(f"train: --{name.replace('_', '-')} must {expected} {got}{cure}")

@@ -244,7 +244,7 @@ def read_model(file: archive.Reader) -> TextModel:
     parameters.network[:] = network
     for name in OTHER_PARAMETERS:
         own = getattr(parameters, name)
-        own[:] = file.array_like(name, own)
+        own[:] = file.array_of(name, own.dtype, own.shape)
     return TextModel(desc, alphabet, parameters, read_object(file, TRAINED_WITH))
 
 

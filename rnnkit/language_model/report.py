@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from hashlib import sha256
+from itertools import takewhile
+from typing import Any, NamedTuple, TextIO
 
 from rnnkit import archive
 from rnnkit.errors import message
-from rnnkit.language_model.console import progress_bar
+from rnnkit.language_model.console import CommandError, progress_bar
 from rnnkit.language_model.training import Run, Step
 
 COLUMNS = "step", "bytes", "seconds", "learning_rate", "gradient_norm", "train_bits", "validation_bits"
@@ -52,7 +55,8 @@ class Progress:
 
     def __exit__(self, *exception: object) -> None:
         if self._tqdm and not self._bar and exception[0] is None:
-            self._line()
+            with suppress(OSError):
+                self._line()
         self._stack.close()
 
     def update(self, step: Step) -> None:
@@ -107,44 +111,109 @@ class Progress:
         return ", ".join([*words, f"{bar.format_sizeof(self._rate)}B/s", f"{bar.format_interval(left)} left"])
 
 
+class LogState(NamedTuple):
+    """What a run keeps of its log."""
+
+    bits: float = 0.0  # sum over the steps since the last row
+    steps: int = 0  # how many these are
+    digest: str | None = None  # of all rows, which tells the log from another run's
+
+
 class Log:
     """A CSV file with a row for each of the intervals that the caller takes; nothing without a path.
 
     A run that goes on appends to the file, whose rows of steps that it has yet to do are dropped; a new one begins it
-    anew. What is no log is never written over.
+    anew. Nothing is changed before the first row. What is no log is never written over, nor one of a run under way.
+
+    Parameters
+    ----------
+    path : str or None
+    step : int
+        Steps that the run has done.
+    state : LogState
+        Of the log when it had done them.
     """
 
-    def __init__(self, path: str | None, step: int):
-        self._path, self._bits, self._rows = path, [], []
+    def __init__(self, path: str | None, step: int, state: LogState):
+        self._bits, self._steps, digest = state
+        self._path, self._begin, self._rows = path, b"", b""  # what is not in the file yet
+        self._digest = sha256()
         self._file: Any = None
-        if path is not None:
-            archive.check_target(path)
-            found = read_log(path) if os.path.exists(path) and os.path.getsize(path) else []
-            self._rows = [row for row in found if int(row["step"]) <= step]
+        with ExitStack() as stack:
+            if path is not None:
+                self._file = stack.enter_context(open(path, "ab", buffering=0))
+                if archive.try_lock(self._file, wait=False) is False:
+                    got = f"{path}, which another run has open"
+                    raise CommandError(f"train: --log must name a file of its own, got {got}; give another --log")
+                lines = _kept(path, step)
+                self._digest.update(b"".join(lines[1:]))
+                if lines and digest not in (None, self._digest.hexdigest()):
+                    got = f"another one in {path}; give another --log"
+                    raise CommandError(f"train: --log must name the log of the run that goes on, got {got}")
+                self._size = sum(map(len, lines))
+                self._begin = b"" if lines else _line(COLUMNS)
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Log:
-        if self._path is not None:
-            self._file = open(self._path, "w", newline="")
-            self._writer = csv.DictWriter(self._file, COLUMNS)
-            self._writer.writeheader()
-            self._writer.writerows(self._rows)
-            self._file.flush()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._file:
-            self._file.close()
+        self._stack.close()
+
+    @property
+    def state(self) -> LogState:
+        """What another process needs to go on."""
+        return LogState(self._bits, self._steps, self._digest.hexdigest() if self._file else None)
 
     def write(self, run: Run, step: Step, validation: float | None, due: bool) -> None:
         """Take notice of a step that was done; where a row is due, write one, with the mean since the last."""
-        self._bits.append(step.bits)
-        if not due or not self._file:
+        self._bits, self._steps = self._bits + step.bits, self._steps + 1
+        if not due:
             return
-        numbers = run.seconds, step.rate, step.norm, sum(self._bits) / len(self._bits), validation
-        texts = ["" if number is None else f"{number:.6g}" for number in numbers]
-        self._writer.writerow(dict(zip(COLUMNS, [run.step, run.step * run.step_bytes, *texts], strict=True)))
-        self._file.flush()
-        self._bits.clear()
+        numbers = run.seconds, step.rate, step.norm, self._bits / self._steps, validation
+        self._bits, self._steps = 0.0, 0
+        if self._path is not None:
+            texts = ["" if number is None else f"{number:.6g}" for number in numbers]
+            self._rows += _line([run.step, run.step * run.step_bytes, *texts])
+            with archive.naming(self._path):
+                self._append()
+
+    def _append(self) -> None:
+        """Write all rows that are not in the file yet; where there is no room, none of them, until the next one."""
+        left, end = self._begin + self._rows, min(self._size, os.fstat(self._file.fileno()).st_size)
+        size = end + len(left)
+        try:
+            self._file.truncate(end)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(end)
+            raise
+        self._digest.update(self._rows)
+        self._size, self._begin, self._rows = size, b"", b""
+
+
+def _line(values: Iterable[Any]) -> bytes:
+    return (",".join(map(str, values)) + "\r\n").encode()
+
+
+def _kept(path: str, step: int) -> list[bytes]:
+    """Return the lines of a log that a run goes on with: up to the first row of a later step."""
+    if os.path.getsize(path):
+        read_log(path)  # which refuses what is none
+
+    def is_done(line: bytes) -> bool:
+        number = line.partition(b",")[0]
+        return not number.isdigit() or int(number) <= step
+
+    return list(takewhile(is_done, _lines(path)))
+
+
+def _lines(path: str | os.PathLike[str]) -> list[bytes]:
+    """Return the lines of a log, but for a last one without an end: a process was killed while it wrote that."""
+    with archive.naming(path), open(path, "rb") as file:
+        return [line for line in file.read().splitlines(keepends=True) if line.endswith((b"\n", b"\r"))]
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, str]]:
@@ -156,12 +225,12 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, str]]:
         It is no log, or a row is damaged.
     """
     where = f"path {os.fspath(path)!r}"
-    with open(path, newline="", encoding="utf-8", errors="replace") as file:
-        reader = csv.DictReader(file)
-        try:
-            names, rows = tuple(reader.fieldnames or ()), list(reader)
-        except csv.Error as error:  # a line of a megabyte, say
-            raise ValueError(message("read_log", where, "be a CSV file", error)) from error
+    text = b"".join(_lines(path)).decode(errors="replace")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        names, rows = tuple(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:  # a line of a megabyte, say
+        raise ValueError(message("read_log", where, "be a CSV file", error)) from error
     if names != COLUMNS:
         got = ",".join(names)[:200] or "nothing"
         raise ValueError(message("read_log", where, f"begin with {','.join(COLUMNS)}", got))

@@ -21,6 +21,13 @@ def option(default: Any, group: str, text: str, parse: Callable[[str], Any], **m
     return field(default=default, metadata={"group": group, "help": text, "type": parse, **more})
 
 
+def file_name(text: str) -> str:
+    """Parse the name of a file."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"must name a file, got {text!r}")
+    return text
+
+
 def number(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], float]:
     """Return what parses a finite number from `low` (or above it) to `high`, or an int that counts."""
     bounds = f"{'above' if above else 'at least'} {low}" + (f" and at most {high}" if math.isfinite(high) else "")
@@ -94,7 +101,7 @@ class Settings:
         known = {one.name: one for one in fields(cls)}
         if not isinstance(found, dict) or found.keys() != known.keys():
             raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
-        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not _holds(known[name], value)]
+        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not _fits(known[name], value)]
         if wrong:
             raise ValueError(", ".join(wrong))
         if sum(found[name] is not None for name in BUDGETS) != 1:
@@ -102,12 +109,16 @@ class Settings:
         return cls(**found)
 
 
-def _holds(one: Field, value: Any) -> bool:
-    """Whether a value out of JSON is what the command line would have made of its text."""
+def _fits(one: Field, value: Any) -> bool:
     if value is None:
         return one.name in BUDGETS
+    return holds(one.metadata["type"], value) and value in one.metadata.get("choices", [value])
+
+
+def holds(parse: Callable[[str], Any], value: Any) -> bool:
+    """Whether a value out of JSON is what the command line would have made of its text."""
     try:
-        return one.metadata["type"](str(value)) == value and value in one.metadata.get("choices", [value])
+        return parse(str(value)) == value
     except (ValueError, argparse.ArgumentTypeError):
         return False
 

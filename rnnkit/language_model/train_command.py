@@ -54,7 +54,7 @@ def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> No
 
 def _train(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> None:
     job = prepared(args, add_options, comm)
-    with noticed_signals() as signals:
+    with job.log, noticed_signals() as signals:
         compare(job)  # all ranks together: signals are noticed on all of them before the first says that it begins
         if job.first:
             _introduce(job)
@@ -81,7 +81,6 @@ def _work(job: Job, signals: Signals) -> None:
     every = {name: options[name].start(run) for name in options if name.endswith("_every")}
     with (
         Progress(run, job.tqdm if job.first else None) as progress,
-        job.log as log,
         np.errstate(over="ignore", invalid="ignore"),  # the loss tells, once and with the cure
     ):
         while run.progress < 1:
@@ -91,15 +90,17 @@ def _work(job: Job, signals: Signals) -> None:
             due = {name for name, interval in every.items() if interval.due(run)}
             if run.progress == 1:
                 due |= {"validate_every", "log_every"}
-            progress.update(step)
+            with _outlived("the progress"):
+                progress.update(step)
             bits = None
             if "validate_every" in due and job.first and job.texts.validation:
                 bits = _validate(job)
                 progress.validated(bits)
             with _outlived("the log"):
-                log.write(run, step, bits, "log_every" in due or bits is not None)
+                job.log.write(run, step, bits, "log_every" in due or bits is not None)
             if "sample_every" in due and job.first:
-                progress.say(_sample(run))
+                with _outlived("a sample"):
+                    progress.say(_sample(run))
             if run.progress < 1 and step.stop:
                 _save(job)
                 raise _interrupted(job, signals)
@@ -114,6 +115,8 @@ def _outlived(what: str) -> Iterator[None]:
     """A disk that is full does not end a run, which may go on until there is room again."""
     try:
         yield
+    except BrokenPipeError:  # nobody reads what is shown
+        raise
     except OSError as error:
         logger.warning("%s failed, and the run goes on: %s", what, why(error))
 
@@ -121,7 +124,7 @@ def _outlived(what: str) -> Iterator[None]:
 def _validate(job: Job) -> float:
     """Return the bits per byte on the validation text, and keep the model that needs the fewest."""
     bits = scoring.bits_per_byte(job.run.model, job.texts.validation, job.texts.training)
-    if job.record.best_bits is None or bits < job.record.best_bits:
+    if bits < (math.inf if job.record.best_bits is None else job.record.best_bits):
         job.record.best_bits, job.record.best_step = bits, job.run.step
         if job.options["keep"]:
             _describe(job)
@@ -140,6 +143,7 @@ def _save(job: Job) -> None:
     state = job.run.carried()
     if state is not None:
         _describe(job)
+        job.record.log_bits, job.record.log_steps, job.record.log_digest = job.log.state
         job.saver.save(job.run, job.record, state)
 
 

@@ -13,15 +13,15 @@ _ADAPTER = {
     "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_node_tests interop_networks interop_keras interop_jax "
     "interop_torch interop_flux interop_mxnet docstrings docs",
     "rnnkit/language_model": "language_model_model language_model_corpus language_model_sampling "
-    "language_model_scoring train_run main score_and_plot train_command language_model_torch train_ranks warmup "
-    "training_readout docs",
+    "language_model_scoring train_run train_record train_places train_log main score_and_plot train_command "
+    "language_model_torch train_ranks warmup training_readout docs",
     "rnnkit/sklearn": "sklearn_pooling sklearn_refusals sklearn_learning sklearn_estimators docs",
     "rnnkit/torch": "torch_modules torch_parameters torch_autograd torch_acceleration torch torch_gpu docs",
     "rnnkit/training": "training_clipping training_losses training_optimizers training_padding training_readout "
     "training_docstrings training_kernels training_gpu docs",
 }
 _PUBLIC = {
-    "rnnkit/archive.py": "archive network network_objects main",
+    "rnnkit/archive.py": "archive archive_names network network_objects main",
     "rnnkit/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
     "rnnkit/base_network.py": "network network_objects archive docstrings readme types",
     "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",

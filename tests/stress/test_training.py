@@ -1,16 +1,15 @@
 """Runs of the main job that are killed again and again."""
 
-import numpy as np
 import pytest
-from test_train_command import WORDS, assert_survives_kills
+from test_train_command import assert_survives_kills
+from training_runs import text_in
 
 KILLS = 20
 
 
 @pytest.mark.share(2)
 def test_a_run_that_is_killed_twenty_times_ends_with_the_bits_of_one_that_was_not(trial, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text(" ".join(np.random.default_rng(0).choice(WORDS, 4000)))
+    text = text_in(tmp_path)
     for number in trial.rounds():
         folder = tmp_path / str(number)
         folder.mkdir()

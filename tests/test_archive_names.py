@@ -1,0 +1,95 @@
+"""Whatever `save` writes, `load` reads: names that a file cannot have are refused, and the old file stays."""
+
+import os
+import tracemalloc
+from argparse import Namespace
+
+import numpy as np
+import pytest
+
+from rnnkit import GRU, RNNDescriptor, archive, load
+from rnnkit.language_model.checkpoint import load as load_run
+from rnnkit.language_model.command_line import add_train_options
+from rnnkit.language_model.configuration import parsed
+from rnnkit.language_model.corpus import read_files
+from rnnkit.language_model.model import TextModel
+from rnnkit.language_model.report import read_log
+
+NAME = "save: name must be a text of at most 65531 bytes in UTF-8, without NUL, got "
+
+
+def assert_refused_and_kept(path, error, text, **arrays):
+    before = path.read_bytes()
+    with pytest.raises(error) as caught:
+        GRU(3, 2, seed=1).save(path, **arrays)
+    assert str(caught.value).startswith(text)
+    assert path.read_bytes() == before and [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+@pytest.fixture
+def path(tmp_path):
+    GRU(3, 2, seed=0).save(tmp_path / "net")
+    return tmp_path / "net"
+
+
+@pytest.mark.parametrize(("name", "got"), [
+    ("a\0b", r"'a\x00b'"), ("\0", r"'\x00'"), ("a\ud800", r"'a\ud800'"),
+    ("x" * 70_000, repr("x" * 80)), ("ü" * 33_000, repr("ü" * 80)),
+], ids=["nul", "nul alone", "surrogate", "long", "wide"])  # fmt: skip
+def test_a_name_that_no_member_has(path, name, got):
+    assert_refused_and_kept(path, ValueError, NAME + got, **{name: np.zeros(3)})
+
+
+def test_a_name_that_is_no_text(path):
+    net = GRU(3, 2, seed=1)
+    net.arrays[1] = net.arrays["1"] = np.zeros(3)
+    with pytest.raises(TypeError, match="save: name must be a text, got int"):
+        net.save(path)
+    assert load(path) == GRU(3, 2, seed=0)
+
+
+def test_every_other_name_is_read_back(path):
+    names = ["x" * 65_531, "ü" * 32_765, "", "a/b", "../a", "a.npy", ".npy", " ", "\n", "C:\\a", "self "]
+    GRU(3, 2).save(path, **dict.fromkeys(names, np.arange(3)))
+    assert list(load(path).arrays) == names
+
+
+def test_more_than_a_directory_holds(path):
+    """Members whose names together are longer than what `load` reads of a directory."""
+    names = [f"{number:060000}" for number in range(20)]
+    text = f"save: path '{path}' must be an undamaged .npz file of plain arrays, got a directory of 12"
+    assert_refused_and_kept(path, ValueError, text, **dict.fromkeys(names, np.zeros(3)))
+
+
+def test_a_text_that_is_too_long_to_be_read(path, monkeypatch):
+    model = TextModel.random(RNNDescriptor("gru", 2, 2), 0)
+    model.trained_with = {"text": "x" * 1000}
+    monkeypatch.setattr(archive, "TEXT_BYTES", 4000)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=f"save: path '{path}' must hold trained_with as one text of at most 1000 "):
+        model.save(path)
+    assert path.read_bytes() == before
+
+
+def test_weights_are_not_copied_to_be_checked(path):
+    weights = np.zeros(1 << 25, np.float32)
+    tracemalloc.start()
+    GRU(3, 2).save(path, weights_of_another=weights)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < weights.nbytes / 4
+
+
+MEMORY = "/proc/self/mem"  # a file that is opened and cannot be read
+
+
+def configuration(path):
+    return parsed(add_train_options, Namespace(config=path))
+
+
+@pytest.mark.skipif(not os.path.exists(MEMORY), reason="only Linux has it")
+@pytest.mark.parametrize("read", [load, load_run, read_log, lambda path: read_files([path]), configuration])
+def test_an_error_while_a_file_is_read_names_it(read):
+    with pytest.raises(OSError) as caught:
+        read(MEMORY)
+    assert caught.value.filename == MEMORY

@@ -1,0 +1,215 @@
+"""The log of a training run: what it holds after a cut, on a full disk, and where another run writes it."""
+
+import errno
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from training_runs import assert_refused, cut_off, rows_of, text_in, trainer
+
+from rnnkit.language_model import checkpoint, report
+from rnnkit.language_model.report import COLUMNS, Log, LogState, read_log
+from rnnkit.language_model.training import Run
+
+HEADER = ",".join(COLUMNS) + "\r\n"
+
+
+@pytest.fixture
+def train(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return trainer(text_in(tmp_path), capsys)
+
+
+@pytest.fixture
+def cut(train):
+    """A run of ten steps that a signal has ended after three, a row each."""
+    cut_off(train, 3, "--steps", 10, "--log", "log.csv", "--log-every", 1)
+    return "model.npz"
+
+
+@contextmanager
+def room(size):
+    """A file may have so many bytes: of what is written, as on a full disk, the beginning has room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def without_times(path):
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    return [line.split(b",")[:2] + line.split(b",")[3:] for line in lines]
+
+
+def test_a_log_goes_on_where_the_run_does(train, cut, tmp_path):
+    with open(tmp_path / "log.csv", "a") as file:
+        file.write("4,256,9,9,9,9,9\n")  # as by a process that was killed after a step that it had not saved
+    train("--quiet", "--resume", cut, "--log", "log.csv", "--log-every", 1, "--validate-every", 5, files=())
+    rows = rows_of("log.csv")
+    assert [int(row["step"]) for row in rows] == list(range(1, 11))
+    assert all(int(row["bytes"]) == 64 * int(row["step"]) for row in rows)
+    assert [row["step"] for row in rows if row["validation_bits"]][-2:] == ["5", "10"]
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds) and seconds[-1] < 60
+    train("--quiet", "--steps", 3, "--log", "log.csv", "--log-every", 2)  # a new run begins a new log
+    assert [int(row["step"]) for row in rows_of("log.csv")] == [1, 2, 3]
+
+
+def test_a_row_of_the_log_is_the_mean_of_its_steps(train):
+    train("--quiet", "--steps", 6, "--log", "all.csv", "--log-every", 1, "--validate-every", 6)
+    train("--quiet", "--steps", 6, "--log", "some.csv", "--log-every", 3, "--validate-every", 6)
+    each, some = rows_of("all.csv"), rows_of("some.csv")
+    assert [row["step"] for row in some] == ["3", "6"]
+    mean = sum(float(row["train_bits"]) for row in each[3:]) / 3
+    assert float(some[1]["train_bits"]) == pytest.approx(mean, rel=1e-5)
+    assert some[1]["learning_rate"] == each[5]["learning_rate"]
+
+
+@pytest.mark.parametrize("stop", [5, 6, 7])
+def test_the_log_of_a_run_that_was_cut_is_that_of_one_that_was_not(train, stop, monkeypatch, tmp_path):
+    """With nothing given again, in another folder."""
+    options = ["--steps", 20, "--log-every", 3, "--validate-every", 7]
+    train("--quiet", *options, "--log", "whole.csv")
+    cut_off(train, stop, *options, "--log", "cut.csv")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert train("--quiet", "--resume", "../model.npz", files=())[0] == 0
+    assert without_times("../cut.csv") == without_times("../whole.csv")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_run_keeps_its_options_until_others_are_given(train):
+    given = {"log_every": "2", "validate_every": "50%", "sample_every": "1h", "save_every": "1", "keep": 2}
+    options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+    cut_off(train, 3, "--steps", 9, *options)
+    assert checkpoint.load("model.npz").record.options == given
+    cut_off(train, 5, "--resume", "model.npz", "--save-every", "3", "--log", "log.csv", files=())
+    record = checkpoint.load("model.npz").record
+    assert record.options == given | {"save_every": "3", "log": str(Path("log.csv").absolute())}
+    assert record.kept == [3, 5]
+
+
+def test_a_log_that_is_none_is_refused(train, cut, tmp_path):
+    (tmp_path / "log.csv").write_text("a,b\n1,2\n")
+    because = "read_log: path '.*log.csv' must begin with step,bytes,.*, got a,b"
+    assert_refused(train("--quiet", "--resume", cut, files=()), because)
+    assert_refused(train("--quiet", "--log", "log.csv"), because)
+    because = "train: --log must name a file in a folder that exists, got none/log.csv"
+    assert_refused(train("--quiet", "--log", "none/log.csv"), because)
+    assert (tmp_path / "log.csv").read_text() == "a,b\n1,2\n"
+
+
+def test_a_log_of_a_run_under_way_is_refused_and_left(train, cut):
+    before = Path("log.csv").read_bytes()
+    got = "log.csv, which another run has open; give another --log"
+    with Log("log.csv", 3, LogState()):
+        for options, files in ((["--resume", cut], ()), (["--log", "log.csv"], ["text.txt"])):
+            because = f"train: --log must name a file of its own, got .*{got}"
+            assert_refused(train("--quiet", *options, files=files), because)
+    assert Path("log.csv").read_bytes() == before
+    assert train("--quiet", "--resume", cut, files=())[0] == 0
+
+
+def test_a_log_that_another_run_has_begun_since_is_refused_and_left(train, cut):
+    train("--quiet", "--steps", 5, "--log", "log.csv", "--log-every", 1, "--out", "other.npz")
+    before = Path("log.csv").read_bytes()
+    because = "train: --log must name the log of the run that goes on, got another one in .*log.csv; give another --log"
+    for options in ([], ["--log", "log.csv"]):
+        assert_refused(train("--quiet", "--resume", cut, *options, files=()), because)
+    assert Path("log.csv").read_bytes() == before
+    assert train("--quiet", "--resume", cut, "--log", "new.csv", files=())[0] == 0
+    assert [row["step"] for row in rows_of("new.csv")] == [str(step) for step in range(4, 11)]
+
+
+def test_the_log_of_a_run_that_was_killed_is_that_of_one_that_was_not(train, monkeypatch):
+    """With rows of steps that it had not saved; and a log that is gone begins anew."""
+    options = ["--quiet", "--steps", 20, "--log-every", 3, "--validate-every", 8, "--save-every", 4]
+    train(*options, "--log", "whole.csv")
+    advance = Run.advance
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(Run, "advance", lambda run, stop: advance(run) if run.step < 7 else 1 / 0)
+        train(*options, "--log", "killed.csv")
+    assert [row["step"] for row in rows_of("killed.csv")] == ["3", "6"]
+    assert checkpoint.load("model.npz").record.step == 4
+    Path("saved.npz").write_bytes(Path("model.npz").read_bytes())
+    assert train("--quiet", "--resume", "model.npz", files=())[0] == 0
+    assert without_times("killed.csv") == without_times("whole.csv")
+    Path("killed.csv").unlink()
+    assert train("--quiet", "--resume", "saved.npz", files=())[0] == 0
+    assert without_times("killed.csv") == [line for line in without_times("whole.csv") if line[0] != b"3"]
+
+
+def test_a_full_disk_costs_no_row(train, cut, caplog):
+    """A long log, so that a save has room where the log has none but for half a row."""
+    row = Path("log.csv").read_text().splitlines()[1]
+    Path("long.csv").write_bytes(long := (HEADER + f"{row}\r\n" * 3000).encode())
+    with room(len(long) + 20):
+        status, out, _ = train("--quiet", "--resume", cut, "--log", "long.csv", "--save-every", 5, files=())
+    assert status == 0 and "saved     model.npz" in out
+    assert Path("long.csv").read_bytes() == long
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the log failed, and the run goes on: long.csv: File too large"] * 7
+
+
+def test_rows_that_had_no_room_come_with_the_next(train, monkeypatch):
+    train("--quiet", "--steps", 6, "--log", "whole.csv", "--log-every", 1)
+    write = Log.write
+
+    def watched(log, run, *arguments):
+        with room(10 if run.step < 5 else 1 << 20):
+            write(log, run, *arguments)
+
+    monkeypatch.setattr(Log, "write", watched)
+    assert train("--quiet", "--steps", 6, "--log", "log.csv", "--log-every", 1)[0] == 0
+    assert without_times("log.csv") == without_times("whole.csv")
+
+
+def test_a_full_disk_does_not_end_a_run(train, tmp_path, monkeypatch, caplog):
+    """Neither a save, nor the log, nor what is shown; the last save is another thing."""
+    save, failing = checkpoint.Saver.save, {5, 10}
+
+    def full(saver, run, *others):
+        if run.step in failing:
+            raise OSError(errno.ENOSPC, "No space left on device", "model.npz")
+        save(saver, run, *others)
+
+    class Full:
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        flush = write
+
+        def isatty(self):
+            return False
+
+    monkeypatch.setattr(checkpoint.Saver, "save", full)
+    monkeypatch.setattr("rnnkit.language_model.report.Log.write", lambda *args: (tmp_path / "none" / "x").touch())
+    monkeypatch.setattr("rnnkit.language_model.report.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("sys.stderr", Full())
+    assert train("--steps", 12, "--save-every", 5)[0] == 0
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("a save failed, and the run goes on: model.npz: No space left on device") == 2
+    assert sum(line.startswith("the log failed, and the run goes on: ") for line in said) == 12
+    assert sum(line.startswith("the progress failed, and the run goes on: ") for line in said) == 12
+
+
+@pytest.mark.parametrize("torn", ["4", "2,128,1.5,0.01,2.5,4.2", "4,256,1.5,0.01,2.5,4.2,"])
+def test_a_row_that_a_killed_run_has_not_finished_is_dropped(train, cut, torn):
+    whole = Path("log.csv").read_bytes()
+    Path("log.csv").write_bytes(whole + torn.encode())
+    assert [row["step"] for row in read_log("log.csv")] == ["1", "2", "3"]
+    assert train("--quiet", "--resume", cut, files=())[0] == 0
+    assert Path("log.csv").read_bytes().startswith(whole + b"4,256,")
+    assert [int(row["step"]) for row in read_log("log.csv")] == list(range(1, 11))
+
+
+def test_nothing_is_changed_before_the_first_row(train, cut, monkeypatch):
+    before = Path("log.csv").read_bytes()
+    monkeypatch.setattr(report.Progress, "update", lambda *arguments: 1 / 0)
+    for options, files in ((["--resume", cut], ()), (["--log", "log.csv"], ["text.txt"])):
+        with pytest.raises(ZeroDivisionError):
+            train("--quiet", *options, files=files)
+        assert Path("log.csv").read_bytes() == before
