@@ -134,8 +134,8 @@ def forward(
 
     Notes
     -----
-    The equations stand at the top of :mod:`rnnkit.descriptor`. NumPy arrays run on the CPU, CuPy arrays on their GPU:
-    x decides, and the other arrays must be with it; `lengths` stays on the host.
+    The equations stand in the notes of :class:`rnnkit.RNNDescriptor`. NumPy arrays run on the CPU, CuPy arrays on their
+    GPU: x decides, and the other arrays must be with it; `lengths` stays on the host.
 
     With `checkpoint_steps` (Chen et al. 2016, arXiv 1604.06174) a training step takes about a third longer. The
     workspace holds the states of T/K steps and all of K steps: least for K around sqrt(T), of a long sequence a small
