@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from rnnkit.errors import wrong_type
 
-Array = Any
-"""A numpy.ndarray or a cupy.ndarray."""
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[Any]"
+"""A numpy.ndarray, or a cupy.ndarray, which type checkers know nothing of."""
 
 
 def library_of(value: Any) -> ModuleType | None:

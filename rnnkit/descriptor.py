@@ -1,28 +1,4 @@
-"""What a network is: its mode, its sizes and its options, in one frozen object.
-
-This is the one place for the order of the gates and for the equations.  Both biases are written out, s is the
-logistic function, * works element by element, and R h stands for the recurrent product with the previous output.
-
-rnn_relu, rnn_tanh (Elman, "Finding Structure in Time", 1990)::
-
-    h' = act(W x + R h + bW + bR)
-
-lstm, gates i f g o (Hochreiter and Schmidhuber, 1997; forget gate: Gers et al., 2000)::
-
-    i, f, o = s(W x + R h + bW + bR)        g = tanh(W x + R h + bW + bR)
-    c' = f*c + i*g                          clipped to cell_clip, where that is given
-    h' = o*tanh(c')                         with projection P (o*tanh(c')), no bias (Sak et al., arXiv 1402.1128)
-
-gru, gates r z n, ``reset_after=True`` (arXiv 1406.1078v1, cuDNN, PyTorch)::
-
-    r, z = s(W x + R h + bW + bR)
-    n = tanh(Wn x + bWn + r*(Rn h + bRn))
-    h' = (1 - z)*n + z*h
-
-gru, ``reset_after=False`` (arXiv 1406.1078v3, the ONNX default, Keras ``reset_after=False``)::
-
-    n = tanh(Wn x + bWn + Rn (r*h) + bRn)   the rest as above
-"""
+"""What a network is, in one frozen object, whose notes are the one place for the equations and the order of gates."""
 
 from __future__ import annotations
 
@@ -60,7 +36,7 @@ class RNNDescriptor:
     Parameters
     ----------
     mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"} or cell
-        The cell; the equations of these four stand at the top of this module. A cell of :mod:`rnnkit.cells` or of
+        The cell; the equations of these four stand in the notes. A cell of :mod:`rnnkit.cells` or of
         your own is given with its parameters, ``MyCell(slope=0.1)``, or as its class where they all have defaults.
     input_size : int
         I, the number of features of x, 1 <= I < 2**31.
@@ -100,6 +76,27 @@ class RNNDescriptor:
         An argument is out of range, or does not go with the others.
     ImportError
         `dtype` is "bfloat16" and ml_dtypes is not installed.
+
+    Notes
+    -----
+    Both biases are written out, s is the logistic function, * works element by element, and R h is the recurrent
+    product with the previous output.
+
+    rnn_relu, rnn_tanh (Elman, "Finding Structure in Time", 1990)::
+
+        h' = act(W x + R h + bW + bR)
+
+    lstm, gates i f g o (Hochreiter and Schmidhuber, 1997; forget gate: Gers et al., 2000)::
+
+        i, f, o = s(W x + R h + bW + bR)        g = tanh(W x + R h + bW + bR)
+        c' = f*c + i*g                          clipped to cell_clip, where that is given
+        h' = o*tanh(c')                         with projection P (o*tanh(c')), no bias (Sak et al., arXiv 1402.1128)
+
+    gru, gates r z n (arXiv 1406.1078: v1, cuDNN and PyTorch reset after the product, v3 and ONNX before it)::
+
+        r, z = s(W x + R h + bW + bR)           h' = (1 - z)*n + z*h
+        n = tanh(Wn x + bWn + r*(Rn h + bRn))   reset_after=True
+        n = tanh(Wn x + bWn + Rn (r*h) + bRn)   reset_after=False
 
     Examples
     --------

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from rnnkit import checks, debugging, forking
-from rnnkit.arrays import device_of, library_of
+from rnnkit.arrays import Array, device_of, library_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.states import apart, arrays_of, joined
@@ -80,9 +80,9 @@ def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, len
 
 def forward(
     desc: RNNDescriptor,
-    w: Any,
-    x: Any,
-    hx: Any = None,
+    w: Array,
+    x: Array,
+    hx: Array | None = None,
     cx: Any = None,
     *,
     lengths: Any = None,
@@ -134,8 +134,8 @@ def forward(
 
     Notes
     -----
-    The equations stand at the top of :mod:`rnnkit.descriptor`. NumPy arrays run on the CPU, CuPy arrays on their GPU:
-    x decides, and the other arrays must be with it; `lengths` stays on the host.
+    The equations stand in the notes of :class:`rnnkit.RNNDescriptor`. NumPy arrays run on the CPU, CuPy arrays on their
+    GPU: x decides, and the other arrays must be with it; `lengths` stays on the host.
 
     With `checkpoint_steps` (Chen et al. 2016, arXiv 1604.06174) a training step takes about a third longer. The
     workspace holds the states of T/K steps and all of K steps: least for K around sqrt(T), of a long sequence a small
@@ -198,13 +198,13 @@ def _check_reuse(workspace: Any, **inputs: Any) -> None:
 
 def backward(
     desc: RNNDescriptor,
-    w: Any,
+    w: Array,
     workspace: Workspace,
-    dy: Any = None,
-    dhy: Any = None,
+    dy: Array | None = None,
+    dhy: Array | None = None,
     dcy: Any = None,
     *,
-    dw: Any = None,
+    dw: Array | None = None,
 ) -> Backward[Any]:
     """Compute every gradient from what forward left in the workspace.
 
@@ -279,7 +279,9 @@ def backward(
         workspace.memory.calls.discard(call)
 
 
-def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer[Any]:
+def infer(
+    desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None
+) -> Infer[Any]:
     """Run the network over a batch of sequences without keeping anything for backward, and without dropout.
 
     Parameters

@@ -8,7 +8,7 @@ from typing import Any, Generic, get_args
 import numpy as np
 
 from rnnkit import checks
-from rnnkit.arrays import copy_of, library_of
+from rnnkit.arrays import Array, copy_of, library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import BackendError, message, wrong_type
@@ -43,7 +43,7 @@ class Plan(Generic[States]):
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}{f', weights={self.weights!r}' if self.weights else ''}>"
 
-    def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer[States]:
+    def infer(self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None) -> Infer[States]:
         """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, on the CPU to the same bits.
 
         Parameters
@@ -134,7 +134,7 @@ class Plan(Generic[States]):
         return ValueError(message(function, "desc.bidirectional", "be False", "True", cure))
 
 
-def prepare(desc: RNNDescriptor, w: Any, *, weights: Weights | None = None) -> Plan[Any]:
+def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) -> Plan[Any]:
     """Copy and pack the weights once, for many calls of inference.
 
     Parameters

@@ -53,7 +53,7 @@ def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
     -------
     tuple of WeightBlock
         Names are PyTorch's (``weight_ih_l0``, ``weight_hh_l1_reverse``); the rows of a block are the gates in the
-        order of :mod:`rnnkit.descriptor`, hidden_size rows each.
+        order of :class:`rnnkit.RNNDescriptor`, hidden_size rows each.
 
     Raises
     ------

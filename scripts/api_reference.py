@@ -22,6 +22,7 @@ def main():
     # pdoc reads it for what a package has; `rnnkit/__init__.py` says why there is none.
     rnnkit.__all__ = [*public_names(), *filter(importable, MODULES)]
     pdoc.render.configure(docformat="numpy")
+    pdoc.doc_pyi.find_stub_file = lambda module: None  # a stub has no docstrings, but pdoc would show them
     warnings.filterwarnings("ignore", "Error parsing type annotation")  # it shows the annotation's text instead
     pdoc.pdoc("rnnkit", output_directory=folder)
     print(f"saved     {folder / 'index.html'}")

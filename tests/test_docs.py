@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+README = Path(__file__).resolve().parents[1] / "README.md"
+DOCS = README.parent / "docs"
 NEEDS = {
     "from-pytorch": ["torch"], "from-keras-onnx": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
     "language-model": [],  # what was measured; no code
@@ -26,10 +27,29 @@ def test_every_guide_is_run():
     assert {path.stem for path in DOCS.glob("*.md")} == {*NEEDS, *PAGES}
 
 
-def test_every_link_leads_somewhere():
-    for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
-        links = re.findall(r"\]\(([^)\s#]+)\)", page.read_text())
-        assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == [], page.name
+def links_of(page):
+    found = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", page.read_text())
+    return [page.parent / link for link in found if "://" not in link]
+
+
+def test_every_link_leads_somewhere_and_to_every_page():
+    seen, left = set(), {README}
+    while left:
+        seen |= left
+        links = [link for page in left for link in links_of(page)]
+        assert [link for link in links if not link.exists()] == []
+        left = {link.resolve() for link in links if link.suffix == ".md"} - seen
+    assert seen == {README, *DOCS.glob("*.md")}
+
+
+def test_no_page_installs_what_has_no_release():
+    for page in (README, *DOCS.glob("*.md")):
+        assert not re.search(r"pip install '?rnnkit", page.read_text()), page.name
+
+
+def test_the_first_page_says_what_has_not_run_on_a_gpu():
+    pages = README, DOCS / "gpu.md", DOCS / "trust.md"
+    assert len({"has not run on a GPU yet" in page.read_text() for page in pages}) == 1
 
 
 def test_pictures_are_small():

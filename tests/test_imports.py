@@ -24,7 +24,7 @@ ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # does not belong to the package.
 DIRECTION = {
     "__main__": {"language_model.command_line"},
-    "warmup": {"__init__", "kernels.cells", "training", "weights"},
+    "warmup": {"__init__", "kernels.cells", "training", "types", "weights"},
     "language_model.command_line": {
         "__init__", "language_model.commands", "language_model.console", "language_model.every",
         "language_model.job", "language_model.settings", "language_model.train_command", "descriptor", "types",

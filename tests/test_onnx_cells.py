@@ -109,7 +109,7 @@ def test_onnx_runtime_gives_the_results_of_a_network_in_a_file(kind, options, tm
     from rnnkit.interop.onnx_files import load_onnx, save_onnx
 
     net, path = rnnkit.Network(KINDS[kind][2], INPUT, H, seed=0, **options), tmp_path / "model.onnx"
-    save_onnx(net, path)
+    save_onnx(net, path, inputs=["hx", "cx", "lengths"])
     rng, states = np.random.default_rng(1), (net.desc.num_pseudo_layers, N, H)
     shapes = {"x": (T, N, INPUT), "hx": states, "cx": states}
     inputs = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}

@@ -1,9 +1,11 @@
 """mypy and pyright find the mistakes in programs, and nothing wrong in right ones."""
 
 import dataclasses
+import inspect
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,7 +15,7 @@ from typing import get_args
 import pytest
 
 import rnnkit
-from rnnkit import types
+from rnnkit import cells, types
 from rnnkit.kernels.cells.modes import MODES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,3 +59,21 @@ def test_the_types_say_what_the_tables_say():
         assert set(of_classes[mode.network[0]].__annotations__) - common == set(mode.options)
     fields = {field.name for field in dataclasses.fields(rnnkit.RNNDescriptor)}
     assert set(types.Options.__annotations__) - {"batch_first"} < fields
+
+
+def called_with(thing):
+    """The text of a signature without its types."""
+    found = inspect.signature(thing)
+    bare = [one.replace(annotation=one.empty) for one in found.parameters.values()]
+    return str(found.replace(parameters=bare, return_annotation=found.empty))
+
+
+def test_the_stub_of_the_cells_has_their_names_and_parameters():
+    stub = runpy.run_path(str(ROOT / "rnnkit" / "cells.pyi"), run_name="stub")
+    public = {name: thing for name, thing in stub.items() if getattr(thing, "__module__", "") == "stub"}
+    assert {name for name in public if not name.startswith("_")} == set(cells.__all__)
+    for name in cells.__all__:
+        own, typed = getattr(cells, name), stub[name]
+        assert hasattr(own, "value") == hasattr(typed, "value") or own is cells.Activation
+        if inspect.isfunction(own) or issubclass(own, tuple):
+            assert called_with(own) == called_with(typed), name

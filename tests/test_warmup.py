@@ -9,6 +9,8 @@ import subprocess
 import sys
 import termios
 
+import pytest
+
 from rnnkit import warmup
 from rnnkit.language_model import command_line, console
 
@@ -29,6 +31,7 @@ def compile(kernel, signature):
 jit._Kernel.compile, warming = compile, True
 for desc in warmup.networks(["rnn_tanh"], ["float32"]):
     warmup.compile_kernels(desc)
+warmup.compile_kernels(rnnkit.RNNDescriptor("lstm", 1, 1), ["int8"])
 warming = False
 for options in ({}, {"num_layers": 3, "dropout": 0.5}, {"num_layers": 2, "bidirectional": True}):
     desc = rnnkit.RNNDescriptor("rnn_tanh", 3, 5, **options)
@@ -42,6 +45,9 @@ for options in ({}, {"num_layers": 3, "dropout": 0.5}, {"num_layers": 2, "bidire
     plan.infer(x)
     if not desc.bidirectional:
         plan.step(x[0], result.hy)
+plan = rnnkit.LSTM(3, 5, num_layers=2).prepare(weights="int8")
+plan.infer(x, lengths=[4, 2])
+plan.stream(3).step(x[0], rows=[2, 0])
 assert len(known) > 5
 """
 
@@ -64,7 +70,7 @@ COMMAND = """
 import numpy as np
 from rnnkit import training, warmup
 from rnnkit.language_model import command_line
-warmup.compile_kernels = lambda desc: training.clip_gradient_norm(np.ones(3, desc.dtype), 1.0)
+warmup.compile_kernels = lambda desc, weights: training.clip_gradient_norm(np.ones(3, desc.dtype), 1.0)
 command_line.main(["warmup", "--mode", "rnn_tanh", "--quiet"])
 """
 
@@ -94,15 +100,31 @@ def test_a_cold_first_call_says_so_to_who_listens(tmp_path):
 
 
 def test_every_mode_formula_and_dtype_is_compiled(monkeypatch, capsys):
-    seen = []
-    monkeypatch.setattr(warmup, "compile_kernels", seen.append)
+    seen, kinds = [], set()
+
+    def compile_kernels(desc, weights):
+        seen.append(desc)
+        kinds.update((desc.dtype, kind) for kind in weights)
+
+    monkeypatch.setattr(warmup, "compile_kernels", compile_kernels)
     assert command_line.main(["warmup"]) == 0
     cells = {(type(desc.cell).__name__, desc.dtype, desc.num_layers) for desc in seen}
     names = ("ReLU", "Tanh", "LSTM", "ResetAfterGRU", "ResetBeforeGRU")
     assert cells == {(name, dtype, layers) for name in names for dtype in ("float32", "float64") for layers in (1, 2)}
+    assert not kinds
     seen.clear()
     assert command_line.main(["warmup", "--mode", "gru", "--mode", "lstm", "--dtype", "float64", "--quiet"]) == 0
     assert {(desc.mode, desc.dtype) for desc in seen} == {("gru", "float64"), ("lstm", "float64")}
+    assert command_line.main(["warmup", "--weights", "int8", "--weights", "bfloat16"]) == 0
+    assert kinds == {("float32", "int8"), ("float32", "bfloat16")}
+
+
+def test_quantized_weights_are_float32s_and_cells_are_said_to_be_left_out(capsys):
+    assert command_line.main(["warmup", "--weights", "int8", "--dtype", "float64"]) == 2
+    assert capsys.readouterr().err == "rnnkit: warmup: --weights must be with --dtype float32, got float64\n"
+    with pytest.raises(SystemExit):
+        command_line.main(["warmup", "--help"])
+    assert "Not those of cells of your own" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_line_shows_what_is_logged_once(capsys):
@@ -120,7 +142,7 @@ WATCHED = """
 import logging
 from rnnkit import warmup
 from rnnkit.language_model import command_line
-warmup.compile_kernels = lambda desc: logging.getLogger("rnnkit").info("something takes a while")
+warmup.compile_kernels = lambda desc, weights: logging.getLogger("rnnkit").info("something takes a while")
 command_line.main(["warmup", "--mode", "rnn_tanh", "--dtype", "float32"])
 """
 

@@ -1,12 +1,30 @@
 """Programs as people write them, for type checkers: those lines are wrong, and no others, that say so."""
 
-from typing import assert_type
+from typing import NamedTuple, assert_type
 
 import numpy as np
 import numpy.typing as npt
 
 import rnnkit
-from rnnkit import GRU, LSTM, RNN, Infer, Network, Plan, RNNDescriptor
+from rnnkit import GRU, LSTM, RNN, Infer, Network, Plan, RNNDescriptor, training
+from rnnkit.cells import (
+    Activation,
+    Gate,
+    HardSigmoid,
+    PeepholeLSTM,
+    Sigmoid,
+    Vector,
+    cell,
+    clip,
+    exp,
+    fma,
+    forward,
+    gradient,
+    sigmoid,
+    slope,
+    tanh,
+    value,
+)
 
 Floats = npt.NDArray[np.floating]  # as a user writes it
 
@@ -67,3 +85,54 @@ def files() -> None:
     print(rnnkit.__version__.split("."))
     if isinstance(net, LSTM):
         print(net.infer(np.zeros((1, 1, 3))).cy.shape)
+
+
+def arrays(x: npt.NDArray[np.float32]) -> None:
+    net, memmap = LSTM(3, 5), np.memmap("x", np.float32)
+    optimizer = training.Adam([net.weights, net.views["bias_ih_l0"]], weight_decay=[0.1, 0])
+    optimizer.step(net.weights, learning_rate=0.1)
+    print(net.infer(memmap).y, training.clip_gradient_norm(net.weights, 1.0) + 1, rnnkit.infer(net.desc, x, x).y)
+    training.Adam(net)  # wrong: it takes net.weights
+    training.SGD([net])  # wrong
+    training.clip_gradient_norm(net, 1.0)  # wrong
+    net.forward([[[0.0, 1.0, 2.0]]])  # wrong: an array
+    net.infer(x, hx=[0.0])  # wrong
+    net.prepare().infer([x])  # wrong
+    net.weights = [0.0]  # wrong
+    rnnkit.forward(net.desc, [0.0], x)  # wrong
+    rnnkit.forward(net, net.weights, x)  # wrong: net.desc
+
+
+@cell(gates=[Gate("g"), Gate("c", multiplies=None)], states="s", vectors=[Vector("p", 0, 1), "q"], slots=["kept"])
+class Own(NamedTuple):
+    """A cell of all that a declaration can have, and what the checkers must not mind."""
+
+    rate: float = 0.5
+    gate: Activation = Sigmoid()
+    smooth: bool = True
+
+    @forward("g c kept s h")
+    def update(
+        self, g: float, c: float, s_prev: float, h_prev: float, p: float, q: float
+    ) -> tuple[float, float, float, float, float]:
+        g, c = value(self.gate, g), tanh(c) if self.smooth else clip(c, 0, 1)
+        return g, c, exp(g), sigmoid(s_prev), fma(self.rate, g * p, c * q * h_prev)
+
+    @gradient("dg dc ds_prev dh_prev dp dq")
+    def through_update(self, g: float, c: float, dh: float, ds: float) -> tuple[float, ...]:
+        return dh * slope(self.gate, g), dh * fma("c", c, 1), ds, dh, dh, dh  # wrong: a text
+
+
+def cells() -> None:
+    net = Network(Own(rate=0.1, gate=HardSigmoid(alpha=0.3)), 3, 5)
+    print(Network(Own, 3, 5).desc == net.desc, RNNDescriptor(PeepholeLSTM(gate=Sigmoid()), 3, 5))
+    print(rnnkit.check_cell(Own, seed=1)[0].right, rnnkit.load("net", cell=Own).views["p_l0"], tanh(1) + exp(2))
+    Own(rate="fast")  # wrong
+    Own(gate=tanh)  # wrong: Tanh()
+    PeepholeLSTM(gate=0.5)  # wrong
+    cell(gates=5)  # wrong
+    forward(3)  # wrong
+    Gate(1)  # wrong
+    Vector("p", "low")  # wrong
+    sigmoid("x")  # wrong
+    fma(1, 2)  # wrong

@@ -16,7 +16,7 @@ from rnnkit import archive
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network
 from rnnkit.interop.onnx import OPERATORS, OnnxNode, arguments_of, from_onnx
-from rnnkit.interop.onnx_model import model_of
+from rnnkit.interop.onnx_model import inputs_of, model_of
 from rnnkit.interop.packages import package
 
 INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"  # RNN and GRU have the first six
@@ -60,7 +60,9 @@ def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -
     return _File("load_onnx", path).nodes(names)
 
 
-def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False) -> None:
+def save_onnx(
+    net: Network, path: str | PathLike[str], reverse: bool = False, *, inputs: Collection[str] = ()
+) -> None:
     """Write a network as an ONNX model, which ONNX Runtime runs with the results of ``net.infer``.
 
     Parameters
@@ -72,6 +74,9 @@ def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False) ->
         Name of the file, taken as it is.  It is written whole or not at all, as ``net.save`` does.
     reverse : bool
         Whether the network, of one direction, reads each sequence from the last step to the first.
+    inputs : collection of {"hx", "cx", "lengths"}
+        What the model takes beside x, and must then be given in each run.  Without hx and cx (LSTM) the initial states
+        are zeros, without lengths all sequences have T steps.
 
     Raises
     ------
@@ -81,14 +86,13 @@ def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False) ->
         The file cannot be written.
     TypeError, ValueError
         `net` has what ONNX or ONNX Runtime lacks, or 2 GiB of weights, or has two directions where `reverse` asks for
-        one; or `path` names what is no regular file.
+        one; `inputs` has another name, or cx of a network without; or `path` names what is no regular file.
 
     Notes
     -----
-    The inputs are x (T, N, I), and three that need not be given: hx and cx (LSTM), (L*D, N, H) or (L*D, 1, H) for all
-    sequences, by default zeros; and lengths (N,) int32, where -1, the default, is T.  The outputs are y (T, N, D*H), hy
-    and cy.  T and N may differ from run to run, but N must not be 0, with which ONNX Runtime's GRU and LSTM crash; and
-    it warns that the inputs with defaults are no constants.  Dropout, which acts in training alone, is not written.
+    The inputs are x (T, N, I), hx and cx, (L*D, N, H) or (L*D, 1, H) for all sequences, and lengths (N,) int32, where
+    -1 is T.  The outputs are y (T, N, D*H), hy and cy.  T and N may differ from run to run, but N must not be 0, with
+    which ONNX Runtime's GRU and LSTM crash.  Dropout, which acts in training alone, is not written.
     """
     layers = arguments_of("save_onnx", net, reverse)
     if net.desc.dtype != "float32":
@@ -97,7 +101,12 @@ def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False) ->
     nbytes = sum(value.nbytes for layer in layers for value in layer.values() if isinstance(value, np.ndarray))
     if nbytes > MOST_BYTES:
         raise ValueError(message("save_onnx", "net", f"have weights of at most {MOST_BYTES} bytes", nbytes))
-    model = model_of(package("save_onnx", "onnx"), net.desc, layers)
+    known = inputs_of(net.desc)
+    if isinstance(inputs, str) or not isinstance(inputs, Collection):
+        raise wrong_type("save_onnx", "inputs", "a collection of names", inputs)
+    if any(name not in known for name in inputs):
+        raise ValueError(message("save_onnx", "inputs", f"be of {', '.join(known)}", ", ".join(map(repr, inputs))))
+    model = model_of(package("save_onnx", "onnx"), net.desc, layers, inputs)
     with archive.replacing("save_onnx", path) as file:
         file.write(model.SerializeToString())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,17 @@ from rnnkit.descriptor import RNNDescriptor
 OPSET, IR_VERSION = 17, 8  # old enough for every ONNX Runtime of the last years
 
 
-def model_of(onnx: Any, desc: RNNDescriptor, layers: list[dict[str, Any]]) -> Any:
+def inputs_of(desc: RNNDescriptor) -> tuple[str, ...]:
+    """Return what a model may take beside x."""
+    return ("hx", "cx", "lengths") if desc.has_cell else ("hx", "lengths")
+
+
+def model_of(onnx: Any, desc: RNNDescriptor, layers: list[dict[str, Any]], inputs: Collection[str]) -> Any:
     """Return the model of a float32 network, whose layers are given as `to_onnx` gives them.
 
-    An input with a default is an initializer of the same name, of one row, which the model expands to all.
+    What is not among its inputs is a constant of one row, which the model expands to all.
     """
-    graph = _Graph(onnx, desc)
+    graph = _Graph(onnx, desc, inputs)
     graph.add_inputs()
     for layer, arguments in enumerate(layers):
         graph.add_layer(layer, **arguments)
@@ -27,12 +33,14 @@ def model_of(onnx: Any, desc: RNNDescriptor, layers: list[dict[str, Any]]) -> An
 class _Graph:
     """Nodes and constants, each by its name."""
 
-    def __init__(self, onnx: Any, desc: RNNDescriptor) -> None:
-        self._onnx, self._desc, self._nodes = onnx, desc, []
+    def __init__(self, onnx: Any, desc: RNNDescriptor, inputs: Collection[str]) -> None:
+        self._onnx, self._desc, self._inputs, self._nodes = onnx, desc, inputs, []
         self._rows, self._width = desc.num_pseudo_layers, desc.num_directions * desc.hidden_size
         self._states = {"hx": "hy", "cx": "cy"} if desc.has_cell else {"hx": "hy"}
-        self._constants = {name: np.zeros((self._rows, 1, desc.hidden_size), np.float32) for name in self._states}
-        self._constants |= {"lengths": np.array([-1], np.int32), "zero": np.array(0, np.int32)}
+        defaults = {name: np.zeros((self._rows, 1, desc.hidden_size), np.float32) for name in self._states}
+        defaults |= {"lengths": np.array([-1], np.int32)}
+        self._constants = {name: array for name, array in defaults.items() if name not in inputs}
+        self._constants |= {"zero": np.array(0, np.int32)}
 
     def _add(self, operator: str, inputs: list[str], *outputs: str, **attributes: Any) -> None:
         self._nodes.append(self._onnx.helper.make_node(operator, inputs, outputs, outputs[0], **attributes))
@@ -88,9 +96,10 @@ class _Graph:
         """Return what was added, as a model."""
         helper, real, units = self._onnx.helper, self._onnx.TensorProto.FLOAT, self._desc.hidden_size
         value = helper.make_tensor_value_info
+        possible = {name: value(name, real, [self._rows, f"rows_of_{name}", units]) for name in self._states}
+        possible |= {"lengths": value("lengths", self._onnx.TensorProto.INT32, ["rows_of_lengths"])}
         inputs = [value("x", real, ["T", "N", self._desc.input_size])]
-        inputs += [value(name, real, [self._rows, f"rows_of_{name}", units]) for name in self._states]
-        inputs.append(value("lengths", self._onnx.TensorProto.INT32, ["rows_of_lengths"]))
+        inputs += [possible[name] for name in possible if name in self._inputs]
         outputs = [value("y", real, ["T", "N", self._width])]
         outputs += [value(name, real, [self._rows, "N", units]) for name in self._states.values()]
         constants = [self._onnx.numpy_helper.from_array(array, name) for name, array in self._constants.items()]

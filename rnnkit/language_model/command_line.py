@@ -137,12 +137,17 @@ def _add_plot(adders) -> None:
 
 
 def _add_warmup(adders) -> None:
-    about = "Compile the kernels ahead of the first call, and keep them on disk: for a container's image, say."
+    about = (
+        "Compile the kernels ahead of the first call, and keep them on disk: for a container's image, say. Not those "
+        "of cells of your own or of rnnkit.cells: call such a network once."
+    )
     parser = adders.add_parser("warmup", help="compile the kernels ahead of the first call", description=about)
     parser.set_defaults(run=commands.warm_up)
     parser.add_argument("--mode", action="append", choices=MODES, help="of this mode; may be repeated (default: all)")
     text = "for arrays of this dtype; may be repeated (default: both)"
     parser.add_argument("--dtype", action="append", choices=HOST_DTYPES, help=text)
+    text = "also for plans with such quantized weights, of float32; may be repeated (default: none of them)"
+    parser.add_argument("--weights", action="append", choices=get_args(Weights), help=text)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 

@@ -59,13 +59,16 @@ def plot(args: argparse.Namespace) -> None:
 
 def warm_up(args: argparse.Namespace) -> None:
     """Compile the kernels, or find them compiled, and say where they are kept."""
-    descs = list(warmup.networks(args.mode or MODES, args.dtype or HOST_DTYPES))
+    dtypes = args.dtype or HOST_DTYPES
+    if args.weights and "float32" not in dtypes:
+        raise CommandError(f"warmup: --weights must be with --dtype float32, got {' '.join(dtypes)}")
+    descs = list(warmup.networks(args.mode or MODES, dtypes))
     shown = False if args.quiet else extra("warmup", "tqdm") and sys.stderr.isatty()
     with progress_bar(total=len(descs), unit="network") if shown else nullcontext() as bar:
         for desc in descs:
             if bar is not None:
                 bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
-            warmup.compile_kernels(desc)
+            warmup.compile_kernels(desc, args.weights or () if desc.dtype == "float32" else ())
             if bar is not None:
                 bar.update()
     from rnnkit.kernels.machine.jit import FOLDER  # which brings Numba

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit import checks
-from rnnkit.arrays import Array, library_of, no_array
+from rnnkit.arrays import Array, library_of, no_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
 
@@ -126,14 +126,13 @@ def lengths_of(mask: Array) -> np.ndarray:
     [2, 1, 0]
     """
     function = "lengths_of"
-    library = library_of(mask)
-    if library is None:
+    if library_of(mask) is None:
         raise no_array(function, "mask", arguments.AN_ARRAY, mask)
     if mask.dtype != np.bool_:
         raise TypeError(message(function, "mask", "be bool", mask.dtype, "convert it with mask.astype(bool)"))
     if mask.ndim != 2:
         raise ValueError(message(function, "mask", "have shape (seq_len, batch_size)", mask.shape))
-    mask = mask if library is np else mask.get()
+    mask = on_host(mask)
     rises = np.argwhere((mask[1:] & ~mask[:-1]).T)
     if rises.size:
         row, step = map(int, rises[0])

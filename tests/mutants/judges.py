@@ -10,8 +10,8 @@ _ADAPTER = {
     "rnnkit/interop/flux.py": "interop_flux interop_networks docstrings",
     "rnnkit/interop/mxnet.py": "interop_mxnet interop_networks docstrings",
     "rnnkit/interop/safetensors.py": "interop_safetensors interop_networks docstrings",
-    "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_node_tests interop_networks interop_keras interop_jax "
-    "interop_torch interop_flux interop_mxnet docstrings docs",
+    "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_written onnx_node_tests interop_networks interop_keras "
+    "interop_jax interop_torch interop_flux interop_mxnet docstrings docs",
     "rnnkit/language_model": "language_model_model language_model_corpus language_model_sampling "
     "language_model_scoring train_run train_record train_places train_log main score_and_plot train_command "
     "language_model_torch train_ranks warmup training_readout docs",

@@ -1,0 +1,162 @@
+"""ONNX models that are written: ONNX Runtime runs them with our results, and warns of nothing."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from problems import Problem
+from strategies import problems
+from test_onnx_files import INPUT, NETS, H, N, T, layer_of, model, node_of, onnx, run, tensors, written
+from tolerances import assert_outputs_close, assert_same_bits
+
+import rnnkit
+from rnnkit.interop.onnx import stack_onnx
+from rnnkit.interop.onnx_files import load_onnx, save_onnx
+from rnnkit.network import network_of
+
+OPTIONS = {
+    "plain": {},
+    "deep": dict(num_layers=3, bias="input", dropout=0.5),
+    "deep-both-ways": dict(num_layers=2, bidirectional=True),
+    "no-bias-both-ways": dict(bias="none", bidirectional=True),
+}
+
+
+def named(outputs):
+    return rnnkit.Infer(*outputs, *[None] * (3 - len(outputs)))
+
+
+def arguments_of(net, batch_size=N, seed=1):
+    """x, hx and cx."""
+    desc, rng = net.desc, np.random.default_rng(seed)
+    state = (desc.num_pseudo_layers, batch_size, desc.hidden_size)
+    shapes = {"x": (T, batch_size, desc.input_size), "hx": state, "cx": state}
+    found = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    return found if desc.has_cell else {name: found[name] for name in ("x", "hx")}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", NETS)
+def test_onnx_runtime_gives_the_results_of_the_network(kind, options, tmp_path):
+    net, path = NETS[kind](**OPTIONS[options]), tmp_path / "model.onnx"
+    states, lengths = arguments_of(net), np.array([5, 0, 2, 4], np.int32)
+    x = states.pop("x")
+    for beside in ({}, states, {"lengths": lengths}, states | {"lengths": lengths}):
+        save_onnx(net, path, inputs=beside)
+        onnx.checker.check_model(path, full_check=True)
+        assert_outputs_close(named(run(path, None, x=x, **beside)), net.infer(x, **beside), "float32")
+    save_onnx(net, path, inputs=states)
+    for length in (2, 0):
+        shorter = {name: array[:, :1] for name, array in states.items()} | {"x": x[:length, :1]}
+        assert_outputs_close(named(run(path, None, **shorter)), net.infer(**shorter), "float32")
+
+
+@given(problem=problems(dtype="float32", proj_size=None, cell_clip=None))
+@example(problem=Problem("lstm", dtype="float32", seq_len=0, lengths=(0, 0, 0)))
+def test_onnx_runtime_gives_the_results_of_any_network(problem, tmp_path_factory):
+    path = tmp_path_factory.mktemp("any") / "model.onnx"
+    beside = {"hx": problem.hx, "cx": problem.cx}
+    beside["lengths"] = None if problem.lengths is None else np.array(problem.lengths, np.int32)
+    beside = {name: array for name, array in beside.items() if array is not None}
+    save_onnx(network_of(problem.desc, problem.w), path, inputs=beside)
+    assert_outputs_close(named(run(path, None, x=problem.x, **beside)), problem.infer(), "float32")
+
+
+def test_onnx_runtime_warns_of_nothing(tmp_path, capfd):
+    path, inputs = tmp_path / "model.onnx", arguments_of(net := rnnkit.LSTM(INPUT, H, num_layers=2, seed=0))
+    for names in ([], ["hx", "cx"]):
+        save_onnx(net, path, inputs=names)
+        run(path, None, **{name: inputs[name] for name in ("x", *names)})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_layers_of_a_written_model_load_as_they_were(tmp_path):
+    net = rnnkit.LSTM(INPUT, H, num_layers=3, bidirectional=True, seed=0)
+    save_onnx(net, tmp_path / "model.onnx")
+    nodes = load_onnx(tmp_path / "model.onnx")
+    assert list(nodes) == ["layer_0", "layer_1", "layer_2"]
+    back = stack_onnx(list(nodes.values()))
+    assert back.desc == net.desc
+    assert_same_bits("weights", back.weights, net.weights)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_network_in_reverse(kind, num_layers, tmp_path):
+    net, path = NETS[kind](num_layers=num_layers), tmp_path / "model.onnx"
+    inputs, lengths = arguments_of(net), [5, 0, 2, 4]
+    save_onnx(net, path, reverse=True, inputs=(inputs | {"lengths": lengths}).keys() - {"x"})
+    order = [[*reversed(range(length)), *range(length, T)] for length in lengths]  # each backwards, by hand
+    order = np.array(order).T[:, :, None]
+    expected = net.infer(**inputs | {"x": np.take_along_axis(inputs["x"], order, 0)}, lengths=lengths)
+    expected = expected._replace(y=np.take_along_axis(expected.y, order, 0))
+    found = named(run(path, None, **inputs, lengths=np.array(lengths, np.int32)))
+    assert_outputs_close(found, expected, "float32")
+    assert all(node.reverse for node in load_onnx(path).values())
+
+
+def test_one_initial_state_for_all_sequences(tmp_path):
+    net, path = rnnkit.LSTM(INPUT, H, seed=0), tmp_path / "model.onnx"
+    save_onnx(net, path, inputs=["hx", "cx"])
+    inputs = arguments_of(net)
+    one = {name: inputs[name][:, :1] for name in ("hx", "cx")}
+    all_rows = {name: np.repeat(array, N, axis=1) for name, array in one.items()}
+    found = named(run(path, None, x=inputs["x"], **one))
+    assert_outputs_close(found, net.infer(inputs["x"], **all_rows), "float32")
+
+
+REFUSED = [
+    (lambda: rnnkit.LSTM(3, 4, proj_size=2), {},
+     "net.desc.proj_size must be None, got 2; ONNX's operators have no such"),
+    (lambda: rnnkit.LSTM(3, 4, cell_clip=(-1, 1)), {}, "net.desc.cell_clip must be None, got (-1.0, 1.0)"),
+    (lambda: rnnkit.GRU(3, 4, dtype="float64"), {}, "net.desc.dtype must be \"float32\", got 'float64'; ONNX Runtime"),
+    (lambda: rnnkit.GRU(3, 4, bidirectional=True), {"reverse": True}, "reverse must be False for a network of both"),
+    (lambda: rnnkit.GRU(3, 4), {"inputs": ["hx", "cx"]}, "inputs must be of hx, lengths, got 'hx', 'cx'"),
+    (lambda: rnnkit.LSTM(3, 4), {"inputs": ["x", [0]]}, "inputs must be of hx, cx, lengths, got 'x', [0]"),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "text"), REFUSED, ids=lambda value: str(value)[:30])
+def test_what_onnx_runtime_lacks_is_refused_and_nothing_written(make, options, text, tmp_path):
+    with pytest.raises(ValueError) as caught:
+        save_onnx(make(), tmp_path / "model.onnx", **options)
+    assert str(caught.value).startswith(f"save_onnx: {text}"), str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_file_cannot_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("rnnkit.interop.onnx_files.MOST_BYTES", 100)
+    with pytest.raises(ValueError, match="^save_onnx: net must have weights of at most 100 bytes, got "):
+        save_onnx(rnnkit.GRU(3, 4), tmp_path / "model.onnx")
+    with pytest.raises(TypeError, match="^save_onnx: net must be an rnnkit.RNN, GRU or LSTM, got str"):
+        save_onnx("net", tmp_path / "model.onnx")
+    with pytest.raises(TypeError, match="^save_onnx: inputs must be a collection of names, got str"):
+        save_onnx(rnnkit.GRU(1, 1), tmp_path / "model.onnx", inputs="hx")
+
+
+def test_onnx_runtime_has_no_float64(tmp_path):
+    """The reason of a refusal; where this fails, float64 can be written."""
+    arguments = layer_of(rnnkit.GRU(INPUT, H, dtype="float64"))
+    made = model([node_of(arguments)], tensors(arguments))
+    for tensor in (made.graph.input[0], made.graph.output[0]):
+        tensor.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    with pytest.raises(Exception, match="GRU operator does not support double yet"):
+        run(written(tmp_path / "model", made), None, X=np.ones((T, N, INPUT)))
+
+
+def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "model.onnx"
+    save_onnx(rnnkit.GRU(3, 4, seed=0), path)
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_onnx(rnnkit.GRU(3, 5, seed=0), path)
+    assert caught.value.filename == os.fspath(path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["model.onnx"]
+    with pytest.raises(ValueError, match="^save_onnx: path .* must name a regular file, got a folder"):
+        save_onnx(rnnkit.GRU(3, 4), tmp_path)
