@@ -211,7 +211,8 @@ def _say_that_it_is_not_kept(name, why):
 @cache
 def _say_that_it_takes_a_while():
     """Once a process: a first call is silent for seconds otherwise."""
-    _LOGGER.info("compiling kernels for this machine, some seconds a mode; `python -m rnnkit warmup` does it ahead")
+    ahead = "`python -m rnnkit warmup` does it ahead, with --weights for quantized ones, but not for cells of your own"
+    _LOGGER.info(f"compiling kernels for this machine, some seconds a mode; {ahead}")
 
 
 def _foreign_symbols(library):
