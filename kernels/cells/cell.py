@@ -39,7 +39,7 @@ class Gate(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """A weight of each unit's own, drawn uniform from low to high; None is as the other weights are drawn."""
+    """A weight of each unit's own, drawn uniform from low to high; None for both is as the other weights are drawn."""
 
     name: str
     low: float | None = None

@@ -3,12 +3,14 @@
 import keyword
 import os
 from itertools import product
+from numbers import Real
 from types import FunctionType
 
 from .activations import Activation, Sigmoid
 
 _PROBES = 0.4, -1.3, 2.6  # numbers that every equation is tried on
 _RESERVED = "h", "self"
+_MOST = 3.4028234663852886e38  # the largest number of float32
 
 
 class CellError(TypeError):
@@ -33,6 +35,7 @@ def check(kind):
         raise refusal(said, "its class", "be a NamedTuple, whose fields are its parameters", kind.__mro__[1].__name__)
     _check_parameters(kind)
     _check_names(said)
+    _check_vectors(said)
     _check_products(said)
     for stage in said.stages:
         _check_signature(said, stage)
@@ -74,6 +77,16 @@ def _check_names(said):
         if name.endswith("_prev") or (name.startswith("d") and name[1:] in (*given, *_RESERVED)):
             expected = "not be one that a stage knows a state before the step or a gradient by"
             raise refusal(said, "a name", expected, repr(name))
+
+
+def _check_vectors(said):
+    for name, low, high in said.vectors:
+        if low is None is high:
+            continue
+        numbers = all(isinstance(one, Real) and not isinstance(one, bool) for one in (low, high))
+        if not numbers or not -_MOST <= low <= high <= _MOST:
+            expected = "be drawn from low to high, finite numbers of float32, or None both"
+            raise refusal(said, f"vector {name}", expected, f"low={low!r}, high={high!r}")
 
 
 def _check_products(said):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from rnnkit.arrays import library_of, no_array, overlap
 from rnnkit.checks import same_place
 from rnnkit.errors import message, wrong_type
+from rnnkit.numbers import real
 
 DTYPES = (np.dtype("float32"), np.dtype("float64"))
 AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
@@ -18,11 +19,10 @@ AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 def number(function: str, name: str, value: Any, expected: str, inside: Callable[[float], bool]) -> float:
     """Return a number that `inside` accepts; `expected` says in words what that is."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise wrong_type(function, name, "a number", value)
-    if not inside(value):
+    number = real(function, name, value, "a number")
+    if not inside(number):
         raise ValueError(message(function, name, expected, value))
-    return float(value)
+    return number
 
 
 def integer(function: str, name: str, value: Any, low: int) -> None:
