@@ -146,7 +146,7 @@ DIRECTION = {
     "states": {"descriptor"},
     "types": set(),
     "descriptor": {"modes", "types", "numbers", "errors", "lazy", "kernels.cells"},
-    "cell_check": {"modes", "errors", "kernels.cells"},
+    "cell_check": {"checks", "modes", "errors", "kernels.cells"},
     "modes": {"cells", "numbers", "errors", "kernels.cells"},
     "numbers": {"errors"},
     "cells": {"kernels.cells"},
