@@ -105,6 +105,7 @@ READ_ONLY.flags.writeable = False
         (np.ones(3), 0, ValueError, "limit must be above 0, got 0"),
         (np.ones(3), -1.5, ValueError, r"limit must be above 0, got -1\.5"),
         (np.ones(3), np.nan, ValueError, "limit must be above 0, got nan"),
+        (np.ones(3), 10**400, ValueError, "limit must be in the range of float64, got a number beyond it"),
         (np.ones(3), "1", TypeError, "limit must be a number, got str"),
         (np.ones(3), True, TypeError, "limit must be a number, got bool"),
     ],

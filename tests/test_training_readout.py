@@ -215,6 +215,7 @@ def test_what_dense_backward_refuses(wrong, error, message):
     ("wrong", "error", "message"),
     [
         (dict(input_size=0), ValueError, "input_size must be at least 1, got 0"),
+        (dict(input_size=2**64), ValueError, "input_size must be at most 2147483647, got 18446744073709551616"),
         (dict(num_outputs="2"), TypeError, "num_outputs must be an int, got str"),
         (dict(seed=-1), ValueError, "seed must be in 0.."),
         (dict(seed=1.0), TypeError, "seed must be None or an int, got float"),

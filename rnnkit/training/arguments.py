@@ -14,6 +14,7 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.numbers import real
 
 DTYPES = (np.dtype("float32"), np.dtype("float64"))
+MAX_SIZE = 2**31 - 1  # of a network's sizes, too
 AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 
@@ -25,11 +26,22 @@ def number(function: str, name: str, value: Any, expected: str, inside: Callable
     return number
 
 
+def least(array: Any) -> float:
+    """Return the smallest number above 0 of an array's dtype."""
+    return float(np.nextafter(array.dtype.type(0), array.dtype.type(1)))
+
+
+def most(array: Any) -> float:
+    """Return the largest number of an array's dtype."""
+    return float(np.finfo(array.dtype).max)
+
+
 def integer(function: str, name: str, value: Any, low: int) -> None:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type(function, name, "an int", value)
-    if value < low:
-        raise ValueError(message(function, name, f"be at least {low}", value))
+    if not low <= value <= MAX_SIZE:
+        expected = f"be at least {low}" if value < low else f"be at most {MAX_SIZE}"
+        raise ValueError(message(function, name, expected, value))
 
 
 def real_array(function: str, name: str, value: Any) -> None:
