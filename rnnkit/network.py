@@ -5,6 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any, Literal, Unpack
 
+import numpy as np
+
 from rnnkit import archive
 from rnnkit.arrays import Array
 from rnnkit.base_network import BaseNetwork
@@ -131,7 +133,7 @@ class RNN(BaseNetwork[None]):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
         nonlinearity: Literal["tanh", "relu"] = "tanh", seed: int | None = None, **options: Unpack[RNNOptions],
     ) -> None:
-        if nonlinearity not in ("tanh", "relu"):
+        if isinstance(nonlinearity, np.ndarray) or nonlinearity not in ("tanh", "relu"):
             raise ValueError(message("RNN", "nonlinearity", 'be "tanh" or "relu"', repr(nonlinearity)))
         mode = mode_of(self._name, nonlinearity=nonlinearity)
         self._make(seed, mode, input_size, hidden_size, num_layers, bidirectional, **options)
