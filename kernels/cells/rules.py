@@ -4,7 +4,6 @@ import keyword
 import os
 from itertools import product
 from numbers import Real
-from types import FunctionType
 
 from .activations import Activation, Sigmoid
 
@@ -49,9 +48,12 @@ def check(kind):
 def parameter_types(kind):
     """Name -> bool, int, float or Activation, of each of a cell's parameters; other annotations stay as they are."""
     known = {"bool": bool, "int": int, "float": float, "floating": float, "Activation": Activation}
+    annotations = {}
+    for base in reversed(kind.__mro__):
+        annotations |= getattr(base, "__annotations__", {})
     found = {}
     for name in kind._fields:
-        annotation = kind.__annotations__[name]
+        annotation = annotations.get(name)
         text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
         found[name] = known.get(text.rsplit(".", 1)[-1], annotation)
     return found
@@ -102,8 +104,6 @@ def _check_products(said):
 
 def _check_signature(said, stage):
     function = stage.function
-    if not isinstance(function, FunctionType):
-        raise refusal(said, "a stage", "be a function", type(function).__name__)
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
     plain = code.co_flags & 0x2C == 0 and not code.co_kwonlyargcount and function.__defaults__ is None
