@@ -11,6 +11,7 @@ import numpy as np
 
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.activations import ACTIVATIONS, POSITIVE, Activation
+from rnnkit.kernels.cells.cell import Stage
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.kernels.cells.rules import parameter_types
 from rnnkit.numbers import real
@@ -31,7 +32,7 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
     """Return a cell with its parameters, each of its type; raise what is wrong with the argument."""
     kind = value if isinstance(value, type) else type(value)
     if not hasattr(kind, "declaration"):
-        raise wrong_type(function, argument, expected, value)
+        raise no_cell(function, argument, expected, value)
     if isinstance(value, type):
         missing = [name for name in kind._fields if name not in kind._field_defaults]
         if missing:
@@ -41,6 +42,15 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
     types = parameter_types(kind)
     said = f"{argument}, {kind.__name__}'s "
     return kind(**{name: _parameter(function, f"{said}{name},", getattr(value, name), types[name]) for name in types})
+
+
+def no_cell(function: str, argument: str, expected: str, value: Any) -> TypeError:
+    """Return the error that an argument is no cell."""
+    kind = value if isinstance(value, type) else type(value)
+    if any(isinstance(one, Stage) for one in vars(kind).values()):
+        got, cure = f"{kind.__name__} without its decorator", "decorate the class with @rnnkit.cells.cell"
+        return TypeError(message(function, argument, f"be {expected}", got, cure))
+    return wrong_type(function, argument, expected, value)
 
 
 def _parameter(function: str, argument: str, value: Any, wanted: type) -> Any:

@@ -11,8 +11,9 @@ from rnnkit import archive
 from rnnkit.arrays import Array
 from rnnkit.base_network import BaseNetwork
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.errors import message, wrong_type
+from rnnkit.errors import message
 from rnnkit.kernels.cells.modes import MODES, mode_of
+from rnnkit.modes import no_cell
 from rnnkit.saved import others, read
 from rnnkit.types import Cell, Floats, GRUOptions, LSTMOptions, Mode, Options, RNNOptions
 
@@ -217,7 +218,7 @@ def load(path: str | PathLike[str], cell: type | None = None) -> LSTM | GRU | RN
     were found to be those of the descriptor, and memory is taken for what is in the file, not for what it claims.
     """
     if cell is not None and not (isinstance(cell, type) and hasattr(cell, "declaration")):
-        raise wrong_type("load", "cell", "None or the class of a cell", cell)
+        raise no_cell("load", "cell", "None or the class of a cell", cell)
     with archive.opened("load", path) as file:
         net = network_of(*read(file, cell))
         net.arrays = others(file)

@@ -71,14 +71,14 @@ class Plan(Generic[States]):
         y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), steps)
         return Infer(y, hy, apart(self.desc, cy))
 
-    def step(self, x: Any, hx: Any, cx: Any = None) -> Infer[States]:
+    def step(self, x: Any, hx: Any = None, cx: Any = None) -> Infer[States]:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
 
         Parameters
         ----------
         x : ndarray (N, I), desc.dtype
             Input of the step.
-        hx : ndarray (L, N, P)
+        hx : ndarray (L, N, P), optional
             Hidden states before the step; None is zeros.
         cx : ndarray (L, N, H), optional
             Cell states before the step, LSTM only; None is zeros.
@@ -179,7 +179,7 @@ def prepare(desc: RNNDescriptor, w: Any, *, weights: Weights | None = None) -> P
     >>> import rnnkit
     >>> desc = rnnkit.RNNDescriptor("gru", 3, 5)
     >>> plan = prepare(desc, rnnkit.init_weights(desc, seed=0))
-    >>> plan.step(np.ones((4, 3), np.float32), None).y.shape
+    >>> plan.step(np.ones((4, 3), np.float32)).y.shape
     (4, 5)
     """
     checks.descriptor("prepare", desc)

@@ -171,6 +171,24 @@ def test_refused(declare, message):
         declare()
 
 
+@pytest.mark.parametrize(("stages", "said", "end"), [
+    ((undeclared, back), {}, "got 'kept'; declare slots=\"kept\""),
+    ((undeclared, back), {"slots": "s t"}, "got 'kept'; declare slots=\"s t kept\""),
+    ((output, both), {}, "got 'dn'; declare slots=\"n\""),
+    ((output, gradient("a")(back.function)), {}, "got 'a'"),
+    ((output, gradient("n")(back.function)), {}, "got 'n'"),
+    ((forward("da h")(output.function), back), {}, "got 'da'"),
+    ((forward("c_prev h")(output.function), back), {}, "got 'c_prev'"),
+    ((output, back), {"states": "a"}, "got 'a' twice"),
+    ((output, back), {"gates": [Gate("a", "m")], "slots": "m"},
+     "got 'm' twice; what R multiplies is a slot: declare it by multiplies alone"),
+])  # fmt: skip
+def test_the_cure_is_in_the_message(stages, said, end):
+    with pytest.raises(CellError) as error:
+        declared(*stages, **said)
+    assert str(error.value).endswith(end)
+
+
 def test_a_decorator_without_its_names():
     with pytest.raises(CellError) as error:
 

@@ -90,6 +90,20 @@ def test_what_does_not_go_with_a_cell_is_refused(given, text):
     assert text in str(error.value)
 
 
+def test_a_class_without_the_decorator():
+    class Plain(NamedTuple):
+        @forward("a h")
+        def output(self, a):
+            return a, a
+
+    got = "got Plain without its decorator; decorate the class with @rnnkit.cells.cell$"
+    for given in (Plain, Plain()):
+        with pytest.raises(TypeError, match=f"^RNNDescriptor: mode must be .* or a cell, {got}"):
+            rnnkit.Network(given, 3, 4)
+    with pytest.raises(TypeError, match=f"^load: cell must be None or the class of a cell, {got}"):
+        rnnkit.load("net", cell=Plain)
+
+
 def test_several_states_are_a_tuple():
     net = Network(STATES)
     c, n, m = net.states

@@ -24,7 +24,7 @@ def results(x: npt.NDArray[np.float32]) -> None:
     print(lstm.forward(x).c)  # wrong
     plan = lstm.prepare()
     state, cell = plan.step(x[0], None, None)[1:]
-    print(cell.mean(), state.mean(), gru.prepare().step(x[0], None).cy is None)
+    print(cell.mean(), state.mean(), gru.prepare().step(x[0]).cy is None)
     assert_type(gru.prepare(weights="int8"), Plan[None])
     gru.prepare(weights="int4")  # wrong
 

@@ -17,9 +17,10 @@ class CellError(TypeError):
     """A cell's declaration or one of its equations is not as it must be."""
 
 
-def refusal(declaration, where, expected, got):
+def refusal(declaration, where, expected, got, cure=""):
     """The error that something of a cell must be as expected."""
-    return CellError(f"cell {declaration.name}: {where} must {expected}, got {got}")
+    text = f"cell {declaration.name}: {where} must {expected}, got {got}"
+    return CellError(f"{text}; {cure}" if cure else text)
 
 
 def place(function, line=None):
@@ -76,7 +77,9 @@ def _check_names(said):
         if not (isinstance(name, str) and name.isidentifier()) or keyword.iskeyword(name) or name in _RESERVED:
             raise refusal(said, "a name", "be an identifier other than h and self", repr(name))
         if given.count(name) > 1:
-            raise refusal(said, "a name", "stand for one thing", f"{name!r} twice")
+            multiplied = name in [gate.multiplies for gate in said.gates]
+            cure = "what R multiplies is a slot: declare it by multiplies alone" if multiplied else ""
+            raise refusal(said, "a name", "stand for one thing", f"{name!r} twice", cure)
         if name.endswith("_prev") or (name.startswith("d") and name[1:] in (*given, *_RESERVED)):
             expected = "not be one that a stage knows a state before the step or a gradient by"
             raise refusal(said, "a name", expected, repr(name))
@@ -170,7 +173,17 @@ def _check_stage(said, stage, known, writable, kinds):
             raise refusal(said, place(stage.function), expected, repr(name))
     for name in stage.writes:
         if name not in writable:
-            raise refusal(said, place(stage.function), f"write a {kinds}", repr(name))
+            cure = _slot_for(said, stage, name, known)
+            raise refusal(said, place(stage.function), f"write a {kinds}", repr(name), cure)
+
+
+def _slot_for(said, stage, name, known):
+    """The cure for a name that a stage writes and that is declared nowhere, where it may be a slot's."""
+    own = name[1:] if stage.is_gradient else name
+    taken = name.removeprefix("d") in (*known, "h") or name.endswith("_prev") or not own.isidentifier()
+    if taken or (stage.is_gradient and name[0] != "d"):
+        return ""
+    return f'declare slots="{" ".join([*said.kept, own])}"'
 
 
 def made(kind, **given):
