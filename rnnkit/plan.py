@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnkit import checks
 from rnnkit.arrays import copy_of, library_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.descriptor import MAX_SIZE, RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.states import apart, joined
@@ -119,12 +119,13 @@ class Plan(Generic[States]):
         Raises
         ------
         TypeError, ValueError
-            `num_streams` is no int of at least 1, or the network has two directions.
+            `num_streams` is no int from 1 to 2**31 - 1, or the network has two directions.
         """
         if isinstance(num_streams, bool) or not isinstance(num_streams, (int, np.integer)):
             raise wrong_type("stream", "num_streams", "an int", num_streams)
-        if num_streams < 1:
-            raise ValueError(message("stream", "num_streams", "be at least 1", num_streams))
+        if not 1 <= num_streams <= MAX_SIZE:
+            expected = "be at least 1" if num_streams < 1 else f"be at most {MAX_SIZE}"
+            raise ValueError(message("stream", "num_streams", expected, num_streams))
         if self.desc.num_directions != 1:
             raise self._two_directions("stream")
         return Stream(self, self._network, int(num_streams))

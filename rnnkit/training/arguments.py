@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from numbers import Integral
 from typing import Any
 
@@ -80,6 +81,13 @@ def separate(function: str, name: str, value: Any, **others: Any) -> None:
     for other_name, other in others.items():
         if overlap(value, other):
             raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
+
+
+def apart(function: str, found: list[tuple[str, Any]]) -> None:
+    """Check that no two of the arrays that `buffers` found share memory: each is written once."""
+    for (name, array), (other_name, other) in combinations(found, 2):
+        if overlap(array, other):
+            raise ValueError(message(function, other_name, "have memory of its own", f"the memory of {name}"))
 
 
 def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, combinations
+from itertools import accumulate
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import Array, library_of, no_array, on_host, overlap
+from rnnkit.arrays import Array, library_of, no_array, on_host
 from rnnkit.checks import same_place
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
@@ -27,9 +27,7 @@ class _Optimizer:
         found = arguments.buffers(self._name, "parameters", parameters)
         for name, array in found:
             arguments.writeable(self._name, name, array)
-        for (name, array), (other_name, other) in combinations(found, 2):
-            if overlap(array, other):
-                raise ValueError(message(self._name, other_name, "have memory of its own", f"the memory of {name}"))
+        arguments.apart(self._name, found)
         self._parameters = [array for _, array in found]
         self._is_one = library_of(parameters) is not None
         self._decays = self._checked_decays(weight_decay)
