@@ -141,6 +141,13 @@ def test_an_empty_batch_has_outputs(num_directions):
     assert_same_bits("dhy", last_output_backward(found, 2, num_directions), hy)
 
 
+def test_the_number_of_directions_is_given():
+    """Without it two directions of one layer would be two layers: the reverse one alone would be returned."""
+    for function, arguments in ((last_output, (np.zeros((2, 3, 4)),)), (last_output_backward, (np.zeros((3, 8)), 1))):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'num_directions'"):
+            function(*arguments)
+
+
 def test_the_last_outputs_are_where_each_direction_ends():
     problem = Problem(mode="gru", hidden_size=5, num_layers=2, bidirectional=True, dtype="float64", lengths=(4, 1, 3))
     y, hy, *_ = problem.forward()
