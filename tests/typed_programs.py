@@ -16,6 +16,8 @@ def results(x: npt.NDArray[np.float32]) -> None:
     y, hy, cy, workspace = lstm.forward(x, lengths=[4, 2])
     total: float = (y.sum() + hy.sum() + cy.sum()).item()
     lstm.weights -= 0.1 * lstm.backward(workspace, dy=y, dcy=cy).dw
+    lstm.weights, lstm.views["bias_ih_l0"] = 0.5 * lstm.weights, np.zeros(20, np.float32)
+    lstm.views["bias_ih_l0"] += 1
     print(total, lstm.views["weight_ih_l0"].shape, lstm.dtype.name, lstm.num_parameters + gru.num_parameters)
     assert_type(gru.infer(x).cy, None)
     assert_type(rnn.forward(x).cy, None)
