@@ -40,7 +40,7 @@ from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.lazy import lazy
 from rnnkit.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
-from rnnkit.numbers import real
+from rnnkit.numbers import real_number
 from rnnkit.types import Bias, Cell, DType, HalfDType, HostDType, InputMode, Mode
 
 BIASES: tuple[str, ...] = get_args(Bias)
@@ -287,7 +287,7 @@ def _projection(name: str, value: Any) -> int | None:
 
 
 def _probability(name: str, value: Any) -> float:
-    number = real("RNNDescriptor", name, value)
+    number = real_number("RNNDescriptor", name, value)
     if not 0.0 <= number <= 1.0:  # refuses NaN too
         raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", number))
     return number
@@ -301,7 +301,7 @@ def _bounds(name: str, value: Any) -> tuple[float, float] | None:
     bounds = tuple(value)
     if len(bounds) != 2:
         raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(bounds)))
-    low, high = (real("RNNDescriptor", f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
+    low, high = (real_number("RNNDescriptor", f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
     if not low < high:  # refuses NaN too
         raise ValueError(message("RNNDescriptor", name, "be (low, high) with low < high", (low, high)))
     return low, high
@@ -388,5 +388,10 @@ def _check_combination(desc: RNNDescriptor) -> None:
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:
         refuse("proj_size", f"be below hidden_size={desc.hidden_size}")
     check_rounded("RNNDescriptor", desc.mode, desc.np_dtype)
+    if desc.cell_clip is not None:
+        with np.errstate(over="ignore"):
+            low, high = map(desc.np_dtype.type, desc.cell_clip)
+        if not low < high:
+            refuse("cell_clip", f"be (low, high) with low < high in {desc.dtype}")
     if desc.allow_tf32 and desc.dtype != "float32":
         refuse("allow_tf32", f'be False with dtype="{desc.dtype}"', 'only dtype="float32" has TensorFloat-32 products')

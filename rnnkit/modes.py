@@ -14,7 +14,7 @@ from rnnkit.kernels.cells.activations import ACTIVATIONS, POSITIVE, Activation
 from rnnkit.kernels.cells.cell import Stage
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.kernels.cells.rules import parameter_types
-from rnnkit.numbers import real
+from rnnkit.numbers import real_number
 
 
 def checked(function: str, value: Any) -> Any:
@@ -60,7 +60,7 @@ def _parameter(function: str, argument: str, value: Any, wanted: type) -> Any:
         if not isinstance(value, bool):
             raise wrong_type(function, argument, "a bool", value)
         return value
-    number = real(function, argument, value, "an int" if wanted is int else "a float")
+    number = real_number(function, argument, value, "an int" if wanted is int else "a float")
     if wanted is int:
         if not isinstance(value, Integral):
             raise wrong_type(function, argument, "an int", value)
@@ -76,7 +76,7 @@ def _activation(function: str, argument: str, value: Any) -> Any:
         raise wrong_type(function, argument, f"an activation ({', '.join(ACTIVATIONS)})", value)
     for name, number in zip(value._fields, value, strict=True):
         least = 0 if name == "alpha" and isinstance(value, POSITIVE) else -math.inf
-        if not least < real(function, f"{argument} {name}", number) < math.inf:
+        if not least < real_number(function, f"{argument} {name}", number) < math.inf:
             expected = "be finite" if least else "be finite and above 0"
             raise ValueError(message(function, f"{argument} {name}", expected, number))
     return type(value)(*map(float, value))
@@ -98,7 +98,8 @@ def check_rounded(function: str, mode: Any, dtype: np.dtype) -> None:
 def cell_of(mode: Any, desc: Any) -> Any:
     """The cell that the kernels run, with its parameters."""
     if isinstance(mode, str):
-        return MODES[mode].cell(desc)
+        with np.errstate(over="ignore"):  # a bound beyond the dtype is infinite in it
+            return MODES[mode].cell(desc)
     kind, real = type(mode), desc.np_dtype.type
     types = parameter_types(kind)
     given = (getattr(mode, name) for name in kind._fields)

@@ -10,7 +10,7 @@ import numpy as np
 from rnnkit.errors import message, wrong_type
 
 
-def real(function: str, argument: str, value: Any, expected: str = "a float") -> float:
+def real_number(function: str, argument: str, value: Any, expected: str = "a float") -> float:
     """Return a number as a float; raise what is wrong with the argument."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise wrong_type(function, argument, expected, value)

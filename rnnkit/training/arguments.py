@@ -12,7 +12,7 @@ import numpy as np
 from rnnkit.arrays import library_of, no_array, overlap
 from rnnkit.checks import same_place
 from rnnkit.errors import message, wrong_type
-from rnnkit.numbers import real
+from rnnkit.numbers import real_number
 
 DTYPES = (np.dtype("float32"), np.dtype("float64"))
 MAX_SIZE = 2**31 - 1  # of a network's sizes, too
@@ -21,7 +21,7 @@ AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 def number(function: str, name: str, value: Any, expected: str, inside: Callable[[float], bool]) -> float:
     """Return a number that `inside` accepts; `expected` says in words what that is."""
-    number = real(function, name, value, "a number")
+    number = real_number(function, name, value, "a number")
     if not inside(number):
         raise ValueError(message(function, name, expected, value))
     return number
