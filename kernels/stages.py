@@ -1,13 +1,16 @@
 """The stages of a cell over the rows of a step: all addresses are computed here, and the cell sees numbers."""
 
+import math
 import operator
 from typing import NamedTuple
 
+import numpy as np
 from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
+from numba.core.ir_utils import get_definition, guard
 from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
@@ -62,7 +65,8 @@ def _places(declaration):
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RealLiterals(FunctionPass):
-    """Give the numbers in a stage, its module's too, the type of its arguments: 1 - z of a float32 z is no float64."""
+    """Give the numbers in a stage the type of its arguments, its module's and math.pi too: 1 - z of a float32 z is no
+    float64."""
 
     _name = "rnnkit_real_literals"
 
@@ -77,10 +81,23 @@ class _RealLiterals(FunctionPass):
         powers = (one.value for one in assigned if isinstance(one.value, ir.Expr) and one.value.op == "binop")
         exponents = {power.rhs.name for power in powers if power.fn is operator.pow}
         for one in assigned:
-            if isinstance(one.value, (ir.Const, ir.Global, ir.FreeVar)) and type(one.value.value) in (int, float):
-                if one.target.name not in exponents:
-                    one.value = ir.Const(reals[0](one.value.value), one.value.loc)
+            number = _known(state.func_ir, one.value)
+            if type(number) in (int, float) and one.target.name not in exponents:
+                one.value = ir.Const(reals[0](number), one.value.loc)
         return True
+
+
+def _known(func_ir, value):
+    """What is known of a value before types are: that of the source, of its module, or an attribute of math or numpy.
+
+    Attributes of other modules are not: a cell's digest does not tell when they change.
+    """
+    if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
+        return value.value
+    if isinstance(value, ir.Expr) and value.op == "getattr":
+        owner = _known(func_ir, guard(get_definition, func_ir, value.value))
+        return getattr(owner, value.attr, None) if owner is math or owner is np else None
+    return None
 
 
 class _StageCompiler(COMPILER):
@@ -136,14 +153,19 @@ def _call_type(typingctx, stage, cell, real):
         where = getattr(error, "loc", None)
         line = where.line if where is not None else None
         text = " ".join(str(getattr(error, "msg", error)).split())[:400]
-        raise refusal(declaration, place(stage.function, line), "be equations of numbers that compile", text) from None
+        cure = "import at the top of the file" if "IMPORT_NAME" in text else ""
+        expected = "be equations of numbers that compile"
+        raise refusal(declaration, place(stage.function, line), expected, text, cure) from None
     results = found.return_type.types if isinstance(found.return_type, types.BaseTuple) else (found.return_type,)
     if len(results) != len(stage.writes):
         expected = f"return {len(stage.writes)} numbers, {', '.join(stage.writes)}"
         raise refusal(declaration, place(stage.function), expected, len(results))
     for name, result in zip(stage.writes, results, strict=True):
         if result != real:
-            raise refusal(declaration, place(stage.function), f"return {real} for {name}, as its arguments are", result)
+            expected, cure = f"return {real} for {name}, as its arguments are", ""
+            if isinstance(result, types.Float):
+                cure = "import numbers of other modules than math and numpy by their names"
+            raise refusal(declaration, place(stage.function), expected, result, cure)
     return function, found
 
 

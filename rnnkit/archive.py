@@ -193,13 +193,23 @@ def naming(path: str | bytes | PathLike[str]) -> Iterator[None]:
 def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
     """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
     with naming(path), _InChunks(open_regular(function, path).detach()) as file:
-        yield Reader(function, os.fspath(path), file)
+        yield Reader(function, name_of(function, path), file)
 
 
 def open_regular(function: str, path: str | PathLike[str]) -> io.BufferedReader:
     """Open a regular file for reading; whatever else stands there is refused."""
-    _status(function, os.fspath(path))
+    _status(function, name_of(function, path))
     return open(path, "rb")
+
+
+def name_of(function: str, path: Any) -> str | bytes:
+    """Return the name of a file; raise what is wrong with the argument."""
+    if not isinstance(path, (str, bytes, PathLike)):
+        raise wrong_type(function, "path", "a str or path-like", path)
+    name = os.fspath(path)
+    if os.fsencode(name).count(0):
+        raise ValueError(message(function, "path", "hold no null character", repr(name)))
+    return name
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
@@ -237,7 +247,7 @@ def _check_members(file: Reader, members: dict[str, Any]) -> None:
 @contextmanager
 def replacing(function: str, path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file for writing: nobody ever sees half of it, and a failure leaves what was there before."""
-    with _beside(os.fspath(path), function) as (file, target):
+    with _beside(name_of(function, path), function) as (file, target):
         yield file
         file.flush()
         os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
@@ -247,7 +257,7 @@ def replacing(function: str, path: str | PathLike[str]) -> Iterator[BinaryIO]:
 
 def check_target(path: str | PathLike[str]) -> None:
     """Raise what `write` would raise about the place: before the work whose result is to be written there."""
-    with _beside(os.fspath(path)):
+    with _beside(name_of("save", path)):
         pass
 
 

@@ -64,6 +64,19 @@ def overlap(one: Any, other: Any) -> bool:
     return start < other_stop and other_start < stop
 
 
+def folded(array: Any) -> bool:
+    """Return whether elements of an array may share memory with one another: a row that stands for all, say.
+
+    True too for some that have none in common, whose rows lie between one another's elements; no slice makes these.
+    """
+    extent = array.dtype.itemsize
+    for stride, count in sorted((abs(stride), count) for stride, count in zip(array.strides, array.shape, strict=True)):
+        if count > 1 and stride < extent:
+            return bool(array.size)
+        extent += stride * (count - 1)
+    return False
+
+
 def no_array(function: str, name: str, expected: str, value: Any) -> TypeError:
     """Return the error that an argument is of no class that is taken for an array."""
     cure = ""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -18,7 +18,8 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.plan import Plan, prepare
 from rnnkit.types import Cell, Floats, Mode, States, Weights
-from rnnkit.weights import check_weights, init_weights, num_weights, weight_views
+from rnnkit.views import Views, write
+from rnnkit.weights import check_weights, init_weights, num_weights
 from rnnkit.workspace import Workspace
 
 
@@ -213,18 +214,18 @@ class BaseNetwork(Generic[States]):
 
     @property
     def weights(self) -> Floats:
-        """The flat buffer (num_weights,) itself: update it in place, or assign another one, which is not copied."""
+        """The flat buffer (num_weights,) itself, the same one always: an array that is assigned is copied into it."""
         return self._weights
 
     @weights.setter
     def weights(self, w: Array) -> None:
         check_weights(type(self).__name__, "weights", w, self._desc)
-        self._weights = w
+        write(type(self).__name__, "weights", w, self._weights)
 
     @property
-    def views(self) -> Mapping[str, Floats]:
-        """The named blocks, as views of the weights: ``net.views[name][:] = array`` writes the weights."""
-        return MappingProxyType(weight_views(self._desc, self._weights))
+    def views(self) -> Views:
+        """The named blocks, a mapping of names to views of the weights: ``net.views[name] = array`` writes these."""
+        return Views(type(self).__name__, self._desc, self._weights)
 
     def forward(
         self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, seed: int | None = None,

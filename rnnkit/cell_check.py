@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit import checks
 from rnnkit.errors import message
-from rnnkit.kernels.cells.rules import CellError
+from rnnkit.kernels.cells.rules import CellError, run
 from rnnkit.modes import checked_cell
 
 _TRIALS = 32
@@ -67,9 +68,10 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     Raises
     ------
     CellError
-        A gradient is not that of the values; the message names those that are wrong, and holds the table.
+        A gradient is not that of the values; the message names those that are wrong, and holds the table. Or a stage
+        does not compute with the numbers of a trial, math.log with one below 0 say; the message has both.
     TypeError, ValueError
-        `cell` is no cell, or has no such parameters.
+        `cell` is no cell, or has no such parameters, or `seed` is no int from 0 on.
 
     Notes
     -----
@@ -83,6 +85,7 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     a              gate         32       1.3441343       1.3441343
     """
     cell = checked_cell("check_cell", "cell", cell)
+    checks.seed("check_cell", seed)
     kinds, rng = _kinds(cell.declaration), np.random.default_rng(seed)
     worst = {name: Row(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
     for _ in range(_TRIALS):
@@ -111,8 +114,7 @@ def _kinds(said: Any) -> dict[str, str]:
 
 def _run(cell: Any, values: dict[str, float], stages: Any) -> None:
     for stage in stages:
-        found = stage.function(cell, *(values[name] for name in stage.reads))
-        values |= dict(zip(stage.writes, found if len(stage.writes) > 1 else [found], strict=True))
+        values |= run(cell.declaration, stage, cell, [values[name] for name in stage.reads])
 
 
 def _step(cell: Any, given: dict[str, float]) -> dict[str, float]:

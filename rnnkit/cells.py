@@ -35,8 +35,9 @@ its decorator:
 Stages run in their order, those of the gradient in the reverse order. A gradient stage overwrites what it writes: to
 add to a gradient that an earlier one left, read it. At the end a gate's gradient is that by its pre-activation, and
 ``dc_prev`` that by the state before the step: it takes the place of ``dc``. :class:`Gate` says what R multiplies for a
-gate. A stage may call what is here, functions of numbers of your own, and what Numba compiles; numbers in it take the
-type of the network. A function handed in from around the class, an activation say, is a part of its source.
+gate. A stage may call what is here, functions of numbers of your own, and what Numba compiles; numbers in it,
+``math.pi`` too, take the type of the network. A function handed in from around the class, an activation say, is a part
+of its source.
 
 Cells to use as they are: :class:`PeepholeLSTM`, :class:`CoupledLSTM`, :class:`ActivatedLSTM`,
 :class:`MinimalGatedUnit`, :class:`IndRNN`, :class:`MinGRU` and :class:`SLSTM`. Some take activations as parameters,

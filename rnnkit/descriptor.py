@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +15,8 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.lazy import lazy
-from rnnkit.modes import cell_of, checked, has_option, restored, stored, text_of_mode
+from rnnkit.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
+from rnnkit.numbers import real_number
 from rnnkit.types import Bias, Cell, DType, HalfDType, HostDType, InputMode, Mode
 
 BIASES: tuple[str, ...] = get_args(Bias)
@@ -250,8 +251,7 @@ def _size(name: str, value: Any, most: int = MAX_SIZE) -> int:
         raise wrong_type("RNNDescriptor", name, "an int", value)
     size = int(value)
     if not 1 <= size <= most:
-        got = size if size.bit_length() <= 64 else f"an int of {size.bit_length()} bits"  # str refuses the longest
-        raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {most}", got))
+        raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {most}", size))
     return size
 
 
@@ -259,15 +259,6 @@ def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise wrong_type("RNNDescriptor", name, "a bool", value)
     return bool(value)
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise wrong_type("RNNDescriptor", name, "a float", value)
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(message("RNNDescriptor", name, "be in the range of float64", "a number beyond it")) from None
 
 
 def _choice(choices: Collection[str], name: str, value: Any) -> str:
@@ -293,7 +284,7 @@ def _projection(name: str, value: Any) -> int | None:
 
 
 def _probability(name: str, value: Any) -> float:
-    number = _number(name, value)
+    number = real_number("RNNDescriptor", name, value)
     if not 0.0 <= number <= 1.0:  # refuses NaN too
         raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", number))
     return number
@@ -307,7 +298,7 @@ def _bounds(name: str, value: Any) -> tuple[float, float] | None:
     bounds = tuple(value)
     if len(bounds) != 2:
         raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(bounds)))
-    low, high = (_number(f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
+    low, high = (real_number("RNNDescriptor", f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
     if not low < high:  # refuses NaN too
         raise ValueError(message("RNNDescriptor", name, "be (low, high) with low < high", (low, high)))
     return low, high
@@ -394,5 +385,11 @@ def _check_combination(desc: RNNDescriptor) -> None:
         refuse("bias", f"be another one with {text_of_mode(desc.mode)}, which has no R")
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:
         refuse("proj_size", f"be below hidden_size={desc.hidden_size}")
+    check_rounded("RNNDescriptor", desc.mode, desc.np_dtype)
+    if desc.cell_clip is not None:
+        with np.errstate(over="ignore"):
+            low, high = map(desc.np_dtype.type, desc.cell_clip)
+        if not low < high:
+            refuse("cell_clip", f"be (low, high) with low < high in {desc.dtype}")
     if desc.allow_tf32 and desc.dtype != "float32":
         refuse("allow_tf32", f'be False with dtype="{desc.dtype}"', 'only dtype="float32" has TensorFloat-32 products')

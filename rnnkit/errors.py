@@ -14,6 +14,8 @@ class BackendError(RuntimeError):
 
 
 def message(function: str, argument: str, expected: str, got: Any, cure: str = "") -> str:
+    if isinstance(got, int) and got.bit_length() > 128:
+        got = f"an int of {got.bit_length()} bits"  # str refuses the longest
     text = f"{function}: {argument} must {expected}, got {got}"
     return f"{text}; {cure}" if cure else text
 

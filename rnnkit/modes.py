@@ -6,15 +6,20 @@ import math
 import warnings
 from functools import cache
 from itertools import count
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.activations import ACTIVATIONS, OWN_ACTIVATIONS, POSITIVE, Activation
+from rnnkit.kernels.cells.cell import Stage
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.kernels.cells.rules import parameter_types
 from rnnkit.kernels.cells.source import code_key, is_shipped, source_of
 from rnnkit.kernels.cells.source_0_9 import source_0_9
 from rnnkit.kernels.cells.uses import Unresolved
+from rnnkit.numbers import real_number
 
 
 def checked(function: str, value: Any) -> Any:
@@ -32,7 +37,7 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
     """Return a cell with its parameters, each of its type; raise what is wrong with the argument."""
     kind = value if isinstance(value, type) else type(value)
     if not hasattr(kind, "declaration"):
-        raise wrong_type(function, argument, expected, value)
+        raise no_cell(function, argument, expected, value)
     if isinstance(value, type):
         missing = [name for name in kind._fields if name not in kind._field_defaults]
         if missing:
@@ -44,15 +49,30 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
     return kind(**{name: _parameter(function, f"{said}{name},", getattr(value, name), types[name]) for name in types})
 
 
+def no_cell(function: str, argument: str, expected: str, value: Any) -> TypeError:
+    """Return the error that an argument is no cell."""
+    kind = value if isinstance(value, type) else type(value)
+    if any(isinstance(one, Stage) for one in vars(kind).values()):
+        got, cure = f"{kind.__name__} without its decorator", "decorate the class with @rnnkit.cells.cell"
+        return TypeError(message(function, argument, f"be {expected}", got, cure))
+    return wrong_type(function, argument, expected, value)
+
+
 def _parameter(function: str, argument: str, value: Any, wanted: type) -> Any:
     if wanted is Activation:
         return _activation(function, argument, value)
-    real = not isinstance(value, bool) and isinstance(value, (int, float))
-    if not (isinstance(value, bool) if wanted is bool else real and (wanted is float or isinstance(value, int))):
-        raise wrong_type(function, argument, f"a{'n' if wanted is int else ''} {wanted.__name__}", value)
-    if wanted is float and math.isnan(value):
-        raise ValueError(message(function, argument, "be a number", value))
-    return wanted(value)
+    if wanted is bool:
+        if not isinstance(value, bool):
+            raise wrong_type(function, argument, "a bool", value)
+        return value
+    number = real_number(function, argument, value, "an int" if wanted is int else "a float")
+    if wanted is int:
+        if not isinstance(value, Integral):
+            raise wrong_type(function, argument, "an int", value)
+        return int(value)
+    if math.isnan(number):
+        raise ValueError(message(function, argument, "be a number", number))
+    return number
 
 
 def _activation(function: str, argument: str, value: Any) -> Any:
@@ -60,19 +80,31 @@ def _activation(function: str, argument: str, value: Any) -> Any:
     if not isinstance(value, Activation):
         raise wrong_type(function, argument, f"an activation ({', '.join(ACTIVATIONS)})", value)
     for name, number in zip(value._fields, value, strict=True):
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise wrong_type(function, f"{argument} {name}", "a float", number)
         least = 0 if name == "alpha" and isinstance(value, POSITIVE) else -math.inf
-        if not least < number < math.inf:
+        if not least < real_number(function, f"{argument} {name}", number) < math.inf:
             expected = "be finite" if least else "be finite and above 0"
             raise ValueError(message(function, f"{argument} {name}", expected, number))
     return type(value)(*map(float, value))
 
 
+def check_rounded(function: str, mode: Any, dtype: np.dtype) -> None:
+    """Refuse a cell's number that the dtype makes 0 or infinite, which its equations may divide by."""
+    for name, value in () if isinstance(mode, str) else mode._asdict().items():
+        numbers = value._asdict() if isinstance(value, Activation) else {"": value}
+        for own, number in numbers.items():
+            with np.errstate(all="ignore"):
+                rounded = float(dtype.type(number))
+            if rounded != number and (rounded == 0 or math.isinf(rounded)):
+                argument = f"mode, {type(mode).__name__}'s {name},{own and ' '}{own}"
+                expected = f"be a number that {dtype} does not make {rounded}"
+                raise ValueError(message(function, argument, expected, number))
+
+
 def cell_of(mode: Any, desc: Any) -> Any:
     """The cell that the kernels run, with its parameters."""
     if isinstance(mode, str):
-        return MODES[mode].cell(desc)
+        with np.errstate(over="ignore"):  # a bound beyond the dtype is infinite in it
+            return MODES[mode].cell(desc)
     kind, real = type(mode), desc.np_dtype.type
     types = parameter_types(kind)
     given = (getattr(mode, name) for name in kind._fields)

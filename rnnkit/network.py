@@ -5,12 +5,15 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any, Literal, Unpack
 
+import numpy as np
+
 from rnnkit import archive
 from rnnkit.arrays import Array
 from rnnkit.base_network import BaseNetwork
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES, mode_of
+from rnnkit.modes import no_cell
 from rnnkit.saved import others, read
 from rnnkit.types import Cell, Floats, GRUOptions, LSTMOptions, Mode, Options, RNNOptions
 
@@ -131,7 +134,7 @@ class RNN(BaseNetwork[None]):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
         nonlinearity: Literal["tanh", "relu"] = "tanh", seed: int | None = None, **options: Unpack[RNNOptions],
     ) -> None:
-        if nonlinearity not in ("tanh", "relu"):
+        if isinstance(nonlinearity, np.ndarray) or nonlinearity not in ("tanh", "relu"):
             raise ValueError(message("RNN", "nonlinearity", 'be "tanh" or "relu"', repr(nonlinearity)))
         mode = mode_of(self._name, nonlinearity=nonlinearity)
         self._make(seed, mode, input_size, hidden_size, num_layers, bidirectional, **options)
@@ -220,7 +223,7 @@ def load(
     were found to be those of the descriptor, and memory is taken for what is in the file, not for what it claims.
     """
     if cell is not None and not (isinstance(cell, type) and hasattr(cell, "declaration")):
-        raise wrong_type("load", "cell", "None or the class of a cell", cell)
+        raise no_cell("load", "cell", "None or the class of a cell", cell)
     if not isinstance(check_source, bool):
         raise wrong_type("load", "check_source", "a bool", check_source)
     with archive.opened("load", path) as file:

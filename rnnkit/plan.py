@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnkit import checks
 from rnnkit.arrays import Array, copy_of, library_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.descriptor import MAX_SIZE, RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.states import apart, joined
@@ -71,14 +71,14 @@ class Plan(Generic[States]):
         y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), steps)
         return Infer(y, hy, apart(self.desc, cy))
 
-    def step(self, x: Any, hx: Any, cx: Any = None) -> Infer[States]:
+    def step(self, x: Any, hx: Any = None, cx: Any = None) -> Infer[States]:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
 
         Parameters
         ----------
         x : ndarray (N, I), desc.dtype
             Input of the step.
-        hx : ndarray (L, N, P)
+        hx : ndarray (L, N, P), optional
             Hidden states before the step; None is zeros.
         cx : ndarray (L, N, H), optional
             Cell states before the step, LSTM only; None is zeros.
@@ -119,12 +119,13 @@ class Plan(Generic[States]):
         Raises
         ------
         TypeError, ValueError
-            `num_streams` is no int of at least 1, or the network has two directions.
+            `num_streams` is no int from 1 to 2**31 - 1, or the network has two directions.
         """
         if isinstance(num_streams, bool) or not isinstance(num_streams, (int, np.integer)):
             raise wrong_type("stream", "num_streams", "an int", num_streams)
-        if num_streams < 1:
-            raise ValueError(message("stream", "num_streams", "be at least 1", num_streams))
+        if not 1 <= num_streams <= MAX_SIZE:
+            expected = "be at least 1" if num_streams < 1 else f"be at most {MAX_SIZE}"
+            raise ValueError(message("stream", "num_streams", expected, num_streams))
         if self.desc.num_directions != 1:
             raise self._two_directions("stream")
         return Stream(self, self._network, int(num_streams))
@@ -179,7 +180,7 @@ def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) ->
     >>> import rnnkit
     >>> desc = rnnkit.RNNDescriptor("gru", 3, 5)
     >>> plan = prepare(desc, rnnkit.init_weights(desc, seed=0))
-    >>> plan.step(np.ones((4, 3), np.float32), None).y.shape
+    >>> plan.step(np.ones((4, 3), np.float32)).y.shape
     (4, 5)
     """
     checks.descriptor("prepare", desc)

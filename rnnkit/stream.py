@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit import checks
-from rnnkit.arrays import library_of, no_array, on_host
+from rnnkit.arrays import folded, library_of, no_array, on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
 from rnnkit.forking import Call, at_work, new_call
@@ -296,6 +296,9 @@ class Stream:
         checks.array("step", "out", out, (count, self.desc.output_size), (dim, size), self.desc, self._network.weights)
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             raise ValueError(message("step", "out", "be writeable", "a read-only array"))
+        if folded(out):
+            expected = "have memory of its own for each element"
+            raise ValueError(message("step", "out", expected, f"strides {out.strides}"))
 
     def _checked_rows(self, function: str, rows: Any) -> tuple[np.ndarray | None, int, str]:
         """The rows as int64, or None for all; how many these are, and what a message calls their number."""

@@ -169,7 +169,11 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     """
     check_descriptor("init_weights", desc)
     check_size("init_weights", desc)
-    rng, bound = np.random.default_rng(seed), 1.0 / sqrt(desc.hidden_size)
+    try:
+        rng = np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(message("init_weights", "seed", "be what default_rng takes", error)) from error
+    bound = 1.0 / sqrt(desc.hidden_size)
     w = np.empty(_size(desc), desc.np_dtype)
     vectors = desc.cell.declaration.vectors
     own = desc.num_pseudo_layers * len(vectors) * desc.hidden_size

@@ -2,11 +2,13 @@
 
 import inspect
 import re
+from collections import namedtuple
 from typing import NamedTuple
 
 import pytest
 
-from rnnkit.cells import CellError, Gate, cell, forward, gradient
+from rnnkit.cells import CellError, Gate, Vector, cell, forward, gradient
+from rnnkit.kernels.cells.rules import parameter_types
 
 
 def declared(*stages, fields=(), base=NamedTuple, **said):
@@ -169,6 +171,24 @@ def test_refused(declare, message):
         declare()
 
 
+@pytest.mark.parametrize(("stages", "said", "end"), [
+    ((undeclared, back), {}, "got 'kept'; declare slots=\"kept\""),
+    ((undeclared, back), {"slots": "s t"}, "got 'kept'; declare slots=\"s t kept\""),
+    ((output, both), {}, "got 'dn'; declare slots=\"n\""),
+    ((output, gradient("a")(back.function)), {}, "got 'a'"),
+    ((output, gradient("n")(back.function)), {}, "got 'n'"),
+    ((forward("da h")(output.function), back), {}, "got 'da'"),
+    ((forward("c_prev h")(output.function), back), {}, "got 'c_prev'"),
+    ((output, back), {"states": "a"}, "got 'a' twice"),
+    ((output, back), {"gates": [Gate("a", "m")], "slots": "m"},
+     "got 'm' twice; what R multiplies is a slot: declare it by multiplies alone"),
+])  # fmt: skip
+def test_the_cure_is_in_the_message(stages, said, end):
+    with pytest.raises(CellError) as error:
+        declared(*stages, **said)
+    assert str(error.value).endswith(end)
+
+
 def test_a_decorator_without_its_names():
     with pytest.raises(CellError) as error:
 
@@ -191,13 +211,55 @@ def test_names_may_be_a_list():
         declared(output, back, gates=["a"], vectors=["p"])
 
 
+TEXT, TWO = "must be names in a text, or a list of names, got", "must be names in a text, or a list of names or"
+
+
 @pytest.mark.parametrize(("given", "message"), [
-    ({"gates": [1]}, "a gate must be a name or a Gate, got 1"),
-    ({"gates": "a", "vectors": [("p", 0, 1)]}, r"a vector must be a name or a Vector, got \('p', 0, 1\)"),
+    ({"gates": 5}, f"gates {TWO} Gates, got 5"),
+    ({"gates": None}, f"gates {TWO} Gates, got None"),
+    ({"gates": [1]}, f"gates {TWO} Gates, got 1"),
+    ({"vectors": object}, f"vectors {TWO} Vectors, got <class 'object'>"),
+    ({"vectors": [("p", 0, 1)]}, f"vectors {TWO} Vectors, got ('p', 0, 1)"),
+    ({"states": 3}, f"states {TEXT} 3"),
+    ({"slots": [["s"]]}, f"slots {TEXT} ['s']"),
+    ({"slots": b"s"}, f"slots {TEXT} 115"),
+    ({"smooth": "no"}, "smooth must be a bool, got 'no'"),
+    ({"gates": [Gate("a", multiplies=["x"])]},
+     "multiplies of Gate(name='a', multiplies=['x'], apart=None) must be a name or None, got list"),
+    ({"gates": [Gate("a", apart=True)]},
+     "apart of Gate(name='a', multiplies='h', apart=True) must be a name or None, got bool"),
+    ({"gates": [Gate(None)]}, "name of Gate(name=None, multiplies='h', apart=None) must be a name, got NoneType"),
+    ({"vectors": [Vector(5)]}, "name of Vector(name=5, low=None, high=None) must be a name, got int"),
 ])  # fmt: skip
-def test_what_is_no_gate_or_vector(given, message):
-    with pytest.raises(CellError, match=message):
+def test_arguments_of_other_types(given, message):
+    with pytest.raises(CellError, match="^cell Mine: " + re.escape(message)):
         declared(output, back, **given)
+
+
+@pytest.mark.parametrize("decorator", [forward, gradient])
+def test_stages_of_other_types(decorator):
+    for writes, got in [(5, "5"), (None, "None"), (object, "<class 'object'>"), (["a", ["h"]], "['h']")]:
+        with pytest.raises(CellError, match=f"^@{decorator.__name__}: writes {re.escape(f'{TEXT} {got}')}$"):
+            decorator(writes)
+    for function in (5, len, staticmethod(output.function)):
+        with pytest.raises(CellError, match=f"^@{decorator.__name__}: a stage must be a function, got "):
+            decorator("a h")(function)
+
+
+def test_what_is_no_class():
+    for kind in (5, output.function):
+        with pytest.raises(CellError, match="^@cell: a cell must be a class, got "):
+            cell("a")(kind)
+    with pytest.raises(CellError, match="its parameter p must be annotated bool, int, float or Activation, got None"):
+        cell("a")(namedtuple("Mine", "p"))
+
+
+def test_a_class_has_the_parameters_of_its_base():
+    class Base(NamedTuple):
+        p: int
+
+    kind = cell("a")(type("Mine", (Base,), {"output": output, "back": back}))
+    assert parameter_types(kind) == {"p": int}
 
 
 def test_what_is_right_is_taken():

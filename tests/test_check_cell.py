@@ -103,3 +103,58 @@ def test_what_is_no_cell(given, got):
 def test_a_parameter_that_is_none():
     with pytest.raises(TypeError, match="^check_cell: cell, Independent's scale, must be a float, got str$"):
         rnnkit.check_cell(own_cells.Independent(scale="2"))
+
+
+@cell(gates="a")
+class Logarithm(NamedTuple):
+    """Its value is there for some numbers alone."""
+
+    @forward("a h")
+    def output(self, a):
+        return a, math.log(a + 1.5)
+
+    @gradient("da")
+    def back(self, a, dh):
+        return dh / (a + 1.5)
+
+
+@cell(gates="a")
+class Overflowing(NamedTuple):
+    """Its gradient is too large for some numbers."""
+
+    @forward("a h")
+    def output(self, a):
+        return a, a
+
+    @gradient("da")
+    def back(self, a, dh):
+        return dh * math.exp(1000 * a)
+
+
+@cell(gates="a")
+class Root(NamedTuple):
+    """Python's root of a number below 0 is a complex one."""
+
+    @forward("a h")
+    def output(self, a):
+        return a, (a + 1.5) ** 0.5
+
+    @gradient("da")
+    def back(self, a, dh):
+        return dh * 0.5 * (a + 1.5) ** -0.5
+
+
+@pytest.mark.parametrize(("kind", "text"), [
+    (Logarithm, r"stage output \(test_check_cell.py:\d+\) must compute with a=-\d\.\d+, got ValueError: "),
+    (Overflowing, r"stage back \(test_check_cell.py:\d+\) must compute with a=\d\.\d+, dh=-?\d\.\d+, got OverflowErr"),
+    (Root, r"stage output \(test_check_cell.py:\d+\) must return 2 numbers, a, h, got complex for h"),
+])  # fmt: skip
+def test_numbers_that_a_stage_does_not_compute_with_are_named(kind, text):
+    with pytest.raises(CellError, match=f"^cell {kind.__name__}: {text}"):
+        rnnkit.check_cell(kind)
+
+
+@pytest.mark.parametrize(("seed", "error"), [("a", TypeError), (-1, ValueError), (1.5, TypeError)])
+def test_what_is_no_seed(seed, error):
+    with pytest.raises(error, match="^check_cell: seed must be "):
+        rnnkit.check_cell(Bounded, seed)

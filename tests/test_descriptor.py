@@ -100,12 +100,12 @@ def test_dtype_as_string_dtype_or_type(dtype):
 
 @pytest.mark.parametrize("options", [
     {"dropout": 0}, {"dropout": 1}, {"proj_size": 1}, {"proj_size": 4},
-    {"cell_clip": (-INF, 1)}, {"cell_clip": (0, INF)},
+    {"cell_clip": (-INF, 1)}, {"cell_clip": (0, INF)}, {"cell_clip": (-1e60, 1e60)},
 ])
 def test_the_ends_of_ranges_are_accepted(options):
     desc = RNNDescriptor("lstm", 1, 5, 1, **options)
     ((name, value),) = options.items()
-    assert getattr(desc, name) == value
+    assert getattr(desc, name) == value and desc.cell is not None
 
 
 def test_the_largest_sizes_are_accepted():
@@ -188,6 +188,10 @@ REFUSED = [
     (refused(cell_clip=(1, 1)), ValueError, "cell_clip must be (low, high) with low < high, got (1.0, 1.0)"),
     (refused(cell_clip=(NAN, 1)), ValueError, "cell_clip must be (low, high) with low < high, got (nan, 1.0)"),
     (refused(cell_clip=(-1, NAN)), ValueError, "cell_clip must be (low, high) with low < high, got (-1.0, nan)"),
+    (refused(cell_clip=(1e60, 2e60)), ValueError,
+     "cell_clip must be (low, high) with low < high in float32, got (1e+60, 2e+60)"),
+    (refused(cell_clip=(0, 1e-60)), ValueError,
+     "cell_clip must be (low, high) with low < high in float32, got (0.0, 1e-60)"),
     (refused("gru", cell_clip=(-1, 1)), ValueError,
      'cell_clip must be None with mode="gru", got (-1.0, 1.0); only mode="lstm" has a cell'),
     (refused(reset_after=0), TypeError, "reset_after must be a bool, got int"),

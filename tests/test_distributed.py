@@ -202,6 +202,21 @@ def test_a_buffer_is_checked_in_a_single_process_too(function, name):
         function(np.zeros(3), 4)
 
 
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda: broadcast_weights(np.zeros(3), None, root="a"), "broadcast_weights: root must be an int, got str"),
+    (lambda: broadcast_weights(np.zeros(3), Recorder([]), 0.0), "broadcast_weights: root must be an int, got float"),
+    (lambda: shard("8", None), "shard: size must be an int, got str"),
+    (lambda: shard(8.0, None), "shard: size must be an int, got float"),
+    (lambda: shard(True, None), "shard: size must be an int, got bool"),
+    (lambda: shard(8, 4), "shard: comm must be None or an mpi4py.MPI.Comm, got int"),
+    (lambda: share_cores("world"), "share_cores: comm must be None or an mpi4py.MPI.Comm, got str"),
+    (lambda: aborting(4).__enter__(), "aborting: comm must be None or an mpi4py.MPI.Comm, got int"),
+])  # fmt: skip
+def test_arguments_of_other_types(call, text):
+    with pytest.raises(TypeError, match=f"^{text}$"):
+        call()
+
+
 def test_a_single_process_is_its_own_world(monkeypatch):
     import numba
 

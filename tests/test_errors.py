@@ -201,6 +201,7 @@ def test_right_lengths_of_any_integer_kind(lengths):
         (True, TypeError, "seed must be None or an int, got bool"),
         (-1, ValueError, f"seed must be in 0..{2**64 - 1}, got -1"),
         (2**64, ValueError, f"seed must be in 0..{2**64 - 1}, got {2**64}"),
+        pytest.param(10**6000, ValueError, f"seed must be in 0..{2**64 - 1}, got an int of 19932 bits", id="huge"),
     ],
 )
 def test_a_wrong_seed(seed, error, message):

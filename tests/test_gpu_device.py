@@ -151,8 +151,7 @@ SHARED = """
 import cupy
 import rnnkit
 def ours():
-    net = rnnkit.LSTM(3, 4, seed=0)
-    net.weights = cupy.asarray(net.weights)
+    net = rnnkit.LSTM(3, 4, seed=0).to(cupy)
     net.infer(cupy.ones((2, 1, 3), "float32"))
 def theirs():
     import torch

@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # What the converters of other frameworks share, and what each may import; its own framework never at its top level.
 SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "kernels.cells"}
 CORE = {
-    "checks", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "errors", "lazy",
-    "forking", "kernels.cells",
+    "checks", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "numbers", "errors",
+    "lazy", "forking", "kernels.cells",
 }
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # Module -> the modules of the package that it may import. What is not listed here
@@ -74,7 +74,7 @@ DIRECTION = {
     "training.readout": {"training.arguments", "checks", "arrays", "errors"},
     "training.losses": {"training.arguments", "checks", "arrays", "errors"},
     "training.optimizers": {"training.arguments", "checks", "arrays", "errors", "kernels"},
-    "training.arguments": {"checks", "arrays", "errors"},
+    "training.arguments": {"checks", "arrays", "numbers", "errors"},
     "sklearn": {"sklearn.classifier", "sklearn.regressor"},
     "sklearn.classifier": {"sklearn.base", "sklearn.model", "training", "training.arguments", "errors"},
     "sklearn.regressor": {"sklearn.base", "sklearn.model", "training", "errors"},
@@ -87,9 +87,9 @@ DIRECTION = {
     "sklearn.pooling": {"training"},
     "sklearn.sequences": {"arrays", "errors"},
     "distributed": {"distributed.collectives", "distributed.launch", "distributed.ranks"},
-    "distributed.collectives": {"arrays", "errors"},
+    "distributed.collectives": {"distributed.launch", "arrays", "errors"},
     "distributed.launch": {"errors"},
-    "distributed.ranks": {"forking", "kernels", "errors"},
+    "distributed.ranks": {"distributed.launch", "forking", "kernels", "errors"},
     "torch": {"torch.acceleration", "torch.modules"},
     "torch.acceleration": {"torch.modules", "errors"},
     "torch.modules": {"torch.function", "weights", "descriptor", "errors", "kernels.cells"},
@@ -117,7 +117,8 @@ DIRECTION = {
     "debugging": {"workspace", "arrays", "errors"},
     "__init__": {"network", "cell_check", "debugging", "plan", "stream", "engine", *CORE},
     "network": {"base_network", "saved", "engine", "archive", "types", *CORE},
-    "base_network": {"saved", "plan", "engine", "types", *CORE},
+    "base_network": {"saved", "plan", "engine", "types", "views", *CORE},
+    "views": {"types", "arrays", "weights", "descriptor", "errors"},
     "saved": {"archive", "arrays", "weights", "descriptor", "errors"},
     "plan": {"stream", "engine", "types", *CORE},
     "stream": CORE,
@@ -147,9 +148,10 @@ DIRECTION = {
     "steps": set(),
     "states": {"descriptor"},
     "types": set(),
-    "descriptor": {"modes", "types", "errors", "lazy", "kernels.cells"},
-    "cell_check": {"modes", "errors", "kernels.cells"},
-    "modes": {"cells", "errors", "kernels.cells"},
+    "descriptor": {"modes", "types", "numbers", "errors", "lazy", "kernels.cells"},
+    "cell_check": {"checks", "modes", "errors", "kernels.cells"},
+    "modes": {"cells", "numbers", "errors", "kernels.cells"},
+    "numbers": {"errors"},
     "cells": {"kernels.cells"},
     "kernels.cells": set(),
     "forking": set(),

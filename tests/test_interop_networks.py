@@ -113,7 +113,7 @@ def test_a_network_on_a_gpu_is_taken_to_the_host(standin):
 
     net = net_of(Problem("gru", dtype="float32"))
     host = net.weights
-    net.weights = cupy.asarray(host)
+    net = net.to(cupy)
     for name, block in blocks_of("to_x", net, "why").items():
         assert type(block) is np.ndarray
         assert_same_bits(name, block, rnnkit.weight_views(net.desc, host)[name])

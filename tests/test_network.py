@@ -73,14 +73,6 @@ def test_weights_change_in_place():
     np.testing.assert_array_equal(buffer, before - np.float32(0.5))
 
 
-def test_assigned_weights_are_kept_and_viewed():
-    net = LSTM(3, 5, seed=0)
-    w = np.arange(200, dtype=np.float32)
-    net.weights = w
-    assert net.weights is w
-    assert net.views["bias_hh_l0"].tolist() == list(range(180, 200))
-
-
 @pytest.mark.parametrize(("w", "kind", "text"), [
     (np.zeros(199, "f4"), ValueError, "LSTM: weights must have shape (num_weights=200,), got (199,)"),
     (np.zeros(200), TypeError, "LSTM: weights must be float32 as the descriptor says, got float64; "
@@ -340,13 +332,6 @@ def test_nothing_is_unpickled(tmp_path):
     assert_load_refuses(written(tmp_path / "net.npz", weights=np.array([Exploit()], object)), DAMAGED + "Object arrays")
     (tmp_path / "pickle").write_bytes(pickle.dumps(Exploit()))
     assert_load_refuses(tmp_path / "pickle", CUT_OFF)
-
-
-def test_a_block_cannot_be_replaced_by_mistake():
-    """`net.views[name] = array` would change nothing but a passing dict."""
-    net = GRU(3, 2, seed=0)
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        net.views["bias_hh_l0"] = np.zeros(6, np.float32)
 
 
 def test_a_damaged_array_header_is_a_clear_error(tmp_path):

@@ -1,5 +1,6 @@
 """Cells of a user's own file run as the built-in ones do, with all that the public door promises."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +89,20 @@ def test_what_does_not_go_with_a_cell_is_refused(given, text):
     with pytest.raises((TypeError, ValueError)) as error:
         given()
     assert text in str(error.value)
+
+
+def test_a_class_without_the_decorator():
+    class Plain(NamedTuple):
+        @forward("a h")
+        def output(self, a):
+            return a, a
+
+    got = "got Plain without its decorator; decorate the class with @rnnkit.cells.cell$"
+    for given in (Plain, Plain()):
+        with pytest.raises(TypeError, match=f"^RNNDescriptor: mode must be .* or a cell, {got}"):
+            rnnkit.Network(given, 3, 4)
+    with pytest.raises(TypeError, match=f"^load: cell must be None or the class of a cell, {got}"):
+        rnnkit.load("net", cell=Plain)
 
 
 def test_several_states_are_a_tuple():
@@ -193,7 +208,46 @@ def test_what_numba_does_not_know_names_the_stage():
             return dh
 
     desc = rnnkit.RNNDescriptor(Importing, 3, 4)
-    with pytest.raises(CellError, match=r"cell Importing: stage output \(test_own_cells.py:\d+\) must be equations of"):
+    where = r"cell Importing: stage output \(test_own_cells.py:\d+\) must be equations of"
+    with pytest.raises(CellError, match=f"{where} .*; import at the top of the file$"):
+        rnnkit.infer(desc, rnnkit.init_weights(desc, 0), np.ones((2, 1, 3), np.float32))
+
+
+def turned(x):
+    return x + np.e
+
+
+def test_numbers_of_math_and_numpy_take_the_type_of_the_network():
+    @cell(gates="a")
+    class Turning(NamedTuple):
+        @forward("a h")
+        def output(self, a):
+            return a, min(turned(a) * math.pi, math.inf)
+
+        @gradient("da")
+        def back(self, dh):
+            return dh * math.pi
+
+    desc = rnnkit.RNNDescriptor(Turning, 3, 4, bias="none")
+    y = rnnkit.infer(desc, np.zeros(rnnkit.num_weights(desc), np.float32), np.ones((1, 1, 3), np.float32)).y
+    assert (y == np.float32(np.e) * np.float32(math.pi)).all()
+
+
+def test_a_number_of_another_module_is_imported_by_name():
+    """A cell's digest, which its machine code is kept under, does not tell when that module changes."""
+
+    @cell(gates="a")
+    class Reaching(NamedTuple):
+        @forward("a h")
+        def output(self, a):
+            return a, a * own_cells.SLOPE
+
+        @gradient("da")
+        def back(self, dh):
+            return dh
+
+    desc = rnnkit.RNNDescriptor(Reaching, 3, 4)
+    with pytest.raises(CellError, match="got float64; import numbers of other modules than math and numpy by their na"):
         rnnkit.infer(desc, rnnkit.init_weights(desc, 0), np.ones((2, 1, 3), np.float32))
 
 

@@ -162,7 +162,7 @@ def test_streams_of_one_plan_share_nothing():
     for t in range(5):
         assert_same_bits("y", streams[0].step(x[t]), expected[t])
         streams[1].step(x[4 - t][:2], rows=[3, 1])
-    assert_same_bits("y", plan.step(x[0], None).y, expected[0])
+    assert_same_bits("y", plan.step(x[0]).y, expected[0])
 
 
 @pytest.mark.parametrize("rows", [None, [2, 0, 1]])

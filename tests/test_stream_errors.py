@@ -4,9 +4,11 @@ import re
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 from test_stream import drawn, plan_of
 from tolerances import assert_same_bits
 
+OUT = np.zeros(40, np.float32)
 X, HOST = np.zeros((4, 3), np.float32), "None or an integer array on the host"
 ROWS = [
     (3, TypeError, f"rows must be {HOST}, got int"),
@@ -35,6 +37,11 @@ STEPPED = [
     (dict(x=X, out=np.zeros((4, 5))), TypeError, "out must be float32 as the descriptor says, got float64"),
     (dict(x=X, out=X), ValueError, "out must have shape (num_streams=4, hidden_size=5), got (4, 3)"),
     (dict(x=X, out=np.broadcast_to(X[:, :1], (4, 5))), ValueError, "out must be writeable, got a read-only array"),
+    (dict(x=X, out=as_strided(OUT, (4, 5), (0, 4))), ValueError,
+     "out must have memory of its own for each element, got strides (0, 4)"),
+    (dict(x=X, out=as_strided(OUT, (4, 5), (4, 4))), ValueError, "out must have memory of its own for each element, "),
+    (dict(x=X, out=as_strided(OUT, (4, 5), (16, 4))), ValueError, "out must have memory of its own for each element, "),
+    (dict(x=X, out=as_strided(OUT[10:], (4, 5), (20, -8))), ValueError, "out must have memory of its own for each ele"),
     *((dict(x=X, rows=rows), error, text) for rows, error, text in ROWS),
 ]
 RUN = [
@@ -93,11 +100,22 @@ def test_a_projected_state_is_refused_by_its_size():
         (None, TypeError, "num_streams must be an int, got NoneType"),
         (0, ValueError, "num_streams must be at least 1, got 0"),
         (-3, ValueError, "num_streams must be at least 1, got -3"),
+        (10**20, ValueError, "num_streams must be at most 2147483647, got 100000000000000000000"),
     ],
 )
 def test_a_number_of_streams_that_is_refused(number, error, text):
     with pytest.raises(error, match=rf"\Astream: {re.escape(text)}\Z"):
         plan_of().stream(number)
+
+
+@pytest.mark.parametrize("rows", [None, [2], []])
+def test_every_view_with_memory_for_each_element_is_written(rows):
+    plan, room = plan_of(), np.zeros((5, 8, 2), np.float32)
+    count = 4 if rows is None else len(rows)
+    x = drawn(plan.desc, 1, count)[0]
+    expected = plan.stream(4).step(x, rows=rows)
+    for out in (room[:, ::2, 0].T, room[::-1, ::-2, 1].T, as_strided(room, (4, 5), (4, 16))):
+        assert np.array_equal(plan.stream(4).step(x, rows=rows, out=out[:count]), expected)
 
 
 def test_two_directions_have_no_streams():

@@ -87,6 +87,7 @@ def test_nothing_has_no_norm():
     assert clip_gradient_norm(np.zeros(5, np.float32), 1.0) == 0.0
 
 
+WIDE = np.ones(5)
 READ_ONLY = np.ones(3)
 READ_ONLY.flags.writeable = False
 
@@ -100,11 +101,13 @@ READ_ONLY.flags.writeable = False
         (np.ones(3, int), 1, TypeError, r'gradient must be float32 or float64, got int64; convert .*"float32"\)'),
         ([np.ones(3), np.ones(3, "f4")], 1, TypeError, r"gradient\[1\] must be float64 as gradient\[0\] is, got float"),
         (np.ones((3, 2))[:, 0], 1, ValueError, r"gradient must be C-contiguous, got strides \(16,\); copy it with "),
+        ([WIDE[:3], WIDE[2:]], 1, ValueError, r"gradient\[1\] must have memory of its own, got the memory of grad"),
         (READ_ONLY, 1, ValueError, "gradient must be writeable, got a read-only array"),
         (np.ma.ones(3), 1, TypeError, "gradient must be .*, got numpy.ma.MaskedArray; a mask is not looked at"),
         (np.ones(3), 0, ValueError, "limit must be above 0, got 0"),
         (np.ones(3), -1.5, ValueError, r"limit must be above 0, got -1\.5"),
         (np.ones(3), np.nan, ValueError, "limit must be above 0, got nan"),
+        (np.ones(3), 10**400, ValueError, "limit must be in the range of float64, got a number beyond it"),
         (np.ones(3), "1", TypeError, "limit must be a number, got str"),
         (np.ones(3), True, TypeError, "limit must be a number, got bool"),
     ],

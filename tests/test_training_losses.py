@@ -242,6 +242,8 @@ BAD = {
     "number of lengths": (dict(lengths=[4, 1]), ValueError, r"lengths must have shape \(batch_size=3,\), got \(2,\)"),
     "count 0": (dict(count=0), ValueError, "count must be a finite number above 0, got 0"),
     "count inf": (dict(count=np.inf), ValueError, "count must be a finite number above 0, got inf"),
+    "count huge": (dict(count=10**400), ValueError, "count must be in the range of float64, got a number beyond it"),
+    "count tiny": (dict(count=1e-310), ValueError, "count must be at least 1.1125369292536007e-308 in float64, got 1"),
     "count text": (dict(count="1"), TypeError, "count must be a number, got str"),
     "count array": (dict(count=CLASSES), TypeError, "count must be a number, got numpy.ndarray"),
     "out list": (dict(out=[1.0]), TypeError, "out must be a numpy.ndarray, got list"),
@@ -262,6 +264,17 @@ def test_what_is_refused(name, case):
         message = message.replace("scores", "y")
     with pytest.raises(error, match=rf"\A{LOSSES[name].__name__}: {message}"):
         LOSSES[name](values.pop("scores"), values.pop("targets"), **values)
+
+
+@every_loss
+def test_the_least_count_gives_numbers(name):
+    """Divided by less, a gradient of 0 would be 0 times infinity."""
+    scores = np.array([[0, 200]], np.float32)
+    targets = np.array([1]) if name == "softmax" else np.array([[0.5, 1]], np.float32)
+    targets = scores.copy() if name == "squared" else targets
+    with pytest.raises(ValueError, match="count must be at least 5.877472104436075e-39 in float32, got 5.8e-39"):
+        LOSSES[name](scores, targets, count=5.8e-39)
+    assert np.isfinite(LOSSES[name](scores, targets, count=5.877472104436075e-39).gradient).all()
 
 
 @every_loss

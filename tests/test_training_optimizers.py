@@ -200,6 +200,7 @@ def test_the_gradient_is_not_changed(name):
 READ_ONLY = np.ones(3)
 READ_ONLY.flags.writeable = False
 WHOLE = np.ones(6)
+SINGLE = np.ones(6, np.float32)
 FINITE = "must be a finite number of at least 0, got"
 CONSTRUCTED = [
     (Adam, ([],), {}, ValueError, "parameters must hold at least one array, got none"),
@@ -216,12 +217,17 @@ CONSTRUCTED = [
     (Adam, (WHOLE, "0.9"), {}, TypeError, "beta1 must be a number, got str"),
     (Adam, (WHOLE,), {"epsilon": 0}, ValueError, "epsilon must be a finite number above 0, got 0"),
     (Adam, (WHOLE,), {"epsilon": np.nan}, ValueError, "epsilon must be a finite number above 0, got nan"),
+    (Adam, (WHOLE,), {"epsilon": 10**400}, ValueError, "epsilon must be in the range of float64, got a number beyond"),
+    (Adam, (SINGLE,), {"epsilon": 1e-60}, ValueError, "epsilon must be at least 4.4e-44 in float32 with beta2=0.999, "),
+    (Adam, (SINGLE, 0.9, 0.0, 7e-46), {}, ValueError, "epsilon must be at least 1.4e-45 in float32 with beta2=0.0, "),
+    (Adam, (WHOLE,), {"epsilon": 5e-324}, ValueError, "epsilon must be at least 1.6e-322 in float64 with beta2=0.999"),
     (Adam, (WHOLE,), {"weight_decay": -1}, ValueError, f"weight_decay {FINITE} -1"),
     (SGD, (WHOLE,), {"weight_decay": np.inf}, ValueError, f"weight_decay {FINITE} inf"),
     (SGD, (WHOLE,), {"weight_decay": "1"}, TypeError, "weight_decay must be a number, or a sequence of one for each"),
     (SGD, (WHOLE,), {"weight_decay": np.array(1.0)}, TypeError, "weight_decay must be a number, or a sequence of one"),
     (SGD, (WHOLE,), {"weight_decay": True}, TypeError, "weight_decay must be a number, got bool"),
     (SGD, (WHOLE,), {"weight_decay": [1, 1]}, ValueError, "weight_decay must hold one number for each of 1 arrays"),
+    (SGD, (WHOLE,), {"weight_decay": 10**400}, ValueError, "weight_decay must be in the range of float64, got a num"),
     (SGD, ([WHOLE],), {"weight_decay": [-1]}, ValueError, rf"weight_decay\[0\] {FINITE} -1"),
     (SGD, (WHOLE, 1), {}, ValueError, "momentum must be in 0 <= momentum < 1, got 1"),
     (SGD, (WHOLE, 0.5), {"nesterov": 1}, TypeError, "nesterov must be a bool, got int"),
@@ -244,6 +250,7 @@ STEPPED = [
     ([np.ones(3), np.ones(6)[::2]], 0.1, ValueError, r"gradients\[1\] must be C-contiguous, got strides"),
     ([np.ones(3)] * 2, -0.1, ValueError, f"learning_rate {FINITE} -0.1"),
     ([np.ones(3)] * 2, np.nan, ValueError, f"learning_rate {FINITE} nan"),
+    ([np.ones(3)] * 2, 10**400, ValueError, "learning_rate must be in the range of float64, got a number beyond it"),
     ([np.ones(3)] * 2, np.ones(1), TypeError, "learning_rate must be a number, got numpy.ndarray"),
 ]
 
@@ -292,6 +299,27 @@ def test_what_restore_refuses(wrong, error, message):
         optimizer.restore({**Adam(np.ones(3)).state, **wrong} if named else wrong)
     for key, value in before.items():
         assert_same_bits(key, optimizer.state[key], value)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("decay", [0.0, 2e10])
+def test_a_rate_that_the_dtype_does_not_hold(name, decay):
+    """What is infinite makes a NaN of a gradient, or of a parameter, that is 0."""
+    w = np.zeros(3, np.float32)
+    optimizer = OPTIMIZERS[name](w, weight_decay=decay)
+    before = optimizer.state
+    with pytest.raises(ValueError, match=r"\Astep: learning_rate must be at most \d\.\d+e.\d\d in float32, got 1e.3"):
+        optimizer.step(np.zeros_like(w), 1e30 if decay else 1e39)
+    for key, value in before.items():
+        assert_same_bits(key, optimizer.state[key], value)
+    optimizer.step(np.zeros_like(w), 1e28 if decay else 3e38)
+    assert (w == 0).all()
+
+
+def test_the_least_epsilon_divides():
+    w = np.zeros(3, np.float32)
+    Adam(w, epsilon=4.4e-44).step(np.zeros_like(w), 0.1)
+    assert (w == 0).all()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

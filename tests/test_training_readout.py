@@ -141,6 +141,13 @@ def test_an_empty_batch_has_outputs(num_directions):
     assert_same_bits("dhy", last_output_backward(found, 2, num_directions), hy)
 
 
+def test_the_number_of_directions_is_given():
+    """Without it two directions of one layer would be two layers: the reverse one alone would be returned."""
+    for function, arguments in ((last_output, (np.zeros((2, 3, 4)),)), (last_output_backward, (np.zeros((3, 8)), 1))):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'num_directions'"):
+            function(*arguments)
+
+
 def test_the_last_outputs_are_where_each_direction_ends():
     problem = Problem(mode="gru", hidden_size=5, num_layers=2, bidirectional=True, dtype="float64", lengths=(4, 1, 3))
     y, hy, *_ = problem.forward()
@@ -215,6 +222,7 @@ def test_what_dense_backward_refuses(wrong, error, message):
     ("wrong", "error", "message"),
     [
         (dict(input_size=0), ValueError, "input_size must be at least 1, got 0"),
+        (dict(input_size=2**64), ValueError, "input_size must be at most 2147483647, got 18446744073709551616"),
         (dict(num_outputs="2"), TypeError, "num_outputs must be an int, got str"),
         (dict(seed=-1), ValueError, "seed must be in 0.."),
         (dict(seed=1.0), TypeError, "seed must be None or an int, got float"),

@@ -209,6 +209,12 @@ def test_init_is_uniform_up_to_the_bound(dtype, proj_size):
     assert counts.sum() >= 8638 and counts.min() > 700 and counts.max() < 1030
 
 
+@pytest.mark.parametrize(("seed", "error"), [("a", TypeError), (1.5, TypeError), (-1, ValueError)])
+def test_what_numpy_refuses_as_a_seed(seed, error):
+    with pytest.raises(error, match="^init_weights: seed must be what default_rng takes, got "):
+        init_weights(RNNDescriptor("gru", 3, 5), seed)
+
+
 def test_init_depends_on_the_seed_alone():
     single, double = (RNNDescriptor("gru", 3, 5, dtype=dtype) for dtype in ("float32", "float64"))
     np.testing.assert_array_equal(init_weights(single, seed=7), init_weights(single, seed=7))

@@ -34,6 +34,8 @@ def results(x: npt.NDArray[np.float32]) -> None:
     y, hy, cy, workspace = lstm.forward(x, lengths=[4, 2])
     total: float = (y.sum() + hy.sum() + cy.sum()).item()
     lstm.weights -= 0.1 * lstm.backward(workspace, dy=y, dcy=cy).dw
+    lstm.weights, lstm.views["bias_ih_l0"] = 0.5 * lstm.weights, np.zeros(20, np.float32)
+    lstm.views["bias_ih_l0"] += 1
     print(total, lstm.views["weight_ih_l0"].shape, lstm.dtype.name, lstm.num_parameters + gru.num_parameters)
     assert_type(gru.infer(x).cy, None)
     assert_type(rnn.forward(x).cy, None)
@@ -42,7 +44,7 @@ def results(x: npt.NDArray[np.float32]) -> None:
     print(lstm.forward(x).c)  # wrong
     plan = lstm.prepare()
     state, cell = plan.step(x[0], None, None)[1:]
-    print(cell.mean(), state.mean(), gru.prepare().step(x[0], None).cy is None)
+    print(cell.mean(), state.mean(), gru.prepare().step(x[0]).cy is None)
     assert_type(gru.prepare(weights="int8"), Plan[None])
     gru.prepare(weights="int4")  # wrong
 

@@ -18,8 +18,10 @@ chain (GRU 0.78, LSTM 0.93, its gradient 0.78 of the time; Zen 3). The stages of
 that each can stand behind what it is the gradient of. Nothing here knows of rows, threads or memory.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from inspect import signature
+from types import FunctionType
 from typing import NamedTuple
 
 from .activations import told_apart
@@ -41,7 +43,7 @@ class Gate(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """A weight of each unit's own, drawn uniform from low to high; None is as the other weights are drawn."""
+    """A weight of each unit's own, drawn uniform from low to high; None for both is as the other weights are drawn."""
 
     name: str
     low: float | None = None
@@ -68,13 +70,16 @@ def gradient(writes):
 
 
 def _stage(writes, is_gradient):
-    if callable(writes):
-        decorator = "gradient" if is_gradient else "forward"
+    decorator = "gradient" if is_gradient else "forward"
+    if isinstance(writes, FunctionType):
         raise CellError(f'{place(writes)} must be told what it writes, got nothing; write @{decorator}("names")')
+    written = _words(f"@{decorator}: writes", writes)
 
     def declare(function):
+        if not isinstance(function, FunctionType):
+            raise CellError(f"@{decorator}: a stage must be a function, got {function!r}")
         _, *reads = signature(function).parameters or ("self",)
-        return Stage(function, tuple(reads), _words(writes), is_gradient)
+        return Stage(function, tuple(reads), written, is_gradient)
 
     return declare
 
@@ -105,6 +110,10 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
         raise CellError(f'cell {gates.__name__}: gates must be at least one, got none; write @cell(gates="names")')
 
     def declare(kind):
+        if not isinstance(kind, type):
+            raise CellError(f"@cell: a cell must be a class, got {kind!r}")
+        if not isinstance(smooth, bool):
+            raise CellError(f"cell {kind.__name__}: smooth must be a bool, got {smooth!r}")
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
         kind.declaration = Declaration(kind, gates, states, vectors, slots, stages, smooth)
         check(kind)
@@ -115,17 +124,26 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
     return declare
 
 
-def _words(given):
-    """Those of a text, or of a list as they are."""
-    return tuple(given.split() if isinstance(given, str) else given)
+def _words(argument, given, *kinds):
+    """Those of a text, or of a list as they are: names, and what is of these kinds."""
+    words = given.split() if isinstance(given, str) else given
+    words = tuple(words) if isinstance(words, Iterable) else (words,)
+    for word in words:
+        if not isinstance(word, (str, *kinds)):
+            listed = " or ".join(["names", *(f"{kind.__name__}s" for kind in kinds)])
+            raise CellError(f"{argument} must be names in a text, or a list of {listed}, got {word!r}")
+    return words
 
 
-def _named(cell, kind, given):
+def _named(cell, kind, argument, given):
     """A cell's gates or vectors from their names, or as they are given."""
-    found = tuple(kind(one) if isinstance(one, str) else one for one in _words(given))
+    found = tuple(kind(one) if isinstance(one, str) else one for one in _words(f"cell {cell}: {argument}", given, kind))
     for one in found:
-        if not isinstance(one, kind):
-            raise CellError(f"cell {cell}: a {kind.__name__.lower()} must be a name or a {kind.__name__}, got {one!r}")
+        for field in ("name", "multiplies", "apart"):
+            value = getattr(one, field, None)
+            if not isinstance(value, str) and (field == "name" or value is not None):
+                expected = "a name" if field == "name" else "a name or None"
+                raise CellError(f"cell {cell}: {field} of {one!r} must be {expected}, got {type(value).__name__}")
     return found
 
 
@@ -158,8 +176,11 @@ class Declaration:
 
     def __init__(self, kind, gates, states, vectors, slots, stages, smooth):
         self.name, self.shipped = kind.__name__, is_shipped(kind)
-        self.gates, self.vectors = _named(self.name, Gate, gates), _named(self.name, Vector, vectors)
-        self.states, self.kept, self.stages, self.smooth = _words(states), _words(slots), stages, smooth
+        self.gates = _named(self.name, Gate, "gates", gates)
+        self.vectors = _named(self.name, Vector, "vectors", vectors)
+        self.states = _words(f"cell {self.name}: states", states)
+        self.kept = _words(f"cell {self.name}: slots", slots)
+        self.stages, self.smooth = stages, smooth
         added = [gate.name for gate in self.gates if gate.multiplies == "h" and gate.apart is None]
         apart = [gate for gate in self.gates if gate.apart is not None]
         second = [gate for gate in self.gates if gate.multiplies not in (None, "h")]

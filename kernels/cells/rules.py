@@ -3,22 +3,25 @@
 import keyword
 import os
 from itertools import product
-from types import FunctionType
+from numbers import Real
 
 from .activations import Activation, Sigmoid
 
 _PROBES = 0.4, -1.3, 2.6  # numbers that every equation is tried on
+_OF_NUMBERS = ArithmeticError, ValueError  # what an equation that is right raises with some numbers
 _RESERVED = "h", "self"
 _BLOCKS = "weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh"  # beside which vectors stand
+_MOST = 3.4028234663852886e38  # the largest number of float32
 
 
 class CellError(TypeError):
     """A cell's declaration or one of its equations is not as it must be."""
 
 
-def refusal(declaration, where, expected, got):
+def refusal(declaration, where, expected, got, cure=""):
     """The error that something of a cell must be as expected."""
-    return CellError(f"cell {declaration.name}: {where} must {expected}, got {got}")
+    text = f"cell {declaration.name}: {where} must {expected}, got {got}"
+    return CellError(f"{text}; {cure}" if cure else text)
 
 
 def place(function, line=None):
@@ -34,6 +37,7 @@ def check(kind):
         raise refusal(said, "its class", "be a NamedTuple, whose fields are its parameters", kind.__mro__[1].__name__)
     _check_parameters(kind)
     _check_names(said)
+    _check_vectors(said)
     _check_products(said)
     for stage in said.stages:
         _check_signature(said, stage)
@@ -46,9 +50,12 @@ def check(kind):
 def parameter_types(kind):
     """Name -> bool, int, float or Activation, of each of a cell's parameters; other annotations stay as they are."""
     known = {"bool": bool, "int": int, "float": float, "floating": float, "Activation": Activation}
+    annotations = {}
+    for base in reversed(kind.__mro__):
+        annotations |= getattr(base, "__annotations__", {})
     found = {}
     for name in kind._fields:
-        annotation = kind.__annotations__[name]
+        annotation = annotations.get(name)
         text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
         found[name] = known.get(text.rsplit(".", 1)[-1], annotation)
     return found
@@ -74,10 +81,22 @@ def _check_names(said):
             expected = f"be another one than those of every network's weights, {', '.join(_BLOCKS)}"
             raise refusal(said, "a name", expected, repr(name))
         if given.count(name) > 1:
-            raise refusal(said, "a name", "stand for one thing", f"{name!r} twice")
+            multiplied = name in [gate.multiplies for gate in said.gates]
+            cure = "what R multiplies is a slot: declare it by multiplies alone" if multiplied else ""
+            raise refusal(said, "a name", "stand for one thing", f"{name!r} twice", cure)
         if name.endswith("_prev") or (name.startswith("d") and name[1:] in (*given, *_RESERVED)):
             expected = "not be one that a stage knows a state before the step or a gradient by"
             raise refusal(said, "a name", expected, repr(name))
+
+
+def _check_vectors(said):
+    for name, low, high in said.vectors:
+        if low is None is high:
+            continue
+        numbers = all(isinstance(one, Real) and not isinstance(one, bool) for one in (low, high))
+        if not numbers or not -_MOST <= low <= high <= _MOST:
+            expected = "be drawn from low to high, finite numbers of float32, or None both"
+            raise refusal(said, f"vector {name}", expected, f"low={low!r}, high={high!r}")
 
 
 def _check_products(said):
@@ -92,8 +111,6 @@ def _check_products(said):
 
 def _check_signature(said, stage):
     function = stage.function
-    if not isinstance(function, FunctionType):
-        raise refusal(said, "a stage", "be a function", type(function).__name__)
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
     plain = code.co_flags & 0x2C == 0 and not code.co_kwonlyargcount and function.__defaults__ is None
@@ -160,7 +177,17 @@ def _check_stage(said, stage, known, writable, kinds):
             raise refusal(said, place(stage.function), expected, repr(name))
     for name in stage.writes:
         if name not in writable:
-            raise refusal(said, place(stage.function), f"write a {kinds}", repr(name))
+            cure = _slot_for(said, stage, name, known)
+            raise refusal(said, place(stage.function), f"write a {kinds}", repr(name), cure)
+
+
+def _slot_for(said, stage, name, known):
+    """The cure for a name that a stage writes and that is declared nowhere, where it may be a slot's."""
+    own = name[1:] if stage.is_gradient else name
+    taken = name.removeprefix("d") in (*known, "h") or name.endswith("_prev") or not own.isidentifier()
+    if taken or (stage.is_gradient and name[0] != "d"):
+        return ""
+    return f'declare slots="{" ".join([*said.kept, own])}"'
 
 
 def made(kind, **given):
@@ -177,21 +204,27 @@ def _probe(kind, stage):
         cell = made(kind, **dict(zip(flags, values, strict=False)))
         for shift in range(len(_PROBES)):
             numbers = [_PROBES[(shift + i) % len(_PROBES)] for i in range(len(stage.reads))]
-            _check_results(kind.declaration, stage, cell, numbers)
+            try:
+                run(kind.declaration, stage, cell, numbers)
+            except CellError as error:
+                if not isinstance(error.__cause__, _OF_NUMBERS):
+                    raise
 
 
-def _check_results(said, stage, cell, numbers):
+def run(said, stage, cell, numbers):
+    """What a stage returns for these numbers, by name; raise CellError where Python refuses, or it returns others."""
     try:
         found = stage.function(cell, *numbers)
-    except (ArithmeticError, ValueError):  # of these numbers, not of the equations
-        return
     except Exception as error:
         traceback = error.__traceback__
         while traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code is stage.function.__code__:
             traceback = traceback.tb_next
         line = traceback.tb_lineno if traceback.tb_frame.f_code is stage.function.__code__ else None
+        given = "numbers"
+        if isinstance(error, _OF_NUMBERS):
+            given = ", ".join(f"{name}={number!r}" for name, number in zip(stage.reads, numbers, strict=True))
         got = f"{type(error).__name__}: {error}"
-        raise refusal(said, place(stage.function, line), "compute with numbers", got) from None
+        raise refusal(said, place(stage.function, line), f"compute with {given}", got) from error
     expected = f"return {len(stage.writes)} numbers, {', '.join(stage.writes)}"
     results = found if isinstance(found, tuple) else (found,)
     if len(results) != len(stage.writes):
@@ -199,3 +232,4 @@ def _check_results(said, stage, cell, numbers):
     for name, result in zip(stage.writes, results, strict=True):
         if isinstance(result, bool) or not isinstance(result, (int, float)):
             raise refusal(said, place(stage.function), expected, f"{type(result).__name__} for {name}")
+    return dict(zip(stage.writes, results, strict=True))

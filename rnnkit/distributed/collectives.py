@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rnnkit.arrays import Array, library_of, no_array
-from rnnkit.errors import BackendError, message, wrong_type
+from rnnkit.distributed.launch import check_comm, check_int
+from rnnkit.errors import BackendError, message
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -37,6 +38,8 @@ def allreduce_gradients(dw: Array, comm: Comm | None) -> None:
 
     Raises
     ------
+    TypeError, ValueError
+        An argument is wrong.
     BackendError
         A CuPy array, and the MPI library does not say that it is CUDA-aware.
 
@@ -71,10 +74,14 @@ def broadcast_weights(w: Array, comm: Comm | None, root: int = 0) -> None:
 
     Raises
     ------
-    ValueError
-        The ranks' arrays differ in size or dtype; every rank raises it, and none has changed its weights.
+    TypeError, ValueError
+        An argument is wrong. Or the ranks' arrays differ in size or dtype; every rank raises it, and none has changed
+        its weights.
+    BackendError
+        As from `allreduce_gradients`.
     """
     _check_buffer("broadcast_weights", "w", w, comm)
+    check_int("broadcast_weights", "root", root)
     if comm is None:
         return
     if not 0 <= root < comm.size:
@@ -108,8 +115,7 @@ def _check_buffer(function: str, name: str, value: Any, comm: Any) -> None:
         raise ValueError(message(function, name, "be C-contiguous", f"strides {value.strides}", cure))
     if library is np and not value.flags.writeable:
         raise ValueError(message(function, name, "be writeable", "a read-only array"))
-    if comm is not None and not hasattr(comm, "Allreduce"):
-        raise wrong_type(function, "comm", "None or an mpi4py.MPI.Comm", comm)
+    check_comm(function, comm)
     if comm is not None and library is not np and not cuda_aware():
         cure = f"reduce a copy on the host, cupy.asnumpy({name}), or use an MPI that was built with CUDA"
         expected = "be a NumPy array with an MPI that is not CUDA-aware"

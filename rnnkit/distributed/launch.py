@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rnnkit.errors import BackendError, message
+import numpy as np
+
+from rnnkit.errors import BackendError, message, wrong_type
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,6 +64,18 @@ def world() -> Comm | None:
     if comm.size == 1 and ranks is not None and ranks > 1:
         raise BackendError(_mismatch(launcher, ranks, "a world of 1 rank"))
     return comm if comm.size > 1 else None
+
+
+def check_comm(function: str, comm: Any) -> None:
+    """Check what `world` returned: None, or a communicator."""
+    if comm is not None and not (hasattr(comm, "size") and hasattr(comm, "rank")):
+        raise wrong_type(function, "comm", "None or an mpi4py.MPI.Comm", comm)
+
+
+def check_int(function: str, argument: str, value: Any) -> None:
+    """Check the number of a rank, or of what the ranks share."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+        raise wrong_type(function, argument, "an int", value)
 
 
 def _launcher() -> tuple[Launcher | None, int | None]:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rnnkit import forking
+from rnnkit.distributed.launch import check_comm, check_int
 from rnnkit.errors import message
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def shard(size: int, comm: Comm | None) -> slice:
 
     Raises
     ------
+    TypeError
+        `size` is no int, or `comm` no communicator.
     ValueError
         There are more ranks than items: one would have nothing to do.
 
@@ -45,6 +48,8 @@ def shard(size: int, comm: Comm | None) -> slice:
     >>> shard(8, comm=None)
     slice(0, 8, None)
     """
+    check_comm("shard", comm)
+    check_int("shard", "size", size)
     ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
     if size < ranks:
         expected = f"be at least the number of ranks={ranks}"
@@ -69,6 +74,7 @@ def share_cores(comm: Comm | None) -> int:
     int
         The number of threads of the engine in this process.
     """
+    check_comm("share_cores", comm)
     with forking.importing:
         import numba
 
@@ -113,6 +119,7 @@ def aborting(comm: Comm | None) -> Iterator[None]:
     >>> with aborting(comm=None):
     ...     pass  # read the data, train, save
     """
+    check_comm("aborting", comm)
     try:
         yield
     except BaseException as error:

@@ -176,7 +176,7 @@ def _told_by_arrays(cell: Cell, activation: str | None, reset_after: bool | None
         check_left_out("from_keras", f'with mode="{mode}"', reset_after=reset_after)
     elif use_bias:
         check_left_out("from_keras", "with a bias, whose shape tells it", reset_after=reset_after)
-        reset_after = len(np.shape(cell.entries["bias"])) == 2
+        reset_after = real_array("from_keras", cell.entry("bias"), cell.entries["bias"]).ndim == 2
     return _Kind(mode, use_bias, reset_after is not False)
 
 

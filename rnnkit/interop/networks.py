@@ -83,7 +83,7 @@ def mode_of_rows(function: str, name: str, rows: int, hidden_size: int, **activa
         check_left_out(function, f'with mode="{modes[rows]}"', **activation)
         return modes[rows]
     ((argument, chosen),) = activation.items()
-    if chosen not in (None, "tanh", "relu"):
+    if isinstance(chosen, np.ndarray) or chosen not in (None, "tanh", "relu"):
         raise ValueError(message(function, argument, 'be "tanh" or "relu"', repr(chosen)))
     return mode_of("RNN", nonlinearity=chosen or "tanh")
 
@@ -101,7 +101,10 @@ def real_array(function: str, name: str, value: Any) -> np.ndarray:
     if dtype is not None:  # before it is converted: NumPy has no bfloat16
         _check_real(function, name, dtype)
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
+        try:
+            value = value.detach().cpu()
+        except RuntimeError as error:  # it has a shape and no numbers
+            raise ValueError(message(function, name, "be an array", error)) from error
     array = host_array(function, name, value)
     _check_real(function, name, array.dtype)
     return array.astype(array.dtype.newbyteorder("="), copy=False)

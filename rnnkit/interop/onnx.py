@@ -186,9 +186,11 @@ def from_onnx(
     _check_choice("input_forget", input_forget, (0, 1) if op_type == "LSTM" else (0,))
     _check_choice("clip", clip, (None,), "rnnkit has no such: its cell_clip clips the cell state")
     arrays = {"W": W, "R": R, "B": B, "P": P, "initial_h": initial_h, "initial_c": initial_c}
-    arrays = {name: real_array("from_onnx", name, value) for name, value in arrays.items() if value is not None}
-    for name, last in {"W": "input_size", "R": "hidden_size"}.items():
-        check_shape("from_onnx", name, arrays[name], (None,) * 3, ("num_directions", "gates*hidden_size", last))
+    last = {"W": "input_size", "R": "hidden_size"}
+    given = {name: value for name, value in arrays.items() if value is not None or name in last}
+    arrays = {name: real_array("from_onnx", name, value) for name, value in given.items()}
+    for name in last:
+        check_shape("from_onnx", name, arrays[name], (None,) * 3, ("num_directions", "gates*hidden_size", last[name]))
     mode = mode_of_operator(
         op_type, DIRECTIONS[direction], activations, activation_alpha, activation_beta,
         "P" in arrays and bool(arrays["P"].any()), input_forget,
@@ -291,6 +293,9 @@ def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
     """
     if not isinstance(nodes, (list, tuple)) or not all(isinstance(node, OnnxNode) for node in nodes):
         raise wrong_type("stack_onnx", "nodes", "a list of OnnxNode", nodes)
+    for number, node in enumerate(nodes):
+        if not isinstance(node.net, Network):
+            raise wrong_type("stack_onnx", f"nodes[{number}].net", "an rnnkit network", node.net)
     if not nodes:
         raise ValueError(message("stack_onnx", "nodes", "hold at least one OnnxNode", "none"))
     desc = replace(nodes[0].net.desc, num_layers=len(nodes))
@@ -303,7 +308,7 @@ def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...], why: str = "") -> None:
-    if value not in choices:
+    if isinstance(value, np.ndarray) or value not in choices:
         expected = f"be {' or '.join(map(repr, choices))}"
         raise ValueError(message("from_onnx", name, expected, repr(value), why))
 
@@ -376,7 +381,7 @@ def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:
     if node.reverse:
         cure = "the engine's layers run forward or both ways: run the nodes one after the other"
         raise ValueError(message("stack_onnx", f"{name}.reverse", "be False", True, cure))
-    own = [state for state in ("hx", "cx") if getattr(node, state) is not None and getattr(node, state).any()]
+    own = [state for state in ("hx", "cx") if getattr(node, state) is not None and np.any(getattr(node, state))]
     own += ["lengths"] * (node.lengths is not None)
     if own:
         cure = f"give them to infer, and stack {name}._replace({own[0]}=None)"

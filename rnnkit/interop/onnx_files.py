@@ -55,7 +55,8 @@ def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -
         The file is damaged or no ONNX model, has no such operator, or one of them asks for what rnnkit does not have,
         or its weights are computed by the model.
     """
-    if isinstance(names, str):
+    listed = isinstance(names, Collection) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
+    if names is not None and not listed:
         raise wrong_type("load_onnx", "names", "None or a collection of names", names)
     return _File("load_onnx", path).nodes(names)
 
@@ -115,8 +116,9 @@ class _File:
     """An ONNX model that is read, and all that its errors name."""
 
     def __init__(self, function: str, path: str | PathLike[str]) -> None:
-        self._function, self._where = function, f"path {os.fspath(path)!r}"
-        self._folder = os.path.realpath(os.path.dirname(os.fspath(path)))
+        name = archive.name_of(function, path)
+        self._function, self._where = function, f"path {name!r}"
+        self._folder = os.path.realpath(os.path.dirname(os.fsdecode(name)))
         self._onnx = package(function, "onnx")
         from google.protobuf.message import DecodeError  # it comes with onnx
 
@@ -179,6 +181,8 @@ class _File:
     def _array(self, tensor: Any) -> np.ndarray:
         if tensor.data_type not in self._onnx.helper.get_all_tensor_dtypes():
             raise ValueError(f"{tensor.name!r} of the unknown data type {tensor.data_type}")
+        if min(tensor.dims, default=0) < 0:  # reshape would take -1, say, for what is left
+            raise ValueError(f"{tensor.name!r} of the shape {tuple(tensor.dims)}")
         if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
             tensor = self._onnx.TensorProto(
                 name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=self._external(tensor)

@@ -98,6 +98,8 @@ def _numbers(kind: str, names: list[str], given: Sequence[float]) -> list[float]
     """Return the numbers of one kind, one for each activation that takes one; without any those of ONNX."""
     takers = [name for name in names if kind in ACTIVATIONS[name]._fields]
     unclear = [name for name in takers if name in UNCLEAR]
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
+        raise wrong_type("from_onnx", f"activation_{kind}", "a list of numbers", given)
     if len(given) == len(takers):
         return list(given)
     if len(given) or unclear:

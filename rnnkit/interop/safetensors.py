@@ -13,7 +13,7 @@ import numpy as np
 
 from rnnkit import archive
 from rnnkit.descriptor import descriptor_of, text_of
-from rnnkit.errors import message, wrong_type
+from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, network
 from rnnkit.interop.packages import package
 from rnnkit.interop.torch import from_torch, with_dot
@@ -51,12 +51,12 @@ def load_safetensors(path: str | PathLike[str], prefix: str = "", **options: Any
     ValueError
         The file is damaged or cut off, or what stands at `prefix` is not the weights of one network.
     """
-    _check_prefix("load_safetensors", prefix)
-    where, before = f"path {os.fspath(path)!r}", with_dot(prefix)
+    name, before = archive.name_of("load_safetensors", path), with_dot("load_safetensors", prefix)
+    where = f"path {name!r}"
     library = package("load_safetensors", "safetensors")
     archive.open_regular("load_safetensors", path).close()
     try:
-        with library.safe_open(os.fspath(path), framework="numpy") as file:
+        with library.safe_open(os.fsdecode(name), framework="numpy") as file:
             text = (file.metadata() or {}).get(DESCRIPTOR)
             named = {name: _tensor(file, name) if _stands_at(before, name) else None for name in file.keys()}
     except library.SafetensorError as error:
@@ -96,19 +96,14 @@ def save_safetensors(net: Network, path: str | PathLike[str], prefix: str = "") 
     loads it where it has such a module: not with one bias alone, with ``input_mode="skip"``, ``reset_after=False`` or
     ``cell_clip``.
     """
-    _check_prefix("save_safetensors", prefix)
+    before = with_dot("save_safetensors", prefix)
     blocks = blocks_of("save_safetensors", net, "float16 and bfloat16 are a GPU's")
     package("save_safetensors", "safetensors")
     from safetensors.numpy import save
 
-    data = save({with_dot(prefix) + name: block for name, block in blocks.items()}, {DESCRIPTOR: text_of(net.desc)})
+    data = save({before + name: block for name, block in blocks.items()}, {DESCRIPTOR: text_of(net.desc)})
     with archive.replacing("save_safetensors", path) as file:
         file.write(data)
-
-
-def _check_prefix(function: str, prefix: Any) -> None:
-    if not isinstance(prefix, str):
-        raise wrong_type(function, "prefix", "a str", prefix)
 
 
 def _stands_at(before: str, name: str) -> bool:

@@ -26,7 +26,7 @@ from rnnkit.interop.networks import (
 from rnnkit.kernels.cells.modes import mode_of
 from rnnkit.weights import check_names, weight_layout
 
-_NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d+)(_reverse)?")
+_NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d{1,9})(_reverse)?")
 _FIRST = "weight_hh_l0"  # each of the three modules has it
 
 
@@ -67,7 +67,7 @@ def from_torch(
     >>> from_torch(named, "rnn")
     <GRU: RNNDescriptor('gru', 3, 2, bias='none', dtype='float64'), 30 weights>
     """
-    prefix = with_dot(prefix)
+    prefix = with_dot("from_torch", prefix)
     if isinstance(source, Mapping):
         arrays = _arrays(prefix, source)
     else:
@@ -75,7 +75,7 @@ def from_torch(
         arrays = _arrays(prefix, source.state_dict())
         check_left_out("from_torch", "with a module, which tells it", nonlinearity=nonlinearity, dropout=dropout)
         module = source.get_submodule(prefix[:-1])
-        nonlinearity, dropout = getattr(module, "nonlinearity", None), module.dropout
+        nonlinearity, dropout = getattr(module, "nonlinearity", None), getattr(module, "dropout", None)
     desc = _descriptor(prefix, arrays, nonlinearity, 0.0 if dropout is None else dropout)
     _check_entries("from_torch", "source", prefix, desc, arrays)
     return network(desc, arrays)
@@ -112,7 +112,7 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     >>> {name: array.shape for name, array in to_torch(GRU(3, 2), "rnn").items()}
     {'rnn.weight_ih_l0': (6, 3), 'rnn.weight_hh_l0': (6, 2), 'rnn.bias_ih_l0': (6,), 'rnn.bias_hh_l0': (6,)}
     """
-    prefix, why = with_dot(prefix), "PyTorch has nothing else"
+    prefix, why = with_dot("to_torch", prefix), "PyTorch has nothing else"
     blocks = blocks_of("to_torch", net, why, input_mode=("linear",), cell_clip=(None,), reset_after=(True,))
     desc = net.desc if net.desc.bias == "none" else replace(net.desc, bias="both")
     rows = net.desc.num_gates * net.desc.hidden_size
@@ -125,18 +125,23 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def with_dot(prefix: str) -> str:
+def with_dot(function: str, prefix: Any) -> str:
     """Return what stands before the names of parameters at a place in a model."""
+    if not isinstance(prefix, str):
+        raise wrong_type(function, "prefix", "a str", prefix)
     return f"{prefix}." if prefix and not prefix.endswith(".") else prefix
 
 
 def _check_module(function: str, argument: str, value: Any, alternative: str = "") -> None:
-    if not (hasattr(value, "state_dict") and hasattr(value, "get_submodule")):
+    if isinstance(value, type) or not (hasattr(value, "state_dict") and hasattr(value, "get_submodule")):
         raise wrong_type(function, argument, f"a PyTorch Module{alternative}", value)
 
 
 def _arrays(prefix: str, named: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return what stands under a prefix, by the names behind it; if nothing does, say under which something does."""
+    for name in named:
+        if not isinstance(name, str):
+            raise TypeError(message("from_torch", "source", "have names for keys", repr(name)))
     found = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
     if _FIRST not in found:
         places = [name.removesuffix(f".{_FIRST}") for name in named if name.endswith(f".{_FIRST}")]
@@ -191,7 +196,10 @@ def _check_entries(function: str, argument: str, prefix: str, desc: RNNDescripto
 def _write(prefix: str, desc: RNNDescriptor, arrays: Mapping[str, np.ndarray], model: Any) -> None:
     """Write into a module, after all checks: load_state_dict writes what fits before it refuses the rest."""
     _check_module("to_torch", "module", model)
-    module = model.get_submodule(prefix[:-1])
+    try:
+        module = model.get_submodule(prefix[:-1])
+    except AttributeError as error:
+        raise ValueError(message("to_torch", "module", f"have one at prefix={prefix[:-1]!r}", error)) from error
     own = module.state_dict()
     _check_entries("to_torch", "module", prefix, desc, own)
     for name, tensor in own.items():

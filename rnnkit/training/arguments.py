@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from itertools import combinations
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,37 @@ import numpy as np
 from rnnkit.arrays import library_of, no_array, overlap
 from rnnkit.checks import same_place
 from rnnkit.errors import message, wrong_type
+from rnnkit.numbers import real_number
 
 DTYPES = (np.dtype("float32"), np.dtype("float64"))
+MAX_SIZE = 2**31 - 1  # of a network's sizes, too
 AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 
 def number(function: str, name: str, value: Any, expected: str, inside: Callable[[float], bool]) -> float:
     """Return a number that `inside` accepts; `expected` says in words what that is."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise wrong_type(function, name, "a number", value)
-    if not inside(value):
+    number = real_number(function, name, value, "a number")
+    if not inside(number):
         raise ValueError(message(function, name, expected, value))
-    return float(value)
+    return number
+
+
+def least(array: Any) -> float:
+    """Return the smallest number above 0 of an array's dtype."""
+    return float(np.nextafter(array.dtype.type(0), array.dtype.type(1)))
+
+
+def most(array: Any) -> float:
+    """Return the largest number of an array's dtype."""
+    return float(np.finfo(array.dtype).max)
 
 
 def integer(function: str, name: str, value: Any, low: int) -> None:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type(function, name, "an int", value)
-    if value < low:
-        raise ValueError(message(function, name, f"be at least {low}", value))
+    if not low <= value <= MAX_SIZE:
+        expected = f"be at least {low}" if value < low else f"be at most {MAX_SIZE}"
+        raise ValueError(message(function, name, expected, value))
 
 
 def real_array(function: str, name: str, value: Any) -> None:
@@ -68,6 +81,13 @@ def separate(function: str, name: str, value: Any, **others: Any) -> None:
     for other_name, other in others.items():
         if overlap(value, other):
             raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
+
+
+def apart(function: str, found: list[tuple[str, Any]]) -> None:
+    """Check that no two of the arrays that `buffers` found share memory: each is written once."""
+    for (name, array), (other_name, other) in combinations(found, 2):
+        if overlap(array, other):
+            raise ValueError(message(function, other_name, "have memory of its own", f"the memory of {name}"))
 
 
 def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:

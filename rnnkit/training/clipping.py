@@ -20,7 +20,8 @@ def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float
     Parameters
     ----------
     gradient : ndarray or sequence of ndarray, float32 or float64
-        One array or several, of which the norm is taken together; C-contiguous, of one dtype.
+        One array or several, of which the norm is taken together; C-contiguous, of one dtype, each in memory of its
+        own.
     limit : float
         Above 0; infinity only measures.
 
@@ -49,6 +50,7 @@ def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float
     found = arguments.buffers(function, "gradient", gradient)
     for name, array in found:
         arguments.writeable(function, name, array)
+    arguments.apart(function, found)
     parts = [array.reshape(-1) for _, array in found]
     norm = math.hypot(*map(_norm, parts))
     if limit < norm < math.inf:

@@ -41,7 +41,8 @@ def softmax_cross_entropy(
         Valid steps of each sequence. What stands behind them in scores and targets is never read.
     count : float, optional
         What the sum of the losses is divided by; by default the number of valid entries. Give the number of entries of
-        a whole batch where you call once for each part of it, and the sums over the calls are right.
+        a whole batch where you call once for each part of it, and the sums over the calls are right. At least
+        5.9e-39 in float32.
     out : ndarray (..., C), optional
         Where the gradient is written, C-contiguous; `scores` itself is fine, and saves memory.
 
@@ -103,7 +104,7 @@ def sigmoid_cross_entropy(
         Valid steps of each sequence. What stands behind them in scores and targets is never read.
     count : float, optional
         What the sum of the losses is divided by; by default the number of valid entries, that is of scores. Give the
-        number of entries of a whole batch where you call once for each part of it.
+        number of entries of a whole batch where you call once for each part of it. At least 5.9e-39 in float32.
     out : ndarray (...), optional
         Where the gradient is written, C-contiguous; `scores` itself is fine, and saves memory.
 
@@ -159,7 +160,8 @@ def squared_error(
         Valid steps of each sequence. What stands behind them in y and targets is never read.
     count : float, optional
         What the sum of the squares is divided by; by default the number of valid entries, that is of elements of y.
-        Give the number of entries of a whole batch where you call once for each part of it.
+        Give the number of entries of a whole batch where you call once for each part of it. At least
+        5.9e-39 in float32.
     out : ndarray (...), optional
         Where the gradient is written, C-contiguous; `y` itself is fine, and saves memory.
 
@@ -246,6 +248,9 @@ class _Entries:
         else:
             expected = "be a finite number above 0"
             self.count = arguments.number(function, "count", count, expected, lambda value: 0 < value < math.inf)
+            least = 2 / arguments.most(scores)  # what a gradient of 0 is multiplied with is finite
+            if self.count < least:
+                raise ValueError(message(function, "count", f"be at least {least} in {scores.dtype}", count))
         if out is not None:
             _check_out(function, out, name, scores, targets)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, combinations
+from itertools import accumulate
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import Array, library_of, no_array, on_host, overlap
+from rnnkit.arrays import Array, library_of, no_array, on_host
 from rnnkit.checks import same_place
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
@@ -27,9 +27,7 @@ class _Optimizer:
         found = arguments.buffers(self._name, "parameters", parameters)
         for name, array in found:
             arguments.writeable(self._name, name, array)
-        for (name, array), (other_name, other) in combinations(found, 2):
-            if overlap(array, other):
-                raise ValueError(message(self._name, other_name, "have memory of its own", f"the memory of {name}"))
+        arguments.apart(self._name, found)
         self._parameters = [array for _, array in found]
         self._is_one = library_of(parameters) is not None
         self._decays = self._checked_decays(weight_decay)
@@ -48,6 +46,14 @@ class _Optimizer:
             expected = f"hold one number for each of {len(self._parameters)} arrays"
             raise ValueError(message(self._name, "weight_decay", expected, len(value)))
         return [_rate(self._name, f"weight_decay[{i}]", decay) for i, decay in enumerate(value)]
+
+    def _checked_rate(self, learning_rate: Any, factor: float = 1.0) -> float:
+        """Check that a rate is finite in the dtype, also times a factor and the decays: infinity times 0 is NaN."""
+        rate, w = _rate("step", "learning_rate", learning_rate), self._parameters[0]
+        most = arguments.most(w) / max(1.0, factor, *self._decays)
+        if rate > most:
+            raise ValueError(message("step", "learning_rate", f"be at most {most} in {w.dtype}", learning_rate))
+        return rate
 
     def _buffers(self, gradients: Any, rate: float) -> list[tuple[Array, Array, list[Array], float]]:
         """Check a step's gradients; return for each buffer itself, its gradient, its moments and what decay leaves."""
@@ -115,7 +121,8 @@ class Adam(_Optimizer):
     beta1, beta2 : float
         Decay of the mean of the gradient and of its square, 0 <= beta < 1.
     epsilon : float
-        Added to the square root of the corrected mean of squares, as PyTorch does; above 0.
+        Added to the square root of the corrected mean of squares, as PyTorch does; above 0, also times sqrt(1 - beta2)
+        and rounded to the dtype: with the default beta2 at least 4.4e-44 in float32.
     weight_decay : float or sequence of float
         Share of the parameters, times the learning rate, that each step takes off; one for all or one for each array.
 
@@ -158,7 +165,16 @@ class Adam(_Optimizer):
         positive = "be a finite number above 0"
         self._epsilon = arguments.number("Adam", "epsilon", epsilon, positive, lambda value: 0 < value < math.inf)
         super().__init__(parameters, weight_decay, "mean", "square")
+        self._check_epsilon(epsilon)
         self._steps = 0
+
+    def _check_epsilon(self, given: float) -> None:
+        """Check that it is not 0 in the first step, times the root there: a gradient of 0 is divided by it alone."""
+        w, root = self._parameters[0], math.sqrt(1 - self._beta2)
+        least = arguments.least(w)
+        if self._epsilon * root <= least / 2:  # which rounds to 0
+            expected = f"be at least {least / root:.2g} in {w.dtype} with beta2={self._beta2}"
+            raise ValueError(message("Adam", "epsilon", expected, given))
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
         """Move the parameters one step against the gradients.
@@ -168,19 +184,19 @@ class Adam(_Optimizer):
         gradients : ndarray or sequence of ndarray
             One for each array of parameters, with its shape and dtype, C-contiguous.
         learning_rate : float
-            At least 0.
+            At least 0, and finite in the parameters' dtype.
 
         Raises
         ------
         TypeError, ValueError
             An argument is wrong. Nothing is changed then.
         """
-        given = _rate("step", "learning_rate", learning_rate)
-        buffers = self._buffers(gradients, given)
-        self._steps += 1
+        steps = self._steps + 1
         # Both corrections folded into two scalars, as at the end of section 2 of the paper.
-        root = math.sqrt(1 - self._beta2**self._steps)
-        rate = given * root / (1 - self._beta1**self._steps)
+        root, share = math.sqrt(1 - self._beta2**steps), 1 - self._beta1**steps
+        given = self._checked_rate(learning_rate, root / share)
+        buffers = self._buffers(gradients, given)
+        self._steps, rate = steps, given * root / share
         move = _kernels().adam if self._library is np else _adam_on_gpu
         for w, dw, (mean, square), keep in buffers:
             move(w, dw, mean, square, self._beta1, self._beta2, rate, self._epsilon * root, keep)
@@ -257,14 +273,14 @@ class SGD(_Optimizer):
         gradients : ndarray or sequence of ndarray
             One for each array of parameters, with its shape and dtype, C-contiguous.
         learning_rate : float
-            At least 0.
+            At least 0, and finite in the parameters' dtype.
 
         Raises
         ------
         TypeError, ValueError
             An argument is wrong. Nothing is changed then.
         """
-        rate = _rate("step", "learning_rate", learning_rate)
+        rate = self._checked_rate(learning_rate)
         on_gpu = self._library is not np
         for w, dw, moments, keep in self._buffers(gradients, rate):
             if not self._momentum:

@@ -165,7 +165,7 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
     return DenseBackward((dy_rows @ weight).reshape(x.shape), dw)
 
 
-def last_output(hy: Array, num_directions: int = 1) -> Array:
+def last_output(hy: Array, num_directions: int) -> Array:
     """Return the final hidden states of the top layer, both directions beside each other: what a classifier reads.
 
     Parameters
@@ -173,7 +173,7 @@ def last_output(hy: Array, num_directions: int = 1) -> Array:
     hy : ndarray (L*D, N, P)
         As forward and infer give it.
     num_directions : int
-        1, or 2 for a bidirectional network.
+        1, or 2 for a bidirectional network: that of one layer has the shape of two layers of one direction.
 
     Returns
     -------
@@ -203,7 +203,7 @@ def last_output(hy: Array, num_directions: int = 1) -> Array:
     return hy[-directions:].swapaxes(0, 1).copy().reshape(hy.shape[1], directions * hy.shape[2])
 
 
-def last_output_backward(doutput: Array, num_layers: int, num_directions: int = 1) -> Array:
+def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -> Array:
     """Return the gradient by hy, for backward, from that by what :func:`last_output` returned.
 
     Parameters

@@ -11,7 +11,7 @@ _ADAPTER = {
     "rnnkit/interop/mxnet.py": "interop_mxnet interop_networks docstrings",
     "rnnkit/interop/safetensors.py": "interop_safetensors interop_networks docstrings",
     "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_written onnx_node_tests interop_networks interop_keras "
-    "interop_jax interop_torch interop_flux interop_mxnet docstrings docs",
+    "interop_jax interop_torch interop_flux interop_mxnet interop_refusals docstrings docs",
     "rnnkit/language_model": "language_model_model language_model_corpus language_model_sampling "
     "language_model_scoring train_run train_record train_places train_log main score_and_plot train_command "
     "language_model_torch train_ranks warmup training_readout docs",
@@ -23,17 +23,19 @@ _ADAPTER = {
 _PUBLIC = {
     "rnnkit/archive.py": "archive archive_names network network_objects main",
     "rnnkit/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
-    "rnnkit/base_network.py": "network network_objects archive docstrings readme types",
+    "rnnkit/base_network.py": "network network_objects assigned_weights archive docstrings readme types",
     "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",
     "rnnkit/cells.py": "cell_rules check_cell own_cells shipped_cells onnx_cells archive docstrings",
     "rnnkit/checks.py": "checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
     "rnnkit/debugging.py": "debugging workspace readme",
     "rnnkit/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells onnx_cells",
-    "rnnkit/modes.py": "descriptor errors weights cells network types interop_networks",
+    "rnnkit/modes.py": "descriptor errors cell_numbers weights cells own_cells network types interop_networks",
+    "rnnkit/numbers.py": "descriptor cell_numbers training_optimizers",
     "rnnkit/network.py": "network network_objects archive descriptor errors types",
     "rnnkit/saved.py": "archive network network_objects language_model_model",
     "rnnkit/stream.py": "stream stream_errors network_objects exclusive own_cells docs",
     "rnnkit/weights.py": "weights digests descriptor network shipped_cells interop_networks docstrings",
+    "rnnkit/views.py": "assigned_weights network interop_networks",
     "rnnkit/warmup.py": "warmup",
     "rnnkit": "checks errors workspace exclusive plan_calls fork_locks debugging aliasing digests forward backward "
     "time_checkpoints checkpoint_memory steps stream stream_errors gpu_standin imports subclasses network "
@@ -48,7 +50,7 @@ _ENGINE = {
     "exclusive sharing stream reduced_weights algebra",
     "kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
     "kernels/cells/source.py": "own_cache own_cells archive shipped_cells",
-    "kernels/cells/rules.py": "cell_rules check_cell own_cells",
+    "kernels/cells/rules.py": "cell_rules cell_numbers check_cell own_cells",
     "kernels/cells": "cells check_cell cell_rules digests shipped_cells slstm_range own_cells vectorization onnx_cells "
     "own_cache descriptor weights",
     "kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",

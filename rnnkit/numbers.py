@@ -1,0 +1,20 @@
+"""Numbers that a user gives, of whatever type, as Python's floats."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from rnnkit.errors import message, wrong_type
+
+
+def real_number(function: str, argument: str, value: Any, expected: str = "a float") -> float:
+    """Return a number as a float; raise what is wrong with the argument."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        raise wrong_type(function, argument, expected, value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(message(function, argument, "be in the range of float64", "a number beyond it")) from None

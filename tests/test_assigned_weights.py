@@ -1,0 +1,94 @@
+"""What is assigned to a network's weights, or to a block of them, is written to the buffer that others hold, too."""
+
+import re
+
+import numpy as np
+import pytest
+from tolerances import assert_same_bits
+
+import rnnkit
+from rnnkit import GRU, LSTM, training
+
+BLOCK = "bias_hh_l0"
+
+
+def test_an_optimizer_goes_on_with_assigned_weights():
+    net = LSTM(3, 5, seed=0)
+    optimizer, buffer, expected = training.SGD(net.weights), net.weights, net.weights * np.float32(0.9) - 1
+    net.weights = net.weights * np.float32(0.9)
+    optimizer.step(np.ones_like(buffer), learning_rate=1)
+    assert net.weights is buffer
+    assert_same_bits("weights", net.weights, expected)
+
+
+def test_an_assigned_array_is_copied():
+    net, w = LSTM(3, 5, seed=0), np.arange(200, dtype=np.float32)
+    net.weights = w
+    w[:] = 0
+    assert net.views[BLOCK].tolist() == list(range(180, 200))
+    net.weights = net.weights[::-1].copy()
+    assert net.views[BLOCK].tolist() == list(range(19, -1, -1))
+
+
+def test_a_block_is_assigned_and_changed_in_place():
+    net = GRU(3, 2, seed=0)
+    buffer, before = net.weights, net.weights.copy()
+    net.views[BLOCK] = np.full(6, 2, np.float32)
+    net.views[BLOCK] *= 3
+    assert net.weights is buffer and (buffer[-6:] == 6).all()
+    assert_same_bits("others", buffer[:-6], before[:-6])
+    assert list(net.views) == [block.name for block in rnnkit.weight_layout(net.desc)]
+    assert len(net.views) == 4 and BLOCK in net.views and repr(net.views).startswith("{'weight_ih_l0': array(")
+    assert_same_bits("packed", rnnkit.pack_weights(net.desc, net.views), buffer)
+
+
+REFUSED = [
+    ("weight", np.zeros(6, "f4"), ValueError,
+     "GRU: views must hold weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, got 'weight'"),
+    (BLOCK, np.zeros(6), TypeError, 'GRU: views["bias_hh_l0"] must be float32 as the descriptor says, got float64; '
+     'convert it with .astype("float32")'),
+    (BLOCK, np.zeros(5, "f4"), ValueError, 'GRU: views["bias_hh_l0"] must have shape (rows=6,), got (5,)'),
+    ("weight_ih_l0", np.zeros((3, 6), "f4"), ValueError,
+     'GRU: views["weight_ih_l0"] must have shape (rows=6, columns=3), got (3, 6)'),
+    (BLOCK, 0.0, TypeError, 'GRU: views["bias_hh_l0"] must be an array, got float'),
+    (BLOCK, np.ma.zeros(6, "f4"), TypeError, 'GRU: views["bias_hh_l0"] must be an array, got numpy.ma.MaskedArray'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "array", "kind", "text"), REFUSED, ids=[text[:60] for *_, text in REFUSED])
+def test_what_is_no_block(name, array, kind, text):
+    net = GRU(3, 2, seed=0)
+    before = net.weights.copy()
+    with pytest.raises(kind, match="^" + re.escape(text)):
+        net.views[name] = array
+    assert_same_bits("weights", net.weights, before)
+
+
+def test_read_only_memory_is_not_written():
+    w = LSTM(3, 5, seed=0).weights
+    net = LSTM.from_descriptor(rnnkit.RNNDescriptor("lstm", 3, 5), w)
+    w.flags.writeable = False
+    got = "must stay as it is in read-only memory, got another array; net.copy() has memory of its own"
+    with pytest.raises(ValueError, match=f"^LSTM: weights {re.escape(got)}$"):
+        net.weights = np.zeros(200, np.float32)
+    with pytest.raises(ValueError, match=re.escape(f'LSTM: views["{BLOCK}"] {got}')):
+        net.views[BLOCK] = np.zeros(20, np.float32)
+    net.copy().weights = np.zeros(200, np.float32)
+
+
+def test_the_other_device(standin):
+    import cupy
+
+    net = LSTM(3, 5, seed=0)
+    moved, before = net.to(cupy), net.weights.copy()
+    moved.weights = cupy.asarray(np.zeros(200, np.float32))
+    moved.views[BLOCK] = cupy.asarray(np.ones(20, np.float32))
+    assert moved.weights.get().tolist() == [0] * 180 + [1] * 20
+    got = "must be on the host (NumPy) as the network is, got GPU 0 (CuPy); net.to(numpy or cupy) is the network"
+    with pytest.raises(ValueError, match=f"^LSTM: weights {re.escape(got)}"):
+        net.weights = moved.weights
+    with pytest.raises(ValueError, match=re.escape(f'LSTM: views["{BLOCK}"] {got}')):
+        net.views[BLOCK] = moved.views[BLOCK]
+    assert_same_bits("weights", net.weights, before)
+    with pytest.raises(ValueError, match=r"^LSTM: weights must be on GPU 0 \(CuPy\) as the network is, got the host"):
+        moved.weights = before
