@@ -76,8 +76,7 @@ def engine(folder):
     """The folder of the engine as it is now, installed from a copy: a build leaves nothing in the repository."""
     source, target = folder / "source", folder / "engine"
     shutil.rmtree(source, ignore_errors=True)
-    for name in ("rnnkit", "kernels"):
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "rnnkit", source / "rnnkit", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     pip_install(target, "--no-deps", source)
@@ -102,7 +101,7 @@ def main():
         "HOME": home,
         "NUMBA_CACHE_DIR": folder / "cache",
         "PYTHONPATH": os.pathsep.join(map(str, packages)),
-        "PYTHONSAFEPATH": "1",  # not the repository's rnnkit/, which is without its kernels
+        "PYTHONSAFEPATH": "1",  # the installed rnnkit, not the repository's
     }
     host = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_CPU", "PYTHON"))}
     command = [EMULATOR, "-L", root, python, "-m", "pytest", "-p", "no:cacheprovider"]

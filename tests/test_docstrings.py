@@ -12,7 +12,6 @@ import pytest
 from public_names import PUBLIC
 
 import rnnkit
-import rnnkit.kernels
 
 MADE_BY_RNNKIT = {"Workspace", "Plan", "Stream"}  # users never call these constructors
 
@@ -108,14 +107,13 @@ def test_everything_public_has_a_docstring(name):
 # Those of the GPU engine import CuPy; they are private and have no examples.
 MODULES = ["rnnkit", *sorted(found.name for found in pkgutil.walk_packages(rnnkit.__path__, "rnnkit."))]
 MODULES = [name for name in MODULES if name not in ("rnnkit.cuda.engine", "rnnkit.cuda.context")]
-KERNELS = sorted(found.name for found in pkgutil.walk_packages(rnnkit.kernels.__path__, "rnnkit.kernels."))
 
 
 # What is imported with these modules, and is not installed everywhere.
 NEEDED = {"rnnkit.torch": "torch", "rnnkit.sklearn": "sklearn", "rnnkit.language_model.plot": "matplotlib"}
 
 
-@pytest.mark.parametrize("name", sorted({*MODULES, *KERNELS}))
+@pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name):
     for start, library in NEEDED.items():
         if name.startswith(start) and os.environ.get("CI") != "true":

@@ -6,12 +6,16 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
+import venv
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
 import rnnkit
@@ -20,33 +24,52 @@ from rnnkit.kernels.cells.modes import MODES
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "typed_programs.py"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
 
 
-def mypy(folder):
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The Python of an environment into which `pip install -e` has put the package, and NumPy."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("editable")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "rnnkit").symlink_to(ROOT / "rnnkit")
+    build = "from setuptools.build_meta import build_editable; build_editable('.')"
+    subprocess.run([sys.executable, "-c", build], cwd=folder, capture_output=True, check=True)
+    venv.create(folder / "venv", symlinks=True)
+    (packages,) = (folder / "venv" / "lib").glob("*/site-packages")
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(packages)
+    (packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
+    return folder / "venv" / "bin" / "python"
+
+
+def mypy(folder, python):
     """The lines with errors."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", folder, PROGRAMS]
-    environment = os.environ | {"MYPYPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "mypy", "--strict", f"--python-executable={python}", "--cache-dir", folder]
+    done = subprocess.run([*command, PROGRAMS], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr
     return {int(line) for line in re.findall(r"typed_programs\.py:(\d+): error:", done.stdout)}, done.stdout
 
 
-def pyright(folder):
+def pyright(folder, python):
     (folder / PROGRAMS.name).write_bytes(PROGRAMS.read_bytes())  # it looks at nothing outside of its folder
-    (folder / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)], "typeCheckingMode": "standard"}))
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (folder / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "standard"}))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", python, "-p", folder]
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found = json.loads(done.stdout[done.stdout.index("{") :])["generalDiagnostics"]
     return {one["range"]["start"]["line"] + 1 for one in found if one["severity"] == "error"}, done.stdout
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_a_type_checker_finds_what_is_wrong_and_nothing_else(checker, tmp_path):
+def test_a_type_checker_finds_what_is_wrong_and_nothing_else(checker, tmp_path, python):
     if find_spec(checker.__name__) is None and os.environ.get("CI") != "true":
         pytest.skip(f"needs {checker.__name__}")
     wrong = {number for number, line in enumerate(PROGRAMS.read_text().splitlines(), 1) if "# wrong" in line}
-    found, output = checker(tmp_path)
+    found, output = checker(tmp_path, python)
     assert found == wrong, output
     assert len(wrong) > 15
 

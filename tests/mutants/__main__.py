@@ -22,7 +22,7 @@ from mutants.judges import judges
 from rnnkit.kernels.machine.jit import DIGEST, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = "rnnkit", "kernels"
+FOLDERS = ("rnnkit",)
 HANG = 600  # seconds: a fault that lets threads wait for ever is noticed too
 PASSED, NOTHING_RAN = 0, (4, 5)  # pytest's exit statuses
 
@@ -32,7 +32,6 @@ def drawn(root, count, seed, folders=FOLDERS):
     sources = {
         path.relative_to(root).as_posix(): path.read_text()
         for folder in folders for path in sorted((root / folder).rglob("*.py"))
-        if not any(parent.is_symlink() for parent in path.parents)
     }  # fmt: skip
     every = [fault for path, source in sources.items() for fault in faults(path, source)]
     random.Random(seed).shuffle(every)
@@ -55,8 +54,6 @@ class Copy:
         for name in tracked(root):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, self.folder / name)
-        if (self.folder / "kernels").is_dir():
-            (self.folder / "rnnkit" / "kernels").symlink_to("../kernels")
         with suppress(FileNotFoundError):  # what is compiled already, without any fault
             shutil.copytree(kernels, self.kernels)
         self.environment = os.environ | {
@@ -91,7 +88,7 @@ class Copy:
         finally:
             file.write_text(source)
             os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-            for folder in self._kernels() - kernels if fault.path.startswith("kernels/") else ():
+            for folder in self._kernels() - kernels if fault.path.startswith("rnnkit/kernels/") else ():
                 shutil.rmtree(folder)
 
     def _kernels(self):

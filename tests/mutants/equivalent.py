@@ -1,5 +1,6 @@
 """Generated faults that change nothing that anybody could see, each with the reason; by their names."""
 
 EQUIVALENT = {
-    "kernels/machine/rounding.py _round: constant: 0 -> (-1)": "the number beside the last odd one meets a weight of 0",
+    "rnnkit/kernels/machine/rounding.py _round: constant: 0 -> (-1)": "the number beside the last odd one meets a "
+    "weight of 0",
 }

@@ -48,29 +48,32 @@ _ENGINE = {
     "rnnkit/cpu/rows.py": "digests steps time_checkpoints plan_calls workspace exclusive",
     "rnnkit/cpu": "digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory threads "
     "exclusive sharing stream reduced_weights algebra",
-    "kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
-    "kernels/cells/source.py": "own_cache own_cells archive shipped_cells",
-    "kernels/cells/rules.py": "cell_rules cell_numbers check_cell own_cells",
-    "kernels/cells": "cells check_cell cell_rules digests shipped_cells slstm_range own_cells vectorization onnx_cells "
+    "rnnkit/kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
+    "rnnkit/kernels/cells/source.py": "own_cache own_cells archive shipped_cells",
+    "rnnkit/kernels/cells/rules.py": "cell_rules cell_numbers check_cell own_cells",
+    "rnnkit/kernels/cells": "cells check_cell cell_rules digests shipped_cells slstm_range own_cells vectorization "
+    "onnx_cells "
     "own_cache descriptor weights",
-    "kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
-    "kernels/machine/cache.py": "cache cache_processes own_cache jit",
-    "kernels/machine/compiler.py": "linking jit",
-    "kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
-    "kernels/machine/jit.py": "jit linking cache vectorization warmup own_cache fork_locks",
-    "kernels/machine/linking.py": "linking jit cache vectorization",
-    "kernels/machine/openmp.py": "openmp torch_modules",
-    "kernels/machine/operators.py": "linking jit",
-    "kernels/machine/rounding.py": "reduced_weights perf_reduced",
-    "kernels/machine/sync.py": "team sharing threads exclusive openmp processes",
-    "kernels/machine/team.py": "team sharing threads exclusive openmp fork_locks processes plan_calls perf_many_cores",
-    "kernels/machine/partition.py": "kernels team sharing threads digests perf_many_cores",
-    "kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
-    "kernels/rows.py": "digests steps workspace time_checkpoints algebra exclusive",
-    "kernels/training.py": "training_kernels training_clipping training_optimizers",
-    "kernels/dropout.py": "dropout digests bits backward",
-    "kernels/stack.py": "stream bits plan_calls forward algebra threads reduced_weights sharing",
-    "kernels": "digests kernels steps threads forward backward bits time_checkpoints reduced_weights shipped_cells "
+    "rnnkit/kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
+    "rnnkit/kernels/machine/cache.py": "cache cache_processes own_cache jit",
+    "rnnkit/kernels/machine/compiler.py": "linking jit",
+    "rnnkit/kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
+    "rnnkit/kernels/machine/jit.py": "jit linking cache vectorization warmup own_cache fork_locks",
+    "rnnkit/kernels/machine/linking.py": "linking jit cache vectorization",
+    "rnnkit/kernels/machine/openmp.py": "openmp torch_modules",
+    "rnnkit/kernels/machine/operators.py": "linking jit",
+    "rnnkit/kernels/machine/rounding.py": "reduced_weights perf_reduced",
+    "rnnkit/kernels/machine/sync.py": "team sharing threads exclusive openmp processes",
+    "rnnkit/kernels/machine/team.py": "team sharing threads exclusive openmp fork_locks processes plan_calls "
+    "perf_many_cores",
+    "rnnkit/kernels/machine/partition.py": "kernels team sharing threads digests perf_many_cores",
+    "rnnkit/kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
+    "rnnkit/kernels/rows.py": "digests steps workspace time_checkpoints algebra exclusive",
+    "rnnkit/kernels/training.py": "training_kernels training_clipping training_optimizers",
+    "rnnkit/kernels/dropout.py": "dropout digests bits backward",
+    "rnnkit/kernels/stack.py": "stream bits plan_calls forward algebra threads reduced_weights sharing",
+    "rnnkit/kernels": "digests kernels steps threads forward backward bits time_checkpoints reduced_weights "
+    "shipped_cells "
     "algebra stream",
 }
 _HARNESS = {

@@ -4,47 +4,47 @@ by file."""
 from mutants.generate import Fault
 
 FAULTS = {
-    "kernels/cells/activations.py": [
+    "rnnkit/kernels/cells/activations.py": [
         ("the slope of a leaky ReLU does not leak", "return self.alpha if y <= 0 else 1", "return 0 if y <= 0 else 1"),
         ("activations without numbers are equal", "return told_apart(kind)", "return kind"),
     ],
-    "kernels/cells/indrnn.py": [
+    "rnnkit/kernels/cells/indrnn.py": [
         ("IndRNN has R", 'gates=[Gate("a", multiplies=None)]', 'gates="a"'),
         ("the vector of IndRNN is drawn as R is", 'Vector("u", 0, 1)', 'Vector("u")'),
     ],
-    "kernels/dropout.py": [
+    "rnnkit/kernels/dropout.py": [
         ("the last column of wide rows is never dropped",
          "factor = scale if keep[j] else zero",
          "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero"),
     ],
-    "kernels/loop.py": [
+    "rnnkit/kernels/loop.py": [
         ("a team works on the rows of the first",
          "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
     ],
-    "kernels/machine/activations.py": [
+    "rnnkit/kernels/machine/activations.py": [
         ("tanh is the quotient too near to 0", "_NEAR = 0.26", "_NEAR = 0.05"),
     ],
-    "kernels/machine/jit.py": [
+    "rnnkit/kernels/machine/jit.py": [
         ("divisions are checked", '"error_model": "numpy"', '"error_model": "python"'),
     ],
-    "kernels/machine/rounding.py": [
+    "rnnkit/kernels/machine/rounding.py": [
         ("a row with an infinite number is one of numbers",
          "else source.dtype.type(np.nan)", "else source.dtype.type(1)"),
     ],
-    "kernels/machine/team.py": [
+    "rnnkit/kernels/machine/team.py": [
         ("a call takes the team before it tries",
          "    try:\n        team = _enter(call)\n", "    team = _enter(call)\n    try:\n"),
     ],
-    "kernels/products.py": [
+    "rnnkit/kernels/products.py": [
         ("only one of two biases is added", "bias[p.first + i] += w[", "bias[p.first + i] = w["),
     ],
-    "kernels/stages.py": [
+    "rnnkit/kernels/stages.py": [
         ("the stages of a cell are called for each unit", '{"forceinline": True}', '{"forceinline": False}'),
         ("vectors are read one block too early",
          "    count = len(cell.instance_class.declaration.slots)\n",
          "    count = len(cell.instance_class.declaration.slots) - 1\n"),
     ],
-    "kernels/training.py": [
+    "rnnkit/kernels/training.py": [
         ("Adam decays with the weight of the mean",
          "from_square, from_dw_squared, keep = real(beta2)", "from_square, from_dw_squared, keep = real(beta1)"),
         ("squares are summed in the values' own type", "np.float64(block[j])", "block[j]"),
