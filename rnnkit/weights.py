@@ -172,7 +172,8 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     try:
         rng = np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
-        raise type(error)(message("init_weights", "seed", "be what default_rng takes", error)) from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(message("init_weights", "seed", "be what default_rng takes", error)) from error
     bound = 1.0 / sqrt(desc.hidden_size)
     w = np.empty(_size(desc), desc.np_dtype)
     vectors = desc.cell.declaration.vectors
