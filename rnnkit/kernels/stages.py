@@ -1,10 +1,9 @@
 """The stages of a cell over the rows of a step: all addresses are computed here, and the cell sees numbers."""
 
-import math
 import operator
+from types import ModuleType
 from typing import NamedTuple
 
-import numpy as np
 from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
@@ -65,7 +64,7 @@ def _places(declaration):
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RealLiterals(FunctionPass):
-    """Give the numbers in a stage the type of its arguments, its module's and math.pi too: 1 - z of a float32 z is no
+    """Give the numbers in a stage the type of its arguments, those of modules (math.pi) too: 1 - z of a float32 z is no
     float64."""
 
     _name = "rnnkit_real_literals"
@@ -88,15 +87,12 @@ class _RealLiterals(FunctionPass):
 
 
 def _known(func_ir, value):
-    """What is known of a value before types are: that of the source, of its module, or an attribute of math or numpy.
-
-    Attributes of other modules are not: a cell's digest does not tell when they change.
-    """
+    """What is known of a value before types are: that of the source, of its module, or an attribute of another one."""
     if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
         return value.value
     if isinstance(value, ir.Expr) and value.op == "getattr":
         owner = _known(func_ir, guard(get_definition, func_ir, value.value))
-        return getattr(owner, value.attr, None) if owner is math or owner is np else None
+        return getattr(owner, value.attr, None) if isinstance(owner, ModuleType) else None
     return None
 
 
@@ -162,10 +158,7 @@ def _call_type(typingctx, stage, cell, real):
         raise refusal(declaration, place(stage.function), expected, len(results))
     for name, result in zip(stage.writes, results, strict=True):
         if result != real:
-            expected, cure = f"return {real} for {name}, as its arguments are", ""
-            if isinstance(result, types.Float):
-                cure = "import numbers of other modules than math and numpy by their names"
-            raise refusal(declaration, place(stage.function), expected, result, cure)
+            raise refusal(declaration, place(stage.function), f"return {real} for {name}, as its arguments are", result)
     return function, found
 
 
