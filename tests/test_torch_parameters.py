@@ -1,4 +1,4 @@
-"""Parameters that are views of one flat buffer, and stay so whatever is done to a module."""
+"""Parameters that are neighbours in one buffer, and stay so whatever is done to a module."""
 
 import copy
 import io
@@ -16,6 +16,7 @@ from torch.func import functional_call  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
+from rnnkit.torch.function import flat_weights  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -33,15 +34,16 @@ def modules(request):
     return plain, own
 
 
-def assert_flat(module):
-    """The parameters follow each other in cuDNN's order, in one storage; what the engine gets has their values."""
+def assert_neighbours(module):
+    """The parameters follow each other in cuDNN's order: the engine reads them where they are."""
     blocks = rnnkit.weight_layout(module._desc(0.0))
     parameters = [module.get_parameter(block.name) for block in blocks]
     first = parameters[0]
     for block, one in zip(blocks, parameters, strict=True):
         assert one.shape == block.shape and one.is_contiguous()
         assert one.data_ptr() == first.data_ptr() + block.start * first.element_size()
-        assert one.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+    array, copied = flat_weights(module._desc(0.0), parameters)
+    assert array.ctypes.data == first.data_ptr() and not copied
 
 
 def assert_same(found, plain, dtype=torch.float32):
@@ -57,12 +59,8 @@ def saved(module):
     return torch.load(stream, weights_only=False)
 
 
-def shared(module):
-    return module.share_memory()
-
-
 MADE = {
-    "as they come": lambda module: module, "deepcopy": copy.deepcopy, "torch.save": saved, "share_memory": shared,
+    "as they come": lambda module: module, "deepcopy": copy.deepcopy, "torch.save": saved,
     "pickle": lambda one: pickle.loads(pickle.dumps(one)), "train": nn.Module.train, "cpu": nn.Module.cpu,
 }  # fmt: skip
 
@@ -71,7 +69,7 @@ MADE = {
 def test_whatever_makes_a_module_of_one(modules, made):
     plain, own = modules
     found = MADE[made](own)
-    assert_flat(found)
+    assert_neighbours(found)
     assert_same(found, plain)
     with torch.no_grad():
         found.weight_hh_l0.zero_()
@@ -83,10 +81,10 @@ def test_another_dtype_and_back(modules):
     plain, own = modules
     names = dict(own.named_parameters())
     own.double()
-    assert_flat(own)
+    assert_neighbours(own)
     assert_same(own, copy.deepcopy(plain).double(), torch.float64)
     own.float()
-    assert_flat(own)
+    assert_neighbours(own)
     assert_same(own, plain)
     assert all(one is names[name] for name, one in own.named_parameters())
 
@@ -96,7 +94,7 @@ def test_load_state_dict(modules, assign):
     plain, own = modules
     other = type(plain)(F, H, 2, bidirectional=True, **KINDS[type(plain).__name__])
     own.load_state_dict(copy.deepcopy(other.state_dict()), assign=assign)
-    assert_flat(own)
+    assert_neighbours(own)
     assert_same(own, other)
 
 
@@ -105,42 +103,48 @@ def test_parameters_of_another_device_are_filled_later(modules):
     kind = getattr(rnnkit.torch, type(plain).__name__)
     own = kind(F, H, 2, bidirectional=True, device="meta", **KINDS[type(plain).__name__])
     own.to_empty(device="cpu")
-    assert_flat(own)
+    assert_neighbours(own)
     own.load_state_dict(plain.state_dict())
     assert_same(own, plain)
+
+
+def decaying(parameters, **options):
+    """AdamW whose groups decay differently."""
+    parameters = list(parameters)
+    groups = [{"params": parameters[:3], "weight_decay": 0.1}, {"params": parameters[3:], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, **options)
 
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}), "adam": (torch.optim.Adam, {"lr": 0.01}),
     "adam-loop": (torch.optim.Adam, {"lr": 0.01, "foreach": False}), "adamw": (torch.optim.AdamW, {"lr": 0.01}),
+    "adam-foreach": (torch.optim.Adam, {"lr": 0.01, "foreach": True}), "groups": (decaying, {"lr": 0.01}),
+    "adam-fused": (torch.optim.Adam, {"lr": 0.01, "fused": True}), "rprop": (torch.optim.Rprop, {"lr": 0.01}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.1}), "lbfgs": (torch.optim.LBFGS, {"lr": 0.1, "max_iter": 2}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_step_the_flat_buffer(modules, name):
+def test_optimizers_step_the_parameters(modules, name):
     optimizer, options = OPTIMIZERS[name]
     losses = []
     for module in modules:
         torch.manual_seed(4)
-        stepped, steps = optimizer(module.parameters(), **options), []
-        for _ in range(5):
+        x, stepped, steps = torch.randn(T, N, F), optimizer(module.parameters(), **options), []
+
+        def closure(module=module, x=x, stepped=stepped):
             stepped.zero_grad()
-            loss = module(torch.randn(T, N, F))[0].square().mean()
+            loss = module(x)[0].square().mean()
             loss.backward()
             nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-            stepped.step()
-            steps.append(loss.item())
+            return loss
+
+        for _ in range(5):
+            steps.append(stepped.step(closure).item())
         losses.append(steps)
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[1][-1] < losses[1][0]
-    assert_flat(modules[1])
-
-
-def test_gradients_are_views_of_one_buffer(modules):
-    _, own = modules
-    own(torch.randn(T, N, F))[0].sum().backward()
-    addresses = {one.grad.untyped_storage().data_ptr() for one in own.parameters()}
-    assert len(addresses) == 1
+    assert_neighbours(modules[1])
 
 
 def test_parameters_that_stand_elsewhere_are_gathered(modules):
@@ -158,7 +162,7 @@ def test_parameters_that_stand_elsewhere_are_gathered(modules):
     ):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert {name: one.data_ptr() for name, one in given.items()} == addresses
-    assert_flat(own)
+    assert_neighbours(own)
 
 
 def test_weight_norm(modules):
@@ -193,7 +197,7 @@ def test_distributed_data_parallel(modules, tmp_path):
     wrapped = nn.parallel.DistributedDataParallel(own)
     wrapped(torch.ones(T, N, F))[0].sum().backward()
     torch.distributed.destroy_process_group()
-    assert_flat(own)
+    assert_neighbours(own)
     plain(torch.ones(T, N, F))[0].sum().backward()
     for a, b in zip(own.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
@@ -213,6 +217,13 @@ def test_parameters_that_do_not_fit_are_named(modules):
     own.weight_hh_l0.data = own.weight_hh_l0.data.double()
     with pytest.raises(TypeError, match=r"forward: weight_hh_l0 must .* torch.float32 on cpu.*, got .*float64 on cpu"):
         own(torch.ones(T, N, F))
+    double = dict(copy.deepcopy(own).double().named_parameters())
+    own.float()
+    with pytest.raises(TypeError, match=r"forward: weight_ih_l0 must .* torch.float32 on cpu, got .*float64 on cpu"):
+        functional_call(own, double, (torch.ones(T, N, F),))
+    own.weight_hh_l0.data = own.weight_hh_l0.data.view(-1)
+    with pytest.raises(TypeError, match=r"forward: weight_hh_l0 must have shape .*, got \(\d+,\)"):
+        own(torch.ones(T, N, F))
     own.weight_hh_l0 = nn.Parameter(torch.zeros(1, 1))
     own.flatten_parameters()
     assert own.weight_hh_l0.shape == (1, 1)
@@ -227,12 +238,15 @@ class Rounding(nn.Module):
         return weight @ torch.eye(weight.shape[1])
 
 
-def test_autocast_may_act_on_a_parametrisation(modules):
+@pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l1"])
+def test_autocast_may_act_on_a_parametrisation(modules, name):
     found = []
     for module in modules:
-        nn.utils.parametrize.register_parametrization(module, "weight_hh_l1", Rounding())
+        nn.utils.parametrize.register_parametrization(module, name, Rounding())
         with torch.autocast("cpu", torch.bfloat16):
             found.append(module(torch.ones(T, N, F))[0].float())
+        found[-1].sum().backward()
+        assert all(one.grad.any() for one in module.parameters())
     torch.testing.assert_close(*found, rtol=0.05, atol=0.02)
 
 
@@ -241,3 +255,15 @@ def test_parameters_in_another_order_of_one_memory(modules):
     with torch.no_grad():
         nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(own.parameters()), own.parameters())
     assert_same(own, plain)
+
+
+def test_what_the_engine_reads_stays(modules):
+    """When another thread gives a module other weights meanwhile."""
+    _, own = modules
+    own.requires_grad_(False)
+    blocks = rnnkit.weight_layout(own._desc(0.0))
+    array, _ = flat_weights(own._desc(0.0), [own.get_parameter(block.name) for block in blocks])
+    expected = array.copy()
+    own.load_state_dict({name: torch.zeros_like(one) for name, one in own.state_dict().items()}, assign=True)
+    others = [torch.full((array.size,), 7.0) for _ in range(50)]  # in memory that has been freed, were there any
+    assert (array == expected).all() and others

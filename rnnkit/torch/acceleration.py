@@ -34,9 +34,10 @@ def accelerate(model: nn.Module) -> Acceleration:
     """Make every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model run on the engine.
 
     The modules and their parameters stay the same objects: references to them, hooks, names, values and an
-    optimizer's state all hold. Only their class is another one, which is a subclass of theirs. The values move into
-    one buffer, though, so what views the old memory (`.data`, `.numpy()`, an earlier `state_dict()`) follows no more;
-    parameters in memory that processes share stay there.
+    optimizer's state all hold. Only their class is another one, which is a subclass of theirs. Each parameter has a
+    storage of its own, so a model is saved as before. The values move into neighbouring memory, though, so what views
+    the old memory (`.data`, `.numpy()`, an earlier `state_dict()`) follows no more; parameters in memory that processes
+    share stay there.
 
     Parameters
     ----------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from rnnkit import engine
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
 from rnnkit.torch.threads import threads
-from rnnkit.weights import weight_layout
+from rnnkit.weights import num_weights, weight_layout, weight_views
 
 
 class Layout(NamedTuple):
@@ -43,7 +44,6 @@ class Call(NamedTuple):
     """What a call has beside tensors with a gradient."""
 
     desc: RNNDescriptor
-    weights: torch.Tensor  # flat
     layout: Layout
     lengths: Any
     seed: int | None
@@ -51,14 +51,15 @@ class Call(NamedTuple):
 
 
 class Recurrence(torch.autograd.Function):
-    """The network; the parameters, views of the flat weights, are arguments of their own, for each has a gradient."""
+    """The network; the parameters, in the flat buffer's order, are arguments of their own, for each has a gradient."""
 
     @staticmethod
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
-        options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
         with _resources(x):
-            arrays = to_array(call.weights), call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+            weights, copied = flat_weights(call.desc, parameters)
+            arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+            options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
             y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
             # The workspace's own is read again, and the user may change his.
             results = _tensors(call.layout.own(y).copy(order="C"), hy, cy)
@@ -67,20 +68,23 @@ class Recurrence(torch.autograd.Function):
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
         ctx.save_for_backward(x, _kept(workspace, call.idle), *states, *parameters)
         ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
+        ctx.weights = weights if copied else None  # the parameters' own memory may be elsewhere when backward runs
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, dy, dhy, dcy=None):
-        """Every gradient, those of the parameters as views of one flat buffer."""
+        """Every gradient, those of the parameters in the memory of one flat buffer."""
         call, (x, kept, *others) = ctx.call, ctx.saved_tensors
         cotangents = dy, dhy, dcy
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
         with _resources(x):
             dy = None if dy is None else call.layout.time_major(to_array(dy))
-            arrays = dy, _optional(dhy), _optional(dcy)
-            found = engine.backward(call.desc, to_array(call.weights), _workspace(kept), *arrays)
+            arrays, weights = (dy, _optional(dhy), _optional(dcy)), ctx.weights
+            if weights is None:
+                weights, _ = flat_weights(call.desc, others[-len(weight_layout(call.desc)) :])
+            found = engine.backward(call.desc, weights, _workspace(kept), *arrays)
             dx = to_tensor(call.layout.own(found.dx))
             states = [to_tensor(one) if given else None for one, given in zip(found[1:3], ctx.has_states, strict=True)]
             found = dx, *states, *views(call.desc, to_tensor(found.dw))
@@ -101,10 +105,11 @@ class _Once(torch.autograd.Function):
         raise RuntimeError(message("backward", "order", "be 1", 2, "second derivatives need PyTorch's own module"))
 
 
-def infer(call: Call, x, hx, cx):
+def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without keeping anything."""
     with _resources(x):
-        arrays = to_array(call.weights), call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+        weights, _ = flat_weights(call.desc, parameters)
+        arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
         y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths)
         return _tensors(call.layout.own(y), hy, cy)
 
@@ -115,10 +120,54 @@ def _tensors(*arrays: Any) -> tuple[torch.Tensor, ...]:
 
 
 def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
-    """The blocks of a flat buffer, in its order."""
+    """The blocks of a flat buffer, in its order.
+
+    On the CPU each is a storage of its own in the buffer's memory: what saves or shares tensors goes by storages, and
+    takes tensors of one storage for tied ones. On a GPU they are views, as those that PyTorch makes for cuDNN.
+    """
+    if flat.device.type == "cpu":
+        return [torch.from_numpy(block) for block in weight_views(desc, flat.numpy()).values()]
     blocks = weight_layout(desc)
     ends = [block.start for block in blocks[1:]] + [flat.numel()]
     return [flat[block.start : end].view(block.shape) for block, end in zip(blocks, ends, strict=True)]
+
+
+def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:
+    """The parameters as one flat array, and whether it is a copy: where they are neighbours, it is their own memory."""
+    first, size = parameters[0], num_weights(desc)
+    if are_neighbours(desc, parameters):
+        if first.device.type != "cpu":
+            return to_array(first.detach().as_strided((size,), (1,))), False
+        memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(first.data_ptr())
+        memory.first = first.detach()  # keeps it alive, and so the buffer that all of them are in
+        return np.frombuffer(memory, desc.np_dtype), False
+    dtype = getattr(torch, str(desc.dtype))
+    for block, one in zip(weight_layout(desc), parameters, strict=True):
+        _check_parameter(block, one, dtype, first.device)
+    return to_array(torch.cat([one.reshape(-1) for one in parameters]).to(dtype)), True
+
+
+def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether the parameters follow each other in memory as in the flat buffer; on a GPU, in one storage."""
+    first = parameters[0]
+    address, itemsize = first.data_ptr(), first.element_size()
+    if first.dtype != getattr(torch, str(desc.dtype)):
+        return False
+    for (_, shape, start), one in zip(weight_layout(desc), parameters, strict=True):
+        if one.data_ptr() != address + start * itemsize or one.shape != shape or not one.is_contiguous():
+            return False
+    if first.device.type == "cpu":
+        return True
+    return first.untyped_storage().nbytes() >= (first.storage_offset() + num_weights(desc)) * itemsize
+
+
+def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise where a copy into the flat buffer would be a conversion, which autocast alone asks for."""
+    fits = one.shape == block.shape and one.device == device
+    if not fits or (one.dtype != dtype and not torch.is_autocast_enabled(device.type)):
+        expected = f"have shape {tuple(block.shape)} and be {dtype} on {device}"
+        actual = f"{tuple(one.shape)}, {one.dtype} on {one.device}"
+        raise TypeError(message("forward", block.name, expected, actual))
 
 
 def to_array(tensor: torch.Tensor) -> Any:

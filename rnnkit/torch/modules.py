@@ -1,10 +1,10 @@
-"""`nn.RNN`, `nn.LSTM` and `nn.GRU` of PyTorch that run on the engine, with parameters in one flat buffer."""
+"""`nn.RNN`, `nn.LSTM` and `nn.GRU` of PyTorch that run on the engine."""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
 from rnnkit.kernels.cells.modes import MODES
-from rnnkit.torch.function import Call, Layout, Recurrence, infer, views
-from rnnkit.weights import num_weights, weight_layout
+from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, views
+from rnnkit.weights import weight_layout
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 _MODES = {facts.cudnn: mode for mode, facts in MODES.items()}  # PyTorch has the names of cuDNN
@@ -43,8 +43,12 @@ class _Fused(nn.RNNBase):
     """What the three have in common: constructor, parameters and `state_dict` are PyTorch's own."""
 
     def flatten_parameters(self) -> None:
-        """Make all parameters views of one flat buffer, unless they are; they keep their identity and values."""
-        parameters = list(self._parameters.values())
+        """Move all parameters into one buffer, unless they are there: a call then reads them where they are.
+
+        They keep their identity and values. On the CPU each has a storage of its own; on a GPU they are views, as cuDNN
+        wants them.
+        """
+        parameters: list[Any] = list(self._parameters.values())
         if any(type(one) is not nn.Parameter or not _is_ours_to_move(one) for one in parameters):
             return  # the weights are gathered at each call
         kinds = {(one.dtype, one.device) for one in parameters}
@@ -55,34 +59,18 @@ class _Fused(nn.RNNBase):
         desc = self._desc(0.0)
         if {name: one.shape for name, one in self._parameters.items()} != dict(map(_entry, weight_layout(desc))):
             return
-        self._flat(desc, [self._parameters[block.name] for block in weight_layout(desc)], moves=True)
+        ordered: list[Any] = [self._parameters[block.name] for block in weight_layout(desc)]
+        if are_neighbours(desc, ordered) and (ordered[0].device.type != "cpu" or _have_own_storages(ordered)):
+            return
+        with torch.inference_mode(False), torch.no_grad():  # what is made here may be trained later
+            flat = torch.cat([one.reshape(-1) for one in ordered])
+            for one, view in zip(ordered, views(desc, flat), strict=True):
+                one.data = view
 
     def _desc(self, dropout: float) -> RNNDescriptor:
         dtype = self._flat_weights[0].dtype
         network = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
         return _descriptor(*network, self.bias, self.proj_size, dropout, dtype)
-
-    @staticmethod
-    def _flat(desc: RNNDescriptor, parameters: list[torch.Tensor], moves: bool = False) -> torch.Tensor:
-        """The flat buffer that these are views of, or a copy of them; `moves` makes them views of that."""
-        first, size = parameters[0], num_weights(desc)
-        address, itemsize = first.data_ptr(), first.element_size()
-        for block, one in zip(weight_layout(desc), parameters, strict=True):
-            if one.data_ptr() != address + block.start * itemsize or not one.is_contiguous():
-                break
-        else:
-            storage = first.untyped_storage()
-            if storage.nbytes() >= (first.storage_offset() + size) * itemsize:
-                return first.detach().as_strided((size,), (1,))
-        for block, one in zip(weight_layout(desc), parameters, strict=True):
-            _check_parameter(block, one, first)
-        with torch.inference_mode(False), torch.no_grad():  # what is made here may be trained later
-            flat = torch.empty(size, dtype=first.dtype, device=first.device)
-            for view, one in zip(views(desc, flat), parameters, strict=True):
-                view.copy_(one)
-                if moves:
-                    one.data = view
-        return flat
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
         _idle.pop(self, None)  # of the device before
@@ -128,17 +116,12 @@ class _Fused(nn.RNNBase):
         return run(self, input, hx, lengths)
 
 
+def _have_own_storages(parameters: Sequence[nn.Parameter]) -> bool:
+    return all(one.untyped_storage().nbytes() == one.nbytes for one in parameters)
+
+
 def _entry(block: Any) -> tuple[str, tuple[int, ...]]:
     return block.name, block.shape
-
-
-def _check_parameter(block: Any, one: torch.Tensor, first: torch.Tensor) -> None:
-    """Raise where a copy into the flat buffer would be a conversion, which autocast alone asks for."""
-    fits = one.shape == block.shape and one.device == first.device
-    if not fits or (one.dtype != first.dtype and not torch.is_autocast_enabled(first.device.type)):
-        expected = f"have shape {tuple(block.shape)} and be {first.dtype} on {first.device} as the first one"
-        actual = f"{tuple(one.shape)}, {one.dtype} on {one.device}"
-        raise TypeError(message("forward", block.name, expected, actual))
 
 
 def _is_ours_to_move(parameter: nn.Parameter) -> bool:
@@ -229,13 +212,13 @@ def _call(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], layout: L
     parameters = [getattr(module, block.name) for block in weight_layout(desc)]
     # From PyTorch's generator, so that torch.manual_seed decides.
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if desc.dropout else None
-    weights, idle = module._flat(desc, parameters), _idle.setdefault(module, deque(maxlen=_IDLE))
-    call, tensors = Call(desc, weights, layout, lengths, seed, idle), (data, *states, *parameters)
+    idle = _idle.setdefault(module, deque(maxlen=_IDLE))
+    call, tensors = Call(desc, layout, lengths, seed, idle), (data, *states, *parameters)
     # A forward derivative may be asked for, too: autograd says that there is none.
     wanted = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
     if desc.dropout or wanted or forward_ad._current_level >= 0:
         return Recurrence.apply(call, *tensors)
-    return infer(call, data, *states)
+    return infer(call, *tensors)
 
 
 def release(module: nn.Module) -> None:

@@ -306,6 +306,12 @@ FAULTS = {
         ("an input is read without its strides",
          "resolve_neg().numpy()\n", 'resolve_neg().numpy().ravel("K").reshape(tensor.shape)\n'),
         ("lengths are for training", "*arrays, lengths=call.lengths)", "*arrays)"),
+        ("gradients are views of one storage", 'flat.device.type == "cpu"', "False"),
+        ("parameters that another thread replaces are freed", "        memory.first = ", "        "),
+        ("what autocast converted is read again", "weights if copied else None", "None"),
+        ("parameters of another dtype are neighbours", "first.dtype != getattr(torch, str(desc.dtype))", "False"),
+        ("parameters of another shape are neighbours", "one.shape != shape or ", ""),
+        ("parameters are read without their strides", " or not one.is_contiguous()", ""),
     ],
     "rnnkit/torch/modules.py": [
         ("hx of a packed sequence is in the order of the lengths", "lengths[order] =", "lengths[:] ="),
@@ -314,6 +320,7 @@ FAULTS = {
         ("a trace takes results for constants", "torch.jit.is_tracing() or ", ""),
         ("parameters of one memory are parted",
          "len({one.data_ptr() for one in parameters})", "len(set(map(id, parameters)))"),
+        ("parameters of one storage stay in it", "one.untyped_storage().nbytes() == one.nbytes", "True"),
     ],
     "rnnkit/training/losses.py": [
         ("a place in the scores is a uint8", ".astype(np.int64)  # a place", "  # a place"),
