@@ -102,10 +102,10 @@ class Court:
         self._root, self._folder, self._own, self._numbers = root, folder, threading.local(), itertools.count()
         self._kernels = FOLDER.path
 
-    def before_any(self, faults):
+    def before_any(self, faults, jobs):
         """What pytest says at last where the tests that are to judge fail without a fault."""
         tests = dict.fromkeys(test for fault in faults for test in self._judges(fault))
-        status, said = self._copy().run(tests, workers="auto", limit=None)
+        status, said = self._copy().run(tests, workers=str(jobs), limit=None)
         self._kernels = self._copy().kernels
         return said if status != PASSED else ""
 
@@ -137,7 +137,7 @@ def report(faults, root, jobs=1, write=print):
     verdicts = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         court = Court(root, Path(folder))
-        failure = court.before_any(faults)
+        failure = court.before_any(faults, jobs)
         if failure:
             write(f"BROKEN: without a fault the tests fail: {failure}", flush=True)
             return False
