@@ -133,6 +133,9 @@ def here(stage, text="@"):
     (lambda: declared(output, back, gates="a a"), "a name must stand for one thing, got 'a' twice"),
     (lambda: declared(output, back, states="a"), "a name must stand for one thing, got 'a' twice"),
     (lambda: declared(output, back, vectors="h"), "a name must be an identifier other than h and self, got 'h'"),
+    (lambda: declared(output, back, vectors="weight_ih"),
+     "a name must be another one than those of every network's weights, weight_ih, weight_hh, weight_hr, bias_ih, "
+     "bias_hh, got 'weight_ih'"),
     (lambda: declared(output, back, slots="da"),
      "a name must not be one that a stage knows a state before the step or a gradient by, got 'da'"),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "m"), Gate("d", "n")]),

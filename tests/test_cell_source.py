@@ -3,10 +3,10 @@
 import linecache
 import sys
 import types
-from itertools import count
 from typing import NamedTuple
 
 import pytest
+from edited_cells import EDITS, MODULE, defined, result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,92 +17,12 @@ from rnnkit.kernels.cells.activations import OWN_ACTIVATIONS
 from rnnkit.kernels.cells.source import code_key, source_of
 from rnnkit.kernels.cells.uses import Unresolved
 
-MODULE = """
-from math import sin as wave
-from typing import NamedTuple
-
-import consts
-from rnnkit.cells import cell, forward, gradient, sigmoid, tanh
-
-act = tanh
-most = max
-RATE = 0.5
-START = 0.125
-POINT = 1.0, 2.0
-
-
-class Numbers:
-    SHARE = 0.75
-
-
-def bent(x, by=START, *, and_by=0.0625):
-    return most(x, 0.3) * by + and_by
-
-
-def around(factor):
-    def scaled(x):
-        return factor * x + consts.SCALE
-
-    return scaled
-
-
-one, two = around(1.5), around(1.75)
-made = one
-
-
-@cell(gates="a")
-class Mine(NamedTuple):
-    shift: float = 0.5
-
-    @forward("a h")
-    def output(self, a):
-        h = act(a) + wave(a) + RATE * a + POINT[1] + Numbers.SHARE
-        return a, h + bent(a) + made(a) - 0.01
-
-    @gradient("da")
-    def back(self, dh):
-        return dh
-"""
-EDITS = [
-    ("act = tanh", "act = sigmoid"),
-    ("import sin as wave", "import cos as wave"),
-    ("most = max", "most = min"),
-    ("RATE = 0.5", "RATE = 0.53125"),
-    ("START = 0.125", "START = 0.1875"),
-    ("and_by=0.0625", "and_by=0.03125"),
-    ("1.0, 2.0", "1.0, 2.015625"),
-    ("SHARE = 0.75", "SHARE = 0.7421875"),
-    ("SCALE = 4.0", "SCALE = 4.00390625"),
-    ("+ consts.SCALE", "- consts.SCALE"),
-    ("made = one", "made = two"),
-    ("- 0.01", "- 0.009"),
-    ("+ bent(a)", "- bent(a)"),
-]
 SAME = [
     ("import consts\n", "import consts\n\n# nothing\n"),
     ("    def output(self, a):\n", '    def output(self, a):\n        """Say something."""\n'),
     ("def bent(x, by=START", "def bent(x: float, by: float = START"),
     ("RATE * a", "(RATE * a)"),
 ]
-NUMBERS = count()
-
-
-def defined(edits, text=MODULE):
-    """The cell of the module with these edits, as Python would import it."""
-    consts, name = types.ModuleType("consts"), f"<module {next(NUMBERS)}>"
-    consts.SCALE = 4.00390625 if ("SCALE = 4.0", "SCALE = 4.00390625") in edits else 4.0
-    for before, after in edits:
-        text = text.replace(before, after)
-    linecache.cache[name] = len(text), None, text.splitlines(True), name
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "consts", consts)
-        exec(compile(text, name, "exec"), names := {"__name__": "module"})
-    return names["Mine"]
-
-
-def result(kind):
-    return kind.declaration.stages[0].function(kind(), 0.40625)
-
 
 @given(st.lists(st.sampled_from(EDITS), unique=True), st.sampled_from(EDITS))
 def test_an_edit_of_what_is_computed_is_another_cell(edits, last):

@@ -1,11 +1,13 @@
 """Machine code of a user's cell is kept under what it computes: warm in another process, new where that is another."""
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
+from edited_cells import CONSTS, EDITS, MODULE, defined, edited, result
 
 CELL = """
 from typing import NamedTuple
@@ -113,6 +115,18 @@ def test_a_second_process_is_warm_and_an_edit_compiles_anew(start):
     assert lines_of(start(MAIN.replace("0.5", "0.25")))[0] == ["0.25 0 1"]  # a number that an equation uses
     assert lines_of(start(MAIN.replace("used = bent", "used = bowed")))[0] == ["-0.5 0 1"]  # what a name stands for
     assert lines_of(start(MAIN.replace("return x", "return 1 + x")))[0] == ["1.5 0 1"]  # its activation
+
+
+@pytest.mark.nightly
+def test_any_edit_is_seen_in_a_new_process(start, tmp_path):
+    edits = []
+    for edit in random.Random(0).sample(EDITS, 6):
+        edits.append(edit)
+        (tmp_path / "consts.py").write_text(edited(edits, CONSTS))
+        [line] = lines_of(start(edited(edits, MODULE) + RUN + "run(Mine)\n"))[0]
+        y, hits, misses = line.split()
+        assert (hits, misses) == ("0", "1")
+        assert float(y) == pytest.approx(result(defined(edits), 1.0)[1], rel=1e-6)
 
 
 @pytest.mark.nightly

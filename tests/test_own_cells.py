@@ -213,8 +213,11 @@ def test_what_numba_does_not_know_names_the_stage():
         rnnkit.infer(desc, rnnkit.init_weights(desc, 0), np.ones((2, 1, 3), np.float32))
 
 
-def turned(x):
-    return x + np.e
+PLACE = 1.0, 2.0
+
+
+def turned(x, by=np.e):
+    return x + by
 
 
 def test_numbers_of_modules_take_the_type_of_the_network():
@@ -222,7 +225,7 @@ def test_numbers_of_modules_take_the_type_of_the_network():
     class Turning(NamedTuple):
         @forward("a h")
         def output(self, a):
-            return a, min(turned(a) * math.pi + own_cells.SLOPE, math.inf)
+            return a, min(turned(a) * math.pi + own_cells.SLOPE + PLACE[1], math.inf)
 
         @gradient("da")
         def back(self, dh):
@@ -230,7 +233,7 @@ def test_numbers_of_modules_take_the_type_of_the_network():
 
     desc = rnnkit.RNNDescriptor(Turning, 3, 4, bias="none")
     y = rnnkit.infer(desc, np.zeros(rnnkit.num_weights(desc), np.float32), np.ones((1, 1, 3), np.float32)).y
-    assert (y == np.float32(np.e) * np.float32(math.pi) + np.float32(own_cells.SLOPE)).all()
+    assert (y == np.float32(np.e) * np.float32(math.pi) + np.float32(own_cells.SLOPE) + 2).all()
 
 
 def test_an_error_of_compilation_names_the_stage():

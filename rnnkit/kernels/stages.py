@@ -80,18 +80,22 @@ class _RealLiterals(FunctionPass):
         powers = (one.value for one in assigned if isinstance(one.value, ir.Expr) and one.value.op == "binop")
         exponents = {power.rhs.name for power in powers if power.fn is operator.pow}
         for one in assigned:
-            number = _known(state.func_ir, one.value)
-            if type(number) in (int, float) and one.target.name not in exponents:
-                one.value = ir.Const(reals[0](number), one.value.loc)
+            known = _known(state, one.value)
+            numbers = known if type(known) is tuple else (known,)
+            if numbers and all(type(number) in (int, float) for number in numbers) and one.target.name not in exponents:
+                typed = tuple(map(reals[0], numbers))
+                one.value = ir.Const(typed if known is numbers else typed[0], one.value.loc)
         return True
 
 
-def _known(func_ir, value):
-    """What is known of a value before types are: that of the source, of its module, or an attribute of another one."""
+def _known(state, value):
+    """What is known of a value before types are: a default, one of the source, of its module, or of another one."""
     if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
         return value.value
+    if isinstance(value, ir.Arg):
+        return getattr(state.args[value.index], "value", None)  # of an argument left out
     if isinstance(value, ir.Expr) and value.op == "getattr":
-        owner = _known(func_ir, guard(get_definition, func_ir, value.value))
+        owner = _known(state, guard(get_definition, state.func_ir, value.value))
         return getattr(owner, value.attr, None) if isinstance(owner, ModuleType) else None
     return None
 
