@@ -117,7 +117,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("make", "options", "text"), REFUSED, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("make", "options", "text"), REFUSED)
 def test_what_onnx_runtime_lacks_is_refused_and_nothing_written(make, options, text, tmp_path):
     with pytest.raises(ValueError) as caught:
         save_onnx(make(), tmp_path / "model.onnx", **options)
