@@ -152,6 +152,12 @@ def test_an_activation_of_ones_own_is_in_the_file_with_its_source(monkeypatch):
         descriptor_of(text, Kept)
 
 
+def test_an_activation_is_known_by_what_its_helpers_use(monkeypatch):
+    before = code_key(Bent), source_of(Bent)
+    monkeypatch.setitem(globals(), "FACTOR", 0.25)
+    assert code_key(Bent) != before[0] and source_of(Bent) != before[1]
+
+
 def test_what_is_no_activation_is_not_registered():
     with pytest.raises(
         TypeError, match=r"activation <class 'int'> must be a class of named tuples with a method value"

@@ -30,7 +30,7 @@ _PUBLIC = {
     "rnnkit/checks.py": "checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
     "rnnkit/debugging.py": "debugging workspace readme",
     "rnnkit/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells onnx_cells",
-    "rnnkit/modes.py": "descriptor errors cell_numbers weights cells own_cells network types interop_networks",
+    "rnnkit/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types interop_networks",
     "rnnkit/numbers.py": "descriptor cell_numbers training_optimizers",
     "rnnkit/network.py": "network network_objects archive descriptor errors types",
     "rnnkit/saved.py": "archive network network_objects language_model_model",
@@ -50,7 +50,9 @@ _ENGINE = {
     "rnnkit/cpu": "digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory threads "
     "exclusive sharing stream reduced_weights algebra",
     "rnnkit/kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
-    "rnnkit/kernels/cells/source.py": "own_cache own_cells archive shipped_cells",
+    "rnnkit/kernels/cells/source.py": "cell_source own_cache own_cells archive shipped_cells",
+    "rnnkit/kernels/cells/source_0_9.py": "cell_source",
+    "rnnkit/kernels/cells/uses.py": "cell_source own_cache own_cells shipped_cells",
     "rnnkit/kernels/cells/rules.py": "cell_rules cell_numbers check_cell own_cells",
     "rnnkit/kernels/cells": "cells check_cell cell_rules digests shipped_cells slstm_range own_cells vectorization "
     "onnx_cells "
