@@ -30,7 +30,8 @@ _PUBLIC = {
     "rnnkit/checks.py": "checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
     "rnnkit/debugging.py": "debugging workspace readme",
     "rnnkit/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells onnx_cells",
-    "rnnkit/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types interop_networks",
+    "rnnkit/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types "
+    "interop_networks",
     "rnnkit/numbers.py": "descriptor cell_numbers training_optimizers",
     "rnnkit/network.py": "network network_objects archive descriptor errors types",
     "rnnkit/saved.py": "archive network network_objects language_model_model",
