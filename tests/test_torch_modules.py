@@ -160,11 +160,12 @@ def test_dropout_acts_in_training_and_follows_the_seed():
     torch.testing.assert_close(own(x)[0], plain(x)[0])
 
 
-def test_a_dropout_of_one_layer_drops_nothing():
+def test_a_dropout_of_one_layer_drops_nothing_and_draws_no_seed():
     with pytest.warns(UserWarning, match="dropout option"):
         own = rnnkit.torch.GRU(F, H, dropout=0.5)
-    x = torch.randn(T, N, F)
+    x, before = torch.randn(T, N, F), torch.get_rng_state()
     assert torch.equal(own(x)[0], own.eval()(x)[0])
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
