@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rnnkit
-from rnnkit.cells import Activation, Affine, cell, forward, gradient, tanh, value
+from rnnkit.cells import Activation, Affine, LeakyRelu, cell, forward, gradient, tanh, value
 from rnnkit.descriptor import descriptor_of, text_of
 from rnnkit.kernels.cells.activations import OWN_ACTIVATIONS
 from rnnkit.kernels.cells.source import code_key, source_of
@@ -144,7 +144,7 @@ def test_an_activation_of_ones_own_is_in_the_file_with_its_source(monkeypatch):
     desc = rnnkit.RNNDescriptor(Kept(last=Bent(0.5)), 3, 4)
     text = text_of(desc)
     assert descriptor_of(text, Kept) == desc
-    assert desc != rnnkit.RNNDescriptor(Kept(last=Affine(0.5, 0.0)), 3, 4)
+    assert desc != rnnkit.RNNDescriptor(Kept(last=LeakyRelu(0.5)), 3, 4)  # of the same number
     with pytest.raises(ValueError, match="one of Bent with the source 2:0"):
         descriptor_of(text.replace(source_of(Bent), "2:0"), Kept)
     monkeypatch.delitem(OWN_ACTIVATIONS, "Bent")
