@@ -1,5 +1,6 @@
 """How the tests run: Hypothesis' profiles, who may use which cores, and a check of the types of every kernel call."""
 
+import faulthandler
 import os
 import signal
 
@@ -25,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CORES = Cores()
+LIMIT = float(os.environ.get("RNNKIT_TEST_SECONDS", 0))  # of one test, where faults are planted: some never end
 
 
 def pytest_addoption(parser):
@@ -47,7 +49,12 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     with CORES.taken(alone=item.get_closest_marker("cores") is not None):
-        return (yield)
+        if LIMIT:
+            faulthandler.dump_traceback_later(LIMIT, exit=True)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)

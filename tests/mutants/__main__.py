@@ -23,7 +23,7 @@ from rnnkit.kernels.machine.jit import DIGEST, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("rnnkit",)
-HANG = 600  # seconds: a fault that lets threads wait for ever is noticed too
+TEST_SECONDS, ALL_SECONDS = 150, 1800  # a fault that lets threads wait for ever is noticed too
 PASSED, NOTHING_RAN = 0, (4, 5)  # pytest's exit statuses
 
 
@@ -59,12 +59,13 @@ class Copy:
         self.environment = os.environ | {
             "CI": "true",
             "HYPOTHESIS_PROFILE": "few",
+            "RNNKIT_TEST_SECONDS": str(TEST_SECONDS),
             "PYTHONPATH": str(self.folder),
             "NUMBA_CACHE_DIR": str(self.cache),
             "PYTHONDONTWRITEBYTECODE": "1",  # a file planted and restored within a second has one date
         }
 
-    def run(self, tests, workers="0", limit=HANG):
+    def run(self, tests, workers="0", limit=ALL_SECONDS):
         """Pytest's exit status for the tests, and the last lines that it printed."""
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", workers, "-p", "no:cacheprovider", *tests]
         with tempfile.TemporaryFile("w+") as out, subprocess.Popen(
