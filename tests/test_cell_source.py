@@ -49,6 +49,13 @@ def test_two_functions_of_one_line_are_told_apart():
         source_of(first)
 
 
+def test_a_module_under_a_local_name_tells_nothing():
+    """Its attributes are not followed, so a key without them would not change with them."""
+    kind = defined([("return factor * x + consts.SCALE", "own = consts; return factor * x + own.SCALE")])
+    with pytest.raises(Unresolved, match="^uses consts, a module, which another process cannot be told"):
+        code_key(kind)
+
+
 def test_a_text_that_is_not_what_runs_is_not_believed():
     """As where a `.pyc` of an earlier text is taken."""
     code = compile(MODULE, "<stale>", "exec")

@@ -64,8 +64,6 @@ def described(path, value, of_function):
         return kind.__name__, getattr(kind, "_fields", ()), *(described(path, one, of_function) for one in value)
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.str, value.shape, value.tobytes().hex()
-    if isinstance(value, types.ModuleType):
-        return "module", value.__name__
     if _is_known(value):
         return value.__module__.partition(".")[0].lstrip("_"), value.__qualname__
     if isinstance(value, types.FunctionType):
