@@ -1,13 +1,14 @@
 """The text that a language model writes."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from language_models import fixed_model, small_model
 
 import rnnkit
-from rnnkit.language_model.sampling import generate
+from rnnkit.language_model.sampling import draw, generate
 
 
 @pytest.mark.parametrize("mode", ["gru", "lstm"])
@@ -60,6 +61,12 @@ def test_top_p_draws_from_the_fewest_bytes_that_have_the_share():
     for top_p, count in ((0.52, 1), (0.54, 2), (0.82, 2), (0.84, 3)):
         drawn = set(itertools.islice(generate(model, b"x", 0.5, seed=0, top_p=top_p), 300))
         assert drawn == set(range(65, 65 + count)), top_p
+
+
+def test_all_bytes_are_drawn_from_without_top_p():
+    """Also those whose share is lost in the sum of the others."""
+    noise = SimpleNamespace(gumbel=lambda size: np.array([0.0, 1000.0]))
+    assert draw(np.array([0.0, -50.0]), 1.0, 1.0, noise) == 1
 
 
 def test_top_p_keeps_the_proportions_of_what_it_draws_from():

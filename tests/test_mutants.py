@@ -11,6 +11,8 @@ from mutants.judges import judges
 
 SOURCE = '''
 """A text that no fault is made of, such as 1 + 1."""
+__all__ = ["half_of", "other"]
+_PAIRS = zip(strict=True)
 _MUCH = 1 << 20
 
 

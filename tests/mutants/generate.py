@@ -126,7 +126,8 @@ def _of_expressions(node, text):
                 yield stop, "bound", f"({text(stop)} - 1)"
             for left_out in keywords if all(keyword.arg for keyword in keywords) else ():
                 rest = [text(each) for each in (*arguments, *keywords) if each is not left_out]
-                yield node, "argument left out", f"{text(function)}({', '.join(rest)})"
+                if left_out.arg != "strict":
+                    yield node, "argument left out", f"{text(function)}({', '.join(rest)})"
         case ast.Tuple(elts=elements, ctx=ast.Load()) | ast.List(elts=elements, ctx=ast.Load()):
             yield from _swapped(elements, text)
             for left_out in elements:
@@ -168,8 +169,15 @@ def _is_tuning(node: ast.AST) -> bool:
 
 
 def _walk(node: ast.AST, scope: str) -> Iterator[tuple[ast.AST, str]]:
-    """All nodes with their scopes, but what only a reader or a type checker sees, and what an error says."""
+    """All nodes with their scopes, but what only a reader or a type checker sees, and what an error says.
+
+    Nor `strict=True`, which says that what is of one length is so, nor the order of the names in `__all__`.
+    """
     if isinstance(node, ast.JoinedStr | ast.Global | ast.Import | ast.ImportFrom):
+        return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
         return
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return
