@@ -16,12 +16,11 @@ from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.lazy import lazy
 from rnnkit.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
-from rnnkit.numbers import real_number
+from rnnkit.numbers import MAX_SIZE, real_number
 from rnnkit.types import Bias, Cell, DType, HalfDType, HostDType, InputMode, Mode
 
 BIASES: tuple[str, ...] = get_args(Bias)
 INPUT_MODES: tuple[str, ...] = get_args(InputMode)
-MAX_SIZE = 2**31 - 1  # cuDNN's sizes are of C's int
 MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
 HOST_DTYPES: tuple[str, ...] = get_args(HostDType)
 DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision on a GPU alone

@@ -158,15 +158,17 @@ def _stored(parameter: Any) -> Any:
 
 
 def _source(kind: type) -> str | None:
-    """What a file knows a user's cell or activation by; None of this package's. "none: why", with a warning, where
-    there is nothing: no training shall end in a refusal to save."""
+    """The source of a user's cell or activation for a file; None for this package's own.
+
+    Without a source it is "none: why", with a warning: a training run must not end in a refusal to save.
+    """
     if is_shipped(kind):
         return None
     try:
         return source_of(kind)
     except Unresolved as error:
-        cure = "check_source=False will be needed to load it"
-        warnings.warn(f"save: {kind.__name__} {error}: nothing in the file tells its equations; {cure}", stacklevel=2)
+        cure = "loading the file will need check_source=False"
+        warnings.warn(f"save: {kind.__name__} {error}; {cure}", stacklevel=2)
         return f"{_NO_SOURCE}{kind.__name__} {error}"
 
 
@@ -194,16 +196,16 @@ def restored(found: Any, cell: type | None, check_source: bool = True) -> Any:
 
 
 def _check_source(kind: type, source: Any) -> None:
-    """Refuse a cell or an activation whose equations are not those in a file, or are known to nobody."""
-    way = "; check_source=False takes it all the same"
+    """Refuse a cell or an activation unless its source is known and is that of the file."""
+    way = "; check_source=False loads it anyway"
     if isinstance(source, str) and source.startswith(_NO_SOURCE):
-        raise ValueError(f"one saved without a source, since {source.removeprefix(_NO_SOURCE)}{way}")
+        raise ValueError(f"one saved without a source, because {source.removeprefix(_NO_SOURCE)}{way}")
     try:
         own = None if is_shipped(kind) else source_of(kind)
     except Unresolved as error:
-        raise ValueError(f"one to compare with {kind.__name__}, which {error}{way}") from None
+        raise ValueError(f"one whose source cannot be compared: {kind.__name__} {error}{way}") from None
     if source != own and not (hasattr(kind, "declaration") and own and source == source_0_9(kind)):
-        raise ValueError(f"one of {kind.__name__} with the source {source}, not {own}{way}")
+        raise ValueError(f"one of {kind.__name__} with other equations (source {source}, here {own}){way}")
 
 
 def _shipped(name: Any, source: Any) -> type | None:
@@ -226,7 +228,7 @@ def _restored(parameter: Any, check_source: bool) -> Any:
     if not isinstance(name, str) or not isinstance(numbers, list):
         raise ValueError(f"a cell with the activation {parameter}")
     if known is OWN_ACTIVATIONS and name not in known:
-        raise ValueError(f"a cell with the activation {name}; import what registers it before")
+        raise ValueError(f"a cell with the activation {name}; import the module that registers it first")
     if name not in known or len(numbers) != len(known[name]._fields):
         raise ValueError(f"a cell with the activation {parameter}")
     if known is OWN_ACTIVATIONS and check_source:

@@ -202,7 +202,7 @@ def load(
         source, not its equations.
     check_source : bool
         Whether the equations of the cell, and those of activations of your own, must be the ones that the file was
-        saved with. Without it terms that have changed places, say, or a renamed variable, do no harm.
+        saved with. False loads the file after an edit that changes no result, such as a renamed variable.
 
     Returns
     -------

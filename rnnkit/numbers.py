@@ -1,4 +1,4 @@
-"""Numbers that a user gives, of whatever type, as Python's floats."""
+"""Numbers that a user gives: their conversion to floats, and the largest size."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from rnnkit.errors import message, wrong_type
+
+MAX_SIZE = 2**31 - 1  # cuDNN's sizes are of C's int
 
 
 def real_number(function: str, argument: str, value: Any, expected: str = "a float") -> float:

@@ -9,9 +9,10 @@ import numpy as np
 
 from rnnkit import checks
 from rnnkit.arrays import Array, copy_of, library_of
-from rnnkit.descriptor import MAX_SIZE, RNNDescriptor
+from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
 from rnnkit.errors import BackendError, message, wrong_type
+from rnnkit.numbers import MAX_SIZE
 from rnnkit.states import apart, joined
 from rnnkit.stream import Stream
 from rnnkit.types import States, Weights

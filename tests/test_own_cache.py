@@ -146,7 +146,7 @@ def test_what_another_process_cannot_be_told_is_compiled_each_time(start, tmp_pa
     lines, errors = lines_of(start(MAIN.replace("most = max\n", FOREIGN) + "run(Mine)\n", typed=True))
     assert lines == ["0.5 0 1", "0.5 0 0"]
     expected = (
-        "kernel cache: Mine uses most, a _FuncPtr, which another process cannot be told: each process compiles it"
+        "kernel cache: Mine uses most, a _FuncPtr, which cannot be identified in another process; each process"
     )
     assert Counter(line for line in errors.splitlines() if expected in line).total() == 1
     kept = {path.name.split("-")[0] for path in (tmp_path / "caches").rglob("*.nbc")}

@@ -12,10 +12,9 @@ import numpy as np
 from rnnkit.arrays import library_of, no_array, overlap
 from rnnkit.checks import same_place
 from rnnkit.errors import message, wrong_type
-from rnnkit.numbers import real_number
+from rnnkit.numbers import MAX_SIZE, real_number
 
 DTYPES = (np.dtype("float32"), np.dtype("float64"))
-MAX_SIZE = 2**31 - 1  # of a network's sizes, too
 AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .functions import clip, exp, fma, tanh
 from .functions import sigmoid as logistic
+from .source import is_shipped
 
 
 def softplus(x):
@@ -33,8 +34,8 @@ class Activation(ABC):  # noqa: B024  named tuples have no other base: they are 
         for name in ("value", "slope"):
             code = getattr(getattr(kind, name, None), "__code__", None)
             if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and code):
-                raise TypeError(f"activation {kind!r} must be a class of named tuples with a method {name}")
-        if not kind.__module__.startswith(__package__):
+                raise TypeError(f"register: kind must be a NamedTuple class with a method {name}, got {kind!r}")
+        if not is_shipped(kind):
             OWN_ACTIVATIONS[kind.__name__] = kind
         return ABCMeta.register(cls, told_apart(kind))
 
@@ -54,7 +55,7 @@ def told_apart(kind):
 def activation(kind):
     """Make the decorated class of named tuples, with value and slope, an activation."""
     ACTIVATIONS[kind.__name__] = Activation.register(kind)
-    return told_apart(kind)
+    return kind
 
 
 @activation

@@ -1,7 +1,7 @@
-"""What a cell is known by: the key of its machine code, after what runs, and its source, after what is written.
+"""The two identities of a cell: the key of its machine code, and its source, which saved files carry.
 
-Both are digests of what the cell declares and of its functions with all that they use, by value. In the key a function
-is its code, the same in one version of Python; in the source it is the syntax tree of its text, the same in all.
+Both are digests of the declaration and of the functions, with every value that these use. The key takes a function's
+bytecode, which is what runs; the source takes its syntax tree, which is the same in every version of Python.
 """
 
 import ast
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from .uses import Unresolved, codes_in, described, uses
 
-_RULE = "2"  # of what a source is made; until 0.9 it was of texts, see `source_0_9`
+_RULE = "2"  # version of the rule by which a source is made; until 0.9 it was made from texts, see `source_0_9`
 _NO_MEANING = "ctx", "kind", "type_comment", "type_params", "annotation", "returns"
 
 
@@ -23,12 +23,12 @@ def is_shipped(kind):
 
 
 def code_key(kind):
-    """Digest of what the machine code of a cell or an activation is made from; Unresolved where nothing tells that."""
+    """Digest of all that the machine code of a cell or an activation depends on. Raises Unresolved."""
     return _digest(kind, lambda function: _runs(function.__code__))
 
 
 def source_of(kind):
-    """Digest of the equations of a cell or an activation, as files have it; Unresolved where nobody knows the text."""
+    """Digest of the equations of a cell or an activation, as files carry it. Raises Unresolved."""
     return f"{_RULE}:{_digest(kind, _tree_of)}"
 
 
@@ -79,7 +79,7 @@ _TREES = WeakKeyDictionary()
 
 
 def _tree_of(function):
-    """What the text of a function says; that of when it was first asked for, whoever edits the file meanwhile."""
+    """A function's syntax tree, read once: its file may be edited while the process runs."""
     if function not in _TREES:
         node = _node_of(function)
         names = [one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)]
@@ -88,8 +88,8 @@ def _tree_of(function):
 
 
 def _meaning(node):
-    """A syntax tree as text and tuples, without positions, annotations, docstrings and what it only has in some
-    versions of Python."""
+    """A syntax tree as text and tuples, without positions, annotations, docstrings and fields that not every version
+    of Python has."""
     if isinstance(node, list):
         return [_meaning(one) for one in node if not _is_text(one)]
     if not isinstance(node, ast.AST):
@@ -103,13 +103,13 @@ def _is_text(node):
 
 
 def _node_of(function):
-    """The syntax tree of a function, which compiled is what runs; Unresolved without one."""
+    """The syntax tree of a function. Raises Unresolved unless it compiles to the code that runs."""
     code = function.__code__
     place = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     if not text:
-        raise Unresolved(f"has no text of {place} that Python finds; define it in a file")
+        raise Unresolved(f"has no source for {place}; define it in a file")
     try:
         nodes, compiled = _parsed(code.co_filename, text)
     except SyntaxError:
@@ -118,8 +118,8 @@ def _node_of(function):
     found = [node for node in nodes if _place(node) == where]
     texts = {repr(_runs(one)) for one in compiled if (one.co_name, one.co_firstlineno) == where}
     if not found or texts != {repr(_runs(code))}:
-        cure = "remove __pycache__, import it anew, or write one function a line"
-        raise Unresolved(f"runs another {place} than the text there says; {cure}")
+        cure = "remove __pycache__, reload the module, or put each function on a line of its own"
+        raise Unresolved(f"runs code that is not the source of {place}; {cure}")
     return found[0]
 
 

@@ -1,6 +1,6 @@
-"""What a function has from outside itself, by value: names of its module and of the functions around it, attributes.
+"""The values that a function takes from outside: globals, closures, and attributes of modules and classes.
 
-Two functions of the same text compute different things where a name in them stands for something else.
+Two functions of the same text compute different things if a name in them refers to different values.
 """
 
 import dis
@@ -19,13 +19,13 @@ _NOTHING = object()
 
 
 class Unresolved(Exception):
-    """Something that a function uses, and that nothing tells in another process."""
+    """A function uses a value that cannot be identified in another process."""
 
 
 def uses(function):
-    """Path ("act", "consts.RATE") -> value, of each name that a function has from outside itself.
+    """Path ("act", "consts.RATE") -> value, for each value that a function takes from outside.
 
-    Attributes are followed through modules and classes. A name that stands for nothing is left out.
+    Attributes are followed through modules and classes. A name without a value is left out.
     """
     found, around = {}, dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for code in codes_in(function.__code__):
@@ -53,9 +53,9 @@ def helpers_of(function):
 
 
 def described(path, value, of_function):
-    """What a value is, as text and tuples that are equal in every process; `of_function` tells what a function is.
+    """A value as text and tuples that are equal in every process; `of_function` describes a function.
 
-    Raises Unresolved where only this process knows; `path` says where it stands.
+    Raises Unresolved, with the value's `path`, if it cannot be described.
     """
     kind = type(value)
     if kind in _PLAIN:
@@ -70,7 +70,7 @@ def described(path, value, of_function):
         return of_function(value)
     if isinstance(getattr(value, "py_func", None), types.FunctionType):  # a function that Numba compiles
         return "compiled", repr(value.targetoptions), of_function(value.py_func)
-    raise Unresolved(f"uses {path}, a {kind.__name__}, which another process cannot be told")
+    raise Unresolved(f"uses {path}, a {kind.__name__}, which cannot be identified in another process")
 
 
 def codes_in(code):
@@ -94,7 +94,7 @@ def _content(around):
 
 
 def _is_known(value):
-    """Whether it is of a library or of this package, where its name tells it."""
+    """Whether its qualified name identifies it: it belongs to a library or to this package."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         return False

@@ -205,7 +205,7 @@ def _is_own(kind):
 
 @cache
 def _say_that_it_is_not_kept(name, why):
-    warnings.warn(f"kernel cache: {name} {why}: each process compiles it anew", RuntimeWarning, stacklevel=2)
+    warnings.warn(f"kernel cache: {name} {why}; each process compiles it anew", RuntimeWarning, stacklevel=2)
 
 
 @cache
