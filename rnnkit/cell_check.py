@@ -120,20 +120,21 @@ def _run(cell: Any, values: dict[str, float], stages: Any) -> None:
 def _step(cell: Any, given: dict[str, float]) -> dict[str, float]:
     """What all names of a unit hold behind the step."""
     said, values = cell.declaration, {"h_prev": 0.0} | given
-    _run(cell, values, said.forward[0])
-    for slot in said.second_slots:
-        values[said.slots[slot]] += _R * values[said.multiplied]
-    _run(cell, values, said.forward[1])
+    for phase in said.phases:
+        for name in said.names_of(phase.product) if phase is not said.phases[0] else ():  # R h is in what is given
+            values[name] += _R * values[phase.product.source]
+        _run(cell, values, phase.forward)
     return values
 
 
 def _gradients(cell: Any, values: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
     """The gradients by all that the step began from."""
     said, found = cell.declaration, values | {f"d{name}": weight for name, weight in weights.items()}
-    _run(cell, found, said.gradient[0])
-    if said.second_slots:
-        found[f"d{said.multiplied}"] = _R * sum(found[f"d{said.slots[slot]}"] for slot in said.second_slots)
-    _run(cell, found, said.gradient[1])
+    for phase in reversed(said.phases):
+        _run(cell, found, phase.gradient)
+        if phase is not said.phases[0]:
+            through = _R * sum(found[f"d{name}"] for name in said.names_of(phase.product))
+            found[f"d{phase.product.source}"] = found.get(f"d{phase.product.source}", 0.0) + through
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +24,20 @@ class Steps:
     lengths: np.ndarray  # (N,)
     padded: bool  # whether any sequence is shorter than T
 
+    def after(self, states: Any) -> Any:
+        """The states after each step, (T, N, ...), in an array of `states_shape`: a view."""
+        return states[1 : self.seq_len + 1]
+
     @property
     def longest_first(self) -> np.ndarray:
         """The sequences, the longest first, and of one length in their order."""
         return np.argsort(-self.lengths, kind="stable")
+
+
+def states_shape(seq_len: int, batch_size: int, num_directions: int) -> tuple[int, int]:
+    """(T + D, N) of arrays of the states before and after each step: the initial ones stand in front, those of the
+    reverse direction behind."""
+    return seq_len + num_directions, batch_size
 
 
 def steps_of(seq_len: int, batch_size: int, lengths: np.ndarray | None = None) -> Steps:

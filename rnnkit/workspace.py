@@ -13,7 +13,7 @@ from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.memory import Memory
-from rnnkit.steps import Steps, segments_of
+from rnnkit.steps import Steps, segments_of, states_shape
 
 
 class Block(NamedTuple):
@@ -35,19 +35,19 @@ def workspace_layout(
 ) -> tuple[Block, ...]:
     """Return the arrays of a workspace, or what some pseudo-layers have of them.
 
-    Hidden states and cells hold the initial state as one more step: in front, for the reverse direction behind.
+    Hidden states and cells are arrays of `states_shape`.
     """
-    dtype, states = desc.np_dtype, seq_len + desc.num_directions
+    dtype, states = desc.np_dtype, states_shape(seq_len, batch_size, desc.num_directions)
     width = desc.num_directions * desc.output_size
     if pseudo_layers is None:
         pseudo_layers = range(desc.num_pseudo_layers)
     layers = sorted({pseudo_layer // desc.num_directions for pseudo_layer in pseudo_layers})
-    blocks = [Block(f"hidden_l{layer}", (states, batch_size, width), dtype) for layer in layers]
+    blocks = [Block(f"hidden_l{layer}", (*states, width), dtype) for layer in layers]
     for pseudo_layer in pseudo_layers:
         gates = (seq_len, batch_size, gate_slots(desc), desc.hidden_size)
         blocks.append(Block(f"gates_{pseudo_layer}", gates, dtype))
         if desc.has_cell:
-            blocks.append(Block(f"cell_{pseudo_layer}", (states, batch_size, desc.states_size), dtype))
+            blocks.append(Block(f"cell_{pseudo_layer}", (*states, desc.states_size), dtype))
     if desc.dropout > 0:
         for layer in filter(None, layers):  # nothing is dropped in front of the first
             blocks.append(Block(f"kept_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
@@ -76,7 +76,7 @@ def checkpoint_layout(desc: RNNDescriptor, seq_len: int, batch_size: int, checkp
     if desc.has_cell:
         blocks.append(Block("start_cell", (*states, desc.states_size), dtype))
     if desc.num_directions == 2:
-        shape = seq_len + 2, batch_size, 2 * desc.output_size
+        shape = *states_shape(seq_len, batch_size, 2), 2 * desc.output_size
         blocks += [Block(f"output_l{layer}", shape, dtype) for layer in range(desc.num_layers - 1)]
     return tuple(blocks)
 
@@ -294,7 +294,7 @@ class Workspace:
             cure = "cuDNN keeps the others to itself: run the network on NumPy arrays to see them"
             raise BackendError(message(function, "the states of a GPU", f"be those of {shown}", name, cure))
         states, seq_len = self.arrays[name], self.steps.seq_len
-        view = states[1 : seq_len + 1] if len(states) > seq_len else states  # there are initial states in front, or not
+        view = self.steps.after(states) if len(states) > seq_len else states  # a GPU's have no initial ones
         if isinstance(view, np.ndarray):
             view.flags.writeable = False
         return view

@@ -11,12 +11,12 @@ import numpy as np
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Part, StepRows, rows_of
-from rnnkit.cpu.run import Grid, Run, drop, input_grid, kept_runs
+from rnnkit.cpu.run import Run, drop, kept_runs
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
-from rnnkit.kernels.loop_gradient import Buffers, Gradients, LayerPassBack
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
+from rnnkit.kernels.operands import Arrays, Gradients, LayerPassBack
 from rnnkit.memory import Memory
 from rnnkit.steps import Steps, row_numbers
 from rnnkit.workspace import Workspace
@@ -34,17 +34,17 @@ def backward(
 
     key = desc, steps, planner.threads
     gradient = memory.prepared("backward", key, make) if steps.kept else make()
-    gradient.run(buffers_of(w, workspace.x, dy, *result))
+    gradient.run(arrays_of(w, workspace.x, dy, *result))
     return result
 
 
-def buffers_of(
+def arrays_of(
     w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray
-) -> Buffers:
+) -> Arrays:
     """The arrays of a call, as the kernel takes them; dy and dcx may be None."""
     dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
     dcx = dhx if dcx is None else dcx.reshape(-1)
-    return Buffers(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw)
+    return Arrays(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw)
 
 
 def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any) -> tuple:
@@ -74,18 +74,18 @@ class ReadyGradient(NamedTuple):
     """A group of pseudo-layers that is ready to run backward, as `run.ReadyGroup` is forward."""
 
     layers: tuple[Layer, ...]  # in the order of the passes: of a stack the upper first
-    calls: list[Callable[[Buffers], None]]  # of the kernel, the last steps first
-    dx: list[Grid]  # of each pass
+    calls: list[Callable[[Arrays], None]]  # of the kernel, the last steps first
+    dx: list[np.ndarray | None]  # of each pass, (T, N, I): None is that of the call
 
 
 class Gradient:
     """The backward of a network, or of a segment of a chain of its layers, ready to run: all that the kernel calls need
-    but the `Buffers` of the call.
+    but the `Arrays` of the call.
 
     Attributes
     ----------
-    dx : Grid
-        The gradient of its input, of two directions the reverse one's; without data it is that of the call.
+    dx : ndarray (T, N, I) or None
+        The gradient of its input, of two directions the reverse one's; None is that of the call.
     """
 
     def __init__(
@@ -94,113 +94,107 @@ class Gradient:
     ) -> None:
         self._desc, self._arrays, self._steps, self._planner = desc, arrays, planner.steps, planner
         self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
-        self._later = np.empty(0, desc.np_dtype)  # in place of each of the buffers
-        self._groups, dy = [], Grid(self._later, 0, desc.num_directions * desc.output_size)
+        self._dtype, self._groups, dy = desc.np_dtype, [], None
         for group in reversed(groups):
             self._groups.append(self._ready(group, dy, memory))
             dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
         self.dx = self._groups[-1].dx[-1]
 
-    def _ready(self, group: tuple[Layer, ...], dy: Grid, memory: Memory) -> ReadyGradient:
+    def _ready(self, group: tuple[Layer, ...], dy: np.ndarray | None, memory: Memory) -> ReadyGradient:
         """Lay out a group: dy is where the gradient of its output will stand. It works in the memory."""
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
         spans = self._planner.calls(group, schedule)
-        runs = kept_runs(self._desc, self._arrays, group)
+        runs = kept_runs(self._desc, self._arrays, steps, group)
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
             # Passes that do not run at once share a buffer; but packed weights are there for all calls.
             place = number if schedule.split or len(spans) > 1 else 0
             buffer = run.layer.layer - self._lowest if self._chain else place
-            backs.append(self._back(run, place, buffer, dy, schedule.buffered_steps * steps.batch_size, memory))
+            backs.append(self._back(run, place, buffer, dy, self._planner.chunk_rows(schedule), memory))
             if is_stack(group):
                 dy = backs[-1].dx
-        zeros, numbers = np.zeros(max(layer.sizes), self._later.dtype), row_numbers(layer.gradient_columns)
-        like = Buffers(*[self._later] * len(Buffers._fields))
+        zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
+        like = Arrays(*[np.empty(0, self._dtype)] * len(Arrays._fields))
         for start, stop in spans:  # counted from the end
-            parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
-            work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
-            passes = [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]
+            parts = [back.run.part(steps, steps.num_steps - stop, steps.num_steps - start) for back in backs]
+            work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.num_rows
+            passes = [back.layer_pass(part) for back, part in zip(backs, parts, strict=True)]
             arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
             calls.append(team.bound(loop_gradient.backward, layer.kind, work, like, *arguments))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
-    def run(self, buffers: Buffers) -> None:
+    def run(self, arrays: Arrays) -> None:
         """Through all groups, from the highest to the lowest."""
         for ready in self._groups:
             for call in ready.calls:
-                call(buffers)
+                call(arrays)
             lowest, dx = ready.layers[-1].layer, ready.dx
             if len(dx) == 2 and not is_stack(ready.layers):
-                dx = [grid if grid.data.size else grid._replace(data=buffers.dx) for grid in dx]
+                shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(lowest)
+                dx = [arrays.dx.reshape(shape) if one is None else one for one in dx]
                 add(*dx, self._steps, ready.layers[0])
                 dx = dx[:1]
             if lowest > self._lowest:
                 self.drop(dx[-1], lowest)
 
-    def drop(self, dx: Grid, layer: int) -> None:
+    def drop(self, dx: np.ndarray, layer: int) -> None:
         """Take the gradient of a layer's input through dropout, where there is any."""
         if self._desc.dropout > 0:
-            drop(dx, dx, input_grid(self._arrays[f"kept_l{layer}"]), self._steps, self._desc)
+            drop(dx, dx, self._arrays[f"kept_l{layer}"], self._steps, self._desc)
 
-    def _input_gradient(self, layer: Layer, memory: Memory) -> Grid:
+    def _input_gradient(self, layer: Layer, memory: Memory) -> np.ndarray | None:
         """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""
-        width = self._desc.layer_input_size(layer.layer)
         if layer.direction == 0 and layer.layer == self._lowest:
-            return Grid(self._later, 0, width)
+            return None
         name = "dinput_reverse" if layer.direction == 1 else f"dinput_{layer.layer % 3}"
-        shape = self._steps.seq_len, self._steps.batch_size, width
-        return Grid(memory.take(name, shape, self._later.dtype).reshape(-1), 0, width)
+        shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(layer.layer)
+        return memory.take(name, shape, self._dtype)
 
-    def _back(self, run: Run, number: int, buffer: int, dy: Grid, rows: int, memory: Memory) -> RunBack:
+    def _back(self, run: Run, number: int, buffer: int, dy: np.ndarray | None, rows: int, memory: Memory) -> RunBack:
         """A pseudo-layer with what flows back through it, by the number of what it works in and of the buffer that has
         its packed weights; `rows` are those of the gates of a chunk."""
-        layer, desc, batch = run.layer, self._desc, self._steps.batch_size
-        sizes, width, index = layer.sizes, layer.gradient_columns, layer.index
-
-        def take(name: str, size: int, number: int = number) -> np.ndarray:
-            return memory.take(f"{name}_{number}", (size,), self._later.dtype)
-
-        dhidden = Grid(self._later, index * batch * desc.output_size, desc.output_size)
-        dcells = Grid(self._later, 0, 0)
-        if desc.has_cell:
-            dcells = Grid(self._later, index * batch * desc.states_size, desc.states_size)
-        offsets = _offsets(desc, index, self._planner.threads)
-        dgates = Grid(take("dgates", rows * width), 0, width)
-        doutput = Grid(take("doutput", batch * sizes.hidden), 0, sizes.hidden)
-        dy, dx = dy._replace(start=run.units.start), self._input_gradient(layer, memory)
-        return RunBack(run, dy, dx, dgates, doutput, dhidden, dcells, take("buffer", offsets[-1], buffer), offsets)
+        layer, dtype = run.layer, self._dtype
+        offsets = _offsets(self._desc, layer.index, self._planner.threads)
+        dgates = memory.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
+        dunits = memory.take(f"dunits_{number}", (self._steps.num_rows, layer.sizes.hidden), dtype)
+        work, dx = memory.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, memory)
+        return RunBack(run, dy, dx, dgates, dunits, self._steps.num_rows, work, offsets)
 
 
 class RunBack(NamedTuple):
-    """A pseudo-layer with what flows back through it: the gradients of its output, input and gates (of a chunk of
-    steps), of a step's output units, hidden states and cells; and a buffer to work in."""
+    """A pseudo-layer with what flows back through it: the gradients of its output and input (T, N, ...; None is that of
+    the call), of its gates (of a chunk of steps), and of a step's units; the rows of each pseudo-layer in dhx and dcx;
+    and a buffer to work in."""
 
     run: Run
-    dy: Grid
-    dx: Grid
-    gates: Grid
-    output: Grid
-    hidden: Grid
-    cells: Grid
+    dy: np.ndarray | None
+    dx: np.ndarray | None
+    gates: np.ndarray
+    units: np.ndarray
+    num_rows: int
     buffer: np.ndarray
     offsets: np.ndarray
 
-    def layer_pass(self, part: Part, steps: StepRows) -> LayerPassBack:
+    def layer_pass(self, part: Part) -> LayerPassBack:
         """A part of the steps, for a kernel."""
-        behind = Grid(self.gates.data, -part.start * steps.batch_size * self.gates.stride, self.gates.stride)
+        layer, dtype, cells = self.run.layer, self.run.hidden.dtype, self.run.cells.shape[-1]
+        batch = part.batch._replace(shift=layer.index * self.num_rows)
         gradients = Gradients(
-            self.dy.at(part.rows), self.dx.at(part.rows), behind.at(part.rows), self.output.at(part.batch),
-            self.hidden.at(part.batch), self.cells.at(part.batch)
-        )
-        forward = self.run.layer_pass(part, steps)
-        return LayerPassBack(forward, self.run.layer.products, gradients, self.buffer, self.offsets)
+            y=part.rows.of_call(self.dy, self.run.hidden.shape[-1], dtype, self.run.units.start),
+            x=part.rows.of_call(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
+            units=part.batch.of(self.units), hidden=batch.of_call(None, layer.sizes.output, dtype),
+            states=batch.of_call(None, cells, dtype),
+        )  # fmt: skip
+        forward = self.run.layer_pass(part, keeps_gates=True)
+        return LayerPassBack(forward, layer.products, gradients, self.buffer, self.offsets)
 
 
-def add(target: Grid, addend: Grid, steps: StepRows, layer: Layer) -> None:
-    """target += addend, the valid rows."""
+def add(target: np.ndarray, addend: np.ndarray, steps: StepRows, layer: Layer) -> None:
+    """target += addend, the valid rows of two arrays (T, N, ...)."""
     for part in steps.parts():
-        work = part.count * target.stride
-        team.run(loop_gradient.add_rows, layer.kind, work, target.at(part.rows), addend.at(part.rows), part.count)
+        work = part.count * target.shape[-1]
+        matrices = map(part.rows.of, (target, addend))
+        team.run(loop_gradient.add_rows, layer.kind, work, *matrices, part.count)
 
 
 @lru_cache(4 * DESCRIPTORS)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.cpu.backward import Chain, Gradient, add, begin, buffers_of
+from rnnkit.cpu.backward import Chain, Gradient, add, arrays_of, begin
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
-from rnnkit.cpu.run import BoundaryStates, Grid, boundary_states, ready_to_clear, ready_to_train, train_groups
+from rnnkit.cpu.run import BoundaryStates, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.lazy import lazy
@@ -38,11 +38,11 @@ def forward(
     final = boundary_states(desc, None, None, steps.batch_size)
     for chain in chains(desc):
         top = layers_of(desc)[chain[-1]]
-        outputs = y if top.layer == desc.num_layers - 1 else kept[f"output_l{top.layer}"][1:-1]
+        outputs = y if top.layer == desc.num_layers - 1 else steps.after(kept[f"output_l{top.layer}"])
         for number in range(len(run.bounds)):
             (segment, own_steps), part = run.segment(chain, number, final), outputs[slice(*run.steps_of(chain, number))]
             _copy_outputs(segment, top, part)
-            for clear in ready_to_clear([part], own_steps, 0):
+            for clear in ready_to_clear([part], own_steps, own_steps.whole.rows):
                 clear()
     return y, final.hy, final.cy
 
@@ -50,7 +50,7 @@ def forward(
 def _copy_outputs(segment: Workspace, layer: Layer, target: np.ndarray) -> None:
     size = layer.sizes.output
     units = slice(layer.direction * size, (layer.direction + 1) * size)
-    target[:, :, units] = segment.arrays[f"hidden_l{layer.layer}"][1 : len(target) + 1, :, units]
+    target[:, :, units] = segment.steps.after(segment.arrays[f"hidden_l{layer.layer}"])[:, :, units]
 
 
 def backward(
@@ -69,12 +69,11 @@ def backward(
             (segment, own_steps), part = run.segment(chain, number), slice(*run.steps_of(chain, number))
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
             gradient = Gradient(desc, segment.arrays, run.planner(own_steps), memory, run.groups(chain), own)
-            gradient.run(buffers_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
+            gradient.run(arrays_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
-                both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
-                add(both, gradient.dx, own_steps, lowest)
+                add(dinput[part], gradient.dx, own_steps, lowest)
                 if lowest.layer:
-                    gradient.drop(both, lowest.layer)
+                    gradient.drop(dinput[part], lowest.layer)
         if lowest.direction == desc.num_directions - 1:
             dy = dinput
     return result

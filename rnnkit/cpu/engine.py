@@ -52,7 +52,8 @@ def forward(
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
         groups = groups_of(desc, desc.dropout > 0)
         padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
-        running, clearing = ready_to_train(groups, planner, workspace, packed), ready_to_clear(padded, steps, 1)
+        running = ready_to_train(groups, planner, workspace, packed)
+        clearing = ready_to_clear(padded, steps, steps.whole.following)
         return _Ready(packing, workspace.arrays, running, clearing)
 
     key = desc, steps, planner.threads
@@ -64,7 +65,7 @@ def forward(
     train_groups(ready.groups, states, workspace, steps, flat(x))
     for clear in ready.clearing:
         clear()
-    y = workspace.arrays[f"hidden_l{desc.num_layers - 1}"][1 : steps.seq_len + 1]
+    y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])
     y.flags.writeable = False  # backward reads it
     return y, states.hy, states.cy
 

@@ -15,8 +15,6 @@ from rnnkit.cpu.run import (
     ReadyGroup,
     Run,
     boundary_states,
-    input_of_call,
-    outputs_of,
     ready_group,
     ready_to_clear,
     run_group,
@@ -26,7 +24,7 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.forking import new_call
 from rnnkit.kernels.machine import team
 from rnnkit.memory import Memory
-from rnnkit.steps import Steps
+from rnnkit.steps import Steps, states_shape
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less.
@@ -55,7 +53,8 @@ class Inference(StackSteps):
         desc, directions = self._desc, self._desc.num_directions
         if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
             return self.steps(x, hx, cx, steps)
-        shape, call = (steps.seq_len + directions, steps.batch_size, directions * desc.output_size), new_call()
+        states = states_shape(steps.seq_len, steps.batch_size, directions)
+        shape, call = (*states, directions * desc.output_size), new_call()
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]
         listed = LIST_BYTES * count if steps.padded else 0
         try:
@@ -76,12 +75,12 @@ class Inference(StackSteps):
                 hx, cx = states.hy, states.cy
                 for clear in clearing:  # of the slab before, in whose last step this one's initial states stood
                     clear()
-                clearing = ready_to_clear([out], rows, 1)
+                clearing = ready_to_clear([out], rows, rows.whole.following)
             for clear in clearing:
                 clear()
         finally:
             self._memory.borrowers.discard(call)
-        return hidden[1 : steps.seq_len + 1], hx, cx
+        return steps.after(hidden), hx, cx
 
     def _run_kept(
         self, x: np.ndarray, hx: Any, cx: Any, planner: Planner, shape: tuple[int, ...], packed: Any, memory: Memory
@@ -91,7 +90,7 @@ class Inference(StackSteps):
         def make() -> tuple[np.ndarray, list[ReadyGroup], list[Callable[[], None]]]:
             hidden = memory.take("y", shape, x.dtype)
             groups = list(self._ready_groups(planner, packed, hidden, memory.take, memory.take))
-            return hidden, groups, ready_to_clear([hidden], planner.steps, 1)
+            return hidden, groups, ready_to_clear([hidden], planner.steps, planner.steps.whole.following)
 
         hidden, groups, clearing = memory.prepared("infer", (planner.steps, planner.threads), make)
         states, x = boundary_states(self._desc, hx, cx, planner.steps.batch_size), flat(x)
@@ -99,7 +98,7 @@ class Inference(StackSteps):
             run_group(ready, states, x)
         for clear in clearing:
             clear()
-        return hidden[1 : planner.steps.seq_len + 1].copy(), states.hy, states.cy
+        return planner.steps.after(hidden).copy(), states.hy, states.cy
 
     def _ready_groups(
         self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
@@ -109,17 +108,17 @@ class Inference(StackSteps):
 
         Groups share the arrays that they `take`. What one puts out is `new`: the caller's to let go, or to use again.
         """
-        desc, batch, below = self._desc, planner.steps.batch_size, input_of_call(self._desc)
+        desc, steps, below = self._desc, planner.steps, None
         for group in self._groups:
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
-            gates = take("gates", (buffers, schedule.buffered_steps, batch, self._columns), out.dtype)
-            shape = (count, 2, batch, desc.states_size) if desc.has_cell else (count, 0)
+            gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
+            shape = (count, 2, steps.num_rows, desc.states_size) if desc.has_cell else (count, 0)
             cells, runs = take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
                 if layer.direction == 0:
                     top = layer.layer == desc.num_layers - 1
                     hidden = out if top else new(f"hidden_{layer.layer % _OUTPUTS}", out.shape, out.dtype)
-                    source, below = below, outputs_of(hidden)
+                    source, below = below, steps.after(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
             yield ready_group(runs, planner, schedule, packed)

@@ -12,7 +12,8 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.tiles import ensure_compiled
-from rnnkit.kernels.products import Product, Sizes, offsets_of, pack_layer
+from rnnkit.kernels.operands import Sizes
+from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer
 from rnnkit.memory import Memory
 from rnnkit.steps import row_numbers
 from rnnkit.weights import suffix_of, weight_layout
@@ -33,19 +34,24 @@ class Layer(NamedTuple):
     cell: Any
     sizes: Sizes
     slots: int  # of hidden_size columns each, in a row of the gate buffer
-    products: tuple[Product, ...]  # in the order of `products.Weights`
+    products: tuple[Product, ...]  # the cell's, the projection, the vectors
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
     gates: frozenset[int]  # that its products have
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
     step_work: int
-    meetings: int  # barriers of a step whose units are shared out: one behind each of its products
+    meetings: int  # barriers of a step whose units are shared out: one behind each phase and the projection
     kind: tuple[Any, ...]  # cell, dtype, passes of a call, form of the weights: they decide about a kernel's types
 
     @property
     def columns(self) -> int:
         """Numbers in a row of the gate buffer."""
         return self.slots * self.sizes.hidden
+
+    @property
+    def input_size(self) -> int:
+        """Numbers in a row of its input; without W ("skip" input) there is one for each unit."""
+        return self.sizes.input or self.sizes.hidden
 
     @property
     def work(self) -> int:
@@ -75,7 +81,7 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         last = products[-2] if desc.projected else products[-1]
         width = last.first + last.rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
-        work = products[0].rows.size * sizes.input, step_work, 1 + sum(product.gates > 0 for product in products[2:])
+        work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
         gates = frozenset(product.gates for product in products if product.gates)
         result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, gates, *work, kind))
         end = offsets[-1]
@@ -104,18 +110,14 @@ def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
 
 
 def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
-    """The products of a layer, in the order of `products.Weights`, and its vectors; those that it does not have are of
-    no gates."""
-
-    def product(name: str, written: range, depth: int, among: Any) -> Product:
-        gates = np.array(said.rows_of(written, among), np.int64)
-        rows = (gates[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
+    """The products of a layer, and its vectors; of a projection that is not there the rows are none."""
+    for product in said.products:
+        name, gates = ("ih", said.gates) if product.source == "x" else ("hh", said.recurrent_gates)
+        own = np.array(said.rows_of(product.slots, gates), np.int64)
+        rows = (own[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
-        return Product(written.start * sizes.hidden, rows, start, len(written), depth if written else 0, bias)
-
-    yield product("ih", said.input_slots, sizes.input, said.gates)
-    yield product("hh", said.recurrent_slots, sizes.output, said.recurrent_gates)
-    yield product("hh", said.second_slots, sizes.output, said.recurrent_gates)
+        depth = sizes[depth_of(product)] if own.size else 0
+        yield Product(product.slots.start * sizes.hidden, rows, start, own.size, depth, bias)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind those of the slots and vectors.

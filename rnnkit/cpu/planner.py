@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
-from rnnkit.kernels.loop import Schedule
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
+from rnnkit.kernels.operands import Schedule
 from rnnkit.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
@@ -50,58 +50,62 @@ class Planner:
 
     def __init__(self, steps: StepRows, itemsize: int, threads: int | None = None) -> None:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
-        self._batch = max(steps.batch_size, 1)
+        self._rows = max(steps.num_rows, 1)
 
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
         """How a group of pseudo-layers runs forward; in training it keeps the gates of all steps."""
-        chunk = chunk_of(group, self._batch)
-        buffered = self.steps.seq_len if keeps_gates else min(chunk, max(self.steps.seq_len, 1))
-        return self._shared(group, chunk, buffered, group[0].input_work)
+        return self._shared(group, chunk_of(group, self._rows), keeps_gates, group[0].input_work)
 
     def backward(self, group: Sequence[Layer]) -> Schedule:
         """How it runs backward: a chunk is as many rows as a product of their gradients works through at once."""
-        chunk, layer = gradient_chunk(self._batch, self.itemsize), group[0]
-        spread = 2 * layer.input_work + layer.step_work
-        return self._shared(group, chunk, min(chunk, self.steps.seq_len), spread)
+        chunk, layer = gradient_chunk(self._rows, self.itemsize), group[0]
+        return self._shared(group, chunk, False, 2 * layer.input_work + layer.step_work)
+
+    def chunk_rows(self, schedule: Schedule) -> int:
+        """Rows of a buffer for a chunk of steps."""
+        return min(schedule.chunk, self.steps.num_steps) * self.steps.num_rows
 
     def calls(self, group: Sequence[Layer], schedule: Schedule) -> Sequence[tuple[int, int]]:
         """[start, stop) of the steps, in the order in which they are worked on, of each call of a kernel.
 
         Between two calls Python runs what is to be run on a signal: an interrupt need not wait for the last step.
         """
-        total, count = self.steps.seq_len, steps_of_call(group, self._batch, schedule.chunk)
+        total, count = self.steps.num_steps, steps_of_call(group, self._rows, schedule.chunk)
         if total <= count:
             return ((0, total),)
         return [(start, min(start + count, total)) for start in range(0, total, count)]
 
-    def _shared(self, group: Sequence[Layer], chunk: int, buffered_steps: int, spread: int) -> Schedule:
+    def _shared(self, group: Sequence[Layer], chunk: int, keeps_gates: bool, spread: int) -> Schedule:
         """How the threads share out a group; `spread` are the multiply-adds of a row outside of its steps."""
         steps, layer, count, threads = self.steps, group[0], len(group), self.threads
-        own, pipelined = (chunk, buffered_steps, steps.batch_size), is_stack(group)
 
         def sharing(threads: int) -> Sharing:
-            sizes = self._batch, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
+            sizes = self._rows, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
             return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads)
 
-        if threads > 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
+        def schedule(best: Sharing, parts: int = 1, **options: Any) -> Schedule:
+            own = {"grain": 0, "split": False, "lag": 1} | options
+            return Schedule(
+                bounds=self._bounds(best), num_passes=count, pipelined=is_stack(group), chunk=chunk,
+                keeps_gates=keeps_gates, threads=best.threads * parts, **own
+            )  # fmt: skip
+
+        if threads > 1 and steps.num_rows >= rows_for_grain(layer, self.itemsize):
             best = sharing(threads)
             if best.teams == 1:
-                return Schedule(row_numbers(0), grain_of(self.itemsize), count, False, pipelined, 1, *own, best.threads)
-        if not pipelined:
+                return schedule(best, grain=grain_of(self.itemsize))
+        if not is_stack(group):
             threads -= threads % count if threads > 3 else 0  # of 3 the third is worth more than sharing out directions
             parts = count if threads % count == 0 else 1
-            best = sharing(threads // parts)
-            return Schedule(self._bounds(best), 0, count, True, False, 1, *own, best.threads * parts)
+            return schedule(sharing(threads // parts), parts, split=True)
         best = sharing(threads)
-        bounds = self._bounds(best)
-        least, rows, share = _PIPELINED_BY_ROWS if bounds.size else _PIPELINED_BY_UNITS
-        lag = -(-rows // self._batch)
+        least, rows, share = _PIPELINED_BY_ROWS if best.teams > 1 else _PIPELINED_BY_UNITS
+        lag = -(-rows // self._rows)
         even = max(one.work for one in group) <= share * sum(one.work for one in group)
         cached = layer.recurrent_weights * self.itemsize <= _CACHED_BYTES
-        if threads % 2 == 0 and even and cached and steps.seq_len >= least * lag:
-            half = sharing(threads // 2)
-            return Schedule(self._bounds(half), 0, count, True, True, lag, *own, 2 * half.threads)
-        return Schedule(bounds, 0, count, False, True, 1, *own, best.threads)
+        if threads % 2 == 0 and even and cached and steps.num_steps >= least * lag:
+            return schedule(sharing(threads // 2), 2, split=True, lag=lag)
+        return schedule(best)
 
     def _bounds(self, sharing: Sharing) -> np.ndarray:
         """Where to cut the batch for teams that have rows of their own; empty for one."""

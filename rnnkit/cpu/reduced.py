@@ -9,7 +9,7 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.tile import group_size
-from rnnkit.kernels.products import BIAS, Product
+from rnnkit.kernels.products import Product
 from rnnkit.memory import Memory
 
 _ONE = 4  # bytes of a word
@@ -24,7 +24,7 @@ def pack_reduced(desc: RNNDescriptor, w: np.ndarray, weights: str) -> np.ndarray
             if product.gates and product.depth:
                 panels = packed[whole.offsets[number] : whole.offsets[number + 1]]
                 words[layer.offsets[number] : layer.offsets[number + 1]] = _PANELS[weights](panels, product)
-        words[layer.offsets[BIAS] : layer.offsets[BIAS + 1]] = packed[whole.offsets[BIAS] : whole.offsets[BIAS + 1]]
+        words[slice(*layer.offsets[-2:])] = packed[slice(*whole.offsets[-2:])]  # the biases
     return words
 
 

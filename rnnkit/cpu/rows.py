@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
 from rnnkit.kernels.rows import list_rows
 from rnnkit.lazy import lazy
 from rnnkit.memory import Memory
@@ -28,39 +29,62 @@ _ALL = slice(None)
 
 
 class Rows(NamedTuple):
-    """Row numbers of some positions: those of the list, plus `shift`."""
+    """Where the positions of a part stand in some kind of array: the row numbers of a list, plus `shift`."""
 
     numbers: np.ndarray
     shift: int = 0
+
+    def of(self, array: np.ndarray, column: int = 0) -> Matrix:
+        """These rows of a contiguous array (..., width) from a column on, for a kernel."""
+        width = array.shape[-1]
+        return Matrix(array.reshape(-1), self.numbers, self.shift * width + column, width)
+
+    def of_call(self, array: np.ndarray | None, width: int, dtype: np.dtype, column: int = 0) -> CallMatrix:
+        """The same, or for None of an array of this width that each call gives."""
+        if array is not None:
+            return CallMatrix(self.of(array, column), False)
+        return CallMatrix(self.of(np.empty((0, width), dtype), column), True)
 
 
 class Part(NamedTuple):
     """The steps start:stop of a batch, as kernels are told of them: positions (t, n), t by t, within a step the
     longest sequences first.
 
-    Row numbers are those of arrays (T, N, ...), named `rows`, of arrays (N, ...), `batch`, and of arrays with an
-    initial state in front and, for two directions, one behind, (T + D, N, ...): there step t stands at t + 1. Of a
-    batch of unequal lengths the lists are those of all steps, and `rows` has the rows of the padding behind them.
+    The fields say where a position stands in arrays of each kind. Of a batch of unequal lengths the lists are those of
+    all steps, and `rows` has the rows of the padding behind them.
     """
 
     start: int
     stop: int
     starts: np.ndarray  # step start + i has the positions starts[i]:starts[i + 1]
-    rows: Rows
-    batch: Rows
-    states: Rows  # of the state after the step, in both directions
-    previous: tuple[Rows, Rows]  # of the state before the step, forward and reverse
+    positions: Rows  # in arrays with a row for each position of all steps
+    rows: Rows  # (T, N, ...)
+    batch: Rows  # (N, ...)
+    previous: tuple[Rows, Rows]  # the state before the step in arrays `Steps.states_shape`, forward and reverse
+    following: Rows  # the state after it, in both directions
     passing: tuple[Rows, Rows]  # before and after the step, of states in one of two places in turn, (2, N, ...)
+
+    @property
+    def listed(self) -> Rows:
+        """Positions in buffers of a chunk: the kernels count from its first one."""
+        return Rows(self.positions.numbers)
 
     @property
     def count(self) -> int:
         """Number of positions."""
         return int(self.starts[-1] - self.starts[0])
 
+    def states(self, direction: int, passing: bool) -> tuple[Rows, Rows]:
+        """The states before and after the step, kept for every step or in one of two places in turn."""
+        if passing:
+            return self.passing if direction == 0 else self.passing[::-1]
+        return self.previous[direction], self.following
+
 
 class StepRows(Steps):
-    """The steps of a batch with their row numbers.
+    """The steps of a batch with their row numbers: the one object that says where a row stands.
 
+    T and N are those of the arrays, `seq_len` and `batch_size`; the time loop has `num_steps` of at most `num_rows`.
     Where sequences differ in length `relist` lists them, for batch after batch: the arrays stay, and with them what was
     laid out for the kernels.
     """
@@ -80,6 +104,16 @@ class StepRows(Steps):
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
         self._list = team.bound(list_rows, "rows", 0, sequences[0], *arguments)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the time loop."""
+        return self.seq_len
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that run side by side in a step, at most."""
+        return self.batch_size
 
     @property
     def kept(self) -> bool:
@@ -111,14 +145,16 @@ class StepRows(Steps):
     def _part(self, start: int, stop: int) -> Part:
         size = self.batch_size
         if self.padded:
-            rows, batch, following, *passing = map(Rows, self._lists)
-            starts, states = self.starts[start : stop + 1], rows._replace(shift=size)
-            return Part(start, stop, starts, rows, batch, states, (rows, following), tuple(passing))
-        starts, rows, batch, passing = self._regular(stop - start)
-        moved, odd, count = start * size, start % 2 * size, rows.size
+            rows, batch, next_rows, *passing = map(Rows, self._lists)
+            starts, following = self.starts[start : stop + 1], rows._replace(shift=size)
+            positions, previous = Rows(row_numbers(rows.numbers.size)), (rows, next_rows)
+            return Part(start, stop, starts, positions, rows, batch, previous, following, tuple(passing))
+        starts, numbers, batch, passing = self._regular(stop - start)
+        moved, odd, count = start * size, start % 2 * size, numbers.size
         places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
-        previous = Rows(rows, moved), Rows(rows, moved + 2 * size)
-        return Part(start, stop, starts, Rows(rows, moved), Rows(batch), Rows(rows, moved + size), previous, places)
+        rows, following = Rows(numbers, moved), Rows(numbers, moved + size)
+        previous = rows, Rows(numbers, moved + 2 * size)
+        return Part(start, stop, starts, rows, rows, Rows(batch), previous, following, places)
 
     def _regular(self, steps: int) -> tuple[np.ndarray, ...]:
         """starts, rows, batch and passing (one step longer) of a part in which every sequence has all steps."""

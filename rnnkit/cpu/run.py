@@ -9,38 +9,28 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
-from rnnkit.cpu.layer import Layer, filled, flat, is_stack
+from rnnkit.cpu.layer import Layer, filled
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Index, Part, Rows, StepRows
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
-from rnnkit.kernels.loop import LayerPass, Schedule, States, forward
+from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.matrix import Matrix
+from rnnkit.kernels.operands import LayerPass, Operands, Schedule
 from rnnkit.kernels.rows import clear_padding
+from rnnkit.steps import Steps
 from rnnkit.workspace import Workspace
 
 _DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
 
 
-class Grid(NamedTuple):
-    """A flat array in rows: row r stands at data[start + r*stride:]."""
-
-    data: np.ndarray
-    start: int
-    stride: int
-
-    def at(self, rows: Rows) -> Matrix:
-        """The rows of these numbers, for a kernel."""
-        return Matrix(self.data, rows.numbers, self.start + rows.shift * self.stride, self.stride)
-
-
 class Run(NamedTuple):
-    """A pseudo-layer with what it reads and what it writes: hidden states (T + D, N, D*P), gates (steps that are
-    buffered, N, columns) and cells (T + D, N, H), or (2, N, H) where they are not kept (`passing`)."""
+    """A pseudo-layer with what it reads and what it writes: the source (T, N, I), None for the input of the call,
+    hidden states (T + D, N, D*P), gates (positions that are kept, columns) and cells (T + D, N, H), or (2, N, H) where
+    they are not kept (`passing`)."""
 
     layer: Layer
-    source: Grid
+    source: np.ndarray | None
     hidden: np.ndarray
     gates: np.ndarray
     cells: np.ndarray
@@ -55,7 +45,7 @@ class Run(NamedTuple):
     def part(self, steps: StepRows, start: int, stop: int) -> Part:
         """The steps that come start:stop on its way through the sequence."""
         if self.layer.direction == 1:
-            start, stop = steps.seq_len - stop, steps.seq_len - start
+            start, stop = steps.num_steps - stop, steps.num_steps - start
         return steps.part(start, stop)
 
     def ends(self, steps: StepRows) -> tuple[Index, Index, Index, Index]:
@@ -65,44 +55,36 @@ class Run(NamedTuple):
         cells = (steps.passing_ends if direction == 0 else steps.passing_ends[::-1]) if self.passing else hidden
         return *hidden, *cells
 
-    def layer_pass(self, part: Part, steps: StepRows) -> LayerPass:
-        """A part of the steps, for a kernel. Of the gates there are those of all steps, or from the part's first on."""
-        layer, width = self.layer, self.layer.columns
-        start = 0 if len(self.gates) == steps.seq_len else -part.start * steps.batch_size * width
-        gates = Grid(self.gates.ravel(), start, width).at(part.rows)
-        x, states = self.source.at(part.rows), self._states(part)
-        return LayerPass(layer.direction == 1, layer.sizes, part.starts, x, layer.offsets, gates, states)
-
-    def _states(self, part: Part) -> States:
-        """The states before and after each step of a part."""
-        direction, stride = self.layer.direction, self.hidden.shape[2]
-        hidden = Grid(self.hidden.ravel(), self.units.start, stride)
-        cells = Grid(self.cells.ravel(), 0, self.cells.shape[-1])
-        before, after = part.passing if direction == 0 else part.passing[::-1]
-        if not self.passing:
-            before, after = part.previous[direction], part.states
-        return States(
-            hidden.at(part.previous[direction]), hidden.at(part.states), cells.at(before), cells.at(after)
-        )
+    def layer_pass(self, part: Part, keeps_gates: bool) -> LayerPass:
+        """A part of the steps, for a kernel. Of the gates there are those of all steps, or of a chunk."""
+        layer, dtype = self.layer, self.hidden.dtype
+        before, after = part.states(layer.direction, self.passing)
+        gates = (part.positions if keeps_gates else part.listed).of(self.gates)
+        operands = Operands(
+            gates=gates, hidden_prev=part.previous[layer.direction].of(self.hidden, self.units.start),
+            hidden=part.following.of(self.hidden, self.units.start), units=gates, vectors=gates,
+            states_prev=before.of(self.cells), states=after.of(self.cells),
+        )  # fmt: skip
+        x = part.rows.of_call(self.source, layer.input_size, dtype)
+        return LayerPass(layer.direction == 1, layer.sizes, part.starts, layer.offsets, x, operands)
 
 
-def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], group: tuple[Layer, ...]) -> list[Run]:
+def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: tuple[Layer, ...]) -> list[Run]:
     """A group of pseudo-layers in training: the places in the workspace's arrays, which backward reads again."""
     runs = []
     for layer in group:
-        if not runs or is_stack(group):  # both directions read one source: what is to be copied is copied once
-            source = _kept_source(desc, arrays, layer.layer)
         cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
-        hidden, gates = arrays[f"hidden_l{layer.layer}"], arrays[f"gates_{layer.index}"]
+        gates = arrays[f"gates_{layer.index}"].reshape(-1, layer.columns)
+        source, hidden = _kept_source(desc, arrays, steps, layer.layer), arrays[f"hidden_l{layer.layer}"]
         runs.append(Run(layer, source, hidden, gates, cells, passing=False))
     return runs
 
 
-def _kept_source(desc: RNNDescriptor, arrays: dict[str, Any], layer: int) -> Grid:
+def _kept_source(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, layer: int) -> np.ndarray | None:
     """What W of a layer multiplies: the input, or the outputs of the layer below as dropout left them."""
     if layer == 0:
-        return input_of_call(desc)
-    return input_grid(arrays[f"input_l{layer}"]) if desc.dropout > 0 else outputs_of(arrays[f"hidden_l{layer - 1}"])
+        return None
+    return arrays[f"input_l{layer}"] if desc.dropout > 0 else steps.after(arrays[f"hidden_l{layer - 1}"])
 
 
 class BoundaryStates(NamedTuple):
@@ -139,8 +121,8 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         ends.append(((*initial, run.units), (*final, run.units), *cells))
     for start, stop in planner.calls(group, schedule):
         parts = [run.part(steps, start, stop) for run in runs]
-        work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
-        passes = [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]
+        work = sum(run.layer.work for run in runs) * (stop - start) * steps.num_rows
+        passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
         calls.append(team.bound(forward, layer.kind, work, flat_input, *arguments))
     return ReadyGroup(runs, ends, calls)
@@ -167,14 +149,9 @@ def ready_to_train(
     """Groups of pseudo-layers that write into the workspace's arrays."""
     ready = []
     for group in groups:
-        runs = kept_runs(workspace.desc, workspace.arrays, group)
+        runs = kept_runs(workspace.desc, workspace.arrays, planner.steps, group)
         ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True), packed))
     return tuple(ready)
-
-
-def input_of_call(desc: RNNDescriptor) -> Grid:
-    """The input, which each call gives the kernel anew: what is laid out for a size serves other calls, too."""
-    return Grid(np.empty(0, desc.np_dtype), 0, desc.input_size)
 
 
 def train_groups(
@@ -203,36 +180,22 @@ def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step:
     draws = workspace.memory.take("draws", kept.shape, np.dtype(np.float32))
     stream.random(dtype=np.float32, out=draws)
     np.greater_equal(draws, desc.dropout, out=kept)
-    drop(outputs_of(below), input_grid(dropped), input_grid(kept), steps, desc)
+    drop(steps.after(below), dropped, kept, steps, desc)
 
 
-def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, first: int) -> list[Callable[[], None]]:
-    """Lay out the calls that zero what lies beyond each sequence's length; step t of the arrays stands at t + first."""
+def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, rows: Rows) -> list[Callable[[], None]]:
+    """Lay out the calls that zero what lies beyond each sequence's length, in arrays with their steps at these rows."""
     calls = []
     for array in arrays if steps.padded else ():
-        _, batch_size, width = array.shape
-        grid = Grid(array.reshape(-1), first * batch_size * width, width)
-        clear = team.bound(clear_padding, array.dtype, array.size, steps.starts, grid.at(steps.whole.rows))
+        clear = team.bound(clear_padding, array.dtype, array.size, steps.starts, rows.of(array))
         calls.append(partial(clear, steps.starts))
     return calls
 
 
-def input_grid(x: np.ndarray) -> Grid:
-    """An array (T, N, width), a copy of it where it is not contiguous."""
-    return Grid(flat(x), 0, x.shape[-1])
-
-
-def outputs_of(hidden: np.ndarray) -> Grid:
-    """What a layer puts out, (T + D, N, D*P), for the layer above to read."""
-    _, batch_size, width = hidden.shape
-    return Grid(hidden.reshape(-1), batch_size * width, width)
-
-
-def drop(source: Grid, target: Grid, kept: Grid, steps: StepRows, desc: RNNDescriptor) -> Grid:
-    """Write `source`, or its gradient, with dropout applied into `target`, and return that."""
+def drop(source: np.ndarray, target: np.ndarray, kept: np.ndarray, steps: StepRows, desc: RNNDescriptor) -> None:
+    """Write `source` (T, N, ...), or its gradient, with dropout applied into `target`."""
     scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
     for part in steps.parts():
-        count, width = part.count, target.stride
-        matrices = (grid.at(part.rows) for grid in (target, source, kept))
+        count, width = part.count, target.shape[-1]
+        matrices = map(part.rows.of, (target, source, kept))
         team.run(dropout.drop, desc.dtype, count * width, *matrices, scale, count, width)
-    return target

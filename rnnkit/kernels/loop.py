@@ -11,19 +11,16 @@ even: the directions of one layer are independent; two layers of one direction a
 behind the lower.
 """
 
-from typing import NamedTuple
-
-import numpy as np
-from numba.extending import overload
-
 from .machine.formats import storage
 from .machine.gemm import columns_of, product, vectors_of
-from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, Range, of_call, part, row_part, shifted
+from .machine.jit import inner, kernel
+from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
-from .products import Sizes, weights_of
-from .stages import Operands, activate, apart_columns, complete, input_columns, multiplied_column, vectors_column
+from .operands import Step
+from .phases import columns_of_slots, in_turn, located, per_cell
+from .products import weights_of
+from .stages import runner
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
 # few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
@@ -31,85 +28,68 @@ ROWS = 192
 ALONE, LEADS, FOLLOWS = range(3)
 """What a layer pass is to the other one of the call."""
 
-
-class Schedule(NamedTuple):
-    """How a call is worked on: decided before it by the planner, from the sizes alone."""
-
-    bounds: np.ndarray  # where to cut the rows of every step, for as many teams as have rows of their own; else empty
-    grain: int  # panels that a rank takes at a time, 0 for its share
-    num_passes: int  # layer passes of the call
-    split: bool  # whether each of two has a buffer of its own, and half of the team, if its size is even
-    pipelined: bool  # whether the second reads what the first writes (backward: the gradient that it writes)
-    lag: int  # steps after which the first lets the second go on, where they run at once
-    chunk: int  # steps whose input products (backward: gates' gradients) are there at a time
-    buffered_steps: int  # of the gates: all of the call, or one chunk, and each overwrites the last
-    batch_size: int
-    threads: int  # most ranks that it pays to have
+columns_of_input = per_cell(lambda declaration: _first_columns(declaration.products[0]))
 
 
-class States(NamedTuple):
-    """Hidden states before and after a step, and the states beside them side by side."""
-
-    hidden_prev: Matrix
-    hidden: Matrix
-    cells_prev: Matrix
-    cells: Matrix
-
-
-class LayerPass(NamedTuple):
-    """One direction of one layer, forward.
-
-    Step t of a call has the positions starts[t]:starts[t + 1] of the row lists.
-    """
-
-    reverse: bool
-    sizes: Sizes
-    starts: np.ndarray
-    x: Matrix  # without data it is that of the call
-    offsets: np.ndarray  # of its weights in the packed buffer
-    gates: Matrix  # rows t*batch_size + n, counted from the first buffered step
-    states: States
+def _first_columns(product):
+    columns = columns_of_slots(product.slots)
+    return lambda cell, hidden_size: columns(hidden_size)
 
 
 @inner
 def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
     """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
     if sizes.input > 0:
-        product(gates, x, rows, weights.input, vectors, weights.bias, True, False)
+        product(gates, x, rows, weights.products[0], vectors, weights.bias, True, False)
         return
     units = columns_of(weights.bias, vectors, sizes.hidden)
     for row in range(rows.start, rows.stop):
         values = row_part(x, row, units)
-        for column in input_columns(cell, sizes.hidden):
+        for column in columns_of_input(cell, sizes.hidden):
             columns = Range(column + units.start, column + units.stop)
             gate, bias = row_part(gates, row, columns), part(weights.bias, columns.start, columns.stop)
             for j in range(units.stop - units.start):
                 gate[j] = bias[j] + values[j]
 
 
-@inner
-def step(cell, sizes, weights, gates, states, rows, grain, from_last, team):
-    """One time step of the rows, whose gates hold their input products; it reads the weights `from_last`."""
-    target, vectors_of_units = states.hidden, vectors_of(weights.bias, sizes.hidden)
-    projected = storage(weights.projection.panels).size > 0
-    if projected:  # the last column of the gates takes what the projection multiplies
-        target = shifted(gates, gates.stride - sizes.hidden)
-    own = Matrix(weights.bias, gates.rows, vectors_column(cell, sizes.hidden), 0)
-    operands = Operands(gates, states.hidden_prev, target, states.cells_prev, states.cells, own)
-    for claim in range(num_claims(vectors_of_units, grain, team)):
-        vectors = next_block(claim, vectors_of_units, grain, team)
-        units = columns_of(weights.bias, vectors, sizes.hidden)
-        for column in apart_columns(cell, sizes.hidden):  # the product is all that they hold, and is added to them
-            _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
-        _recurrent_product(cell, gates, states.hidden_prev, rows, weights, vectors, from_last)
-        activate(cell, operands, sizes.hidden, rows, units)
-    _second_product(cell, operands, weights.second, weights.bias, rows, grain, from_last, team)
-    if projected:
-        barrier(team)
-        count = vectors_of(weights.bias, sizes.output)
+def _phases_of(declaration):
+    """Functions for kernels, one a phase: its product, added to the gates or kept apart, and its stages."""
+    return [_phase(declaration, number) for number in range(len(declaration.phases))]
+
+
+def _phase(declaration, number):
+    of_r, stages, _ = declaration.phases[number]
+    multiply, run_stages = _product(declaration, of_r, number + 1), runner(stages)
+
+    def run(cell, step, rows, team):
+        units, grain = step.sizes.hidden, step.grain
+        if number > 0:
+            barrier(team)  # all of what R multiplies is there
+        count = vectors_of(step.zeros, units)
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(states.hidden, target, rows, weights.projection, vectors, weights.zeros, True, from_last)
+            columns = columns_of(step.zeros, vectors, units)
+            multiply(cell, step, rows, vectors, columns)
+            run_stages(cell, step.operands, None, units, rows, columns)
+
+    return run
+
+
+def _product(declaration, of_r, place):
+    """The function for kernels that adds a product of a phase to the gates; those that it alone writes begin anew."""
+    source, apart_columns = located(declaration, of_r.source), columns_of_slots(of_r.apart)
+
+    def multiply(cell, step, rows, vectors, units):
+        gates, weights = step.operands.gates, step.weights
+        for column in apart_columns(step.sizes.hidden):
+            _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
+        values = source(step.operands, step.sizes.hidden)
+        product(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
+
+    def nothing(cell, step, rows, vectors, units):
+        pass
+
+    return per_cell(lambda declaration: multiply if of_r.slots else nothing)
 
 
 @inner
@@ -122,40 +102,37 @@ def _fill(gates, bias, rows, columns):
             gate[j] = values[j]
 
 
-def _recurrent_product(cell, gates, hidden, rows, weights, vectors, from_last):
-    """R h, added to the gates or kept apart."""
+_run_phases = in_turn(_phases_of)
 
 
-@overload(_recurrent_product, jit_options=OPTIONS)
-def _recurrent_product_of(cell, gates, hidden, rows, weights, vectors, from_last):
-    def recurrent_product(cell, gates, hidden, rows, weights, vectors, from_last):
-        product(gates, hidden, rows, weights.recurrent, vectors, weights.bias, False, from_last)
-
-    def nothing(cell, gates, hidden, rows, weights, vectors, from_last):
-        pass
-
-    return recurrent_product if cell.instance_class.declaration.recurrent_slots else nothing
-
-
-def _second_product(cell, operands, weights, bias, rows, grain, from_last, team):
-    """R times what a stage wrote, and the stages behind it."""
-
-
-@overload(_second_product, jit_options=OPTIONS)
-def _second_product_of(cell, operands, weights, bias, rows, grain, from_last, team):
-    def second_product(cell, operands, weights, bias, rows, grain, from_last, team):
-        gates, count = operands.gates, vectors_of(bias, weights.units)
-        multiplied = shifted(gates, multiplied_column(cell, weights.units))
-        barrier(team)  # all of what R multiplies is there
+@inner
+def run_step(cell, step, rows, team):
+    """One time step of the rows, whose gates hold their input products."""
+    _run_phases(cell, step, rows, team)
+    projection, operands, grain = step.weights.projection, step.operands, step.grain
+    if storage(projection.panels).size > 0:
+        barrier(team)
+        count = vectors_of(step.zeros, step.sizes.output)
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(gates, multiplied, rows, weights, vectors, bias, False, from_last)
-            complete(cell, operands, weights.units, rows, columns_of(bias, vectors, weights.units))
+            product(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.from_last)
 
-    def nothing(cell, operands, weights, bias, rows, grain, from_last, team):
-        pass
 
-    return second_product if cell.instance_class.declaration.multiplied else nothing
+@inner
+def with_gates(cell, sizes, weights, operands, gates):
+    """The operands with these gates; what a projection multiplies has the last columns of their rows."""
+    projected = storage(weights.projection.panels).size > 0
+    units = shifted(gates, gates.stride - sizes.hidden) if projected else operands.hidden
+    vectors = Matrix(weights.bias, gates.rows, num_slots(cell) * sizes.hidden, 0)
+    operands = with_field(with_field(operands, "gates", gates), "units", units)
+    return with_field(operands, "vectors", vectors)
+
+
+num_slots = per_cell(lambda declaration: _number(len(declaration.slots)))
+
+
+def _number(value):
+    return lambda cell: value
 
 
 @inner
@@ -169,7 +146,7 @@ def rows_of_step(starts, t, bounds, team):
 
 
 @inner
-def _project_chunk(cell, layer, weights, gates, steps, schedule, team):
+def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
     """The input products of a chunk of steps, by units; by rows of all of it where ranks have rows of their own."""
     starts, units = layer.starts, vectors_of(weights.bias, layer.sizes.hidden)
     rows = Range(starts[steps.start], starts[steps.stop])
@@ -179,44 +156,38 @@ def _project_chunk(cell, layer, weights, gates, steps, schedule, team):
         block = next_block(claim, count, grain, team)
         if by_rows:
             block = Range(rows.start + block.start, rows.start + block.stop)
-            project_inputs(cell, layer.sizes, weights, layer.x, gates, block, Range(0, units))
+            project_inputs(cell, layer.sizes, weights, x, gates, block, Range(0, units))
         else:
-            project_inputs(cell, layer.sizes, weights, layer.x, gates, rows, block)
+            project_inputs(cell, layer.sizes, weights, x, gates, rows, block)
     if grain > 0 or shares_rows(schedule.bounds, team):
         barrier(team)
 
 
 @inner
-def _run_pass(cell, layer, schedule, packed, zeros, role, team, whole_team):
+def _run_pass(cell, layer, schedule, packed, zeros, x, role, team, whole_team):
     """The steps of one layer pass, a chunk of input products at a time."""
-    weights = weights_of(cell, layer.sizes, packed, layer.offsets, zeros, whole_team.rank)
-    num_steps = layer.starts.size - 1
+    weights = weights_of(cell, layer.sizes, packed, layer.offsets, whole_team.rank)
+    num_steps, x = layer.starts.size - 1, or_call_data(layer.x, x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
     for done in range(0, num_steps, chunk):
         to_do = min(done + chunk, num_steps)
         steps = Range(num_steps - to_do, num_steps - done) if layer.reverse else Range(done, to_do)
-        skipped = steps.start if schedule.buffered_steps < num_steps else 0
-        gates = shifted(layer.gates, -skipped * schedule.batch_size * layer.gates.stride)
+        skipped = 0 if schedule.keeps_gates else layer.starts[steps.start]
+        gates = shifted(layer.operands.gates, -skipped * layer.operands.gates.stride)
+        operands = with_gates(cell, layer.sizes, weights, layer.operands, gates)
         if role == FOLLOWS:
             wait_for_progress(whole_team, to_do)
-        _project_chunk(cell, layer, weights, gates, steps, schedule, team)
+        _project_chunk(cell, layer, weights, x, gates, steps, schedule, team)
         for index in range(steps.start, steps.stop):
             t = steps.start + steps.stop - 1 - index if layer.reverse else index
-            rows = rows_of_step(layer.starts, t, schedule.bounds, team)
-            step(cell, layer.sizes, weights, gates, layer.states, rows, schedule.grain, t % 2 == 1, team_of_steps)
+            step = Step(layer.sizes, weights, operands, None, zeros, schedule.grain, t % 2 == 1)
+            run_step(cell, step, rows_of_step(layer.starts, t, schedule.bounds, team), team_of_steps)
             barrier(team_of_steps)
         if shares_rows(schedule.bounds, team):
             barrier(team)
         if role == LEADS and team.rank == 0:
             post_progress(whole_team, to_do)
-
-
-@inner
-def reading(layer, x):
-    """A layer pass, which reads x where it has no input of its own."""
-    own = of_call(layer.x, x)
-    return LayerPass(layer.reverse, layer.sizes, layer.starts, own, layer.offsets, layer.gates, layer.states)
 
 
 @inner
@@ -243,6 +214,6 @@ def forward(cell, passes, schedule, packed, zeros, x, rank, size, sync):
     team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
-        layer, role = reading(passes[index], x), role_of(index, tasks, schedule)
-        _run_pass(cell, layer, schedule, packed, zeros, role, own_team, team)
+        role = role_of(index, tasks, schedule)
+        _run_pass(cell, passes[index], schedule, packed, zeros, x, role, own_team, team)
     barrier(team)

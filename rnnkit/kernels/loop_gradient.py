@@ -6,65 +6,17 @@ fewer steps, the `lag`, where the layer below waits for them. The steps are shar
 input's gradient and the columns of the weights' evenly.
 """
 
-from typing import NamedTuple
-
-import numpy as np
-from numba.extending import overload
-
-from .loop import ALONE, FOLLOWS, LEADS, ROWS, LayerPass, fitting, reading, role_of, rows_of_step
+from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
 from .machine.gemm import columns_of, depth_block_of, product, vectors_of
-from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, Range, of_call, part, row_part, shifted
+from .machine.jit import inner, kernel
+from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
-from .stages import (
-    GradientOperands,
-    carries_hidden,
-    complete_gradient,
-    differentiate,
-    input_columns,
-    multiplied_column,
-    recurrent_columns,
-    second_columns,
-)
-from .weight_gradient import SCRATCH, add_weight_gradients, pack_sources, pack_terms, terms_of
-
-
-class Gradients(NamedTuple):
-    """What flows back through a layer pass, by what it is the gradient of.
-
-    Of y, x and the states what has no data is that of the call.
-    """
-
-    y: Matrix
-    x: Matrix
-    gates: Matrix  # of a chunk, rows t*batch_size + n; behind the gates in a row that of the projection's sum
-    output: Matrix  # the units before the projection, of a step
-    hidden: Matrix
-    cells: Matrix
-
-
-class LayerPassBack(NamedTuple):
-    """One direction of one layer, backward: what it was forward, and what is computed of it."""
-
-    forward: LayerPass
-    products: tuple
-    gradients: Gradients
-    buffer: np.ndarray
-    offsets: np.ndarray  # of what the buffer has room for
-
-
-class Buffers(NamedTuple):
-    """What a call is given, flat: the weights, the input, and the gradients of the output (empty for zeros), the input,
-    the states (of the cells any array where there are none) and the weights."""
-
-    w: np.ndarray
-    x: np.ndarray
-    dy: np.ndarray
-    dx: np.ndarray
-    dhx: np.ndarray
-    dcx: np.ndarray
-    dw: np.ndarray
+from .operands import Gradients, Step
+from .phases import all_of, in_turn, located, per_cell
+from .products import depth_of
+from .stages import runner
+from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, term_of
 
 
 @inner
@@ -82,80 +34,87 @@ def _add_output_gradient(target, dh, dy, rows, columns):
                 total[j] = carried[j]
 
 
-def _second_gradient(cell, operands, packed, zeros, rows, grain, from_last, team):
-    """The gradient of what R multiplied within the step, and the stages behind it."""
+def _phases_back_of(declaration):
+    """Functions for kernels, one a phase, last to first: the way back through its product, and what comes next, the
+    stages of the gradient of the phase before."""
+    return [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
 
 
-@overload(_second_gradient, jit_options=OPTIONS)
-def _second_gradient_of(cell, operands, packed, zeros, rows, grain, from_last, team):
-    def second_gradient(cell, operands, packed, zeros, rows, grain, from_last, team):
-        dgates, units = operands.dgates, packed.units
-        source = shifted(dgates, second_columns(cell, units)[0])
-        target, count = shifted(dgates, multiplied_column(cell, units)), vectors_of(zeros, units)
+def _way_back(declaration, number):
+    width, multiply = depth_of(declaration.phases[number].product), _product_back(declaration, number)
+    run_stages = runner(declaration.phases[number - 1].gradient if number > 0 else ())
+
+    def run(cell, step, rows, team):
         barrier(team)  # all of the gates' gradients are there
-        for claim in range(num_claims(count, grain, team)):
-            vectors = next_block(claim, count, grain, team)
-            product(target, source, rows, packed, vectors, zeros, True, from_last)
-            complete_gradient(cell, operands, units, rows, columns_of(zeros, vectors, units))
+        count = vectors_of(step.zeros, step.sizes[width])
+        for claim in range(num_claims(count, step.grain, team)):
+            vectors = next_block(claim, count, step.grain, team)
+            columns = columns_of(step.zeros, vectors, step.sizes[width])
+            multiply(cell, step, rows, vectors, columns)
+            run_stages(cell, step.operands, step.gradients, step.sizes.hidden, rows, columns)
 
-    def nothing(cell, operands, packed, zeros, rows, grain, from_last, team):
-        pass
-
-    return second_gradient if cell.instance_class.declaration.multiplied else nothing
-
-
-def _hidden_gradient(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
-    """The gradient of h before the step by way of R, added to its direct part; without R that part or zero."""
+    return run
 
 
-@overload(_hidden_gradient, jit_options=OPTIONS)
-def _hidden_gradient_of(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
-    def through_weights(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
-        recurrent = shifted(dgates, recurrent_columns(cell, sizes.hidden)[0])
-        product(dh, recurrent, rows, packed, vectors, zeros, not carries_hidden(cell), from_last)
+def _product_back(declaration, number):
+    """The gradient of what a product of R multiplied, added to what stages wrote of it: a function for kernels."""
+    of_r, place, adds = declaration.phases[number].product, number + 1, declaration.adds_to_source(number)
+    target, first = located(declaration, f"d{of_r.source}"), of_r.slots.start
 
-    def zero(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
-        columns = columns_of(zeros, vectors, sizes.output)
+    def multiply(cell, step, rows, vectors, columns):
+        dgates, dsource = step.gradients.gates, target(step.gradients, step.sizes.hidden)
+        dproduct, weights = shifted(dgates, first * step.sizes.hidden), step.weights[place].packed
+        product(dsource, dproduct, rows, weights, vectors, step.zeros, not adds, step.from_last)
+
+    def clear(cell, step, rows, vectors, columns):
+        dsource = target(step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
-            total = row_part(dh, row, columns)
+            total = row_part(dsource, row, columns)
             for j in range(columns.stop - columns.start):
                 total[j] = 0
 
-    def direct(cell, sizes, dh, dgates, packed, zeros, rows, vectors, from_last):
+    def leave(cell, step, rows, vectors, columns):
         pass
 
-    said = cell.instance_class.declaration
-    return through_weights if said.recurrent_slots else direct if said.carries_hidden else zero
+    return per_cell(lambda declaration: multiply if of_r.slots else leave if adds else clear)
+
+
+_run_phases_back = in_turn(_phases_back_of)
+
+
+def _last_stages(declaration):
+    """The first stages of the gradient: those of the last phase."""
+    run_stages = runner(declaration.phases[-1].gradient)
+
+    def run(cell, step, rows, columns):
+        run_stages(cell, step.operands, step.gradients, step.sizes.hidden, rows, columns)
+
+    return run
+
+
+_run_last_stages = per_cell(_last_stages)
 
 
 @inner
-def _step_back(cell, layer, gradients, terms, w, zeros, rows, grain, from_last, team):
+def _run_step_back(cell, step, rows, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
-    sizes, states, dgates, dh, dy = layer.sizes, layer.states, gradients.gates, gradients.hidden, gradients.y
-    output, units, outputs = gradients.output, vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
-    own = Matrix(w, dgates.rows, terms.vectors.bias, 0)
-    operands = GradientOperands(
-        layer.gates, states.hidden_prev, states.cells_prev, states.cells, dgates, output, dh, gradients.cells, own
-    )
-    projection = terms.projection.packed
-    total = shifted(dgates, dgates.stride - sizes.output)
+    sizes, gradients, zeros, grain = step.sizes, step.gradients, step.zeros, step.grain
+    units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
+    projection = step.weights[len(step.weights) - 2].packed
+    total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projection.panels.size > 0:  # the gradient of its sum comes first, all of it
         columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
-        _add_output_gradient(total, dh, dy, rows, columns)
+        _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
         barrier(team)
     for claim in range(num_claims(units, grain, team)):
         vectors = next_block(claim, units, grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
         if projection.panels.size > 0:
-            product(output, total, rows, projection, vectors, zeros, True, from_last)
+            product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
         else:
-            _add_output_gradient(output, dh, dy, rows, columns)
-        differentiate(cell, operands, sizes.hidden, rows, columns)
-    _second_gradient(cell, operands, terms.second.packed, zeros, rows, grain, from_last, team)
-    barrier(team)
-    for claim in range(num_claims(outputs, grain, team)):
-        vectors = next_block(claim, outputs, grain, team)
-        _hidden_gradient(cell, sizes, dh, dgates, terms.recurrent.packed, zeros, rows, vectors, from_last)
+            _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
+        _run_last_stages(cell, step, rows, columns)
+    _run_phases_back(cell, step, rows, team)
     if grain > 0:
         barrier(team)
 
@@ -171,69 +130,80 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
         total = row_part(dx, row, Range(0, sizes.hidden))
         for j in range(sizes.hidden):
             total[j] = 0
-        for column in input_columns(cell, sizes.hidden):
+        for column in columns_of_input(cell, sizes.hidden):
             gate = row_part(dgates, row, Range(column, column + sizes.hidden))
             for j in range(sizes.hidden):
                 total[j] += gate[j]
 
 
 @inner
-def _steps_back(cell, layer, gradients, terms, w, steps, schedule, zeros, team):
+def _steps_back(cell, layer, step, steps, schedule, team):
     """The steps of a layer pass, last step first, and the gradient of their input."""
     starts, (_, team_of_steps) = layer.starts, team_of_rows(schedule.bounds, team)
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index
         rows = rows_of_step(starts, t, schedule.bounds, team)
-        _step_back(cell, layer, gradients, terms, w, zeros, rows, schedule.grain, t % 2 == 1, team_of_steps)
+        _run_step_back(cell, with_field(step, "from_last", t % 2 == 1), rows, team_of_steps)
     barrier(team)
     first, count = starts[steps.start], starts[steps.stop] - starts[steps.start]
     for claim in range(num_claims(count, ROWS, team)):
         block = next_block(claim, count, ROWS, team)
         rows = Range(first + block.start, first + block.stop)
-        _input_gradient(cell, layer.sizes, terms.input, zeros, gradients.x, gradients.gates, rows)
+        _input_gradient(cell, step.sizes, step.weights[0], step.zeros, step.gradients.x, step.gradients.gates, rows)
+
+
+def _terms_of(declaration):
+    """Functions for kernels, one a product of a layer, that give its `Term`: those of the cell, the projection, and the
+    vectors, with what each multiplied."""
+
+    def term(place, source):
+        def find(cell, layer, x, w):
+            multiplied = source(cell, layer.forward, x)
+            return term_of(layer.products, place, multiplied, w, layer.buffer, layer.offsets)
+
+        return find
+
+    def source_of(name):
+        find = located(declaration, name)
+        return per_cell(lambda declaration: lambda cell, forward, x: find(forward.operands, forward.sizes.hidden))
+
+    sources = [source_of(one.source) for one in declaration.products[1:]]
+    return [term(*one) for one in enumerate([_input, *sources, _before_projection, _input])]
 
 
 @inner
-def _sources(cell, layer):
-    """What the products of the forward pass multiplied, in their order; of a product that is not there, anything."""
-    gates, units = layer.gates, layer.sizes.hidden
-    projected = shifted(gates, gates.stride - units)
-    return layer.x, layer.states.hidden_prev, _multiplied(cell, gates, units), projected, layer.x
-
-
-def _multiplied(cell, gates, units):
-    """What R multiplied within the step."""
-
-
-@overload(_multiplied, jit_options=OPTIONS)
-def _multiplied_of(cell, gates, units):
-    if cell.instance_class.declaration.multiplied:
-        return lambda cell, gates, units: shifted(gates, multiplied_column(cell, units))
-    return lambda cell, gates, units: gates
+def _input(cell, forward, x):
+    return x
 
 
 @inner
-def _given(own, buffers):
+def _before_projection(cell, forward, x):
+    gates = forward.operands.gates
+    return shifted(gates, gates.stride - forward.sizes.hidden)
+
+
+_terms = all_of(_terms_of)
+
+
+@inner
+def _bound(gradients, arrays):
     """The gradients of a layer pass, with those of the call."""
-    y, x = of_call(own.y, buffers.dy), of_call(own.x, buffers.dx)
-    states = of_call(own.hidden, buffers.dhx), of_call(own.cells, buffers.dcx)
-    return Gradients(y, x, own.gates, own.output, *states)
+    return Gradients(
+        y=or_call_data(gradients.y, arrays.dy), x=or_call_data(gradients.x, arrays.dx), gates=gradients.gates,
+        units=gradients.units, hidden=or_call_data(gradients.hidden, arrays.dhx),
+        states=or_call_data(gradients.states, arrays.dcx),
+    )  # fmt: skip
 
 
 @inner
-def _chunk(gradients, first_step, batch_size):
-    """The gradients, those of the gates counted from the first step of a chunk."""
-    gates = shifted(gradients.gates, -first_step * batch_size * gradients.gates.stride)
-    return Gradients(gradients.y, gradients.x, gates, gradients.output, gradients.hidden, gradients.cells)
-
-
-@inner
-def _run_pass_back(cell, layer, schedule, is_first, buffers, zeros, numbers, role, team, whole_team):
+def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role, team, whole_team):
     """The steps of one layer pass, last step first, a chunk at a time."""
-    forward, buffer, offsets = reading(layer.forward, buffers.x), layer.buffer, layer.offsets
-    num_steps, given = forward.starts.size - 1, _given(layer.gradients, buffers)
-    terms = terms_of(layer.products, _sources(cell, forward), buffers.w, buffer, offsets)
-    scratch = part(buffer, offsets[SCRATCH], offsets[SCRATCH + 1])
+    forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
+    scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
+    starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
+    terms = _terms(cell, layer, or_call_data(forward.x, arrays.x), arrays.w)
+    vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
+    operands = with_field(forward.operands, "vectors", vectors)
     if is_first:
         pack_terms(terms, team)
         barrier(team)
@@ -241,29 +211,30 @@ def _run_pass_back(cell, layer, schedule, is_first, buffers, zeros, numbers, rol
     for done in range(0, num_steps, chunk):
         count = min(chunk, num_steps - done)
         start = done if forward.reverse else num_steps - done - count
-        gradients = _chunk(given, start, schedule.batch_size)
+        dgates = shifted(bound.gates, -starts[start] * bound.gates.stride)
+        gradients = with_field(bound, "gates", dgates)
+        step = Step(forward.sizes, terms, operands, gradients, zeros, schedule.grain, False)
         for earlier in range(0, count, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
                 wait_for_progress(whole_team, done + now)
             own = Range(earlier, now) if forward.reverse else Range(count - now, count - earlier)
-            steps = Range(start + own.start, start + own.stop)
-            _steps_back(cell, forward, gradients, terms, buffers.w, steps, schedule, zeros, team)
+            _steps_back(cell, forward, step, Range(start + own.start, start + own.stop), schedule, team)
             if role == LEADS:
                 barrier(team)
                 if team.rank == 0:
                     post_progress(whole_team, done + now)
-        stop_row = forward.starts[start + count]
-        for row in range(forward.starts[start], stop_row, depth_block_of(buffer)):
+        stop_row = starts[start + count]
+        for row in range(starts[start], stop_row, depth_block_of(buffer)):
             rows = Range(row, min(row + depth_block_of(buffer), stop_row))
             pack_sources(terms, rows, team)
             barrier(team)
-            add_weight_gradients(terms, buffers.dw, gradients.gates, rows, scratch, numbers, team)
+            add_weight_gradients(terms, arrays.dw, dgates, rows, scratch, numbers, team)
             barrier(team)
 
 
 @kernel
-def backward(cell, passes, schedule, is_first, zeros, numbers, buffers, rank, size, sync):
+def backward(cell, passes, schedule, is_first, zeros, numbers, arrays, rank, size, sync):
     """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
     the states before.
 
@@ -275,7 +246,7 @@ def backward(cell, passes, schedule, is_first, zeros, numbers, buffers, rank, si
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
-        _run_pass_back(cell, passes[index], schedule, is_first, buffers, zeros, numbers, role, own_team, team)
+        _run_pass_back(cell, passes[index], schedule, is_first, arrays, zeros, numbers, role, own_team, team)
     barrier(team)
 
 

@@ -13,11 +13,8 @@ from .machine.matrix import Matrix, part
 from .machine.partition import partition
 from .machine.registers import VECTOR_BYTES
 from .machine.sync import barrier, join, post_call
-from .stages import input_columns, recurrent_columns, second_columns
-
-BIAS = 5
-"""Which of a layer's offsets is that of its summed biases, behind which its vectors stand; in front of it are those of
-the panels, behind its end."""
+from .operands import Sizes
+from .phases import all_of, columns_of_slots
 
 
 class Product(NamedTuple):
@@ -37,30 +34,17 @@ class Product(NamedTuple):
     bias: int
 
 
-class Sizes(NamedTuple):
-    """Sizes of one layer: hidden_size H, output_size P (H without a projection), input_size of its input product."""
-
-    hidden: int
-    output: int
-    input: int
-
-
 class Weights(NamedTuple):
-    """A layer's packed weights, by the product that they are for, and what the products start from.
+    """A layer's packed weights, by the product that they are for, and what the gates start from."""
 
-    `second` is for the product of a cell's R with what one of its stages wrote. An empty array is no product.
-    """
-
-    input: Packed
-    recurrent: Packed
-    second: Packed
+    products: tuple  # of a Packed for each of the cell's products
     projection: Packed
     bias: np.ndarray  # of each column of the gates; then the vectors
-    zeros: np.ndarray
 
 
 def offsets_of(products, columns, itemsize, start, weights=None):
-    """Where the panels of a layer, the summed biases of its columns, and the next layer start in the packed buffer."""
+    """Where the panels of each product start in the packed buffer; last where the summed biases of the layer's columns,
+    behind which its vectors stand, start and end."""
     form, sizes = FORMS[weights], []
     for p in products:
         words = -(-p.depth // form.per_word)
@@ -76,18 +60,37 @@ def padded(columns, itemsize):
     return -(-columns // lanes) * lanes
 
 
+def depth_of(product):
+    """Which of `Sizes` is that of a row of what a cell's product multiplies."""
+    return Sizes._fields.index({"x": "input", "h_prev": "output"}.get(product.source, "hidden"))
+
+
+def _packed_products_of(declaration):
+    """Functions, one a product of the cell, that give its packed weights."""
+
+    def packed_product(place, product):
+        columns, depth = columns_of_slots(product.slots), depth_of(product)
+
+        def find(cell, sizes, packed, offsets, rank):
+            return _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
+
+        return find
+
+    return [packed_product(place, product) for place, product in enumerate(declaration.products)]
+
+
+_packed_products = all_of(_packed_products_of)
+
+
 @inner
-def weights_of(cell, sizes, packed, offsets, zeros, rank):
+def weights_of(cell, sizes, packed, offsets, rank):
     """The weights of the layer with these offsets in the packed buffer; what they need of scratch is the rank's."""
-    units, one = sizes.hidden, (0,)
-    inputs, recurrent, second = input_columns(cell, units), recurrent_columns(cell, units), second_columns(cell, units)
+    projection = offsets.size - 4  # behind it those of the vectors, which have no panels
     return Weights(
-        _packed(packed, offsets, 0, sizes.input, units, inputs, rank),
-        _packed(packed, offsets, 1, sizes.output, units, recurrent, rank),
-        _packed(packed, offsets, 2, sizes.output, units, second, rank),
-        _packed(packed, offsets, 3, units, sizes.output, one, rank),
-        part(storage(packed), offsets[BIAS], offsets[BIAS + 1]), zeros
-    )
+        products=_packed_products(cell, sizes, packed, offsets, rank),
+        projection=_packed(packed, offsets, projection, sizes.hidden, sizes.output, (0,), rank),
+        bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
+    )  # fmt: skip
 
 
 def _packed(packed, offsets, number, depth, units, columns, rank):
@@ -116,7 +119,7 @@ def pack_layer(products, packed, offsets, w, rank, size, sync):
         panels = part(packed, offsets[number], offsets[number + 1])
         if panels.size > 0:
             pack_columns(panels, Matrix(w, p.rows, p.start, p.depth), p.rows.size // p.gates, p.gates, team)
-    bias = part(packed, offsets[BIAS], offsets[BIAS + 1])
+    bias = part(packed, offsets[offsets.size - 2], offsets[offsets.size - 1])
     own = partition(bias.size, team.rank, team.size)
     for column in range(own.start, own.stop):
         bias[column] = 0

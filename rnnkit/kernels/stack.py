@@ -1,13 +1,14 @@
 """Steps of a whole stack of layers of one direction in one call: what streaming asks for, and brief sequences."""
 
-from .loop import States, project_inputs, step
+from .loop import project_inputs, run_step, with_gates
 from .machine.formats import storage
 from .machine.gemm import vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, flat, row_part
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
-from .products import Sizes, weights_of
+from .operands import Operands, Sizes, Step
+from .products import weights_of
 
 
 @kernel
@@ -33,25 +34,28 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
         hidden_prev, cells_prev = flat(hx if t == 0 else hy), flat(cx if t == 0 else cy)
         for layer in range(layers):
             own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
-            weights = weights_of(cell, own, packed, offsets[layer], zeros, team.rank)
+            weights = weights_of(cell, own, packed, offsets[layer], team.rank)
             at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
             outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
-            states = States(
-                Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output), outputs,
-                Matrix(cells_prev, numbers, at_prev * width, width), Matrix(flat(cy), numbers, at * width, width)
-            )
+            operands = Operands(
+                gates=pre_activations, hidden=outputs, units=outputs, vectors=outputs,
+                hidden_prev=Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output),
+                states_prev=Matrix(cells_prev, numbers, at_prev * width, width),
+                states=Matrix(flat(cy), numbers, at * width, width),
+            )  # fmt: skip
+            operands = with_gates(cell, own, weights, operands, pre_activations)
             for claim in range(num_claims(count, grain, team)):
                 vectors = next_block(claim, count, grain, team)
                 project_inputs(cell, own, weights, inputs, pre_activations, rows, vectors)
             if grain > 0:
                 barrier(team)
-            step(cell, own, weights, pre_activations, states, rows, grain, t % 2 == 1, team)
+            run_step(cell, Step(own, weights, operands, None, zeros, grain, t % 2 == 1), rows, team)
             barrier(team)
             if lengths.size > 0:
                 for row in range(own_rows.start, own_rows.stop):
                     if t >= lengths[row]:
-                        _copy_row(states.hidden_prev, states.hidden, row)
-                        _copy_row(states.cells_prev, states.cells, row)
+                        _copy_row(operands.hidden_prev, operands.hidden, row)
+                        _copy_row(operands.states_prev, operands.states, row)
                 barrier(team)
             inputs = outputs
         if y.size > 0:

@@ -2,9 +2,7 @@
 
 import operator
 from types import ModuleType
-from typing import NamedTuple
 
-from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
 from numba.core.compiler_machinery import FunctionPass, register_pass
@@ -20,46 +18,23 @@ from .cells.uses import helpers_of
 from .machine import activations as activations  # what the functions that cells are written in compile to
 from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
-from .machine.matrix import Matrix, matrix_pointers
+from .machine.matrix import matrix_pointers
 from .machine.registers import I64
 
 
-class Operands(NamedTuple):
-    """What the stages of a step read and write, a row for each sequence."""
-
-    gates: Matrix
-    hidden_prev: Matrix
-    hidden: Matrix  # before a projection
-    states_prev: Matrix
-    states: Matrix
-    vectors: Matrix  # one row for all sequences
-
-
-class GradientOperands(NamedTuple):
-    """What those of the gradient read and write."""
-
-    gates: Matrix
-    hidden_prev: Matrix
-    states_prev: Matrix
-    states: Matrix
-    dgates: Matrix
-    dhidden: Matrix  # before a projection
-    dhidden_prev: Matrix
-    dstates: Matrix
-    vectors: Matrix
-
-
-def _places(declaration):
-    """Name -> (operand, slot in its rows)."""
-    places = {"h_prev": ("hidden_prev", 0), "h": ("hidden", 0), "dh": ("dhidden", 0), "dh_prev": ("dhidden_prev", 0)}
+def places(declaration):
+    """Name -> (whether it is a gradient, field of `Operands` or `Gradients`, slot in its rows)."""
+    own = {"h_prev": ("hidden_prev", 0), "h": ("units", 0)}
+    gradients = {"dh": ("units", 0), "dh_prev": ("hidden", 0)}
     for slot, name in enumerate(declaration.slots):
-        places |= {name: ("gates", slot), f"d{name}": ("dgates", slot)}
+        own[name] = gradients[f"d{name}"] = "gates", slot
     for slot, name in enumerate(declaration.states):
-        places |= {name: ("states", slot), f"{name}_prev": ("states_prev", slot)}
-        places |= {f"d{name}": ("dstates", slot), f"d{name}_prev": ("dstates", slot)}
+        own |= {name: ("states", slot), f"{name}_prev": ("states_prev", slot)}
+        gradients |= {f"d{name}": ("states", slot), f"d{name}_prev": ("states", slot)}
     for slot, (name, *_) in enumerate(declaration.vectors):
-        places |= {name: ("vectors", slot), f"d{name}": ("dgates", len(declaration.slots) + slot)}
-    return places
+        own[name], gradients[f"d{name}"] = ("vectors", slot), ("gates", len(declaration.slots) + slot)
+    found = {name: (False, *place) for name, place in own.items()}
+    return found | {name: (True, *place) for name, place in gradients.items()}
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -166,21 +141,21 @@ def _call_type(typingctx, stage, cell, real):
     return function, found
 
 
-def _runner(stages_of):
-    """Make the function that runs those stages of a cell, one after the other, for each row."""
+def runner(stages):
+    """Make the function for kernels that runs those stages of a cell, one after the other, for each row.
+
+    Its arguments are the cell, its `Operands` and `Gradients` (forward None), hidden_size, and the rows and units.
+    """
 
     @intrinsic
-    def run(typingctx, cell, operands, hidden_size, rows, units):
-        declaration = cell.instance_class.declaration
+    def run(typingctx, cell, operands, gradients, hidden_size, rows, units):
         real = operands.dtype.types[0].dtype
-        calls = []
-        for stage in stages_of(declaration):
-            calls.append((stage, *_call_type(typingctx, stage, cell, real)))
-        signature = types.void(cell, operands, types.int64, rows, units)
+        calls = [(stage, *_call_type(typingctx, stage, cell, real)) for stage in stages]
+        signature = types.void(cell, operands, gradients, types.int64, rows, units)
 
         def generate(context, builder, signature, arguments):
-            cell, operands, hidden_size, rows, units = arguments
-            kinds, places = signature.args[1], _places(declaration)
+            cell, *bundles, hidden_size, rows, units = arguments
+            kinds, known = signature.args[1:3], places(signature.args[0].instance_class.declaration)
             first, last = (builder.extract_value(units, field) for field in range(2))
             ends = (builder.extract_value(rows, field) for field in range(2))
             count = builder.sub(last, first)
@@ -189,10 +164,12 @@ def _runner(stages_of):
 
                 def pointer(name):
                     """Where a name's units begin in this row; one pointer a place, or loops would not vectorise."""
-                    operand, slot = places[name]
-                    if operand not in starts:
-                        matrix = builder.extract_value(operands, kinds.fields.index(operand))
-                        starts[operand] = _row(context, builder, kinds.dtype, matrix, row, first)
+                    *operand, slot = known[name]
+                    if (operand := tuple(operand)) not in starts:
+                        is_gradient, field = operand
+                        kind, bundle = kinds[is_gradient], bundles[is_gradient]
+                        matrix = builder.extract_value(bundle, kind.fields.index(field))
+                        starts[operand] = _row(context, builder, kind.dtype, matrix, row, first)
                     if (operand, slot) not in starts:
                         distance = builder.mul(hidden_size, I64(slot))
                         starts[operand, slot] = builder.gep(starts[operand], [distance])
@@ -218,62 +195,3 @@ def _row(context, builder, kind, matrix, row, column):
     """Pointer to a column of the row at position `row` of a Matrix."""
     first, rows, stride = matrix_pointers(context, builder, kind, matrix, row, column)
     return builder.gep(first, [builder.mul(builder.load(rows), stride)])
-
-
-activate = _runner(lambda declaration: declaration.forward[0])
-complete = _runner(lambda declaration: declaration.forward[1])
-differentiate = _runner(lambda declaration: declaration.gradient[0])
-complete_gradient = _runner(lambda declaration: declaration.gradient[1])
-
-
-def _columns(slots_of):
-    """Make the function that gives the first columns of the slots that a product of a cell writes."""
-
-    @intrinsic
-    def columns(typingctx, cell, hidden_size):
-        slots = slots_of(cell.instance_class.declaration)
-        result = types.UniTuple(types.int64, len(slots))
-
-        def generate(context, builder, signature, arguments):
-            values = [builder.mul(arguments[1], I64(slot)) for slot in slots]
-            return context.make_tuple(builder, result, values)
-
-        return result(cell, types.int64), generate
-
-    return columns
-
-
-input_columns = _columns(lambda declaration: declaration.input_slots)
-recurrent_columns = _columns(lambda declaration: declaration.recurrent_slots)
-apart_columns = _columns(lambda declaration: declaration.apart_slots)
-second_columns = _columns(lambda declaration: declaration.second_slots)
-
-
-@intrinsic
-def vectors_column(typingctx, cell, hidden_size):
-    """The column behind the slots: from there on the vectors stand behind the biases."""
-    count = len(cell.instance_class.declaration.slots)
-
-    def generate(context, builder, signature, arguments):
-        return builder.mul(arguments[1], I64(count))
-
-    return types.int64(cell, types.int64), generate
-
-
-@intrinsic
-def multiplied_column(typingctx, cell, hidden_size):
-    """The first column of what R multiplies within the step."""
-    declaration = cell.instance_class.declaration
-    slot = declaration.slots.index(declaration.multiplied)
-
-    def generate(context, builder, signature, arguments):
-        return builder.mul(arguments[1], I64(slot))
-
-    return types.int64(cell, types.int64), generate
-
-
-@intrinsic
-def carries_hidden(typingctx, cell):
-    """Whether the gradient has a direct part from h to the h before, which that through R is added to."""
-    value = llvm.IntType(1)(cell.instance_class.declaration.carries_hidden)
-    return types.boolean(cell), lambda context, builder, signature, arguments: value

@@ -20,7 +20,8 @@ class Term(NamedTuple):
     """One product of the forward pass, backward: its weights belong to neighbouring columns of the gates' gradients.
 
     Column first + i belongs to row weight.rows[i] of a weight matrix, and to that element of its bias. An array is
-    empty where there is no such product or matrix.
+    empty where there is no such product or matrix. Of what a unit's own weights (vectors) are multiplied with only the
+    bias is there: what is summed up is already their gradient.
     """
 
     first: int
@@ -31,28 +32,13 @@ class Term(NamedTuple):
     block: np.ndarray  # room for a block of rows of `source` as panels
 
 
-class Terms(NamedTuple):
-    """The terms of a layer, by the product that they are of (`products.Weights`)."""
-
-    input: Term
-    recurrent: Term
-    second: Term
-    projection: Term
-    vectors: Term  # each unit's own weights: what is summed up is already their gradient, as a bias's is
-
-
-_TERMS = len(Terms._fields)
-SCRATCH = 2 * _TERMS
-"""Which of a layer's offsets is that of its scratch; in front of it are those of the panels, behind its end."""
-
-
 def scratch_size(columns, threads, itemsize):
     """Elements that `add_weight_gradients` works in."""
     return columns + threads * GRAIN * (depth_block(itemsize) + PADDING)
 
 
 def offsets_of(products, columns, threads, itemsize):
-    """Where the panels of a layer's weights, those of its sources, and the scratch start, and where that ends."""
+    """Where the panels of each product's weights, those of its source, and the scratch start, and where that ends."""
     block = depth_block(itemsize)
     sizes = [panel_size(p.rows.size, p.depth, 1, itemsize) for p in products]
     sizes += [panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
@@ -61,20 +47,13 @@ def offsets_of(products, columns, threads, itemsize):
 
 
 @inner
-def _term(product, source, w, buffer, offsets):
-    weight, one = Matrix(w, product.rows, product.start, product.depth), (0,)
-    packed = Packed(part(buffer, offsets[0], offsets[1]), product.rows.size, product.depth, one)
-    return Term(product.first, weight, product.bias, source, packed, part(buffer, offsets[_TERMS], offsets[_TERMS + 1]))
-
-
-@inner
-def terms_of(products, sources, w, buffer, offsets):
-    """What the products of the forward pass, which multiplied `sources`, are backward."""
-    return Terms(
-        _term(products[0], sources[0], w, buffer, offsets), _term(products[1], sources[1], w, buffer, offsets[1:]),
-        _term(products[2], sources[2], w, buffer, offsets[2:]), _term(products[3], sources[3], w, buffer, offsets[3:]),
-        _term(products[4], sources[4], w, buffer, offsets[4:])
-    )
+def term_of(products, place, source, w, buffer, offsets):
+    """What a product of the forward pass, which multiplied `source`, is backward."""
+    own, count, one = products[place], len(products), (0,)
+    weight = Matrix(w, own.rows, own.start, own.depth)
+    packed = Packed(part(buffer, offsets[place], offsets[place + 1]), own.rows.size, own.depth, one)
+    block = part(buffer, offsets[count + place], offsets[count + place + 1])
+    return Term(own.first, weight, own.bias, source, packed, block)
 
 
 @inner

@@ -21,6 +21,7 @@ that each can stand behind what it is the gradient of. Nothing here knows of row
 from collections.abc import Iterable
 from contextlib import suppress
 from inspect import signature
+from itertools import chain
 from types import FunctionType
 from typing import NamedTuple
 
@@ -57,6 +58,30 @@ class Stage(NamedTuple):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     is_gradient: bool
+
+
+class Product(NamedTuple):
+    """A product of weights with what stands under a name: x, h_prev, or what a stage wrote.
+
+    It is added to neighbouring `slots` of the gate buffer. Those of them that are kept `apart` hold nothing else: they
+    begin from the biases.
+    """
+
+    source: str
+    slots: range
+    apart: range
+
+
+class Phase(NamedTuple):
+    """A product of R, of no slots where there is none, and the stages up to the next product, which needs all of what
+    they wrote: in front of it the threads that share out the units meet.
+
+    Backward the phases come in reverse: the stages of the gradient, then the way back through the product.
+    """
+
+    product: Product
+    forward: tuple[Stage, ...]
+    gradient: tuple[Stage, ...]
 
 
 def forward(writes):
@@ -163,15 +188,19 @@ class Declaration:
     vectors : tuple of Vector
         In the order of their blocks.
     slots : tuple of str
-        What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and R h of one step writes
-        neighbours: gates that it is not added to, gates that it is, products that are kept apart; then all else.
+        What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and each product writes
+        neighbours: gates of a later phase, gates that R h is not added to, gates that it is, products that are kept
+        apart; then all else.
     kept : tuple of str
         The slots of which the gates and their products know nothing.
     smooth : bool
         Whether it has a derivative everywhere.
-    forward, gradient : tuple of two tuples of Stage
-        In the order in which they run, before and after the product of R with what a stage wrote; all in the first
-        without one.
+    products : tuple of Product
+        That of W with x, then those of the phases, in their order.
+    phases : tuple of Phase
+        Of a step, in the order in which they run forward. The product of the first is that of h.
+    carries_hidden : bool
+        Whether the gradient has a direct part from h to the h before, beside that through R.
     """
 
     def __init__(self, kind, gates, states, vectors, slots, stages, smooth):
@@ -181,24 +210,35 @@ class Declaration:
         self.states = _words(f"cell {self.name}: states", states)
         self.kept = _words(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = stages, smooth
+        self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
+        sources = tuple(dict.fromkeys(gate.multiplies for gate in self.recurrent_gates if gate.multiplies != "h"))
+        later = [[gate.name for gate in self.gates if gate.multiplies == source] for source in sources]
         added = [gate.name for gate in self.gates if gate.multiplies == "h" and gate.apart is None]
         apart = [gate for gate in self.gates if gate.apart is not None]
-        second = [gate for gate in self.gates if gate.multiplies not in (None, "h")]
         input_only = [gate for gate in self.gates if gate.multiplies is None]
-        others = [gate.name for gate in (*second, *apart, *input_only)]
-        multiplied = list(dict.fromkeys(gate.multiplies for gate in second))
-        self.slots = (*others, *added, *(gate.apart for gate in apart), *multiplied, *self.kept)
-        self.multiplied = multiplied[0] if multiplied else None
-        self.input_slots = range(len(self.gates))
-        self.recurrent_slots = range(len(others), len(others) + len(added) + len(apart))
-        self.second_slots = range(len(second))
-        self.apart_slots = range(len(self.gates), len(self.gates) + len(apart))
-        self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
+        others = [*chain(*later), *(gate.name for gate in (*apart, *input_only))]
+        self.slots = (*others, *added, *(gate.apart for gate in apart), *sources, *self.kept)
+        kept_apart = range(len(self.gates), len(self.gates) + len(apart))
+        products = [Product("x", range(len(self.gates)), range(0))]
+        products.append(Product("h_prev", range(len(others), kept_apart.stop), kept_apart))
+        for source, names in zip(sources, later, strict=True):
+            first = self.slots.index(names[0])
+            products.append(Product(source, range(first, first + len(names)), range(0)))
         steps = [stage for stage in stages if not stage.is_gradient]
         back = [stage for stage in reversed(stages) if stage.is_gradient]
-        self.forward = _cut(steps, [gate.name for gate in second])
-        self.gradient = _cut(back, [f"d{self.multiplied}"])
-        self.carries_hidden = any("dh_prev" in stage.writes for stage in back)
+        back_parts = _cut(back, [[f"d{source}"] for source in reversed(sources)])[::-1]
+        self.products, self.phases = tuple(products), tuple(map(Phase, products[1:], _cut(steps, later), back_parts))
+        self.carries_hidden = self.adds_to_source(0)
+
+    def adds_to_source(self, number):
+        """Whether the gradient of what the product of a phase multiplies has a part beside that through R: stages that
+        run before wrote it."""
+        name = f"d{self.phases[number].product.source}"
+        return any(name in stage.writes for phase in self.phases[number:] for stage in phase.gradient)
+
+    def names_of(self, product):
+        """Names of the slots that a product writes."""
+        return self.slots[product.slots.start : product.slots.stop]
 
     def rows_of(self, slots, gates=None):
         """Numbers of the gates, all or those given, whose rows of a weight matrix belong to these slots."""
@@ -213,9 +253,13 @@ class Declaration:
 
 
 def _cut(stages, awaited):
-    """The stages before and from the first one that reads one of the names."""
-    first = next((i for i, stage in enumerate(stages) if set(awaited) & set(stage.reads)), len(stages))
-    return tuple(stages[:first]), tuple(stages[first:])
+    """The stages in parts: each but the first begins with the first one that reads one of the names it awaits."""
+    parts, rest = [], list(stages)
+    for names in awaited:
+        first = next((i for i, stage in enumerate(rest) if set(names) & set(stage.reads)), len(rest))
+        parts.append(tuple(rest[:first]))
+        rest = rest[first:]
+    return [*parts, tuple(rest)]
 
 
-__all__ = ["CellError", "Declaration", "Gate", "Stage", "Vector", "cell", "forward", "gradient"]
+__all__ = ["CellError", "Declaration", "Gate", "Phase", "Product", "Stage", "Vector", "cell", "forward", "gradient"]

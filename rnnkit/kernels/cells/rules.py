@@ -125,20 +125,22 @@ def _check_signature(said, stage):
 
 def _check_forward(said):
     """Every name is written before it is read, and all that a step leaves is written."""
-    second = {gate.name for gate in said.gates if gate.multiplies not in (None, "h")}
     products = {gate.name for gate in said.gates} | {gate.apart for gate in said.gates if gate.apart is not None}
     before = {f"{state}_prev" for state in said.states} | {"h_prev"} | {vector.name for vector in said.vectors}
-    writable, known = {*said.slots, *said.states, "h"}, products | before
-    for stage in (*said.forward[0], *said.forward[1]):
-        _check_stage(said, stage, known, writable, "gate, slot, state or h")
-        if stage in said.forward[0] and second & set(stage.writes):
-            name = sorted(second & set(stage.writes))[0]
-            raise refusal(said, place(stage.function), f"read {name}, to which R is added, where it writes it", "none")
-        known |= set(stage.writes)
-    written = {name for stage in said.forward[0] for name in stage.writes}
-    if said.multiplied is not None and said.multiplied not in written:
-        expected = f"write {said.multiplied}, which R multiplies, before one reads {', '.join(sorted(second))}"
-        raise refusal(said, "a forward stage", expected, "none")
+    writable, known, written = {*said.slots, *said.states, "h"}, products | before, set()
+    for number, phase in enumerate(said.phases):
+        later = said.phases[number + 1 :]
+        awaited = sorted(name for other in later for name in said.names_of(other.product))
+        for stage in phase.forward:
+            _check_stage(said, stage, known, writable, "gate, slot, state or h")
+            for name in filter(set(stage.writes).__contains__, awaited):
+                expected = f"read {name}, to which R is added, where it writes it"
+                raise refusal(said, place(stage.function), expected, "none")
+            written.update(stage.writes)
+            known |= written
+        if later and later[0].product.source not in written:
+            expected = f"write {later[0].product.source}, which R multiplies, before one reads {', '.join(awaited)}"
+            raise refusal(said, "a forward stage", expected, "none")
     missing = [name for name in (*said.kept, *said.states, "h") if name not in known]
     if missing:
         raise refusal(said, "a forward stage", f"write {missing[0]}", "none that does")
@@ -152,16 +154,16 @@ def _check_gradient(said):
     products = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     writable = {f"d{name}" for name in (*said.slots, *said.states)} | set(vectors) | {"dh", "dh_prev"}
     writable |= {f"{state}_prev" for state in states}
-    known = values | set(states) | {"dh"}
-    for part, stages in enumerate(said.gradient):
-        known |= {f"d{said.multiplied}"} if part else set()
-        for stage in stages:
+    known, late = values | set(states) | {"dh"}, set()
+    for phase in reversed(said.phases):
+        for stage in phase.gradient:
             _check_stage(said, stage, known, writable, "gradient of a gate, slot, state, vector or h_prev")
             known |= set(stage.writes)
             known -= {state for state in states if f"{state}_prev" in known}  # one number: the state before has it now
-    early = {name for stage in said.gradient[0] for name in stage.writes}
-    second = [gate.name for gate in said.gates if gate.multiplies not in (None, "h")]
-    missing = [f"d{name}" for name in products if f"d{name}" not in (early if name in second else known)]
+        if phase is not said.phases[0]:  # the way back through its product reads the gradients of its gates
+            late |= {f"d{name}" for name in said.names_of(phase.product)} - known
+            known |= {f"d{phase.product.source}"}
+    missing = [f"d{name}" for name in products if f"d{name}" not in known - late]
     missing += [f"{state}_prev" for state in states if f"{state}_prev" not in known]
     missing += [name for name in vectors if name not in known]
     if "dh_prev" not in known and any("h_prev" in stage.reads for stage in said.stages if not stage.is_gradient):

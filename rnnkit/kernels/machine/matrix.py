@@ -38,10 +38,34 @@ def shifted(matrix, columns):
     return Matrix(matrix.data, matrix.rows, matrix.start + columns, matrix.stride)
 
 
+class CallMatrix(NamedTuple):
+    """Rows of what is laid out, or of an array that each call gives (`of_call`): the matrix then has no data."""
+
+    matrix: Matrix
+    of_call: bool
+
+
 @inner
-def of_call(matrix, data):
-    """The matrix; of one without data the same rows of what the call was given."""
-    return Matrix(matrix.data if matrix.data.size > 0 else data, matrix.rows, matrix.start, matrix.stride)
+def or_call_data(rows, data):
+    """The matrix of a `CallMatrix`, in a call that gives this array."""
+    own = rows.matrix
+    return Matrix(data if rows.of_call else own.data, own.rows, own.start, own.stride)
+
+
+@intrinsic(prefer_literal=True)
+def with_field(typingctx, bundle, field, value):
+    """A named tuple with another value in the field of this name, which is written out where this is called."""
+    if not isinstance(field, types.StringLiteral):
+        return None
+    number = bundle.fields.index(field.literal_value)
+    found = [value if i == number else kind for i, kind in enumerate(bundle.types)]
+
+    def generate(context, builder, signature, arguments):
+        values = [builder.extract_value(arguments[0], i) for i in range(len(found))]
+        values[number] = arguments[2]
+        return context.make_tuple(builder, signature.return_type, values)
+
+    return types.BaseTuple.from_types(found, bundle.instance_class)(bundle, field, value), generate
 
 
 def matrix_pointers(context, builder, kind, matrix, row, column):

@@ -1,0 +1,105 @@
+"""What a kernel of the time loop works with, each bundle in one place: arrays by the names of what they hold.
+
+A new operand of the stages is one field of `Operands` (or `Gradients`), and a name in `stages.places`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .machine.matrix import CallMatrix, Matrix
+
+
+class Sizes(NamedTuple):
+    """Sizes of one layer: hidden_size H, output_size P (H without a projection), input_size of its input product."""
+
+    hidden: int
+    output: int
+    input: int
+
+
+class Operands(NamedTuple):
+    """What the stages and products of a step read and write: a row for each position.
+
+    The positions of a pass are its valid steps (t, n), step by step. A buffer of gates has a row for each of them;
+    where those of all else stand the row lists say.
+    """
+
+    gates: Matrix
+    hidden_prev: Matrix
+    hidden: Matrix
+    units: Matrix  # h before a projection; without one `hidden`. The kernel sets it, and the vectors
+    states_prev: Matrix
+    states: Matrix
+    vectors: Matrix  # one row for all positions
+
+
+class Gradients(NamedTuple):
+    """What flows back through a step, by what it is the gradient of."""
+
+    y: Matrix
+    x: Matrix
+    gates: Matrix  # behind those and the vectors' in a row stands that of the projection's sum
+    units: Matrix
+    hidden: Matrix
+    states: Matrix
+
+
+class LayerPass(NamedTuple):
+    """One direction of one layer, forward. Step t of a call has the positions starts[t]:starts[t + 1]."""
+
+    reverse: bool
+    sizes: Sizes
+    starts: np.ndarray
+    offsets: np.ndarray  # of its weights in the packed buffer
+    x: CallMatrix
+    operands: Operands  # the gates counted from the first position whose gates are kept
+
+
+class LayerPassBack(NamedTuple):
+    """The same backward: what it was forward, and what is computed of it."""
+
+    forward: LayerPass
+    products: tuple  # `products.Product`s
+    gradients: Gradients  # y, x, hidden and states each a CallMatrix; the gates counted from the first of a chunk
+    buffer: np.ndarray
+    offsets: np.ndarray  # of what the buffer has room for
+
+
+class Arrays(NamedTuple):
+    """What a backward call is given, flat: the weights, the input, and the gradients of the output (empty for zeros),
+    the input, the states (of those beside h any array where there are none) and the weights."""
+
+    w: np.ndarray
+    x: np.ndarray
+    dy: np.ndarray
+    dx: np.ndarray
+    dhx: np.ndarray
+    dcx: np.ndarray
+    dw: np.ndarray
+
+
+class Schedule(NamedTuple):
+    """How a call is worked on: decided before it by the planner, from the sizes alone."""
+
+    bounds: np.ndarray  # where to cut the rows of every step, for as many teams as have rows of their own; else empty
+    grain: int  # panels that a rank takes at a time, 0 for its share
+    num_passes: int  # layer passes of the call
+    split: bool  # whether each of two has a buffer of its own, and half of the team, if its size is even
+    pipelined: bool  # whether the second reads what the first writes (backward: the gradient that it writes)
+    lag: int  # steps after which the first lets the second go on, where they run at once
+    chunk: int  # steps whose input products (backward: gates' gradients) are there at a time
+    keeps_gates: bool  # of all steps; else those of a chunk overwrite the ones before
+    threads: int  # most ranks that it pays to have
+
+
+class Step(NamedTuple):
+    """What a phase of a step works with."""
+
+    sizes: Sizes
+    weights: NamedTuple  # `products.Weights`; backward `weight_gradient.Terms`
+    operands: Operands
+    gradients: Gradients  # forward None
+    zeros: np.ndarray
+    grain: int
+    from_last: bool  # whether weights are read from the last panel on
