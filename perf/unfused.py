@@ -15,25 +15,36 @@ import rnnkit
 from rnnkit.errors import message
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.matrix import Matrix, Range
-from rnnkit.kernels.stages import GradientOperands, Operands, activate, differentiate
+from rnnkit.kernels.operands import Gradients, Operands
+from rnnkit.kernels.stages import runner
+
+_activate_rows = runner(lambda declaration: declaration.phases[0].forward)
+_differentiate_rows = runner(lambda declaration: declaration.phases[0].gradient)
 
 
 @kernel
 def _activate(cell, operands, units):
-    activate(cell, operands, units, Range(0, operands.gates.rows.size), Range(0, units))
+    _activate_rows(cell, operands, None, units, Range(0, operands.gates.rows.size), Range(0, units))
 
 
 @kernel
-def _differentiate(cell, operands, units):
-    differentiate(cell, operands, units, Range(0, operands.gates.rows.size), Range(0, units))
+def _differentiate(cell, operands, gradients, units):
+    _differentiate_rows(cell, operands, gradients, units, Range(0, operands.gates.rows.size), Range(0, units))
 
 
 _NO_VECTORS = np.empty((1, 0))  # no mode's cell has any
 
 
-def _rows(*arrays: np.ndarray) -> tuple[Matrix, ...]:
-    """The rows of arrays (N, ...), for a kernel."""
-    return tuple(Matrix(array.reshape(-1), np.arange(len(array)), 0, array[:1].size) for array in arrays)
+def _rows(array: np.ndarray) -> Matrix:
+    """The rows of an array (N, ...), for a kernel."""
+    return Matrix(array.reshape(-1), np.arange(len(array)), 0, array[:1].size)
+
+
+def _operands(gates, h, m, c, c_next) -> Operands:
+    h, gates, m, c, c_next, vectors = map(_rows, (h, gates, m, c, c_next, _NO_VECTORS.astype(h.dtype)))
+    return Operands(
+        gates=gates, hidden_prev=h, hidden=m, units=m, states_prev=c, states=c_next, vectors=vectors
+    )  # fmt: skip
 
 
 class _Step(NamedTuple):
@@ -114,10 +125,10 @@ class Unfused:
         ax = (x @ block["weight_ih"].T + block["bias_ih"]).reshape(shape)
         ah = (h @ block["weight_hh"].T + block["bias_hh"]).reshape(shape)
         gates = np.zeros((len(x), len(declaration.slots), desc.hidden_size), x.dtype)
-        gates[:, declaration.input_slots] = ax[:, declaration.rows_of(declaration.input_slots)]
-        gates[:, declaration.recurrent_slots] += ah[:, declaration.rows_of(declaration.recurrent_slots)]
+        for product, sums in zip(declaration.products, (ax, ah), strict=True):
+            gates[:, product.slots] += sums[:, declaration.rows_of(product.slots)]
         m, c_next = np.empty((len(x), desc.hidden_size), x.dtype), np.empty_like(c)
-        _activate(self.cell, Operands(*_rows(gates, h, m, c, c_next, _NO_VECTORS.astype(x.dtype))), desc.hidden_size)
+        _activate(self.cell, _operands(gates, h, m, c, c_next), desc.hidden_size)
         return _Step(x, h, c, c_next, gates, m, active), m @ block["weight_hr"].T if desc.projected else m, c_next
 
     def backward(self, tape: list, dy: np.ndarray):
@@ -151,11 +162,13 @@ class Unfused:
             dm = dh @ block["weight_hr"]
         declaration = self.cell.declaration
         dgates, through = np.zeros_like(step.gates), np.zeros_like(dm)
-        arrays = step.gates, step.h, step.c, step.c_next, dgates, dm, through, dc, _NO_VECTORS.astype(dh.dtype)
-        operands = GradientOperands(*_rows(*arrays))
-        _differentiate(self.cell, operands, desc.hidden_size)
-        da = self._gates_of(dgates, declaration.input_slots)
-        db = self._gates_of(dgates, declaration.recurrent_slots)
+        operands = _operands(step.gates, step.h, step.m, step.c, step.c_next)
+        dgates_rows, dm_rows, through_rows, dc_rows = map(_rows, (dgates, dm, through, dc))
+        gradients = Gradients(
+            y=dm_rows, x=dm_rows, gates=dgates_rows, units=dm_rows, hidden=through_rows, states=dc_rows
+        )  # fmt: skip
+        _differentiate(self.cell, operands, gradients, desc.hidden_size)
+        da, db = (self._gates_of(dgates, product.slots) for product in declaration.products)
         gradient["weight_ih"] += da.T @ step.x
         gradient["weight_hh"] += db.T @ step.h
         gradient["bias_ih"] += da.sum(axis=0)

@@ -191,7 +191,7 @@ def _check_reuse(workspace: Any, **inputs: Any) -> None:
         raise ValueError(message("forward", "workspace", expected, f"one on {device_of(workspace.x)}"))
     for name, given in inputs.items():
         for array in arrays_of(given):
-            if workspace.memory.holds(array):
+            if workspace.memory.arena.holds(array):
                 expected, got = "not view the workspace, whose memory is used again", "a view of it"
                 raise ValueError(message("forward", name, expected, got, "give a copy, or another workspace"))
 
@@ -263,7 +263,7 @@ def backward(
     checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
     checks.cell("backward", "dcy", dcy, batch_size, desc, x)
     checks.weight_gradient("backward", dw, desc, x)
-    if dw is not None and workspace.memory.holds(dw):
+    if dw is not None and workspace.memory.arena.holds(dw):
         raise ValueError(message("backward", "dw", "have memory of its own", "the memory of the workspace"))
     checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
     if dy is None and dhy is None and dcy is None:

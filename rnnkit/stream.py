@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from rnnkit import checks
+from rnnkit.arena import Arena
 from rnnkit.arrays import folded, library_of, no_array, on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
 from rnnkit.forking import Call, at_work, new_call
-from rnnkit.memory import Memory
 from rnnkit.steps import row_numbers, steps_of
 
 
@@ -76,7 +76,7 @@ class Stream:
         self._library: Any = library_of(network.weights)
         self._device = None if self._library is np else network.weights.device
         self._calls: set[Call] = set()  # a token of each call at work, as `Memory` has them
-        self._memory = Memory()
+        self._arena = Arena()
         self._room: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
         self._places = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
         sizes = state_sizes(self.desc)
@@ -276,7 +276,7 @@ class Stream:
 
     def _room_for(self, count: int) -> tuple[int, list[np.ndarray], Any]:
         """Memory for a step of so many streams, which is that of other numbers too."""
-        take, named = self._memory.take, zip(self._names, self._states, strict=True)
+        take, named = self._arena.take, zip(self._names, self._states, strict=True)
         gathered = [take(name, (len(array), count, array.shape[2]), array.dtype) for name, array in named]
         return count, gathered, self._network.buffers(count, take)
 

@@ -173,14 +173,14 @@ class Workspace:
         self.digests: dict[str, bytes] = {}  # of what must not change before backward, see `debugging`
 
     def allocate(self, layout: tuple[Block, ...]) -> None:
-        """Take the arrays from the memory, not cleared: the engine's first step.
+        """Take the arrays from the arena, not cleared: the engine's first step.
 
         Parameters
         ----------
         layout : tuple of Block
             Names, shapes and dtypes.
         """
-        self.arrays = {name: self.memory.take(name, shape, dtype) for name, shape, dtype in layout}
+        self.arrays = {name: self.memory.arena.take(name, shape, dtype) for name, shape, dtype in layout}
 
     def __repr__(self) -> str:
         steps = self.steps

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rnnkit import RNNDescriptor
-from rnnkit.kernels.cells.cell import Gate, cell, forward, gradient
+from rnnkit.kernels.cells.cell import Gate, Product, cell, forward, gradient
 from rnnkit.kernels.cells.functions import clip, sigmoid, tanh
 from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
@@ -30,10 +30,10 @@ def run(cell, values, stages):
 def step(cell, given):
     """What all names of a unit hold behind the step."""
     declaration, values = cell.declaration, dict(given)
-    run(cell, values, declaration.forward[0])
-    for slot in declaration.second_slots:
-        values[declaration.slots[slot]] += R * values[declaration.multiplied]
-    run(cell, values, declaration.forward[1])
+    for number, phase in enumerate(declaration.phases):
+        for name in declaration.names_of(phase.product) if number else ():
+            values[name] += R * values[phase.product.source]
+        run(cell, values, phase.forward)
     return values
 
 
@@ -41,10 +41,12 @@ def gradients(cell, values, cotangents):
     """By all that the step began from."""
     declaration = cell.declaration
     found = dict(values) | cotangents
-    run(cell, found, declaration.gradient[0])
-    for slot in declaration.second_slots:
-        found[f"d{declaration.multiplied}"] = R * found[f"d{declaration.slots[slot]}"]
-    run(cell, found, declaration.gradient[1])
+    first, *later = declaration.phases
+    for phase in reversed(later):
+        run(cell, found, phase.gradient)
+        [name] = declaration.names_of(phase.product)
+        found[f"d{phase.product.source}"] = R * found[f"d{name}"]
+    run(cell, found, first.gradient)
     return found
 
 
@@ -103,15 +105,18 @@ def test_functions_of_a_number():
 def test_where_the_products_of_a_cell_go():
     """Columns of the gate buffer; what a product writes are neighbours."""
     lstm, after, before = (kind.declaration for kind in (LSTM, ResetAfterGRU, ResetBeforeGRU))
+    nothing = range(4, 4)
     assert lstm.slots == ("i", "f", "g", "o")
-    assert (lstm.input_slots, lstm.recurrent_slots, lstm.multiplied) == (range(4), range(4), None)
+    assert lstm.products == (Product("x", range(4), range(0)), Product("h_prev", range(4), nothing))
     assert after.slots == ("n", "r", "z", "q")
-    assert (after.input_slots, after.recurrent_slots, after.apart_slots) == (range(3), range(1, 4), range(3, 4))
-    assert after.rows_of(after.input_slots) == [2, 0, 1] and after.rows_of(after.recurrent_slots) == [0, 1, 2]
+    assert after.products == (Product("x", range(3), range(0)), Product("h_prev", range(1, 4), range(3, 4)))
+    assert [after.rows_of(product.slots) for product in after.products] == [[2, 0, 1], [0, 1, 2]]
     assert before.slots == ("n", "r", "z", "reset")
-    assert (before.recurrent_slots, before.second_slots) == (range(1, 3), range(1))
-    assert [len(part) for part in before.forward + before.gradient] == [1, 1, 1, 1]
-    assert [stage.function.__name__ for stage in lstm.gradient[0]] == ["through_output", "through_cell"]
+    assert before.products[1:] == (Product("h_prev", range(1, 3), range(3, 3)), Product("reset", range(1), range(0)))
+    names = [[stage.function.__name__ for stage in (*forward, *back)] for _, forward, back in before.phases]
+    assert names == [["gates", "through_reset"], ["output", "through_output"]]
+    [(_, _, back)] = lstm.phases
+    assert [stage.function.__name__ for stage in back] == ["through_output", "through_cell"]
     assert (lstm.carries_hidden, after.carries_hidden, before.carries_hidden) == (False, True, True)
 
 
@@ -127,13 +132,13 @@ def test_a_stage_reads_and_writes_by_name():
             return ds, 0, dh, 0, dh * p, dh * s_prev
 
     declaration = Mine.declaration
-    (both,), (back,) = declaration.forward[0], declaration.gradient[0]
+    [(product, (both,), (back,))] = declaration.phases
     assert (both.reads, both.writes) == (("a", "e", "rb", "s_prev", "p"), ("s", "h", "kept"))
     assert (back.reads, back.writes[-2:]) == (("dh", "ds", "p", "s_prev"), ("ds_prev", "dp"))
     assert (declaration.slots, declaration.states) == (("b", "e", "a", "rb", "kept"), ("s",))
-    assert (declaration.recurrent_slots, declaration.apart_slots) == (range(2, 4), range(3, 4))
-    assert declaration.rows_of(declaration.input_slots) == [1, 2, 0]
-    assert declaration.rows_of(declaration.recurrent_slots, declaration.recurrent_gates) == [0, 1]
+    assert product == declaration.products[1] == Product("h_prev", range(2, 4), range(3, 4))
+    assert declaration.rows_of(declaration.products[0].slots) == [1, 2, 0]
+    assert declaration.rows_of(product.slots, declaration.recurrent_gates) == [0, 1]
 
 
 def test_the_table_of_modes():

@@ -38,7 +38,7 @@ def test_the_table():
 
 PLANTED = [
     (number, factor)
-    for number in range(len(own_cells.Peephole.declaration.gradient[0][1].writes))
+    for number in range(len(own_cells.Peephole.declaration.phases[0].gradient[1].writes))
     for factor in (1.001, -1.0, 0.0, float("nan"))
 ]
 
@@ -46,14 +46,15 @@ PLANTED = [
 @pytest.mark.parametrize(("number", "factor"), PLANTED)
 def test_a_planted_error_is_named(monkeypatch, number, factor):
     said = own_cells.Peephole.declaration
-    output, through = said.gradient[0]
+    [phase] = said.phases
+    output, through = phase.gradient
 
     def wrong(self, *numbers):
         found = list(through.function(self, *numbers))
         found[number] *= factor
         return tuple(found)
 
-    monkeypatch.setattr(said, "gradient", ((output, through._replace(function=wrong)), ()))
+    monkeypatch.setattr(said, "phases", (phase._replace(gradient=(output, through._replace(function=wrong))),))
     with pytest.raises(CellError) as error:
         rnnkit.check_cell(own_cells.Peephole)
     first, _, *rows = str(error.value).splitlines()

@@ -154,7 +154,7 @@ for thread, (owner, name) in zip(threads, places):
     inside.acquire()
     setattr(owner, name, own)
 memory = plan._network._memory
-assert refused(calls[0]) and refused(calls[1]) and memory.borrow(forking.new_call()) is not memory
+assert refused(calls[0]) and refused(calls[1]) and memory.borrow(forking.new_call()) is not memory.arena
 token = forking.new_call()  # of a call in the middle of which this thread forks
 child = os.fork()
 if child == 0:
@@ -164,7 +164,8 @@ if child == 0:
     with ThreadPoolExecutor(1) as pool:
         own = pool.submit(refused, calls[1]).result() and refused(calls[1])
         workspace.memory.calls.discard(token)
-        free = not any(pool.map(refused, calls)) and not any(map(refused, calls)) and memory.borrow(token) is memory
+        free = not any(pool.map(refused, calls)) and not any(map(refused, calls))
+        free = free and memory.borrow(token) is memory.arena
     os._exit(0 if own and free else 1)
 assert os.waitpid(child, 0)[1] == 0, "the child is refused"
 assert refused(calls[0]) and refused(calls[1])

@@ -279,7 +279,7 @@ def test_what_views_the_memory_of_a_workspace(gpu):
     """Whatever its kind, and through whichever library it came."""
     cupy = sys.modules["cupy"]
     result = on_gpu.forward(Problem(mode="lstm"))
-    holds, y, hx = result.workspace.memory.holds, result.y, result.workspace.record.hx
+    holds, y, hx = result.workspace.memory.arena.holds, result.y, result.workspace.record.hx
     for view in (y, y[1:2], y[::-1, :, 1::2], y.reshape(-1)[-1:], y.view(np.uint8), y.swapaxes(0, 2), hx, hx[0]):
         assert holds(view)
     assert holds(cupy.from_dlpack(y[1:]))

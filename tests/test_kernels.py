@@ -11,7 +11,7 @@ from rnnkit.kernels.machine.gemm import Packed
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.machine.sync import Team
-from rnnkit.kernels.weight_gradient import Term, Terms, scratch_size
+from rnnkit.kernels.weight_gradient import Term, scratch_size
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
@@ -157,7 +157,7 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     start = columns  # the bias stands in front of the matrix
     term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), Packed(nothing, 0, 0, (0,)), block)
     absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), Packed(nothing, 0, 0, (0,)), nothing)
-    terms = Terms(absent, term, absent, absent, absent)
+    terms = absent, term, absent
     scratch = np.full(scratch_size(columns + 3, size, itemsize), np.nan, dtype)
     tiles.ensure_compiled(dw.dtype, 1)
     elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)

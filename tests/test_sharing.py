@@ -13,11 +13,12 @@ from rnnkit.cpu import planner
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
 from rnnkit.cpu.rows import same_length
-from rnnkit.kernels.loop import Schedule, fitting
+from rnnkit.kernels.loop import fitting
 from rnnkit.kernels.machine import sync, team
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.sync import barrier, join, post_call
+from rnnkit.kernels.operands import Schedule
 
 MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every helper is waited for
 LANES = VECTOR_BYTES // 4
@@ -154,7 +155,9 @@ def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
 def test_as_many_ranks_as_make_whole_teams(come, inside):
     """Of a schedule for four teams of two; with fewer than one for each team all share out the units."""
     bounds = np.arange(5)
-    schedule = Schedule(bounds, 0, 1, True, False, 1, 1, 1, 4, 8)
+    schedule = Schedule(
+        bounds=bounds, grain=0, num_passes=1, split=True, pipelined=False, lag=1, chunk=1, keeps_gates=False, threads=8
+    )  # fmt: skip
     assert for_python(fitting)(come, schedule) == inside
     assert for_python(fitting)(come, schedule._replace(bounds=bounds[:3], num_passes=2)) == inside
 

@@ -24,7 +24,7 @@ from rnnkit.kernels.cells.vanilla import ReLU, Tanh
 from rnnkit.kernels.machine import jit, linking, tiles
 from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.machine.registers import HAS_FMA, VECTOR_BYTES
-from rnnkit.kernels.stages import GradientOperands, Operands
+from rnnkit.kernels.operands import Gradients, Operands
 
 DTYPES = "float32", "float64"
 # What the equations of a cell have of an operation, each loop's own. A sigmoid or tanh is a division. Only where there
@@ -77,7 +77,10 @@ SHIPPED = {
     ("slstm-sigmoid", "activate"): {"divide": 5},
     ("slstm-sigmoid", "differentiate"): {"divide": 2, "multiply": 11},
 }
-RUNNERS = {"forward": ("activate", "complete"), "gradient": ("differentiate", "complete_gradient")}
+# The loops of a cell by name: those of a phase, or of the gradient of one.
+RUNNERS = {"activate": (0, "forward"), "complete": (1, "forward"), "differentiate": (-1, "gradient")}
+RUNNERS |= {"complete_gradient": (0, "gradient")}
+ONE = np.arange(1)
 OPERATIONS = {
     "divide": r"v?div|fdiv",
     "multiply": r"v?mul|fmul",
@@ -120,14 +123,21 @@ def assert_vectorized(text, wanted):
     assert not scattered, f"{len(scattered)} instructions collect or scatter numbers that could stand side by side"
 
 
-def machine_code(run, given, cell, dtype):
+def stages_of(declaration, name):
+    """The stages of a loop; none where the cell has a single phase and this is another one's."""
+    number, part = RUNNERS[name]
+    return getattr(declaration.phases[number], part) if len(declaration.phases) > name.startswith("complete") else ()
+
+
+def machine_code(name, cell, dtype):
     """That of the loops over units of some stages of a cell."""
-    operands = given(*[Matrix(np.zeros(64, dtype), np.arange(1), 0, 8)] * len(given._fields))
+    run, rows = stages.runner(lambda declaration: stages_of(declaration, name)), Matrix(np.zeros(64, dtype), ONE, 0, 8)
+    operands, gradients = (kind(*[rows] * len(kind._fields)) for kind in (Operands, Gradients))
 
-    def all_rows(cell, operands, units, count):
-        run(cell, operands, units, Range(0, count), Range(0, units))
+    def all_rows(cell, operands, gradients, units, count):
+        run(cell, operands, gradients, units, Range(0, count), Range(0, units))
 
-    return compiled(all_rows, cell, operands, 8, 1)
+    return compiled(all_rows, cell, operands, gradients, 8, 1)
 
 
 def instance(kind, dtype):
@@ -146,29 +156,24 @@ def in_one_dtype(loops, default=None):
 
 @pytest.mark.parametrize(("kind", "name", "dtype"), in_one_dtype(WANTED), ids=str)
 def test_gate_mathematics_is_vectorized(kind, name, dtype):
-    run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
-    assert_vectorized(machine_code(run, given, instance(kind, dtype), dtype), WANTED[kind, name])
+    assert_vectorized(machine_code(name, instance(kind, dtype), dtype), WANTED[kind, name])
 
 
 @pytest.mark.parametrize(("kind", "name", "dtype"), in_one_dtype(OWN, ["Independent"]))
 def test_the_mathematics_of_a_users_cell_is_vectorized(kind, name, dtype):
-    run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
     cell = RNNDescriptor(getattr(own_cells, kind), 3, 5, dtype=dtype).cell
-    assert_vectorized(machine_code(run, given, cell, dtype), OWN[kind, name])
+    assert_vectorized(machine_code(name, cell, dtype), OWN[kind, name])
 
 
 @pytest.mark.parametrize(("kind", "name", "dtype"), in_one_dtype(SHIPPED, [name for name, _ in DEFAULT]))
 def test_the_mathematics_of_a_shipped_cell_is_vectorized(kind, name, dtype):
-    run, given = getattr(stages, name), Operands if name in RUNNERS["forward"] else GradientOperands
     cell = RNNDescriptor(KINDS[kind], 3, 5, dtype=dtype).cell
-    assert_vectorized(machine_code(run, given, cell, dtype), SHIPPED[kind, name])
+    assert_vectorized(machine_code(name, cell, dtype), SHIPPED[kind, name])
 
 
 def runs_of(cell):
-    """Names of the runners that have stages of the cell."""
-    pairs = ((name, own) for part, names in RUNNERS.items()
-             for name, own in zip(names, getattr(cell.declaration, part), strict=True))  # fmt: skip
-    return [name for name, own in pairs if own]
+    """Names of the loops that the cell has."""
+    return [name for name in RUNNERS if stages_of(cell.declaration, name)]
 
 
 def test_every_cell_is_looked_at():
@@ -184,10 +189,8 @@ def test_a_stage_that_is_called_is_noticed(monkeypatch):
     monkeypatch.delattr(linking._KernelLibrary, "_optimize_final_module")
     monkeypatch.setattr(stages, "_COMPILED", {})
     monkeypatch.setattr(stages, "_INLINED", {"forceinline": False})
-    activate = stages._runner(lambda declaration: declaration.forward[0])  # Numba knows the other one by heart
     with pytest.raises(AssertionError, match=r"divide: \d in the equations"):
-        text = machine_code(activate, Operands, instance(LSTM, "float32"), "float32")
-        assert_vectorized(text, WANTED[LSTM, "activate"])
+        assert_vectorized(machine_code("activate", instance(LSTM, "float32"), "float32"), WANTED[LSTM, "activate"])
 
 
 @pytest.mark.skipif(not HAS_FMA, reason="a CPU without fused multiply-add")

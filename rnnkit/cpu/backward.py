@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.arena import Arena
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Part, StepRows, rows_of
@@ -17,23 +18,22 @@ from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.operands import Arrays, Gradients, LayerPassBack
-from rnnkit.memory import Memory
 from rnnkit.steps import Steps, row_numbers
 from rnnkit.workspace import Workspace
 
 
 def backward(
-    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
+    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
-    """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
-    steps = rows_of(workspace.steps, memory)
+    """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
+    steps = rows_of(workspace.steps, arena)
     result, planner = begin(desc, w, steps, dhy, dcy, dw), Planner(steps, w.itemsize)
 
     def make() -> Gradient:
-        return Gradient(desc, workspace.arrays, planner, memory, groups_of(desc, desc.dropout > 0))
+        return Gradient(desc, workspace.arrays, planner, arena, groups_of(desc, desc.dropout > 0))
 
     key = desc, steps, planner.threads
-    gradient = memory.prepared("backward", key, make) if steps.kept else make()
+    gradient = arena.keep("backward", key, make) if steps.kept else make()
     gradient.run(arrays_of(w, workspace.x, dy, *result))
     return result
 
@@ -89,19 +89,19 @@ class Gradient:
     """
 
     def __init__(
-        self, desc: RNNDescriptor, arrays: dict[str, Any], planner: Planner, memory: Memory,
+        self, desc: RNNDescriptor, arrays: dict[str, Any], planner: Planner, arena: Arena,
         groups: tuple[tuple[Layer, ...], ...], chain: Chain | None = None,
     ) -> None:
         self._desc, self._arrays, self._steps, self._planner = desc, arrays, planner.steps, planner
         self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
         self._dtype, self._groups, dy = desc.np_dtype, [], None
         for group in reversed(groups):
-            self._groups.append(self._ready(group, dy, memory))
+            self._groups.append(self._ready(group, dy, arena))
             dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
         self.dx = self._groups[-1].dx[-1]
 
-    def _ready(self, group: tuple[Layer, ...], dy: np.ndarray | None, memory: Memory) -> ReadyGradient:
-        """Lay out a group: dy is where the gradient of its output will stand. It works in the memory."""
+    def _ready(self, group: tuple[Layer, ...], dy: np.ndarray | None, arena: Arena) -> ReadyGradient:
+        """Lay out a group: dy is where the gradient of its output will stand. It works in the arena."""
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
         spans = self._planner.calls(group, schedule)
@@ -110,7 +110,7 @@ class Gradient:
             # Passes that do not run at once share a buffer; but packed weights are there for all calls.
             place = number if schedule.split or len(spans) > 1 else 0
             buffer = run.layer.layer - self._lowest if self._chain else place
-            backs.append(self._back(run, place, buffer, dy, self._planner.chunk_rows(schedule), memory))
+            backs.append(self._back(run, place, buffer, dy, self._planner.chunk_rows(schedule), arena))
             if is_stack(group):
                 dy = backs[-1].dx
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
@@ -142,22 +142,22 @@ class Gradient:
         if self._desc.dropout > 0:
             drop(dx, dx, self._arrays[f"kept_l{layer}"], self._steps, self._desc)
 
-    def _input_gradient(self, layer: Layer, memory: Memory) -> np.ndarray | None:
+    def _input_gradient(self, layer: Layer, arena: Arena) -> np.ndarray | None:
         """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""
         if layer.direction == 0 and layer.layer == self._lowest:
             return None
         name = "dinput_reverse" if layer.direction == 1 else f"dinput_{layer.layer % 3}"
         shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(layer.layer)
-        return memory.take(name, shape, self._dtype)
+        return arena.take(name, shape, self._dtype)
 
-    def _back(self, run: Run, number: int, buffer: int, dy: np.ndarray | None, rows: int, memory: Memory) -> RunBack:
+    def _back(self, run: Run, number: int, buffer: int, dy: np.ndarray | None, rows: int, arena: Arena) -> RunBack:
         """A pseudo-layer with what flows back through it, by the number of what it works in and of the buffer that has
         its packed weights; `rows` are those of the gates of a chunk."""
         layer, dtype = run.layer, self._dtype
         offsets = _offsets(self._desc, layer.index, self._planner.threads)
-        dgates = memory.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
-        dunits = memory.take(f"dunits_{number}", (self._steps.num_rows, layer.sizes.hidden), dtype)
-        work, dx = memory.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, memory)
+        dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
+        dunits = arena.take(f"dunits_{number}", (self._steps.num_rows, layer.sizes.hidden), dtype)
+        work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
         return RunBack(run, dy, dx, dgates, dunits, self._steps.num_rows, work, offsets)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.arena import Arena
 from rnnkit.cpu.backward import Chain, Gradient, add, arrays_of, begin
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
@@ -19,7 +20,6 @@ from rnnkit.cpu.run import BoundaryStates, boundary_states, ready_to_clear, read
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.lazy import lazy
-from rnnkit.memory import Memory
 from rnnkit.steps import segments
 from rnnkit.workspace import Workspace, chains, checkpoint_layout, workspace_layout
 
@@ -30,7 +30,7 @@ def forward(
     """Run the network on x and keep the states in front of each segment; returns y, hy and cy, new arrays."""
     steps = workspace.steps
     workspace.allocate(checkpoint_layout(desc, steps.seq_len, steps.batch_size, workspace.checkpoint_steps))
-    kept, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory)
+    kept, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory.arena)
     kept["start_hidden"][0] = 0 if hx is None else hx
     if desc.has_cell:
         kept["start_cell"][0] = 0 if cx is None else cx
@@ -54,21 +54,21 @@ def _copy_outputs(segment: Workspace, layer: Layer, target: np.ndarray) -> None:
 
 
 def backward(
-    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory, dy: Any, dhy: Any, dcy: Any, dw: Any
+    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
-    """The gradients, computed in the memory: dx, dhx, dcx and dw, which is added to where it is given."""
+    """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = workspace.steps
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
-    run, w = _Segments(desc, w, workspace, memory), flat(w)
+    run, w = _Segments(desc, w, workspace, arena), flat(w)
     for chain in reversed(chains(desc)):
         lowest, dinput = layers_of(desc)[chain[0]], dx
         if lowest.layer:
             shape = steps.seq_len, steps.batch_size, desc.layer_input_size(lowest.layer)
-            dinput = memory.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
+            dinput = arena.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
         for number in reversed(range(len(run.bounds))):
             (segment, own_steps), part = run.segment(chain, number), slice(*run.steps_of(chain, number))
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
-            gradient = Gradient(desc, segment.arrays, run.planner(own_steps), memory, run.groups(chain), own)
+            gradient = Gradient(desc, segment.arrays, run.planner(own_steps), arena, run.groups(chain), own)
             gradient.run(arrays_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 add(dinput[part], gradient.dx, own_steps, lowest)
@@ -80,10 +80,10 @@ def backward(
 
 
 class _Segments:
-    """What lies between the checkpoints of a workspace, run segment by segment in a memory."""
+    """What lies between the checkpoints of a workspace, run segment by segment in an arena."""
 
-    def __init__(self, desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, memory: Memory) -> None:
-        self._desc, self._w, self._workspace, self._memory = desc, w, workspace, memory
+    def __init__(self, desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena) -> None:
+        self._desc, self._w, self._workspace, self._arena = desc, w, workspace, arena
         steps = workspace.steps
         self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
         self._threads = team.wanted_size()
@@ -96,7 +96,7 @@ class _Segments:
 
     @lazy
     def _packed(self) -> np.ndarray:
-        return pack(self._desc, self._w, self._memory)
+        return pack(self._desc, self._w, self._arena)
 
     def steps_of(self, chain: tuple[int, ...], number: int) -> tuple[int, int]:
         """[start, stop) of a segment's steps."""
@@ -114,29 +114,29 @@ class _Segments:
     def segment(
         self, chain: tuple[int, ...], number: int, final: BoundaryStates | None = None
     ) -> tuple[Workspace, StepRows]:
-        """All that forward computes of a segment, and its steps: run, unless this memory has run it last.
+        """All that forward computes of a segment, and its steps: run, unless this arena has run it last.
 
         In forward the last one's states go to `final`, those of the others in front of the next.
         """
         steps = segment_of(self._workspace.steps, *self.steps_of(chain, number), self._order)
         segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
-        if self._memory.segment != key:
-            self._memory.segment = None  # until it is whole
+        if self._arena.segment != key:
+            self._arena.segment = None  # until it is whole
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(steps)
             ready = ready_to_train(groups, planner, segment, self._packed)
-            train_groups(ready, states, segment, steps, flat(segment.x), self.steps_of(chain, number)[0])
-            self._memory.segment = key
+            train_groups(ready, states, segment, self._arena, steps, flat(segment.x), self.steps_of(chain, number)[0])
+            self._arena.segment = key
         return segment, steps
 
     def _place(self, chain: tuple[int, ...], number: int, steps: StepRows) -> Workspace:
         """Where a segment is run; chains of one pseudo-layer share their places."""
         desc, kept, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
         x = self._workspace.x[start:stop] if layers_of(desc)[chain[0]].layer == 0 else self._workspace.x[:0]
-        segment = Workspace(desc, {"x": x}, steps, self._memory, self._workspace.seed)
+        segment = Workspace(desc, {"x": x}, steps, self._workspace.memory, self._workspace.seed)
         for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain):
             shared = name if len(chain) > 1 else name.rstrip("0123456789")
-            segment.arrays[name] = self._memory.take(shared, shape, dtype)
+            segment.arrays[name] = self._arena.take(shared, shape, dtype)
         below = f"l{layers_of(desc)[chain[0]].layer - 1}"
         if f"output_{below}" in kept:
             segment.arrays[f"hidden_{below}"] = kept[f"output_{below}"][start : stop + 2]

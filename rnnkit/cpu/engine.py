@@ -43,12 +43,12 @@ def forward(
     """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints, hy and cy."""
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
-    memory = workspace.memory
-    steps = rows_of(workspace.steps, memory)
+    arena = workspace.memory.arena
+    steps = rows_of(workspace.steps, arena)
     planner = Planner(steps, w.itemsize)
 
     def make() -> _Ready:
-        packed, packing = ready_to_pack(desc, memory)
+        packed, packing = ready_to_pack(desc, arena)
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
         groups = groups_of(desc, desc.dropout > 0)
         padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
@@ -57,12 +57,12 @@ def forward(
         return _Ready(packing, workspace.arrays, running, clearing)
 
     key = desc, steps, planner.threads
-    ready = memory.prepared("forward", key, make) if steps.kept else make()
+    ready = arena.keep("forward", key, make) if steps.kept else make()
     workspace.arrays, w = ready.arrays, flat(w)
     for pack in ready.packing:
         pack(w)
     states = boundary_states(desc, hx, cx, steps.batch_size)
-    train_groups(ready.groups, states, workspace, steps, flat(x))
+    train_groups(ready.groups, states, workspace, arena, steps, flat(x))
     for clear in ready.clearing:
         clear()
     y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from rnnkit.arena import Arena
 from rnnkit.cpu.layer import flat, groups_of
 from rnnkit.cpu.planner import Planner, slabs_of
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
@@ -23,7 +24,6 @@ from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.forking import new_call
 from rnnkit.kernels.machine import team
-from rnnkit.memory import Memory
 from rnnkit.steps import Steps, states_shape
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
@@ -53,52 +53,51 @@ class Inference(StackSteps):
         desc, directions = self._desc, self._desc.num_directions
         if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
             return self.steps(x, hx, cx, steps)
-        states = states_shape(steps.seq_len, steps.batch_size, directions)
-        shape, call = (*states, directions * desc.output_size), new_call()
+        shape = *states_shape(steps.seq_len, steps.batch_size, directions), directions * desc.output_size
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]
-        listed = LIST_BYTES * count if steps.padded else 0
+        nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.padded else 0), new_call()
         try:
-            memory = self._memory.borrow(call)
-            packed = self.with_scratch(count, threads, memory.take)
-            if len(slabs) == 1 and math.prod(shape) * x.itemsize + listed <= KEPT_BYTES:
-                rows = rows_of(steps, memory)
-                if memory.comes_again(rows):
-                    return self._run_kept(x, hx, cx, Planner(rows, x.itemsize, threads), shape, packed, memory)
-            hidden, clearing = np.empty(shape, x.dtype), []
+            arena = self._memory.borrow(call)
+            packed = self.with_scratch(count, threads, arena.take)
+            whole = rows_of(steps, arena) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
+            is_kept = whole is not None and arena.is_repeat(whole)
+            hidden, clearing = arena.take("y", shape, x.dtype) if is_kept else np.empty(shape, x.dtype), []
             for start, stop in slabs:
-                rows, states = segment_of(steps, start, stop), boundary_states(desc, hx, cx, steps.batch_size)
-                out, source = hidden[start : stop + directions], flat(x[start:stop])
-                planner = Planner(rows, x.itemsize, threads)
-                for ready in self._ready_groups(planner, packed, out, memory.take, new_array):
+                rows, source = whole if is_kept else segment_of(steps, start, stop), flat(x[start:stop])
+                out, states = hidden[start : stop + directions], boundary_states(desc, hx, cx, steps.batch_size)
+                groups, clearing_next = self._laid_out(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
+                for ready in groups:
                     run_group(ready, states, source)
                     del ready  # and its arrays, before there are the next one's
                 hx, cx = states.hy, states.cy
                 for clear in clearing:  # of the slab before, in whose last step this one's initial states stood
                     clear()
-                clearing = ready_to_clear([out], rows, rows.whole.following)
+                clearing = clearing_next
             for clear in clearing:
                 clear()
+            y = steps.after(hidden)
+            return y.copy() if is_kept else y, hx, cx
         finally:
             self._memory.borrowers.discard(call)
-        return steps.after(hidden), hx, cx
 
-    def _run_kept(
-        self, x: np.ndarray, hx: Any, cx: Any, planner: Planner, shape: tuple[int, ...], packed: Any, memory: Memory
-    ) -> tuple[Any, Any, Any]:
-        """Run the network in arrays that the memory keeps, by what was laid out for the last call of this size."""
+    def _laid_out(
+        self, planner: Planner, packed: Any, out: np.ndarray, arena: Arena, is_kept: bool
+    ) -> tuple[Iterable[ReadyGroup], list[Callable[[], None]]]:
+        """The groups of layers over the steps, and the calls that clear the padding; kept for the next call of this
+        size, or one group after another."""
 
-        def make() -> tuple[np.ndarray, list[ReadyGroup], list[Callable[[], None]]]:
-            hidden = memory.take("y", shape, x.dtype)
-            groups = list(self._ready_groups(planner, packed, hidden, memory.take, memory.take))
-            return hidden, groups, ready_to_clear([hidden], planner.steps, planner.steps.whole.following)
+        def lay_out(new: Callable[..., np.ndarray]) -> tuple[Iterator[ReadyGroup], list[Callable[[], None]]]:
+            clearing = ready_to_clear([out], planner.steps, planner.steps.whole.following)
+            return self._ready_groups(planner, packed, out, arena.take, new), clearing
 
-        hidden, groups, clearing = memory.prepared("infer", (planner.steps, planner.threads), make)
-        states, x = boundary_states(self._desc, hx, cx, planner.steps.batch_size), flat(x)
-        for ready in groups:
-            run_group(ready, states, x)
-        for clear in clearing:
-            clear()
-        return planner.steps.after(hidden).copy(), states.hy, states.cy
+        if not is_kept:
+            return lay_out(new_array)
+
+        def make() -> tuple[list[ReadyGroup], list[Callable[[], None]]]:
+            groups, clearing = lay_out(arena.take)
+            return list(groups), clearing
+
+        return arena.keep("infer", (planner.steps, planner.threads), make)
 
     def _ready_groups(
         self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.arena import Arena
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.operands import Sizes
 from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer
-from rnnkit.memory import Memory
 from rnnkit.steps import row_numbers
 from rnnkit.weights import suffix_of, weight_layout
 from rnnkit.workspace import gate_slots
@@ -151,11 +151,11 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def ready_to_pack(desc: RNNDescriptor, memory: Memory) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
+def ready_to_pack(desc: RNNDescriptor, arena: Arena) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
     """Room for packed weights, and the kernel calls that pack the flat ones of every pseudo-layer and sum its biases,
     where its `offsets` say."""
     layers, calls = layers_of(desc), []
-    packed = memory.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
+    packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
     for layer in layers:
         for gates in layer.gates:
             ensure_compiled(packed.dtype, gates)
@@ -165,9 +165,9 @@ def ready_to_pack(desc: RNNDescriptor, memory: Memory) -> tuple[np.ndarray, list
     return packed, calls
 
 
-def pack(desc: RNNDescriptor, w: np.ndarray, memory: Memory) -> np.ndarray:
-    """The packed weights, in the memory."""
-    packed, calls = ready_to_pack(desc, memory)
+def pack(desc: RNNDescriptor, w: np.ndarray, arena: Arena) -> np.ndarray:
+    """The packed weights, in the arena."""
+    packed, calls = ready_to_pack(desc, arena)
     w = flat(w)
     for call in calls:
         call(w)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from rnnkit.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.tile import group_size
 from rnnkit.kernels.products import Product
-from rnnkit.memory import Memory
 
 _ONE = 4  # bytes of a word
 
 
 def pack_reduced(desc: RNNDescriptor, w: np.ndarray, weights: str) -> np.ndarray:
     """Pack the weights, round them, and sum the biases, where the offsets of `layers_of(desc, weights)` say."""
-    packed, layers = pack(desc, w, Memory()), layers_of(desc, weights)
+    packed, layers = pack(desc, w, Arena()), layers_of(desc, weights)
     words = np.zeros(int(layers[-1].offsets[-1]), np.float32)
     for whole, layer in zip(layers_of(desc), layers, strict=True):
         for number, product in enumerate(layer.products):

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.arena import Arena
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
 from rnnkit.kernels.rows import list_rows
 from rnnkit.lazy import lazy
-from rnnkit.memory import Memory
 from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
 
 Index = tuple[Any, Any]
@@ -192,16 +192,16 @@ class StepRows(Steps):
         return (0, _ALL), (self._odd, row_numbers(self.batch_size)) if self.padded else (self.seq_len % 2, _ALL)
 
 
-def rows_of(steps: Steps, memory: Memory) -> StepRows:
-    """The row numbers of the steps: the same object for the next steps of this size in this memory, whose numbers they
+def rows_of(steps: Steps, arena: Arena) -> StepRows:
+    """The row numbers of the steps: the same object for the next steps of this size in this arena, whose numbers they
     then are."""
-    kept, size = memory.rows, (steps.seq_len, steps.batch_size)
+    kept, size = arena.rows, (steps.seq_len, steps.batch_size)
     if kept is not None and (kept.seq_len, kept.batch_size) != size:
-        kept = memory.rows = None
+        kept = arena.rows = None
     if not steps.padded:
         return same_length(*size)
     if kept is None:
-        kept = memory.rows = StepRows(*size, padded=True)
+        kept = arena.rows = StepRows(*size, padded=True)
     return kept.relist(steps.lengths)
 
 

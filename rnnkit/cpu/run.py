@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
+from rnnkit.arena import Arena
 from rnnkit.cpu.layer import Layer, filled
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Index, Part, Rows, StepRows
@@ -155,8 +156,8 @@ def ready_to_train(
 
 
 def train_groups(
-    ready: Sequence[ReadyGroup], states: BoundaryStates, workspace: Workspace, steps: StepRows, x: np.ndarray,
-    first_step: int = 0,
+    ready: Sequence[ReadyGroup], states: BoundaryStates, workspace: Workspace, arena: Arena, steps: StepRows,
+    x: np.ndarray, first_step: int = 0,
 ) -> None:
     """Run groups of pseudo-layers on the flat x, from the lowest to the highest, and fill the workspace.
 
@@ -165,11 +166,11 @@ def train_groups(
     for group in ready:
         layer = group.runs[0].layer.layer
         if layer and workspace.desc.dropout > 0:
-            _drop_outputs(workspace, steps, layer, first_step)
+            _drop_outputs(workspace, arena, steps, layer, first_step)
         run_group(group, states, x)
 
 
-def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step: int) -> None:
+def _drop_outputs(workspace: Workspace, arena: Arena, steps: StepRows, layer: int, first_step: int) -> None:
     """Write what a layer reads where outputs of the layer below are dropped."""
     desc, below = workspace.desc, workspace.arrays[f"hidden_l{layer - 1}"]
     kept, dropped = workspace.arrays[f"kept_l{layer}"], workspace.arrays[f"input_l{layer}"]
@@ -177,7 +178,7 @@ def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step:
     blocks, numbers = divmod(first_step * steps.batch_size * kept.shape[2], _DRAWS)
     stream = np.random.Generator(np.random.Philox(key=workspace.seed, counter=[blocks, 0, 0, layer]))
     stream.random(numbers, dtype=np.float32)
-    draws = workspace.memory.take("draws", kept.shape, np.dtype(np.float32))
+    draws = arena.take("draws", kept.shape, np.dtype(np.float32))
     stream.random(dtype=np.float32, out=draws)
     np.greater_equal(draws, desc.dropout, out=kept)
     drop(steps.after(below), dropped, kept, steps, desc)

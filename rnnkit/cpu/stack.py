@@ -61,7 +61,7 @@ class StackSteps:
     def __init__(self, desc: RNNDescriptor, w: np.ndarray, weights: str | None = None) -> None:
         self._desc, self._layers, self._form = desc, layers_of(desc, weights), weights
         self._memory, first = Memory(), self._layers[0]
-        self.weights = pack(desc, w, self._memory) if weights is None else pack_reduced(desc, w, weights)
+        self.weights = pack(desc, w, self._memory.arena) if weights is None else pack_reduced(desc, w, weights)
         dtype = self.weights.dtype
         for gates in frozenset().union(*(layer.gates for layer in self._layers)):
             ensure_compiled(dtype, gates, weights)

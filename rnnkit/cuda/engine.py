@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from rnnkit import workspace as host
+from rnnkit.arena import Arena as HostArena
 from rnnkit.cuda import cudnn
 from rnnkit.cuda.context import Setup, Shape, context
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
+from rnnkit.memory import Memory as HostMemory
 from rnnkit.steps import Steps, steps_of
 from rnnkit.workspace import Block, Workspace
 
@@ -37,11 +38,17 @@ def check(function: str, desc: RNNDescriptor) -> None:
         raise BackendError(message(function, "desc.reset_after", "be True on CuPy arrays", "False", cure))
 
 
-class Memory(host.Memory):
+class Arena(HostArena):
     """Named arrays on a GPU."""
 
     def _new_buffer(self, nbytes: int) -> Any:
         return cupy.empty(nbytes, np.uint8)  # CuPy's pool aligns to 512 bytes
+
+
+class Memory(HostMemory):
+    """What a workspace on a GPU and its successors share."""
+
+    new_arena = Arena
 
 
 class _Batch(NamedTuple):
@@ -119,14 +126,14 @@ class _Record:
 
 
 def _run(
-    desc: RNNDescriptor, w: Any, mode: int, seed: int | None, shape: Shape, inputs: Any, outputs: Any, memory: Memory
+    desc: RNNDescriptor, w: Any, mode: int, seed: int | None, shape: Shape, inputs: Any, outputs: Any, arena: Arena
 ) -> tuple[Setup, Any]:
-    """cudnnRNNForward from dense x, hx, cx to y, hy, cy; returns the setup and the reserve space, the memory's."""
+    """cudnnRNNForward from dense x, hx, cx to y, hy, cy; returns the setup and the reserve space, the arena's."""
     here, (x, hx, cx), (y, hy, cy) = context(), inputs, outputs
 
     def call(setup: Setup) -> tuple[Setup, Any]:
         work = cupy.empty(setup.work_nbytes, np.uint8)
-        reserve = memory.take("reserve", (setup.reserve_nbytes,), np.dtype(np.uint8))
+        reserve = arena.take("reserve", (setup.reserve_nbytes,), np.dtype(np.uint8))
         here.call(
             "cudnnRNNForward", setup.network.rnn, mode, None, setup.x, x.data.ptr, setup.y, y.data.ptr, setup.hidden,
             _pointer(hx), _pointer(hy), setup.cell, _pointer(cx), _pointer(cy), w.nbytes, w.data.ptr, work.nbytes,
@@ -151,7 +158,7 @@ def _final_states(desc: RNNDescriptor, batch_size: int, batch: _Batch | None, hx
 
 def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
     """Run the network on x and fill the workspace; returns y, its array, hy and cy."""
-    memory, steps = workspace.memory, workspace.steps
+    arena, steps = workspace.memory.arena, workspace.steps
     with x.device:
         # Of all states the last layer's alone, which are y, are to be had: cuDNN's reserve space has the others.
         width, name = desc.num_directions * desc.output_size, f"hidden_l{desc.num_layers - 1}"
@@ -161,10 +168,10 @@ def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Wo
         if batch is None:
             y[...] = 0
             return y, hy, cy
-        hx, cx = (_keep(memory, *named) for named in zip(("hx", "cx"), batch.gather_states(hx, cx), strict=True))
+        hx, cx = (_keep(arena, *named) for named in zip(("hx", "cx"), batch.gather_states(hx, cx), strict=True))
         x, outputs = batch.gather(x), batch.outputs(y, hy, cy)
         seed = _seed(desc, workspace)
-        setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, (x, hx, cx), outputs, memory)
+        setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, (x, hx, cx), outputs, arena)
         outside = _clip(desc, outputs[2])
         workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, outside, reserve)
         batch.scatter(outputs, y, hy, cy)
@@ -185,11 +192,11 @@ def _clip(desc: RNNDescriptor, cy: Any) -> Any:
     return outside
 
 
-def _keep(memory: Memory, name: str, states: Any) -> Any:
+def _keep(arena: Arena, name: str, states: Any) -> Any:
     """A copy of the initial states, which the caller may change before backward."""
     if states is None:
         return None
-    kept = memory.take(name, states.shape, states.dtype)
+    kept = arena.take(name, states.shape, states.dtype)
     kept[...] = states
     return kept
 
@@ -252,7 +259,7 @@ def _claim(desc: RNNDescriptor, w: Any, workspace: Workspace, record: _Record) -
         return record.setup, record.reserve
     seed, inputs = _seed(desc, workspace), (record.x, record.hx, record.cx)
     y = cupy.empty_like(record.y)
-    return _run(desc, w, cudnn.TRAINING, seed, record.batch.shape, inputs, (y, None, None), Memory())
+    return _run(desc, w, cudnn.TRAINING, seed, record.batch.shape, inputs, (y, None, None), Arena())
 
 
 class Inference:
@@ -272,7 +279,7 @@ class Inference:
                 y[...] = 0
                 return y, hy, cy
             inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.outputs(y, hy, cy)
-            _run(desc, _dense(self.weights), cudnn.INFERENCE, None, batch.shape, inputs, outputs, Memory())
+            _run(desc, _dense(self.weights), cudnn.INFERENCE, None, batch.shape, inputs, outputs, Arena())
             _clip(desc, outputs[2])
             batch.scatter(outputs, y, hy, cy)
             return y, hy, cy

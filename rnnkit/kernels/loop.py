@@ -58,8 +58,8 @@ def _phases_of(declaration):
 
 
 def _phase(declaration, number):
-    of_r, stages, _ = declaration.phases[number]
-    multiply, run_stages = _product(declaration, of_r, number + 1), runner(stages)
+    multiply = _product(declaration, declaration.phases[number].product, number + 1)
+    run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
     def run(cell, step, rows, team):
         units, grain = step.sizes.hidden, step.grain

@@ -42,7 +42,7 @@ def _phases_back_of(declaration):
 
 def _way_back(declaration, number):
     width, multiply = depth_of(declaration.phases[number].product), _product_back(declaration, number)
-    run_stages = runner(declaration.phases[number - 1].gradient if number > 0 else ())
+    run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
     def run(cell, step, rows, team):
         barrier(team)  # all of the gates' gradients are there
@@ -82,17 +82,7 @@ def _product_back(declaration, number):
 _run_phases_back = in_turn(_phases_back_of)
 
 
-def _last_stages(declaration):
-    """The first stages of the gradient: those of the last phase."""
-    run_stages = runner(declaration.phases[-1].gradient)
-
-    def run(cell, step, rows, columns):
-        run_stages(cell, step.operands, step.gradients, step.sizes.hidden, rows, columns)
-
-    return run
-
-
-_run_last_stages = per_cell(_last_stages)
+_run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
 
 
 @inner
@@ -113,7 +103,7 @@ def _run_step_back(cell, step, rows, team):
             product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
         else:
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
-        _run_last_stages(cell, step, rows, columns)
+        _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
     _run_phases_back(cell, step, rows, team)
     if grain > 0:
         barrier(team)

@@ -141,21 +141,21 @@ def _call_type(typingctx, stage, cell, real):
     return function, found
 
 
-def runner(stages):
-    """Make the function for kernels that runs those stages of a cell, one after the other, for each row.
+def runner(stages_of):
+    """Make the function for kernels that runs `stages_of(declaration)` of a cell, one after the other, for each row.
 
     Its arguments are the cell, its `Operands` and `Gradients` (forward None), hidden_size, and the rows and units.
     """
 
     @intrinsic
     def run(typingctx, cell, operands, gradients, hidden_size, rows, units):
-        real = operands.dtype.types[0].dtype
-        calls = [(stage, *_call_type(typingctx, stage, cell, real)) for stage in stages]
+        declaration, real = cell.instance_class.declaration, operands.dtype.types[0].dtype
+        calls = [(stage, *_call_type(typingctx, stage, cell, real)) for stage in stages_of(declaration)]
         signature = types.void(cell, operands, gradients, types.int64, rows, units)
 
         def generate(context, builder, signature, arguments):
             cell, *bundles, hidden_size, rows, units = arguments
-            kinds, known = signature.args[1:3], places(signature.args[0].instance_class.declaration)
+            kinds, known = signature.args[1:3], places(declaration)
             first, last = (builder.extract_value(units, field) for field in range(2))
             ends = (builder.extract_value(rows, field) for field in range(2))
             count = builder.sub(last, first)

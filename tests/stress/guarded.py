@@ -218,7 +218,7 @@ def poison(workspace):
 
     That is what a copy of the memory would hold: laid-out calls refer to row numbers, which are everybody's.
     """
-    found = {id(root(array)): root(array) for array in _arrays(workspace.memory.__getstate__())}
+    found = {id(root(array)): root(array) for array in _arrays(workspace.memory.arena.__getstate__())}
     for array in found.values():
         array.view(np.uint8)[...] = _FILL
     return len(found)
