@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What the converters of other frameworks share, and what each may import; its own framework never at its top level.
 SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "kernels.cells"}
 CORE = {
-    "checks", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "numbers", "errors",
+    "checks", "arena", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "numbers", "errors",
     "lazy", "forking", "kernels.cells",
 }
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
@@ -144,7 +144,8 @@ DIRECTION = {
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
     "workspace": {"memory", "steps", "descriptor", "errors", "kernels.cells"},
-    "memory": {"arrays", "errors", "forking"},
+    "memory": {"arena", "errors", "forking"},
+    "arena": {"arrays"},
     "steps": set(),
     "states": {"descriptor"},
     "types": set(),

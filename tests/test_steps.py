@@ -34,7 +34,7 @@ def test_arithmetic_rows_are_those_of_the_list(batch_size, first, last):
     begin, end = expected.starts[0], expected.starts[-1]
     assert (found.starts - found.starts[0]).tolist() == (expected.starts - begin).tolist()
     assert found.count == expected.count == end - begin
-    pairs = [(found.rows, expected.rows), (found.batch, expected.batch), (found.states, expected.states)]
+    pairs = [(getattr(found, name), getattr(expected, name)) for name in ("positions", "rows", "batch", "following")]
     pairs += [*zip(found.previous, expected.previous, strict=True), *zip(found.passing, expected.passing, strict=True)]
     for one, other in pairs:
         assert numbers(one)[: found.count] == numbers(other)[begin:end]
@@ -43,8 +43,9 @@ def test_arithmetic_rows_are_those_of_the_list(batch_size, first, last):
 def test_listed_rows_by_hand():
     part = listed(3, [1, 0, 3]).whole
     assert part.starts.tolist() == [0, 2, 3, 4]
+    assert numbers(part.positions)[:4] == [0, 1, 2, 3]
     assert numbers(part.rows) == [2, 0, 5, 8, 1, 3, 4, 6, 7]  # behind the last position, the padding
-    assert numbers(part.batch)[:4] == [2, 0, 2, 2] and numbers(part.states)[:4] == [5, 3, 8, 11]
+    assert numbers(part.batch)[:4] == [2, 0, 2, 2] and numbers(part.following)[:4] == [5, 3, 8, 11]
     assert numbers(part.previous[0])[:4] == [2, 0, 5, 8] and numbers(part.previous[1])[:4] == [8, 12, 11, 14]
     assert numbers(part.passing[0])[:4] == [2, 0, 5, 2] and numbers(part.passing[1])[:4] == [5, 3, 2, 5]
 

@@ -42,7 +42,7 @@ def forward(
         for number in range(len(run.bounds)):
             (segment, own_steps), part = run.segment(chain, number, final), outputs[slice(*run.steps_of(chain, number))]
             _copy_outputs(segment, top, part)
-            for clear in ready_to_clear([part], own_steps, own_steps.whole.rows):
+            for clear in ready_to_clear([part], own_steps, of_states=False):
                 clear()
     return y, final.hy, final.cy
 

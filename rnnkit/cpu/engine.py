@@ -53,7 +53,7 @@ def forward(
         groups = groups_of(desc, desc.dropout > 0)
         padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
         running = ready_to_train(groups, planner, workspace, packed)
-        clearing = ready_to_clear(padded, steps, steps.whole.following)
+        clearing = ready_to_clear(padded, steps, of_states=True)
         return _Ready(packing, workspace.arrays, running, clearing)
 
     key = desc, steps, planner.threads

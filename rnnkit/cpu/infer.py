@@ -87,7 +87,7 @@ class Inference(StackSteps):
         size, or one group after another."""
 
         def lay_out(new: Callable[..., np.ndarray]) -> tuple[Iterator[ReadyGroup], list[Callable[[], None]]]:
-            clearing = ready_to_clear([out], planner.steps, planner.steps.whole.following)
+            clearing = ready_to_clear([out], planner.steps, of_states=True)
             return self._ready_groups(planner, packed, out, arena.take, new), clearing
 
         if not is_kept:

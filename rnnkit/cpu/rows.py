@@ -97,7 +97,7 @@ class StepRows(Steps):
             super().__init__(seq_len, batch_size, np.full(batch_size, seq_len), False)
             return
         self.starts, self._lists = np.empty(seq_len + 1, np.int64), np.empty((5, seq_len * batch_size), np.int64)
-        sequences = np.empty((4, batch_size), np.int64)
+        sequences, self._positions = np.empty((4, batch_size), np.int64), Rows(row_numbers(seq_len * batch_size))
         super().__init__(seq_len, batch_size, sequences[0], True)
         self._order, self._first, self._odd = sequences[1:]
         if order is not None:
@@ -147,8 +147,8 @@ class StepRows(Steps):
         if self.padded:
             rows, batch, next_rows, *passing = map(Rows, self._lists)
             starts, following = self.starts[start : stop + 1], rows._replace(shift=size)
-            positions, previous = Rows(row_numbers(rows.numbers.size)), (rows, next_rows)
-            return Part(start, stop, starts, positions, rows, batch, previous, following, tuple(passing))
+            previous = rows, next_rows
+            return Part(start, stop, starts, self._positions, rows, batch, previous, following, tuple(passing))
         starts, numbers, batch, passing = self._regular(stop - start)
         moved, odd, count = start * size, start % 2 * size, numbers.size
         places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])

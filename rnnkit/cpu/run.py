@@ -12,7 +12,7 @@ import numpy.random  # NumPy would import it on first use: in the middle of a ca
 from rnnkit.arena import Arena
 from rnnkit.cpu.layer import Layer, filled
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.rows import Index, Part, Rows, StepRows
+from rnnkit.cpu.rows import Index, Part, StepRows
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
@@ -184,10 +184,11 @@ def _drop_outputs(workspace: Workspace, arena: Arena, steps: StepRows, layer: in
     drop(steps.after(below), dropped, kept, steps, desc)
 
 
-def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, rows: Rows) -> list[Callable[[], None]]:
-    """Lay out the calls that zero what lies beyond each sequence's length, in arrays with their steps at these rows."""
+def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[], None]]:
+    """Lay out the calls that zero what lies beyond each sequence's length, in arrays (T, N, ...) or `states_shape`."""
     calls = []
     for array in arrays if steps.padded else ():
+        rows = steps.whole.following if of_states else steps.whole.rows
         clear = team.bound(clear_padding, array.dtype, array.size, steps.starts, rows.of(array))
         calls.append(partial(clear, steps.starts))
     return calls
