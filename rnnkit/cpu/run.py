@@ -63,7 +63,7 @@ class Run(NamedTuple):
         gates = (part.positions if keeps_gates else part.listed).of(self.gates)
         operands = Operands(
             gates=gates, hidden_prev=part.previous[layer.direction].of(self.hidden, self.units.start),
-            hidden=part.following.of(self.hidden, self.units.start), units=gates, vectors=gates,
+            hidden=part.following.of(self.hidden, self.units.start),
             states_prev=before.of(self.cells), states=after.of(self.cells),
         )  # fmt: skip
         x = part.rows.of_call(self.source, layer.input_size, dtype)

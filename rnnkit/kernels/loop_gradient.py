@@ -13,10 +13,10 @@ from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, in_turn, located, per_cell
+from .phases import in_turn, located, per_cell, sources
 from .products import depth_of
 from .stages import runner
-from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, term_of
+from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
 
 
 @inner
@@ -142,39 +142,6 @@ def _steps_back(cell, layer, step, steps, schedule, team):
         _input_gradient(cell, step.sizes, step.weights[0], step.zeros, step.gradients.x, step.gradients.gates, rows)
 
 
-def _terms_of(declaration):
-    """Functions for kernels, one a product of a layer, that give its `Term`: those of the cell, the projection, and the
-    vectors, with what each multiplied."""
-
-    def term(place, source):
-        def find(cell, layer, x, w):
-            multiplied = source(cell, layer.forward, x)
-            return term_of(layer.products, place, multiplied, w, layer.buffer, layer.offsets)
-
-        return find
-
-    def source_of(name):
-        find = located(declaration, name)
-        return per_cell(lambda declaration: lambda cell, forward, x: find(forward.operands, forward.sizes.hidden))
-
-    sources = [source_of(one.source) for one in declaration.products[1:]]
-    return [term(*one) for one in enumerate([_input, *sources, _before_projection, _input])]
-
-
-@inner
-def _input(cell, forward, x):
-    return x
-
-
-@inner
-def _before_projection(cell, forward, x):
-    gates = forward.operands.gates
-    return shifted(gates, gates.stride - forward.sizes.hidden)
-
-
-_terms = all_of(_terms_of)
-
-
 @inner
 def _bound(gradients, arrays):
     """The gradients of a layer pass, with those of the call."""
@@ -191,7 +158,8 @@ def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
-    terms = _terms(cell, layer, or_call_data(forward.x, arrays.x), arrays.w)
+    multiplied = sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
+    terms = terms_of(layer.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_field(forward.operands, "vectors", vectors)
     if is_first:

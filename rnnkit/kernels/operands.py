@@ -28,10 +28,10 @@ class Operands(NamedTuple):
     gates: Matrix
     hidden_prev: Matrix
     hidden: Matrix
-    units: Matrix  # h before a projection; without one `hidden`. The kernel sets it, and the vectors
     states_prev: Matrix
     states: Matrix
-    vectors: Matrix  # one row for all positions
+    units: Matrix | None = None  # h before a projection, without one `hidden`: set by the kernel
+    vectors: Matrix | None = None  # one row for all positions: set by the kernel
 
 
 class Gradients(NamedTuple):

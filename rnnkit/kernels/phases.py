@@ -21,17 +21,15 @@ def per_cell(choose):
 
 
 def in_turn(functions_of):
-    """Make the function for kernels that calls some, one after the other: `functions_of(declaration)` lists them.
-
-    They are called with the cell and the same arguments.
-    """
+    """Make the function for kernels that calls those of `functions_of(declaration)`, one after the other, with the cell
+    and the same arguments."""
 
     def starting_at(number):
         def choose(declaration):
-            functions = functions_of(declaration)
-            if number == len(functions):
-                return _nothing
-            first, following = per_cell(lambda declaration: functions[number]), starting_at(number + 1)
+            own, *later = functions_of(declaration)[number:]
+            if not later:
+                return own
+            first, following = per_cell(lambda declaration: own), starting_at(number + 1)
 
             def run(cell, *arguments):
                 first(cell, *arguments)
@@ -44,19 +42,16 @@ def in_turn(functions_of):
     return starting_at(0)
 
 
-def _nothing(cell, *arguments):
-    pass
-
-
 def all_of(functions_of):
-    """Make the function for kernels that returns a tuple of what several return, as `in_turn` calls them."""
+    """Make the function for kernels that returns what they return, in a tuple."""
 
     def starting_at(number):
         def choose(declaration):
-            functions = functions_of(declaration)
-            if number == len(functions):
-                return lambda cell, *arguments: ()
-            first, following = per_cell(lambda declaration: functions[number]), starting_at(number + 1)
+            own, *later = functions_of(declaration)[number:]
+            first = per_cell(lambda declaration: own)
+            if not later:
+                return lambda cell, *arguments: (first(cell, *arguments),)
+            following = starting_at(number + 1)
             return lambda cell, *arguments: (first(cell, *arguments),) + following(cell, *arguments)
 
         return per_cell(choose)
@@ -64,22 +59,57 @@ def all_of(functions_of):
     return starting_at(0)
 
 
+def _moved(builder, kind, matrix, columns):
+    """The rows of a Matrix from another column on."""
+    field = kind.fields.index("start")
+    return builder.insert_value(matrix, builder.add(builder.extract_value(matrix, field), columns), field)
+
+
+def _emit_place(declaration, name):
+    """What emits the rows of what stands under a name, of a bundle of `Operands` or `Gradients` and hidden_size."""
+    _, field, slot = places(declaration)[name]
+
+    def emit(builder, kind, bundle, hidden_size):
+        number = kind.fields.index(field)
+        found = builder.extract_value(bundle, number)
+        return _moved(builder, kind.types[number], found, builder.mul(hidden_size, I64(slot)))
+
+    return emit
+
+
 def located(declaration, name):
     """Make the function that gives the rows of what stands under a name, in the `Operands` or the `Gradients`."""
-    _, field, slot = places(declaration)[name]
+    emit = _emit_place(declaration, name)
 
     @intrinsic
     def matrix(typingctx, bundle, hidden_size):
-        number = bundle.fields.index(field)
-
-        def generate(context, builder, signature, arguments):
-            found, start_field = builder.extract_value(arguments[0], number), bundle.types[number].fields.index("start")
-            start = builder.add(builder.extract_value(found, start_field), builder.mul(arguments[1], I64(slot)))
-            return builder.insert_value(found, start, start_field)
-
-        return bundle.types[number](bundle, types.int64), generate
+        field = places(declaration)[name][1]
+        return bundle.types[bundle.fields.index(field)](bundle, types.int64), (
+            lambda context, builder, signature, arguments: emit(builder, signature.args[0], *arguments)
+        )
 
     return matrix
+
+
+@intrinsic
+def sources(typingctx, cell, operands, hidden_size, x):
+    """What the products of a layer multiplied, in their order: x, those of the phases, what stands in front of the
+    projection, and for the vectors anything."""
+    declaration = cell.instance_class.declaration
+    found = [_emit_place(declaration, product.source) for product in declaration.products[1:]]
+    result = types.UniTuple(x, len(found) + 3)
+
+    def generate(context, builder, signature, arguments):
+        _, bundle, hidden_size, x = arguments
+        kind = signature.args[1]
+        gates = builder.extract_value(bundle, kind.fields.index("gates"))
+        stride = builder.extract_value(gates, x_fields.index("stride"))
+        units = _moved(builder, signature.args[3], gates, builder.sub(stride, hidden_size))
+        values = [emit(builder, kind, bundle, hidden_size) for emit in found]
+        return context.make_tuple(builder, result, [x, *values, units, x])
+
+    x_fields = x.fields
+    return result(cell, operands, types.int64, x), generate
 
 
 def columns_of_slots(slots):

@@ -38,7 +38,7 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
             at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
             outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
             operands = Operands(
-                gates=pre_activations, hidden=outputs, units=outputs, vectors=outputs,
+                gates=pre_activations, hidden=outputs, units=None, vectors=None,
                 hidden_prev=Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output),
                 states_prev=Matrix(cells_prev, numbers, at_prev * width, width),
                 states=Matrix(flat(cy), numbers, at * width, width),

@@ -149,7 +149,7 @@ def runner(stages_of):
 
     @intrinsic
     def run(typingctx, cell, operands, gradients, hidden_size, rows, units):
-        declaration, real = cell.instance_class.declaration, operands.dtype.types[0].dtype
+        declaration, real = cell.instance_class.declaration, operands.types[0].types[0].dtype
         calls = [(stage, *_call_type(typingctx, stage, cell, real)) for stage in stages_of(declaration)]
         signature = types.void(cell, operands, gradients, types.int64, rows, units)
 
@@ -168,8 +168,9 @@ def runner(stages_of):
                     if (operand := tuple(operand)) not in starts:
                         is_gradient, field = operand
                         kind, bundle = kinds[is_gradient], bundles[is_gradient]
-                        matrix = builder.extract_value(bundle, kind.fields.index(field))
-                        starts[operand] = _row(context, builder, kind.dtype, matrix, row, first)
+                        number = kind.fields.index(field)
+                        found = builder.extract_value(bundle, number)
+                        starts[operand] = _row(context, builder, kind.types[number], found, row, first)
                     if (operand, slot) not in starts:
                         distance = builder.mul(hidden_size, I64(slot))
                         starts[operand, slot] = builder.gep(starts[operand], [distance])
