@@ -277,13 +277,26 @@ def is_definition(node):
     return isinstance(node, (ast.FunctionDef, ast.ClassDef))
 
 
-def test_the_direction_has_no_circle():
-    left = dict(DIRECTION)
+def assert_no_circle(direction):
+    left = dict(direction)
     while left:
         leaves = [module for module, targets in left.items() if not targets & left.keys()]
         assert leaves, f"a circle among {sorted(left)}"
         for module in leaves:
             del left[module]
+
+
+def test_the_direction_has_no_circle():
+    assert_no_circle(DIRECTION)
+
+
+def test_the_harness_has_no_circle():
+    found = {f"perf.{path.stem}": path for path in (ROOT / "perf").glob("*.py")}
+    names = {module: set(imported(parsed(path), "perf")) for module, path in found.items()}
+    assert_no_circle({
+        module: {other for other in found if any(f"{name}.".startswith(f"{other}.") for name in names[module])}
+        for module in found
+    })
 
 
 def test_nothing_is_defined_in_init():
