@@ -18,6 +18,7 @@ from perf.cases import Case, Problem, of_mode, problem
 from perf.own_lstm import OwnLSTM
 from perf.subject import Subject, named
 from rnnkit.arrays import on_host
+from rnnkit.classes import CLASSES
 
 RNNKIT, BY_HAND, UNFUSED, FLOAT32 = "rnnkit", "by-hand", "unfused", "float32"
 CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # beside cells that are no modes (`cell_suite`)
@@ -244,7 +245,7 @@ def _torch_step(torch: Any, module: Any, desc: rnnkit.RNNDescriptor) -> Callable
 def torch_module(torch: Any, given: Problem) -> Any:
     """Return PyTorch's own module with the weights of a case."""
     desc = given.desc
-    kind, options = of_mode(desc.mode, "network", "torch")
+    kind, options = of_mode(desc.mode, CLASSES, "torch")
     options = options | dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))
     if desc.projected:
         options["proj_size"] = desc.proj_size
