@@ -157,7 +157,7 @@ DIRECTION = {
     "cells": {"kernels.cells"},
     "kernels.cells": set(),
     "classes": set(),
-    "forking": set(),
+    "forking": {"kernels"},
     "lazy": set(),
     "archive": {"errors"},
     "errors": set(),
