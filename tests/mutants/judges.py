@@ -51,8 +51,8 @@ _ENGINE = {
     "rnnkit/cpu/rows.py": "digests steps time_checkpoints plan_calls workspace exclusive",
     "rnnkit/cpu": "digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory threads "
     "exclusive sharing stream reduced_weights algebra",
-    "rnnkit/kernels/cells/modes.py": "mode_tables cells descriptor types",
     "rnnkit/kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
+    "rnnkit/kernels/cells/modes.py": "mode_tables cells descriptor types",
     "rnnkit/kernels/cells/source.py": "cell_source own_cache own_cells archive shipped_cells",
     "rnnkit/kernels/cells/source_0_9.py": "cell_source",
     "rnnkit/kernels/cells/uses.py": "cell_source own_cache own_cells shipped_cells",
