@@ -18,6 +18,7 @@ import numpy as np
 import rnnkit
 from perf import baselines, reduced_suite
 from perf.cases import Case, Problem
+from perf.subject import Subject
 from rnnkit.language_model import corpus, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.types import Weights
@@ -60,7 +61,7 @@ def errors(units: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[str, li
                         yield name, [relative_error(actual[step - 1], expected[step - 1]) for step in steps]
 
 
-def outputs(subject: baselines.Subject) -> np.ndarray:
+def outputs(subject: Subject) -> np.ndarray:
     return np.asarray(subject.results(subject.run())["y"], np.float64)
 
 

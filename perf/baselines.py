@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +16,14 @@ import rnnkit
 from perf import reduced_suite, serving
 from perf.cases import Case, Problem, of_mode, problem
 from perf.own_lstm import OwnLSTM
+from perf.subject import Subject, named
 from rnnkit.arrays import on_host
+from rnnkit.classes import CLASSES
 
 RNNKIT, BY_HAND, UNFUSED, FLOAT32 = "rnnkit", "by-hand", "unfused", "float32"
 CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # beside cells that are no modes (`cell_suite`)
 COMPETITORS = ("torch", "onnxruntime", BY_HAND, UNFUSED, *CELL_LOOPS, FLOAT32)
 TABLES = ("ds2", "ds2-bi5")  # the families that the non-fused row stands beside
-
-
-class Subject(NamedTuple):
-    """One case in one engine."""
-
-    run: Callable[[], Any]  # what is timed
-    results: Callable[[Any], dict[str, np.ndarray | None]]  # what `run` returned, under rnnkit's names
-    finish: Callable[[], Any] = int  # waits until all is computed
-    memory: Callable[[], int] | None = None  # bytes held on the GPU
-    release: Callable[[], Any] = int  # gives those back that are no longer used
 
 
 def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str = "cpu") -> Subject:
@@ -127,11 +119,6 @@ def _by_hand(given: Problem, step: Callable[..., Any]) -> Subject:
 
 def _server(run: Callable[[], Any], states: Callable[[], Any]) -> Subject:
     return Subject(run, lambda y: named(y, *states()))
-
-
-def named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:
-    several = {f"cy[{number}]": one for number, one in enumerate(cy)} if isinstance(cy, tuple) else {"cy": cy}
-    return {name: None if one is None else on_host(one) for name, one in {"y": y, "hy": hy, **several}.items()}
 
 
 def _rnnkit_on_gpu(given: Problem, pass_name: str, threads: int) -> Subject:
@@ -258,7 +245,7 @@ def _torch_step(torch: Any, module: Any, desc: rnnkit.RNNDescriptor) -> Callable
 def torch_module(torch: Any, given: Problem) -> Any:
     """Return PyTorch's own module with the weights of a case."""
     desc = given.desc
-    kind, options = of_mode(desc.mode, "network", "torch")
+    kind, options = of_mode(desc.mode, CLASSES, "torch")
     options = options | dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))
     if desc.projected:
         options["proj_size"] = desc.proj_size

@@ -90,12 +90,11 @@ def _weights(desc: rnnkit.RNNDescriptor) -> np.ndarray:
     return rnnkit.init_weights(desc, seed=0)
 
 
-def of_mode(mode: str, fact: str, engine: str) -> Any:
-    """Return what the table of modes says of one for an engine; none computes another mode instead."""
-    known = [name for name, each in MODES.items() if getattr(each, fact) is not None]
-    if mode not in known:
-        raise ValueError(message(engine, "mode", f"be one of {', '.join(known)}", repr(mode)))
-    return getattr(MODES[mode], fact)
+def of_mode(mode: Any, table: dict[str, Any], engine: str) -> Any:
+    """Return what an engine's table of modes says of one; none computes another mode instead."""
+    if mode not in table:
+        raise ValueError(message(engine, "mode", f"be one of {', '.join(table)}", repr(mode)))
+    return table[mode]
 
 
 def flops(case: Case, pass_name: str) -> int:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
-from perf.baselines import Subject, named
 from perf.cases import Problem
+from perf.subject import Subject, named
 
 
 class Equations(NamedTuple):

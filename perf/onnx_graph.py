@@ -7,6 +7,7 @@ from onnx import TensorProto, checker, helper, numpy_helper
 
 from perf.cases import Problem, of_mode
 from rnnkit import weight_views
+from rnnkit.interop.onnx_operators import MODES
 
 _OPSET, _IR_VERSION = 17, 8  # old enough for every onnxruntime of the last years
 
@@ -51,14 +52,14 @@ def _value(name: str, rank: int):
 
 def _layer_node(given: Problem, layer: int, source: str):
     desc = given.desc
-    operator, _, attributes = of_mode(desc.mode, "onnx", "onnxruntime")
+    operator = of_mode(desc.mode, MODES, "onnxruntime")
     options = {"hidden_size": desc.hidden_size, "direction": "bidirectional" if desc.bidirectional else "forward"}
-    for name, value in attributes.items():
+    for name, value in operator.attributes.items():
         options[name] = value * desc.num_directions if isinstance(value, list) else value  # a list: one a direction
     inputs = [source, f"w_{layer}", f"r_{layer}", f"b_{layer}", "lengths" if given.lengths is not None else ""]
     inputs += [f"{name}_{layer}" for name, states in (("hx", given.hx), ("cx", given.cx)) if states is not None]
     outputs = [f"raw_{layer}", f"hy_{layer}"] + [f"cy_{layer}"] * desc.has_cell
-    return helper.make_node(operator, inputs, outputs, **options)
+    return helper.make_node(operator.op_type, inputs, outputs, **options)
 
 
 def _layer_weights(given: Problem, layer: int) -> dict[str, np.ndarray]:
@@ -66,7 +67,7 @@ def _layer_weights(given: Problem, layer: int) -> dict[str, np.ndarray]:
     views = weight_views(desc, given.w)
     suffixes = [f"_l{layer}", f"_l{layer}_reverse"][: desc.num_directions]
     ours = [gate.name for gate in desc.cell.declaration.gates]
-    order = [ours.index(name) for name in of_mode(desc.mode, "onnx", "onnxruntime")[1].split()]
+    order = [ours.index(name) for name in of_mode(desc.mode, MODES, "onnxruntime").gates.split()]
 
     def stacked(kind: str) -> np.ndarray:
         """Both directions, the gates in ONNX's order."""

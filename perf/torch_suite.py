@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from perf import cases, report
-from perf.baselines import RNNKIT, Subject, torch_module
+from perf.baselines import RNNKIT, torch_module
 from perf.cases import Case, problem, row_name
 from perf.check import deviation
 from perf.run import beside, speed
+from perf.subject import Subject
 from perf.timing import Worker, WorkerError, alternate
 from perf.worker import Bench
 from rnnkit import RNNDescriptor

@@ -14,6 +14,7 @@ import numpy as np
 from perf import baselines, peaks
 from perf.cases import Case
 from perf.check import deviation
+from perf.subject import Subject
 
 _REPETITION = 0.04  # seconds of a repetition: many calls where one is short
 _HOST_CALLS = 20  # whose median is the time of the host
@@ -59,7 +60,7 @@ class Bench:
             self._count_calls()
         _rest()
 
-    def _prepare(self, case: Case, pass_name: str) -> baselines.Subject:
+    def _prepare(self, case: Case, pass_name: str) -> Subject:
         return baselines.prepare(self.engine, case, pass_name, self.threads, self.device)
 
     def _count_calls(self) -> None:

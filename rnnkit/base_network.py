@@ -13,9 +13,9 @@ import numpy as np
 
 from rnnkit import engine, saved
 from rnnkit.arrays import Array, beside, copy_of, library_of, on_host
+from rnnkit.classes import class_of
 from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.plan import Plan, prepare
 from rnnkit.types import Cell, Floats, Mode, States, Weights
 from rnnkit.views import Views, write
@@ -33,7 +33,7 @@ class BaseNetwork(Generic[States]):
         ``copy`` copies it.  Empty at first; nothing else here looks at it.
     """
 
-    _name: str  # of the class in the table of modes
+    _name: str  # of the class, as `class_of` has it
     __hash__ = None  # type: ignore[assignment]  # weights change
 
     def _make(self, seed: int | None, *network: Any, **options: Any) -> None:
@@ -84,7 +84,7 @@ class BaseNetwork(Generic[States]):
     @classmethod
     def _takes(cls, mode: Any) -> bool:
         """Whether networks of this mode are of this class."""
-        return isinstance(mode, str) and MODES[mode].network[0] == cls._name
+        return class_of(mode) == cls._name
 
     def __repr__(self) -> str:
         more = f", {', '.join(self.arrays)} beside them" if self.arrays else ""

@@ -15,6 +15,8 @@ import sys
 import threading
 from threading import get_ident
 
+from rnnkit.kernels.machine.forks import forget
+
 importing = threading.RLock()
 """Held while the engine, and with it Numba or CuPy, is imported."""
 
@@ -64,6 +66,7 @@ def _after() -> None:
 
 def _after_in_child() -> None:
     _forkers.append(get_ident())
+    forget()
     _after()
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from rnnkit import archive
 from rnnkit.arrays import Array
 from rnnkit.base_network import BaseNetwork
+from rnnkit.classes import class_of, mode_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.modes import no_cell
 from rnnkit.saved import others, read
 from rnnkit.types import Cell, Floats, GRUOptions, LSTMOptions, Mode, Options, RNNOptions
@@ -234,5 +234,5 @@ def load(
 
 def network_of(desc: RNNDescriptor, w: Array) -> LSTM | GRU | RNN | Network:
     """Return the network of a descriptor and its weights, which are not copied."""
-    kind = KINDS[MODES[desc.mode].network[0]] if isinstance(desc.mode, str) else Network
+    kind = KINDS.get(class_of(desc.mode), Network)
     return object.__new__(kind)._set(desc, w)  # without the constructor, which would draw weights

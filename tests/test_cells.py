@@ -11,7 +11,7 @@ from rnnkit.kernels.cells.cell import Gate, Product, cell, forward, gradient
 from rnnkit.kernels.cells.functions import clip, sigmoid, tanh
 from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
-from rnnkit.kernels.cells.modes import MODES, mode_of, modes_with
+from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.kernels.cells.vanilla import ReLU, Tanh
 
 CELLS = {
@@ -142,11 +142,6 @@ def test_a_stage_reads_and_writes_by_name():
 
 
 def test_the_table_of_modes():
-    for mode, facts in MODES.items():
-        name, arguments = facts.network
-        assert mode_of(name, **arguments) == mode
-        gates = [gate.name for gate in RNNDescriptor(mode, 3, 5).cell.declaration.gates]
-        assert sorted(facts.onnx[1].split()) == sorted(gates)
     assert modes_with("cell_clip") == ["lstm"] and modes_with("reset_after") == ["gru"]
     clipped = RNNDescriptor("lstm", 3, 5, cell_clip=(-2, 3), dtype="float32").cell
     assert clipped == LSTM(True, -2, 3) and type(clipped.low) is np.float32

@@ -175,6 +175,38 @@ for thread in threads:
 assert not any(map(refused, calls))
 """
 
+# Threads of the parent have the team and its lock, and wait for a readout's work.
+FORGETS = """
+import os, signal
+from rnnkit import forking
+from rnnkit.kernels.machine import forks, team
+from rnnkit.language_model import readout
+
+team.wanted_size = lambda: 2
+seen = []
+
+
+@forks.after_fork_in_child
+def note():
+    seen.append(forking.importing._is_owned() and forking.entering._is_owned())
+
+
+def work():
+    return readout._on_all_threads(abs, 4) == [0, 1, 2, 3]
+
+
+assert work()
+pool, lock = readout._threads(2), team._entering
+team._team, team._callers = object(), {{object()}}
+child = os.fork()
+if child == 0:
+    signal.alarm({limit})
+    anew = team._team is None and not team._callers and team._entering is not lock
+    os._exit(0 if seen == [True] and anew and readout._threads(2) is not pool and work() else 1)
+assert os.waitpid(child, 0)[1] == 0, "the child has what its parent's threads had"
+assert seen == [] and team._team is not None and readout._threads(2) is pool and work()
+"""
+
 
 def assert_ends_well(program, **environment):
     run = subprocess.run(
@@ -195,6 +227,11 @@ def test_a_child_forked_under_way_works(tmp_path, watch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_child_is_not_refused_for_calls_of_its_parents_threads():
     assert_ends_well(AT_WORK.format(limit=LIMIT))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_forgets_its_parents_threads_before_anything_may_enter():
+    assert_ends_well(FORGETS.format(limit=LIMIT))
 
 
 def test_a_handler_may_call_the_engine_in_the_middle_of_a_call():

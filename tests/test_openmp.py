@@ -165,12 +165,13 @@ def step():
     own(x)[0].sum().backward()
     return own.weight_hh_l0.grad.clone()
 first = step()
-lent = threads._team(2, os.getpid())
+lent = threads._team(2)
 assert lent is not None and lent._number >= 2 and team._team is None, "not on PyTorch's threads"
 assert torch.equal(step(), first)
 output = own(x)[0].detach().numpy()
 if os.fork() == 0:  # no operation of PyTorch's here, which would hang
-    alone = threads._team(2, os.getpid()) is None  # before a call, which would hang
+    with threads.threads():
+        alone = team._lent.size == 2 and team._lent.team is None  # before a call, which would hang
     os._exit(0 if alone and (own(x)[0].detach().numpy() == output).all() else 1)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 regions = lent._number

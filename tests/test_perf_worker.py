@@ -12,8 +12,8 @@ import pytest
 
 import rnnkit
 from perf import baselines, timing, worker
-from perf.baselines import Subject
 from perf.cases import Case
+from perf.subject import Subject
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = Case("tiny", rnnkit.RNNDescriptor("lstm", 3, 5, 2, True), seq_len=4, batch_size=2)

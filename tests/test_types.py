@@ -20,6 +20,7 @@ import pytest
 
 import rnnkit
 from rnnkit import cells, types
+from rnnkit.classes import class_of
 from rnnkit.kernels.cells.modes import MODES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,8 +79,8 @@ def test_the_types_say_what_the_tables_say():
     assert get_args(types.Mode) == tuple(MODES)
     common = set(types.RNNOptions.__annotations__)
     of_classes = {"RNN": types.RNNOptions, "GRU": types.GRUOptions, "LSTM": types.LSTMOptions}
-    for mode in MODES.values():
-        assert set(of_classes[mode.network[0]].__annotations__) - common == set(mode.options)
+    for name, mode in MODES.items():
+        assert set(of_classes[class_of(name)].__annotations__) - common == set(mode.options)
     fields = {field.name for field in dataclasses.fields(rnnkit.RNNDescriptor)}
     assert set(types.Options.__annotations__) - {"batch_first"} < fields
 

@@ -16,7 +16,6 @@ import numpy as np
 from rnnkit.cuda import cudnn
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.weights import num_weights, weight_layout
 
 _SHAPES = 64  # shapes of batches whose descriptors a thread keeps
@@ -53,11 +52,6 @@ class Setup(NamedTuple):
     cell: cudnn.Descriptor | None
     work_nbytes: int
     reserve_nbytes: int
-
-
-def _name(desc: RNNDescriptor) -> str:
-    """cuDNN's name of the mode."""
-    return MODES[desc.mode].cudnn
 
 
 class Context:
@@ -119,12 +113,12 @@ class Context:
     def _persists(self, desc: RNNDescriptor, shape: Shape) -> bool:
         """Whether the algorithm with the weights in registers pays: PyTorch's rule for Ampere and later."""
         multiples = desc.hidden_size % 128 == 0 and desc.input_size % 128 == 0 and desc.hidden_size <= 1024
-        if desc.dtype != "float16" or desc.num_pseudo_layers > 1 or not multiples or _name(desc) == "GRU":
+        if desc.dtype != "float16" or desc.num_pseudo_layers > 1 or not multiples or desc.mode == "gru":
             return False
         if self._capability < 80 or self._capability % 10 == 6 or self._processors < 98:
             return False
         batch = len(shape.lengths)
-        fits = _name(desc) == "LSTM" or batch < 96 or desc.hidden_size < 896
+        fits = desc.mode == "lstm" or batch < 96 or desc.hidden_size < 896
         return batch % 8 == 0 and batch <= 128 and fits
 
     def _find_setup(
@@ -158,7 +152,7 @@ class Context:
             dropout, states = self._dropout(desc.dropout, seed)
         rnn = cudnn.Descriptor(self.library, "RNN")
         self.library.call(
-            "cudnnSetRNNDescriptor_v8", rnn, algorithm, cudnn.MODES[_name(desc)], cudnn.BIASES[desc.bias],
+            "cudnnSetRNNDescriptor_v8", rnn, algorithm, cudnn.MODES[desc.mode], cudnn.BIASES[desc.bias],
             int(desc.bidirectional), cudnn.INPUT_MODES[desc.input_mode], cudnn.DTYPES[desc.dtype],
             cudnn.DTYPES["float64"] if desc.dtype == "float64" else cudnn.DTYPES["float32"], _math(desc),
             desc.input_size, desc.hidden_size, desc.output_size, desc.num_layers, dropout, cudnn.PADDED_IO_DISABLED

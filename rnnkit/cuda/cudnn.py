@@ -21,7 +21,7 @@ from rnnkit.errors import BackendError
 
 STANDARD, PERSIST_STATIC, PERSIST_STATIC_SMALL_H = 0, 1, 3  # cudnnRNNAlgo_t
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
-MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}  # cudnnRNNMode_t, without the prefix
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 BIASES = {"none": 0, "input": 1, "both": 2, "recurrent": 3}  # cudnnRNNBiasMode_t
 INPUT_MODES = {"linear": 0, "skip": 1}  # cudnnRNNInputMode_t
 CLIP_MINMAX = 1  # cudnnRNNClipMode_t

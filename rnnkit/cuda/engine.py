@@ -30,9 +30,9 @@ _ALIGNMENT = 16  # bytes: the widest load of a GPU's thread
 
 def check(function: str, desc: RNNDescriptor) -> None:
     """Refuse what cuDNN does not have."""
-    if not isinstance(desc.mode, str):
+    if desc.mode not in cudnn.MODES:
         cure = "cuDNN runs a closed list: run this one on NumPy arrays"
-        raise BackendError(message(function, "desc.mode", "be one of cuDNN's on CuPy arrays", desc.mode, cure))
+        raise BackendError(message(function, "desc.mode", "be one of cuDNN's on CuPy arrays", repr(desc.mode), cure))
     if not desc.reset_after:
         cure = "cuDNN's GRU has the reset after the recurrent product alone: run this one on NumPy arrays"
         raise BackendError(message(function, "desc.reset_after", "be True on CuPy arrays", "False", cure))

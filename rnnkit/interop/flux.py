@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.classes import class_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message
 from rnnkit.interop.networks import (
     Network,
     blocks_of,
     check_shape,
-    class_of,
     gate_order,
     gate_rows,
     mode_of_rows,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.classes import class_of, mode_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
@@ -18,7 +19,6 @@ from rnnkit.interop.networks import (
     blocks_of,
     check_left_out,
     check_shape,
-    class_of,
     gate_order,
     gate_rows,
     mode_of_rows,
@@ -26,7 +26,7 @@ from rnnkit.interop.networks import (
     reordered,
 )
 from rnnkit.interop.stacks import Cell, Form, both_biases, cells_of, one_bias, stacked_network
-from rnnkit.kernels.cells.modes import MODES, mode_of
+from rnnkit.kernels.cells.modes import MODES
 
 ORDERS = {"RNN": "a", "GRU": "z r n", "LSTM": "i f g o"}
 ENTRIES = "kernel", "recurrent_kernel", "bias"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from rnnkit.arrays import on_host
+from rnnkit.classes import CLASSES, mode_of
 from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import message, wrong_shape, wrong_type
-from rnnkit.kernels.cells.modes import MODES, mode_of
 from rnnkit.network import GRU, LSTM, RNN, network_of
 from rnnkit.network import Network as NetworkOfCell
 from rnnkit.weights import host_array, pack_weights, weight_views
@@ -29,11 +29,6 @@ def gate_order(desc: RNNDescriptor) -> str:
     'i f g o'
     """
     return " ".join(gate.name for gate in desc.cell.declaration.gates)
-
-
-def class_of(mode: str) -> str:
-    """Return the name of the class that most frameworks have for a mode, "RNN", "GRU" or "LSTM"."""
-    return MODES[mode].network[0]
 
 
 def gate_rows(desc: RNNDescriptor) -> str:
@@ -74,7 +69,7 @@ def mode_of_rows(function: str, name: str, rows: int, hidden_size: int, **activa
     `activation` is one argument of the converter by its name, as the rows do not tell that of a vanilla network: "tanh"
     or "relu", or None for tanh; of the others it is None.
     """
-    modes = {RNNDescriptor(mode, 1, 1).num_gates * hidden_size: mode for mode in MODES}
+    modes = {RNNDescriptor(mode, 1, 1).num_gates * hidden_size: mode for mode in CLASSES}
     if rows not in modes:
         counts = " or ".join(str(count) for count in sorted(modes))
         expected = f"have {counts} rows, 1, 3 or 4 gates of hidden_size={hidden_size}"
@@ -144,18 +139,20 @@ def check_shape(
 
 
 def blocks_of(
-    function: str, net: Network, why: str, cells: Iterable[type] = (), **allowed: Iterable[Any]
+    function: str, net: Network, why: str, cells: Iterable[type] = (), modes: Iterable[str] = CLASSES,
+    **allowed: Iterable[Any]
 ) -> dict[str, np.ndarray]:
     """Return the named blocks of a network on the host, views where it is there itself.
 
-    A cell that is not among `cells`, and options of its descriptor that are not among the allowed values, which another
-    framework has, are refused.
+    A mode or cell that is not among those given, and options of its descriptor that are not among the allowed values,
+    which another framework has, are refused.
     """
     if not isinstance(net, Network):
         raise wrong_type(function, "net", "an rnnkit.RNN, GRU or LSTM", net)
-    if not isinstance(net.desc.mode, (str, *cells)):
-        known = " or ".join([*(f'"{mode}"' for mode in MODES), *(cell.__name__ for cell in cells)])
-        raise ValueError(message(function, "net.desc.mode", f"be {known}", net.desc.mode, "net.save takes any cell"))
+    mode = net.desc.mode
+    if mode not in modes and not isinstance(mode, tuple(cells)):
+        known = " or ".join([*(f'"{name}"' for name in modes), *(cell.__name__ for cell in cells)])
+        raise ValueError(message(function, "net.desc.mode", f"be {known}", repr(mode), "net.save takes any cell"))
     for option, values in {"dtype": HOST_DTYPES, **allowed}.items():
         found = getattr(net.desc, option)
         if found not in values:

@@ -27,7 +27,7 @@ from rnnkit.interop.networks import (
     real_array,
     reordered,
 )
-from rnnkit.interop.onnx_operators import CELLS, OPERATORS, Operator, mode_of_operator, operator_of
+from rnnkit.interop.onnx_operators import CELLS, MODES, OPERATORS, Operator, mode_of_operator, operator_of
 from rnnkit.interop.stacks import both_biases, cells_of
 from rnnkit.weights import suffix_of, weight_views
 
@@ -245,7 +245,7 @@ def to_onnx(net: Network, reverse: bool = False) -> list[dict[str, Any]]:
 
 def arguments_of(function: str, net: Network, reverse: bool) -> list[dict[str, Any]]:
     """Return the arguments of `from_onnx` for each layer of a network, on behalf of a function."""
-    blocks = blocks_of(function, net, "ONNX's operators have no such", CELLS, proj_size=[None], cell_clip=[None])
+    blocks = blocks_of(function, net, "ONNX's operators have no such", CELLS, MODES, proj_size=[None], cell_clip=[None])
     desc = net.desc
     if reverse and desc.bidirectional:
         raise ValueError(message(function, "reverse", "be False for a network of both directions", reverse))

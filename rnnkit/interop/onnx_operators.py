@@ -12,7 +12,6 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.activated_lstm import ActivatedLSTM
 from rnnkit.kernels.cells.activations import ACTIVATIONS
 from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
 
 OPERATORS = "RNN", "GRU", "LSTM"
@@ -44,11 +43,18 @@ class Operator(NamedTuple):
     attributes: dict[str, Any]
 
 
+MODES = {
+    "rnn_relu": Operator("RNN", "a", "", {"activations": ["Relu"]}),
+    "rnn_tanh": Operator("RNN", "a", "", {"activations": ["Tanh"]}),
+    "lstm": Operator("LSTM", "i o f g", "", {}),
+    "gru": Operator("GRU", "z r n", "", {"linear_before_reset": 1}),
+}
+
+
 def operator_of(mode: Any) -> Operator:
-    """Return the operator of a mode's name or of one of `CELLS`."""
+    """Return the operator of one of `MODES` or `CELLS`."""
     if isinstance(mode, str):
-        op_type, gates, attributes = MODES[mode].onnx
-        return Operator(op_type, gates, "", attributes)
+        return MODES[mode]
     attributes: dict[str, Any] = {"input_forget": 1} if isinstance(mode, CoupledLSTM) else {}
     if mode != type(mode)():
         attributes["activations"] = [type(one).__name__ for one in mode]
@@ -56,7 +62,7 @@ def operator_of(mode: Any) -> Operator:
             numbers = [getattr(one, name) for one in mode if name in one._fields]
             attributes |= {f"activation_{name}": numbers} if numbers else {}
     peepholes = "peephole_i peephole_o peephole_f" if isinstance(mode, PeepholeLSTM) else ""
-    return Operator("LSTM", MODES["lstm"].onnx[1], peepholes, attributes)
+    return Operator("LSTM", MODES["lstm"].gates, peepholes, attributes)
 
 
 def mode_of_operator(
@@ -70,7 +76,7 @@ def mode_of_operator(
     known = {name.lower(): name for name in ACTIVATIONS}
     names = [known.get(name.lower(), name) for name in given]
     own = names[: len(DEFAULTS[op_type])]
-    modes = {mode: entry.onnx[2] for mode, entry in MODES.items() if entry.onnx[0] == op_type}
+    modes = {mode: one.attributes for mode, one in MODES.items() if one.op_type == op_type}
     listed = [attributes.get("activations", DEFAULTS[op_type]) for attributes in modes.values()]
     whole = names == own * num_directions and len(own) == len(DEFAULTS[op_type])
     if not whole or not set(names) <= set(ACTIVATIONS) or (op_type != "LSTM" and own not in listed):

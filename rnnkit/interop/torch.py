@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.classes import mode_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
@@ -23,7 +24,6 @@ from rnnkit.interop.networks import (
     network,
     real_array,
 )
-from rnnkit.kernels.cells.modes import mode_of
 from rnnkit.weights import check_names, weight_layout
 
 _NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d{1,9})(_reverse)?")

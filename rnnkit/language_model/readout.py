@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
 
 from rnnkit import training
+from rnnkit.kernels.machine.forks import after_fork_in_child
 
 BLOCK_ROWS = 128  # rows at once: their outputs, scores and gradients stay in the L2 cache
 
@@ -99,10 +99,12 @@ def _on_all_threads(function, count: int) -> list[float]:
     size = min(wanted_size(), count)
     if size <= 1:
         return [function(number) for number in range(count)]
-    return list(_threads(size, os.getpid()).map(function, range(count)))
+    return list(_threads(size).map(function, range(count)))
 
 
 @lru_cache(maxsize=1)
-def _threads(size: int, process: int) -> ThreadPoolExecutor:
-    """Threads of this process: a forked child has none of its parent's."""
+def _threads(size: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(size, thread_name_prefix="rnnkit-readout")
+
+
+after_fork_in_child(_threads.cache_clear)

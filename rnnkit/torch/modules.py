@@ -18,12 +18,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import BackendError, message
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, views
 from rnnkit.weights import weight_layout
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
-_MODES = {facts.cudnn: mode for mode, facts in MODES.items()}  # PyTorch has the names of cuDNN
+_MODES = {"RNN_RELU": "rnn_relu", "RNN_TANH": "rnn_tanh", "LSTM": "lstm", "GRU": "gru"}  # of an nn.RNNBase -> ours
 _IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
 _idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
 """Workspaces of each module whose memory may be used again."""

@@ -16,22 +16,25 @@ from typing import Any
 import torch
 
 from rnnkit import forking
+from rnnkit.kernels.machine.forks import after_fork_in_child
+
+_forked = False  # since this was imported
 
 
 def threads() -> AbstractContextManager[None]:
     """Run the engine's calls meanwhile on the number of threads that PyTorch has."""
     size = torch.get_num_threads()
-    team = _team(size, os.getpid()) if size > 1 else None
+    team = _team(size) if size > 1 and not _forked else None
     with forking.importing:
         from rnnkit.kernels.machine.team import lent
     return lent(size, team)
 
 
 @cache
-def _team(size: int, process: int) -> Any:
-    """The team of a size in this process; None where the runtime does not have what it takes, or came with a fork."""
+def _team(size: int) -> Any:
+    """The team of a size; None where the runtime does not have what it takes."""
     runtime = _runtime()
-    if runtime is None or process != _PROCESS:  # GNU's runtime hangs in a forked child
+    if runtime is None:
         return None
     with forking.importing:
         from rnnkit.kernels.machine.openmp import OpenMPTeam
@@ -52,4 +55,8 @@ def _runtime() -> ctypes.CDLL | None:
     return None
 
 
-_PROCESS = os.getpid()
+@after_fork_in_child
+def _lend_no_more() -> None:
+    """GNU's runtime hangs in a forked child."""
+    global _forked
+    _forked = True

@@ -27,6 +27,7 @@ _PUBLIC = {
     "rnnkit/base_network.py": "network network_objects assigned_weights archive docstrings readme types",
     "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",
     "rnnkit/cells.py": "cell_rules check_cell own_cells shipped_cells onnx_cells archive docstrings",
+    "rnnkit/classes.py": "mode_tables network interop_networks",
     "rnnkit/checks.py": "checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
     "rnnkit/debugging.py": "debugging workspace readme",
     "rnnkit/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells onnx_cells",
@@ -51,6 +52,7 @@ _ENGINE = {
     "rnnkit/cpu": "digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory threads "
     "exclusive sharing stream reduced_weights algebra",
     "rnnkit/kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
+    "rnnkit/kernels/cells/modes.py": "mode_tables cells descriptor types",
     "rnnkit/kernels/cells/source.py": "cell_source own_cache own_cells archive shipped_cells",
     "rnnkit/kernels/cells/source_0_9.py": "cell_source",
     "rnnkit/kernels/cells/uses.py": "cell_source own_cache own_cells shipped_cells",
@@ -61,6 +63,7 @@ _ENGINE = {
     "rnnkit/kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
     "rnnkit/kernels/machine/cache.py": "cache cache_processes own_cache jit",
     "rnnkit/kernels/machine/compiler.py": "linking jit",
+    "rnnkit/kernels/machine/forks.py": "fork_locks openmp processes",
     "rnnkit/kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
     "rnnkit/kernels/machine/jit.py": "jit linking cache vectorization warmup own_cache fork_locks",
     "rnnkit/kernels/machine/linking.py": "linking jit cache vectorization",

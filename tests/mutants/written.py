@@ -52,9 +52,6 @@ FAULTS = {
     "perf/__main__.py": [
         ("cells of the other suite are run", '"cells": cell_suite.CASES', '"cells": None'),
     ],
-    "perf/baselines.py": [
-        ("one of several states is compared", "enumerate(cy)}", "enumerate(cy[:1])}"),
-    ],
     "perf/cases.py": [
         ("gates without R are multiplied all the same",
          "products = desc.num_recurrent_gates", "products = desc.num_gates"),
@@ -85,6 +82,9 @@ FAULTS = {
     ],
     "perf/startup.py": [
         ("cold and warm are swapped", "cold cache {cold}, warm cache {warm}", "cold cache {warm}, warm cache {cold}"),
+    ],
+    "perf/subject.py": [
+        ("one of several states is compared", "enumerate(cy)}", "enumerate(cy[:1])}"),
     ],
     "perf/timing.py": [
         ("a worker's process has one thread", "str(threads)", "str(1)"),

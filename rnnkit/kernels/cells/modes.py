@@ -1,4 +1,7 @@
-"""The modes: under which name a network's cell is asked for, which options it has, and what others call it."""
+"""The modes: under which name a network's cell is asked for, and which options it has.
+
+What others call them stands with their adapters.
+"""
 
 import math
 from collections.abc import Callable
@@ -18,24 +21,10 @@ class Mode(NamedTuple):
         The cell of an `RNNDescriptor`.
     options : tuple of str
         Those of the descriptor's options that not every mode has.
-    cudnn : str
-        Its name in cudnnRNNMode_t, without the prefix.
-    network : tuple of str and dict
-        The class, in rnnkit and in torch.nn, and its arguments.
-    onnx : tuple of str, str and dict
-        The operator, its order of the gates by our names, and its attributes; a list holds one value a direction.
     """
 
     cell: Callable[[Any], Any]
-    options: tuple[str, ...]
-    cudnn: str
-    network: tuple[str, dict[str, Any]]
-    onnx: tuple[str, str, dict[str, Any]]
-
-
-def _vanilla(cell, name):
-    onnx = "RNN", "a", {"activations": [name.capitalize()]}
-    return Mode(lambda desc: cell(), (), f"RNN_{name.upper()}", ("RNN", {"nonlinearity": name}), onnx)
+    options: tuple[str, ...] = ()
 
 
 def _lstm(desc):
@@ -48,18 +37,13 @@ def _gru(desc):
 
 
 MODES = {
-    "rnn_relu": _vanilla(ReLU, "relu"),
-    "rnn_tanh": _vanilla(Tanh, "tanh"),
-    "lstm": Mode(_lstm, ("proj_size", "cell_clip"), "LSTM", ("LSTM", {}), ("LSTM", "i o f g", {})),
-    "gru": Mode(_gru, ("reset_after",), "GRU", ("GRU", {}), ("GRU", "z r n", {"linear_before_reset": 1})),
+    "rnn_relu": Mode(lambda desc: ReLU()),
+    "rnn_tanh": Mode(lambda desc: Tanh()),
+    "lstm": Mode(_lstm, ("proj_size", "cell_clip")),
+    "gru": Mode(_gru, ("reset_after",)),
 }
 
 
 def modes_with(option):
     """Names of the modes that have an option."""
     return [name for name, mode in MODES.items() if option in mode.options]
-
-
-def mode_of(network, **arguments):
-    """Name of the mode that a class of networks has with these arguments."""
-    return next(name for name, mode in MODES.items() if mode.network == (network, arguments))

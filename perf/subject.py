@@ -1,0 +1,26 @@
+"""A case in an engine: what is to be timed, and what came out of it under rnnkit's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.arrays import on_host
+
+
+class Subject(NamedTuple):
+    """One case in one engine."""
+
+    run: Callable[[], Any]  # what is timed
+    results: Callable[[Any], dict[str, np.ndarray | None]]  # what `run` returned, under rnnkit's names
+    finish: Callable[[], Any] = int  # waits until all is computed
+    memory: Callable[[], int] | None = None  # bytes held on the GPU
+    release: Callable[[], Any] = int  # gives those back that are no longer used
+
+
+def named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:
+    """Return the outputs of a network on the host, by their names; None where it has no cell state."""
+    several = {f"cy[{number}]": one for number, one in enumerate(cy)} if isinstance(cy, tuple) else {"cy": cy}
+    return {name: None if one is None else on_host(one) for name, one in {"y": y, "hy": hy, **several}.items()}

@@ -1,0 +1,81 @@
+"""The adapters' tables have every mode, and what a table does not have is refused by name."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import rnnkit
+from rnnkit import RNNDescriptor, interop
+from rnnkit.classes import CLASSES, mode_of
+from rnnkit.cuda import cudnn
+from rnnkit.interop import flux, jax, keras, onnx_operators
+from rnnkit.kernels.cells.modes import MODES
+
+
+def gates(mode):
+    return sorted(gate.name for gate in RNNDescriptor(mode, 3, 5).cell.declaration.gates)
+
+
+@pytest.mark.parametrize("table", [CLASSES, cudnn.MODES, onnx_operators.MODES])
+def test_a_table_has_every_mode_and_no_other(table):
+    assert set(table) == set(MODES)
+
+
+def test_pytorchs_names_are_those_of_its_modules():
+    modules = pytest.importorskip("rnnkit.torch.modules")
+    assert set(modules._MODES.values()) == set(MODES)
+    for theirs, mode in modules._MODES.items():
+        name, arguments = CLASSES[mode]
+        assert getattr(modules.nn, name)(3, 5, **arguments).mode == theirs
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_is_told_by_its_class_and_arguments(mode):
+    name, arguments = CLASSES[mode]
+    assert mode_of(name, **arguments) == mode == getattr(rnnkit, name)(3, 5, **arguments).mode
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_order_of_gates_has_those_of_the_cell(mode):
+    for orders in (keras.ORDERS, jax.ORDERS, flux.ORDERS):
+        assert sorted(orders[CLASSES[mode][0]].split()) == gates(mode)
+    assert sorted(onnx_operators.MODES[mode].gates.split()) == gates(mode)
+
+
+KNOWN = '"rnn_relu" or "rnn_tanh" or "lstm"'
+
+
+@pytest.mark.parametrize(("converter", "table", "known"), [
+    *((converter, CLASSES, KNOWN) for converter in ("to_torch", "to_jax", "to_flux", "to_mxnet", "to_keras")),
+    ("to_onnx", onnx_operators.MODES, f"{KNOWN} or ActivatedLSTM or PeepholeLSTM or CoupledLSTM"),
+])
+def test_a_converter_refuses_a_mode_that_its_table_lacks(converter, table, known, monkeypatch):
+    monkeypatch.delitem(table, "gru")
+    with pytest.raises(ValueError) as caught:
+        getattr(interop, converter)(rnnkit.Network("gru", 3, 4, seed=0))
+    assert str(caught.value) == f"{converter}: net.desc.mode must be {known}, got 'gru'; net.save takes any cell"
+
+
+def test_network_takes_a_mode_that_has_no_class(monkeypatch, tmp_path):
+    monkeypatch.delitem(CLASSES, "gru")
+    net = rnnkit.Network("gru", 3, 4, seed=0)
+    net.save(tmp_path / "net")
+    assert rnnkit.load(tmp_path / "net") == net
+    text = r"\AGRU.from_descriptor: desc.mode must be one of GRU, got 'gru'; Network.from_descriptor takes every mode\Z"
+    with pytest.raises(ValueError, match=text):
+        rnnkit.GRU.from_descriptor(net.desc)
+
+
+def test_rows_tell_only_a_mode_that_has_a_class(monkeypatch):
+    monkeypatch.delitem(CLASSES, "gru")
+    with pytest.raises(ValueError, match=r"\Afrom_torch: weight_hh_l0 must have 2 or 8 rows, .*, got 6\Z"):
+        interop.from_torch({"weight_ih_l0": np.ones((6, 3)), "weight_hh_l0": np.ones((6, 2))})
+
+
+def test_cudnn_refuses_a_mode_that_its_table_lacks(gpu, monkeypatch):
+    monkeypatch.delitem(cudnn.MODES, "gru")
+    desc, asarray = RNNDescriptor("gru", 3, 4), sys.modules["cupy"].asarray
+    text = r"\Ainfer: desc.mode must be one of cuDNN's on CuPy arrays, got 'gru'; cuDNN runs a closed list: "
+    with pytest.raises(rnnkit.BackendError, match=text):
+        rnnkit.infer(desc, asarray(rnnkit.init_weights(desc, seed=0)), asarray(np.ones((2, 1, 3), np.float32)))
