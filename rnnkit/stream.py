@@ -13,7 +13,8 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
 from rnnkit.forking import Call, at_work, new_call
 from rnnkit.memory import Memory
-from rnnkit.steps import row_numbers, steps_of
+from rnnkit.options import options_of
+from rnnkit.steps import row_numbers
 
 
 def state_sizes(desc: RNNDescriptor) -> dict[str, int]:
@@ -231,9 +232,9 @@ class Stream:
         rows, count, dim = self._checked_rows("run", rows)
         shape, dims = (None, count, self.desc.input_size), ("seq_len", dim, "input_size")
         checks.array("run", "x", x, shape, dims, self.desc, self._network.weights)
-        steps = steps_of(len(x), count, checks.lengths("run", lengths, len(x), count))
+        options = options_of("run", self.desc, len(x), count, lengths)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None
-        y, *after = self._network.infer(x, hx, cx, steps)
+        y, *after = self._network.infer(x, hx, cx, options)
         self._scatter(rows, after)
         return y
 

@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # What the converters of other frameworks share, and what each may import; its own framework never at its top level.
 SHARED = {"interop.networks", "interop.stacks", "network", "weights", "descriptor", "errors", "kernels.cells"}
 CORE = {
-    "checks", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "numbers", "errors",
-    "lazy", "forking", "kernels.cells",
+    "checks", "arrays", "weights", "workspace", "options", "memory", "steps", "states", "descriptor", "modes",
+    "numbers", "errors", "lazy", "forking", "kernels.cells",
 }
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # Module -> the modules of the package that it may import. What is not listed here
@@ -143,7 +143,8 @@ DIRECTION = {
     "checks": {"arrays", "weights", "states", "descriptor", "modes", "errors"},
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
-    "workspace": {"memory", "steps", "descriptor", "errors", "kernels.cells"},
+    "workspace": {"options", "memory", "steps", "descriptor", "errors", "kernels.cells"},
+    "options": {"checks", "steps", "types", "descriptor", "errors"},
     "memory": {"arrays", "errors", "forking"},
     "steps": set(),
     "states": {"descriptor"},
