@@ -69,11 +69,11 @@ def _checked_weights(function: str, value: Any) -> Weights | None:
     return value
 
 
-YES, FORWARDS, NO_PART = "yes", "forward's", "-"  # beside `Refused`, what a cell of the table may be
+YES, FORWARDS, NO_PART = "yes", "forward's", "-"  # what a cell of the table may be, or else `Refused`
 
 
 class Refused(NamedTuple):
-    """A cell of the table: the error with its reason."""
+    """A cell of the table: the error, with its reason."""
 
     kind: type[Exception]
     argument: str
@@ -90,15 +90,15 @@ _TWO_DIRECTIONS = Refused(
     ValueError, "desc.bidirectional", "be False", lambda desc, _: desc.bidirectional,
     "the reverse direction needs the whole sequence: use infer",
 )
-_NO_CHECKPOINTS = Refused(
-    BackendError, "checkpoint_steps", "be None on CuPy arrays", lambda _, options: options.checkpoint_steps,
+_CHECKPOINTS = Refused(
+    BackendError, "checkpoint_steps", "be None on CuPy arrays", lambda _, given: given.checkpoint_steps,
     "cuDNN keeps what backward needs of every step: run the network on NumPy arrays",
 )
-_OTHER_GRU = Refused(
+_RESET_BEFORE = Refused(
     BackendError, "desc.reset_after", "be True on CuPy arrays", lambda desc, _: desc.reset_after,
     "cuDNN's GRU has the reset after the recurrent product alone: run this one on NumPy arrays",
 )
-_OTHER_CELL = Refused(
+_OWN_CELL = Refused(
     BackendError, "desc.mode", "be one of cuDNN's on CuPy arrays", lambda desc, _: desc.mode,
     "cuDNN runs a closed list: run this one on NumPy arrays",
 )
@@ -106,57 +106,49 @@ _HALF = Refused(
     TypeError, "desc.dtype", f"be {' or '.join(HOST_DTYPES)} on NumPy arrays", lambda desc, _: desc.dtype,
     "half precision runs on a GPU: move the arrays with cupy.asarray",
 )
-_NOT_FLOAT32 = Refused(
-    ValueError, "weights", "be None for a network of {desc.dtype}", lambda _, options: repr(options.weights)
-)
-_ON_GPU = Refused(BackendError, "weights", "be None on a GPU", lambda _, options: repr(options.weights))
+_DTYPE = Refused(ValueError, "weights", "be None for a network of {desc.dtype}", lambda _, given: repr(given.weights))
+_GPU = Refused(BackendError, "weights", "be None on a GPU", lambda _, given: repr(given.weights))
 
 CALLS = "forward", "backward", "infer", "plan.infer", "plan.step", "stream.step", "stream.run"
 NUMPY, CUPY, QUANTIZED = PLACES = "NumPy arrays", "CuPy arrays", "quantized weights"
 
 
 class Row(NamedTuple):
-    """An option of a call or of the network, whether it is asked for, and its cells by call and by place."""
+    """An option of a call or of the network: whether it is asked for, and its cells by call and by place."""
 
     asked: Callable[[RNNDescriptor, CallOptions], bool]
     cells: dict[str, str | Refused]
 
 
-def _row(asked: Callable[[RNNDescriptor, CallOptions], bool], *cells: str | Refused) -> Row:
-    return Row(asked, dict(zip((*CALLS, *PLACES), cells, strict=True)))
+def _row(asked: Callable[[RNNDescriptor, CallOptions], bool], calls: Any, *places: str | Refused) -> Row:
+    return Row(asked, dict(zip((*CALLS, *PLACES), (*calls, *places), strict=True)))
 
 
-_EVERY_CALL = (YES,) * len(CALLS)
-TABLE = {
-    "lengths": _row(
-        lambda _, options: options.steps.padded,
-        YES, FORWARDS, YES, YES, NO_PART, NO_PART, YES, YES, YES, YES,
+_EVERY_CALL = (YES,) * 7
+_SEQUENCES = YES, FORWARDS, YES, YES, NO_PART, NO_PART, YES
+_FORWARD = YES, FORWARDS, *(NO_PART,) * 5
+_TRAINING = YES, YES, *(NO_PART,) * 5
+_PLANS = *(NO_PART,) * 3, *(YES,) * 4
+_BEFORE_STEPS = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
+
+TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS, those by PLACES
+    "`lengths`": _row(lambda _, given: given.steps.padded, _SEQUENCES, YES, YES, YES),
+    "`seed`": _row(lambda _, given: given.seed is not None, _FORWARD, YES, YES, NO_PART),
+    "`checkpoint_steps`": _row(
+        lambda _, given: given.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NO_PART
     ),
-    "seed": _row(
-        lambda _, options: options.seed is not None,
-        YES, FORWARDS, NO_PART, NO_PART, NO_PART, NO_PART, NO_PART, YES, YES, NO_PART,
+    "`prepare(weights=...)`": _row(lambda _, given: given.weights is not None, _PLANS, YES, _GPU, YES),
+    "`dropout`": _row(lambda desc, _: desc.dropout > 0, _TRAINING, YES, YES, NO_PART),
+    "`bidirectional`": _row(lambda desc, _: desc.bidirectional, _BEFORE_STEPS, YES, YES, YES),
+    "`proj_size`": _row(lambda desc, _: desc.projected, _EVERY_CALL, YES, YES, YES),
+    "`reset_after=False`": _row(lambda desc, _: not desc.reset_after, _EVERY_CALL, YES, _RESET_BEFORE, YES),
+    "a cell of `rnnkit.cells` or your own": _row(
+        lambda desc, _: not isinstance(desc.mode, str), _EVERY_CALL, YES, _OWN_CELL, YES
     ),
-    "checkpoint_steps": _row(
-        lambda _, options: options.checkpoint_steps is not None,
-        YES, FORWARDS, NO_PART, NO_PART, NO_PART, NO_PART, NO_PART, YES, _NO_CHECKPOINTS, NO_PART,
+    '`dtype="float64"`': _row(lambda desc, _: desc.dtype == "float64", _EVERY_CALL, YES, YES, _DTYPE),
+    '`dtype="float16"` or `"bfloat16"`': _row(
+        lambda desc, _: desc.dtype not in HOST_DTYPES, _EVERY_CALL, _HALF, YES, _DTYPE
     ),
-    "weights": _row(
-        lambda _, options: options.weights is not None,
-        NO_PART, NO_PART, NO_PART, YES, YES, YES, YES, YES, _ON_GPU, YES,
-    ),
-    "dropout": _row(
-        lambda desc, _: desc.dropout > 0,
-        YES, YES, NO_PART, NO_PART, NO_PART, NO_PART, NO_PART, YES, YES, NO_PART,
-    ),
-    "bidirectional": _row(
-        lambda desc, _: desc.bidirectional,
-        YES, YES, YES, YES, _TWO_DIRECTIONS, _TWO_DIRECTIONS, _TWO_DIRECTIONS, YES, YES, YES,
-    ),
-    "proj_size": _row(lambda desc, _: desc.projected, *_EVERY_CALL, YES, YES, YES),
-    "reset_after=False": _row(lambda desc, _: not desc.reset_after, *_EVERY_CALL, YES, _OTHER_GRU, YES),
-    "a cell": _row(lambda desc, _: not isinstance(desc.mode, str), *_EVERY_CALL, YES, _OTHER_CELL, YES),
-    'dtype="float64"': _row(lambda desc, _: desc.dtype == "float64", *_EVERY_CALL, YES, YES, _NOT_FLOAT32),
-    "half precision": _row(lambda desc, _: desc.dtype not in HOST_DTYPES, *_EVERY_CALL, _HALF, YES, _NOT_FLOAT32),
 }
 
 
