@@ -74,6 +74,8 @@ class Plan(Generic[States]):
         """
         seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self._network.weights)
         options = options_of("infer", self.desc, seq_len, batch_size, lengths)
+        if lengths is not None:  # of the network alone prepare has checked it
+            check("infer", self.desc, options, "plan.infer", self._place)
         y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), options)
         return Infer(y, hy, apart(self.desc, cy))
 
@@ -133,7 +135,7 @@ class Plan(Generic[States]):
             expected = "be at least 1" if num_streams < 1 else f"be at most {MAX_SIZE}"
             raise ValueError(message("stream", "num_streams", expected, num_streams))
         check("stream", self.desc, self._options, "stream.step", self._place)
-        return Stream(self, self._network, int(num_streams))
+        return Stream(self, self._network, int(num_streams), self._place)
 
 
 def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) -> Plan[Any]:
