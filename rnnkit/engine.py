@@ -10,13 +10,13 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from rnnkit import checks, debugging, forking
-from rnnkit.arrays import Array, device_of, library_of
-from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
-from rnnkit.errors import BackendError, message, wrong_type
+from rnnkit.arrays import Array, device_of
+from rnnkit.descriptor import RNNDescriptor
+from rnnkit.errors import message, wrong_type
+from rnnkit.options import CUPY, NUMPY, CallOptions, check, options_of
 from rnnkit.states import apart, arrays_of, joined
-from rnnkit.steps import Steps, steps_of
 from rnnkit.types import Floats, States
-from rnnkit.workspace import Workspace, check_workspace, checked_checkpoint_steps
+from rnnkit.workspace import Workspace, check_workspace
 
 
 class Forward(NamedTuple, Generic[States]):
@@ -45,17 +45,17 @@ class Infer(NamedTuple, Generic[States]):
     cy: States
 
 
-def backend(function: str, desc: RNNDescriptor, array: Any) -> ModuleType:
-    """Return the module that runs a network where the array is; numba or cupy are imported here, on first use."""
-    if library_of(array) is np:
-        if desc.dtype not in HOST_DTYPES:
-            expected = f"be {' or '.join(HOST_DTYPES)} on NumPy arrays"
-            cure = "half precision runs on a GPU: move the arrays with cupy.asarray"
-            raise TypeError(message(function, "desc.dtype", expected, desc.dtype, cure))
+def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: CallOptions) -> ModuleType:
+    """Return the module that runs a network where the array is; numba or cupy are imported here, on first use.
+
+    Raises where a call of that name in the table of options, or a call there, does not do what it is asked for.
+    """
+    if isinstance(array, np.ndarray):  # which has been checked: no subclass means more
+        check(function, desc, options, call, NUMPY)
         return _cpu_engine()
+    check(function, desc, options, call, CUPY)
     with forking.importing:
         from rnnkit.cuda import engine
-    engine.check(function, desc)
     return engine
 
 
@@ -66,16 +66,16 @@ def _cpu_engine() -> ModuleType:
     return engine
 
 
-def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lengths: Any, like: Any = None) -> Steps:
+def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, like: Any = None) -> tuple[int, int]:
     """Check what forward and infer have in common, beside the weights; x says where the others are, or `like` does.
 
-    Returns the steps of the batch.
+    Returns seq_len and batch_size.
     """
     checks.inputs(function, x, checks.SEQUENCE_DIMS, desc, like)
     seq_len, batch_size, _ = x.shape
     checks.hidden(function, "hx", hx, batch_size, desc, x)
     checks.cell(function, "cx", cx, batch_size, desc, x)
-    return steps_of(seq_len, batch_size, checks.lengths(function, lengths, seq_len, batch_size))
+    return seq_len, batch_size
 
 
 def forward(
@@ -155,25 +155,19 @@ def forward(
     ((7, 4, 5), (2, 4, 5), (2, 4, 5))
     """
     checks.descriptor("forward", desc)
-    steps = check_call("forward", desc, x, hx, cx, lengths)
+    seq_len, batch_size = check_call("forward", desc, x, hx, cx)
+    if seed is None and desc.dropout:
+        seed = secrets.randbits(64)
+    options = options_of("forward", desc, seq_len, batch_size, lengths, seed, checkpoint_steps)
     checks.weights("forward", w, desc, x)
-    checks.seed("forward", seed)
-    checkpoint_steps = checked_checkpoint_steps("forward", checkpoint_steps)
-    chosen = backend("forward", desc, x)
-    if checkpoint_steps is not None and library_of(x) is not np:
-        cure = "cuDNN keeps what backward needs of every step: run the network on NumPy arrays"
-        raise BackendError(message("forward", "checkpoint_steps", "be None on CuPy arrays", checkpoint_steps, cure))
+    chosen = backend("forward", "forward", desc, x, options)
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
-    if desc.dropout == 0:
-        seed = None
-    elif seed is None:
-        seed = secrets.randbits(64)
     memory, call = chosen.Memory() if workspace is None else workspace.memory, forking.new_call()
     try:
         memory.renew(call)
         cx = joined(desc, cx)
-        filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, steps, memory, seed, checkpoint_steps)
+        filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
         y, hy, cy = chosen.forward(desc, w, x, hx, cx, filled)
         debugging.note(filled, w)
         return Forward(y, hy, apart(desc, cy), filled)
@@ -270,7 +264,7 @@ def backward(
         cure = "without any of them every gradient is zero"
         raise ValueError(message("backward", "dy, dhy or dcy", "be given", "none of them", cure))
     debugging.compare("backward", workspace, w)
-    chosen, call = backend("backward", desc, x), forking.new_call()
+    chosen, call = backend("backward", "backward", desc, x, workspace.options), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)
         dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, joined(desc, dcy), dw)
@@ -319,8 +313,9 @@ def infer(
     (7, 4, 10)
     """
     checks.descriptor("infer", desc)
-    steps = check_call("infer", desc, x, hx, cx, lengths)
+    seq_len, batch_size = check_call("infer", desc, x, hx, cx)
+    options = options_of("infer", desc, seq_len, batch_size, lengths)
     checks.weights("infer", w, desc, x)
-    network = backend("infer", desc, x).Inference(desc, w)
-    y, hy, cy = network.infer(x, hx, joined(desc, cx), steps)
+    network = backend("infer", "infer", desc, x, options).Inference(desc, w)
+    y, hy, cy = network.infer(x, hx, joined(desc, cx), options)
     return Infer(y, hy, apart(desc, cy))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Generic, get_args
+from typing import Any, Generic
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from rnnkit import checks
 from rnnkit.arrays import Array, copy_of, library_of
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.engine import Infer, backend, check_call
-from rnnkit.errors import BackendError, message, wrong_type
+from rnnkit.errors import message, wrong_type
 from rnnkit.numbers import MAX_SIZE
+from rnnkit.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, options_of, refusal
 from rnnkit.states import apart, joined
 from rnnkit.stream import Stream
 from rnnkit.types import States, Weights
@@ -31,11 +32,14 @@ class Plan(Generic[States]):
         What the packed weights were rounded to, "bfloat16" or "int8"; None is not at all.
     """
 
-    def __init__(self, desc: RNNDescriptor, w: Any, weights: Weights | None) -> None:
-        self.desc, self.weights = desc, weights
+    def __init__(self, desc: RNNDescriptor, w: Any, options: CallOptions) -> None:
+        self.desc, self.weights, self._options = desc, options.weights, options
+        chosen = backend("prepare", "plan.infer", desc, w, options)
         self._flat = copy_of(w)  # what the plan is pickled as
-        given = () if weights is None else (weights,)  # of the CPU's alone
-        self._network = backend("prepare", desc, w).prepare(desc, self._flat, *given)
+        given = () if self.weights is None else (self.weights,)  # of the CPU's alone
+        self._network = chosen.prepare(desc, self._flat, *given)
+        self._place = QUANTIZED if self.weights else NUMPY if library_of(w) is np else CUPY
+        self._no_step = refusal(desc, options, "plan.step", self._place)  # once: a small step takes 3 us in all
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(prepare, weights=self.weights)
@@ -68,8 +72,11 @@ class Plan(Generic[States]):
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
-        steps = check_call("infer", self.desc, x, hx, cx, lengths, self._network.weights)
-        y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), steps)
+        seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self._network.weights)
+        options = options_of("infer", self.desc, seq_len, batch_size, lengths)
+        if lengths is not None:  # of the network alone prepare has checked it
+            check("infer", self.desc, options, "plan.infer", self._place)
+        y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), options)
         return Infer(y, hy, apart(self.desc, cy))
 
     def step(self, x: Any, hx: Any = None, cx: Any = None) -> Infer[States]:
@@ -96,8 +103,8 @@ class Plan(Generic[States]):
             has no step before the sequence ends.
         """
         desc = self.desc
-        if desc.num_directions != 1:
-            raise self._two_directions("step")
+        if self._no_step is not None:
+            raise self._no_step.error("step", desc, self._options)
         checks.step("step", x, hx, cx, desc, self._network.weights)
         if len(desc.states) < 2:
             return Infer(*self._network.step(x, hx, cx))
@@ -127,13 +134,8 @@ class Plan(Generic[States]):
         if not 1 <= num_streams <= MAX_SIZE:
             expected = "be at least 1" if num_streams < 1 else f"be at most {MAX_SIZE}"
             raise ValueError(message("stream", "num_streams", expected, num_streams))
-        if self.desc.num_directions != 1:
-            raise self._two_directions("stream")
-        return Stream(self, self._network, int(num_streams))
-
-    def _two_directions(self, function: str) -> ValueError:
-        cure = "the reverse direction needs the whole sequence: use infer"
-        return ValueError(message(function, "desc.bidirectional", "be False", "True", cure))
+        check("stream", self.desc, self._options, "stream.step", self._place)
+        return Stream(self, self._network, int(num_streams), self._place)
 
 
 def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) -> Plan[Any]:
@@ -188,16 +190,11 @@ def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) ->
     if library_of(w) is None:
         raise wrong_type("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
     checks.weights("prepare", w, desc, w)
+    options = options_of("prepare", desc, 0, 0, weights=weights)
     if weights is not None:
-        if weights not in get_args(Weights):
-            expected = f"be None or one of {', '.join(get_args(Weights))}"
-            raise ValueError(message("prepare", "weights", expected, repr(weights)))
         longest = max(desc.input_size, desc.hidden_size, desc.num_directions * desc.output_size)
         if weights == "int8" and longest > _LONGEST_INT8:
             expected = f"be None or bfloat16 for sums of more than {_LONGEST_INT8} products"
             raise ValueError(message("prepare", "weights", expected, f"'int8' and {longest}"))
-        if desc.dtype != "float32":
-            raise ValueError(message("prepare", "weights", f"be None for a network of {desc.dtype}", repr(weights)))
-        if library_of(w) is not np:
-            raise BackendError(message("prepare", "weights", "be None on a GPU", repr(weights)))
-    return Plan(desc, w, weights)
+        check("prepare", desc, options, "plan.infer", QUANTIZED)
+    return Plan(desc, w, options)

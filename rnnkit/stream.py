@@ -13,7 +13,8 @@ from rnnkit.arrays import folded, library_of, no_array, on_host
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
 from rnnkit.forking import Call, at_work, new_call
-from rnnkit.steps import row_numbers, steps_of
+from rnnkit.options import check, options_of
+from rnnkit.steps import row_numbers
 
 
 def state_sizes(desc: RNNDescriptor) -> dict[str, int]:
@@ -71,8 +72,9 @@ class Stream:
     >>> stream.restore(saved)
     """
 
-    def __init__(self, plan: Any, network: Any, num_streams: int) -> None:
+    def __init__(self, plan: Any, network: Any, num_streams: int, place: str) -> None:
         self.plan, self.desc, self.num_streams, self._network = plan, plan.desc, num_streams, network
+        self._place = place  # in the table of options
         self._library: Any = library_of(network.weights)
         self._device = None if self._library is np else network.weights.device
         self._calls: set[Call] = set()  # a token of each call at work, as `Memory` has them
@@ -231,9 +233,11 @@ class Stream:
         rows, count, dim = self._checked_rows("run", rows)
         shape, dims = (None, count, self.desc.input_size), ("seq_len", dim, "input_size")
         checks.array("run", "x", x, shape, dims, self.desc, self._network.weights)
-        steps = steps_of(len(x), count, checks.lengths("run", lengths, len(x), count))
+        options = options_of("run", self.desc, len(x), count, lengths)
+        if lengths is not None:  # of the network alone prepare has checked it
+            check("run", self.desc, options, "stream.run", self._place)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None
-        y, *after = self._network.infer(x, hx, cx, steps)
+        y, *after = self._network.infer(x, hx, cx, options)
         self._scatter(rows, after)
         return y
 

@@ -13,7 +13,8 @@ from rnnkit.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.memory import Memory
-from rnnkit.steps import Steps, segments_of, states_shape
+from rnnkit.options import CallOptions, checked_checkpoint_steps
+from rnnkit.steps import segments_of, states_shape
 
 
 class Block(NamedTuple):
@@ -135,17 +136,6 @@ def _nbytes(layout: tuple[Block, ...]) -> int:
     return sum(prod(block.shape) * block.dtype.itemsize for block in layout)
 
 
-def checked_checkpoint_steps(function: str, value: Any) -> int | None:
-    """Return the number of steps between checkpoints, an int of at least 1, or None for none of them."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise wrong_type(function, "checkpoint_steps", "None or an int", value)
-    if value < 1:
-        raise ValueError(message(function, "checkpoint_steps", "be at least 1", value))
-    return int(value)
-
-
 class Workspace:
     """What one training forward leaves for backward; `forward` makes it and `backward` takes it.
 
@@ -160,13 +150,10 @@ class Workspace:
         As `forward` was given it.
     """
 
-    def __init__(
-        self, desc: RNNDescriptor, inputs: dict[str, Any], steps: Steps, memory: Memory, seed: int | None,
-        checkpoint_steps: int | None = None,
-    ) -> None:
+    def __init__(self, desc: RNNDescriptor, inputs: dict[str, Any], options: CallOptions, memory: Memory) -> None:
         self.generation = memory.generation
-        self.desc, self.inputs, self.steps, self.memory, self.seed = desc, inputs, steps, memory, seed
-        self.checkpoint_steps = checkpoint_steps
+        self.desc, self.inputs, self.memory, self.options = desc, inputs, memory, options
+        self.steps, self.seed, self.checkpoint_steps = options.steps, options.seed, options.checkpoint_steps
         self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
         self.arrays: dict[str, Any] = {}  # not written: the next workspace of this size may have the same
         self.record: Any = None  # what the GPU engine keeps beside arrays

@@ -20,7 +20,7 @@ NEEDS = {
     "own-cells": [], "reduced-weights": [], "ship": [], "reproducible": [],
     "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
-PAGES = "contributing", "engine", "gpu", "performance", "trust", "weights"  # what they show is run by test_readme.py
+PAGES = "contributing", "engine", "gpu", "performance", "trust", "weights", "what-works"  # test_readme, test_options
 
 
 def test_every_guide_is_run():

@@ -18,8 +18,8 @@ SHARED = {
     "interop.networks", "interop.stacks", "network", "classes", "weights", "descriptor", "errors", "kernels.cells",
 }
 CORE = {
-    "checks", "arena", "arrays", "weights", "workspace", "memory", "steps", "states", "descriptor", "modes", "numbers", "errors",
-    "lazy", "forking", "kernels.cells",
+    "checks", "arena", "arrays", "weights", "workspace", "options", "memory", "steps", "states", "descriptor", "modes",
+    "numbers", "errors", "lazy", "forking", "kernels.cells",
 }
 ENGINE = CORE - {"checks"}  # arguments are checked before an engine is called
 # Module -> the modules of the package that it may import. What is not listed here
@@ -145,7 +145,8 @@ DIRECTION = {
     "checks": {"arrays", "weights", "states", "descriptor", "modes", "errors"},
     "arrays": {"errors"},
     "weights": {"arrays", "descriptor", "errors"},
-    "workspace": {"memory", "steps", "descriptor", "errors", "kernels.cells"},
+    "workspace": {"options", "memory", "steps", "descriptor", "errors", "kernels.cells"},
+    "options": {"checks", "steps", "types", "descriptor", "errors"},
     "memory": {"arena", "errors", "forking"},
     "arena": {"arrays"},
     "steps": set(),

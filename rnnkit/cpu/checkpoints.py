@@ -133,7 +133,8 @@ class _Segments:
         """Where a segment is run; chains of one pseudo-layer share their places."""
         desc, kept, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
         x = self._workspace.x[start:stop] if layers_of(desc)[chain[0]].layer == 0 else self._workspace.x[:0]
-        segment = Workspace(desc, {"x": x}, steps, self._workspace.memory, self._workspace.seed)
+        options = self._workspace.options._replace(steps=steps, checkpoint_steps=None)
+        segment = Workspace(desc, {"x": x}, options, self._workspace.memory)
         for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain):
             shared = name if len(chain) > 1 else name.rstrip("0123456789")
             segment.arrays[name] = self._arena.take(shared, shape, dtype)

@@ -24,7 +24,8 @@ from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.forking import new_call
 from rnnkit.kernels.machine import team
-from rnnkit.steps import Steps, states_shape
+from rnnkit.options import CallOptions
+from rnnkit.steps import states_shape
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less.
@@ -43,14 +44,14 @@ class Inference(StackSteps):
         super().__init__(desc, w, weights)
         self._groups, self._columns = groups_of(desc, weights=weights), self._layers[0].columns
 
-    def infer(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
+    def infer(self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
         """Run the network over all steps and keep nothing but y, hy and cy, and the arrays of a small call.
 
         Where that is more than a brief call, the gates of a few steps at a time are buffered. Stacked layers of one
         direction also go through the sequence a slab of steps at a time, so that of the lower layers' outputs, too, no
         more is in memory.
         """
-        desc, directions = self._desc, self._desc.num_directions
+        desc, directions, steps = self._desc, self._desc.num_directions, options.steps
         if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
             return self.steps(x, hx, cx, steps)
         shape = *states_shape(steps.seq_len, steps.batch_size, directions), directions * desc.output_size

@@ -18,24 +18,14 @@ from rnnkit.arena import Arena as HostArena
 from rnnkit.cuda import cudnn
 from rnnkit.cuda.context import Setup, Shape, context
 from rnnkit.descriptor import RNNDescriptor
-from rnnkit.errors import BackendError, message
 from rnnkit.memory import Memory as HostMemory
-from rnnkit.steps import Steps, steps_of
+from rnnkit.options import CallOptions, options_of
+from rnnkit.steps import Steps
 from rnnkit.workspace import Block, Workspace
 
-__all__ = ["Inference", "Memory", "backward", "check", "forward", "prepare"]
+__all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 
 _ALIGNMENT = 16  # bytes: the widest load of a GPU's thread
-
-
-def check(function: str, desc: RNNDescriptor) -> None:
-    """Refuse what cuDNN does not have."""
-    if desc.mode not in cudnn.MODES:
-        cure = "cuDNN runs a closed list: run this one on NumPy arrays"
-        raise BackendError(message(function, "desc.mode", "be one of cuDNN's on CuPy arrays", repr(desc.mode), cure))
-    if not desc.reset_after:
-        cure = "cuDNN's GRU has the reset after the recurrent product alone: run this one on NumPy arrays"
-        raise BackendError(message(function, "desc.reset_after", "be True on CuPy arrays", "False", cure))
 
 
 class Arena(HostArena):
@@ -268,9 +258,9 @@ class Inference:
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
         self._desc, self.weights = desc, w
 
-    def infer(self, x: Any, hx: Any, cx: Any, steps: Steps) -> tuple[Any, Any, Any]:
+    def infer(self, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
         """Run the network and keep nothing but y, hy and cy."""
-        desc = self._desc
+        desc, steps = self._desc, options.steps
         with x.device:
             batch = _batch_of(steps)
             hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
@@ -289,7 +279,7 @@ class Inference:
 
     def step(self, x: Any, hx: Any, cx: Any = None, buffers: None = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step; returns y, hy and cy."""
-        y, hy, cy = self.infer(x[None], hx, cx, steps_of(1, len(x)))
+        y, hy, cy = self.infer(x[None], hx, cx, options_of("step", self._desc, 1, len(x)))
         return y[0], hy, cy
 
 

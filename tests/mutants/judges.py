@@ -34,6 +34,7 @@ _PUBLIC = {
     "rnnkit/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types "
     "interop_networks",
     "rnnkit/numbers.py": "descriptor cell_numbers training_optimizers",
+    "rnnkit/options.py": "options time_checkpoints checks errors gpu reduced_weights stream_errors",
     "rnnkit/network.py": "network network_objects archive descriptor errors types",
     "rnnkit/saved.py": "archive network network_objects language_model_model",
     "rnnkit/stream.py": "stream stream_errors network_objects exclusive own_cells docs",

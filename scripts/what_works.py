@@ -1,0 +1,31 @@
+"""Print the table of docs/what-works.md: which option works in which call, and the errors that refuse others."""
+
+import textwrap
+
+from rnnkit.options import CALLS, PLACES, TABLE, Refused
+
+
+def markdown() -> str:
+    """The table, with a number for each refusal, and the refusals."""
+    columns = *CALLS, *PLACES
+    refusals = dict.fromkeys(cell for row in TABLE.values() for cell in row.cells.values() if isinstance(cell, Refused))
+    numbers = {refused: f"no ({number})" for number, refused in enumerate(refusals, 1)}
+    lines = ["| |" + "".join(f" {column} |" for column in columns), "|---" * (len(columns) + 1) + "|"]
+    for name, row in TABLE.items():
+        cells = (numbers[cell] if isinstance(cell, Refused) else cell for cell in map(row.cells.get, columns))
+        lines.append(f"| {name} |" + "".join(f" {cell} |" for cell in cells))
+    lines.append("")
+    for number, refused in enumerate(refusals, 1):
+        expected = refused.expected.format(desc=_AnyNetwork)
+        text = f"{number}. `{refused.kind.__name__}`: {refused.argument} must {expected}"
+        text = f"{text}; {refused.cure}" if refused.cure else text
+        lines += textwrap.wrap(text, 120, subsequent_indent="   ", break_long_words=False)
+    return "\n".join(lines) + "\n"
+
+
+class _AnyNetwork:
+    dtype = "this dtype"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,155 @@
+"""The table of what works where: every option is tried in every call, and works or is refused as the table says."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import own_cells
+import pytest
+from combinations import nightly
+
+import rnnkit
+from rnnkit.options import CALLS, CUPY, FORWARDS, NO_PART, PLACES, QUANTIZED, TABLE, YES, Refused, options_of
+from rnnkit.steps import LISTED_ROWS
+
+ROOT = Path(__file__).resolve().parents[1]
+X = np.random.default_rng(0).standard_normal((3, 2, 5), np.float32)
+# What asks for an option: of the network, an LSTM unless it says otherwise, and of the call.
+ASKED = {
+    "`lengths`": ({}, {"lengths": [1, 3]}),
+    "`seed`": ({"num_layers": 2, "dropout": 0.5}, {"seed": 5}),
+    "`checkpoint_steps`": ({}, {"checkpoint_steps": 2}),
+    "`prepare(weights=...)`": ({}, {"weights": "bfloat16"}),
+    "`dropout`": ({"num_layers": 2, "dropout": 0.5}, {}),
+    "`bidirectional`": ({"bidirectional": True}, {}),
+    "`proj_size`": ({"proj_size": 2, "cell_clip": (-2.0, 2.0)}, {}),
+    "`reset_after=False`": ({"mode": "gru", "reset_after": False}, {}),
+    "a cell of `rnnkit.cells` or your own": ({"mode": own_cells.Independent, "num_layers": 2}, {}),
+    '`dtype="float64"`': ({"dtype": "float64"}, {}),
+    '`dtype="float16"` or `"bfloat16"`': ({"dtype": "float16"}, {}),
+}
+DRAWN = "`seed`", "`dropout`"  # outputs are dropped in training
+PLANS = CALLS[3:]
+FORM = {"weights": "bfloat16"}
+# Kernels for quantized weights that no other test of the default part compiles.
+RARE = "`reset_after=False`", "a cell of `rnnkit.cells` or your own"
+CASES = [
+    (nightly if place == QUANTIZED and name in RARE else pytest.param)(name, call, place, id=f"{name}-{call}-{place}")
+    for name in TABLE
+    for place in PLACES
+    for call in (PLANS if place == QUANTIZED else CALLS)
+]
+
+
+def forward(net, x, prepared, **asked):
+    return net.forward(x, **asked).y
+
+
+def backward(net, x, prepared, **asked):
+    result = net.forward(x)
+    return net.backward(result.workspace, dy=result.y, **asked).dx
+
+
+def infer(net, x, prepared, **asked):
+    return net.infer(x, **asked).y
+
+
+def plan_infer(net, x, prepared, **asked):
+    return net.prepare(**prepared).infer(x, **asked).y
+
+
+def plan_step(net, x, prepared, **asked):
+    plan, states, found = net.prepare(**prepared), (), []
+    for one in x:
+        y, *states = plan.step(one, *states, **asked)
+        found.append(y)
+    return found
+
+
+def stream_step(net, x, prepared, **asked):
+    stream = net.prepare(**prepared).stream(x.shape[1])
+    return [stream.step(one, **asked) for one in x]
+
+
+def stream_run(net, x, prepared, **asked):
+    return net.prepare(**prepared).stream(x.shape[1]).run(x, **asked)
+
+
+RUN = dict(zip(CALLS, (forward, backward, infer, plan_infer, plan_step, stream_step, stream_run), strict=True))
+
+
+def network(mode="lstm", **options):
+    return rnnkit.Network(mode, X.shape[2], 4, seed=0, **options)
+
+
+def on_host(array):
+    return np.array([one.get() if hasattr(one, "get") else one for one in array], np.float64)
+
+
+def cell_of(name, call, place):
+    """What the table says of a call at a place."""
+    cell, there = (TABLE[name].cells[column] for column in (call, place))
+    return there if isinstance(there, Refused) and cell == YES else cell
+
+
+@pytest.mark.parametrize(("name", "call", "place"), CASES)
+def test_an_option_works_or_is_refused(request, name, call, place):
+    cell, run, (of_network, asked) = cell_of(name, call, place), RUN[call], ASKED[name]
+    net, prepared = network(**of_network), FORM if place == QUANTIZED else {}
+    # The same weights on the host, with nothing dropped or rounded.
+    twin = network(**of_network | {"dropout": 0.0} | ({"dtype": "float32"} if net.dtype == "float16" else {}))
+    y = twin.infer(X.astype(twin.dtype), lengths=asked.get("lengths")).y
+    tolerance = 0.02 if prepared or "weights" in asked or net.dtype == "float16" else 1e-5
+    x = X.astype(net.dtype)
+    if place == CUPY:
+        request.getfixturevalue("standin")
+        net, x = net.to(sys.modules["cupy"]), sys.modules["cupy"].asarray(x)
+    if "weights" in asked and call in PLANS:
+        prepared, asked = asked, {}
+    if isinstance(cell, Refused):
+        text = rf"\A\w+: {re.escape(cell.argument)} must {cell.expected.format(desc=net.desc)}, got .*{cell.cure}\Z"
+        with pytest.raises(cell.kind, match=text):
+            run(net, x, prepared, **asked)
+    elif cell == YES:
+        found = on_host(run(net, x, prepared, **asked))
+        if call == "backward":
+            assert np.isfinite(found).all()
+        elif name in DRAWN:
+            assert np.abs(found - y).max() > 0.01
+        else:
+            np.testing.assert_allclose(found, y, rtol=0, atol=tolerance)
+    elif asked:
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            run(net, x, prepared, **asked)
+        assert (cell == FORWARDS) == (call == "backward" and TABLE[name].cells["forward"] == YES)
+    else:
+        assert (name, cell) == ("`dropout`", NO_PART)  # all else of a network shows in every call
+        np.testing.assert_allclose(on_host(run(net, x, prepared)), y, rtol=0, atol=tolerance)
+
+
+def test_the_page_prints_the_table():
+    program = runpy.run_path(str(ROOT / "scripts" / "what_works.py"))
+    assert f"\n\n{program['markdown']()}\n" in (ROOT / "docs" / "what-works.md").read_text()
+
+
+def test_every_row_is_tried():
+    assert ASKED.keys() == TABLE.keys() and {call for _, call, _ in (case.values for case in CASES)} == {*CALLS}
+
+
+def test_calls_that_ask_for_nothing_share_their_options():
+    desc = rnnkit.RNNDescriptor("gru", 3, 4)
+    options = options_of("forward", desc, 5, 2)
+    assert options is options_of("forward", desc, 5, 2) and options.steps.seq_len == 5
+    assert options is not options_of("forward", desc, 5, 2, lengths=[5, 4])
+    assert options_of("forward", desc, 5, 2, seed=3) == options  # nothing is dropped
+    long = options_of("infer", desc, 1, LISTED_ROWS + 1)
+    assert long is not options_of("infer", desc, 1, LISTED_ROWS + 1) and not long.steps.padded
+
+
+def test_a_workspace_shows_its_options():
+    net = rnnkit.GRU(5, 4, 2, dropout=0.5, seed=0)
+    workspace = net.forward(X, lengths=[1, 3], seed=7, checkpoint_steps=2).workspace
+    assert (workspace.seed, workspace.checkpoint_steps) == (7, 2) == workspace.options[1:3]
+    assert workspace.steps is workspace.options.steps and workspace.steps.lengths.tolist() == [1, 3]
