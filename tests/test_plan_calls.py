@@ -12,6 +12,7 @@ from problems import CELLS, FLOAT32, Problem
 from tolerances import OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
+from rnnkit.arena import Arena
 from rnnkit.cpu import infer, stack
 from rnnkit.kernels.machine import team
 
@@ -81,7 +82,7 @@ def test_a_size_that_comes_again_is_laid_out_once(more, laid_out):
 
 def test_what_comes_once_is_not_kept(monkeypatch):
     """Copying y takes longer than is gained then."""
-    monkeypatch.setattr(infer.Inference, "_run_kept", None)
+    monkeypatch.setattr(Arena, "keep", None)
     problem = Problem(mode="gru", **SIZES, **KEPT)
     plan = rnnkit.prepare(problem.desc, problem.w)
     for _ in range(2):

@@ -16,6 +16,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
 from rnnkit import steps
+from rnnkit.arena import Arena
 from rnnkit.cpu import planner
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.kernels.machine import team
@@ -146,8 +147,8 @@ def test_a_training_loop_takes_no_more_memory(short_chunks, monkeypatch):
     workspace = problem.forward(checkpoint_steps=3).workspace
     problem.backward(workspace)
     new = []
-    take = rnnkit.Workspace.__init__.__globals__["Memory"]._new_buffer
-    monkeypatch.setattr(type(workspace.memory), "_new_buffer", lambda *given: new.append(given) or take(*given))
+    take = Arena._new_buffer
+    monkeypatch.setattr(Arena, "_new_buffer", lambda *given: new.append(given) or take(*given))
     problem.backward(problem.forward(checkpoint_steps=3, workspace=workspace).workspace)
     assert new == []
 
