@@ -16,7 +16,6 @@ from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.loop_gradient import Buffers, Gradients, LayerPassBack
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.memory import Memory
 from rnnkit.steps import Steps, row_numbers
 from rnnkit.workspace import Workspace
@@ -53,7 +52,6 @@ def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, 
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
     dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell else None
-    ensure_compiled(w.dtype, 1)
     return (np.zeros if steps.padded else np.empty)((steps.seq_len, batch, desc.input_size), w.dtype), dhx, dcx, dw
 
 
@@ -121,7 +119,7 @@ class Gradient:
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
             passes = [back.layer_pass(part, steps) for back, part in zip(backs, parts, strict=True)]
             arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
-            calls.append(team.bound(loop_gradient.backward, layer.kind, work, like, *arguments))
+            calls.append(team.bound(loop_gradient.backward, work, like, *arguments))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
     def run(self, buffers: Buffers) -> None:
@@ -132,7 +130,7 @@ class Gradient:
             lowest, dx = ready.layers[-1].layer, ready.dx
             if len(dx) == 2 and not is_stack(ready.layers):
                 dx = [grid if grid.data.size else grid._replace(data=buffers.dx) for grid in dx]
-                add(*dx, self._steps, ready.layers[0])
+                add(*dx, self._steps)
                 dx = dx[:1]
             if lowest > self._lowest:
                 self.drop(dx[-1], lowest)
@@ -196,11 +194,11 @@ class RunBack(NamedTuple):
         return LayerPassBack(forward, self.run.layer.products, gradients, self.buffer, self.offsets)
 
 
-def add(target: Grid, addend: Grid, steps: StepRows, layer: Layer) -> None:
+def add(target: Grid, addend: Grid, steps: StepRows) -> None:
     """target += addend, the valid rows."""
     for part in steps.parts():
         work = part.count * target.stride
-        team.run(loop_gradient.add_rows, layer.kind, work, target.at(part.rows), addend.at(part.rows), part.count)
+        team.run(loop_gradient.add_rows, work, target.at(part.rows), addend.at(part.rows), part.count)
 
 
 @lru_cache(4 * DESCRIPTORS)

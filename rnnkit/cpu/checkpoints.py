@@ -72,7 +72,7 @@ def backward(
             gradient.run(buffers_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 both = Grid(flat(dinput[part]), 0, dinput.shape[-1])
-                add(both, gradient.dx, own_steps, lowest)
+                add(both, gradient.dx, own_steps)
                 if lowest.layer:
                     gradient.drop(both, lowest.layer)
         if lowest.direction == desc.num_directions - 1:

@@ -11,7 +11,6 @@ import numpy as np
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
-from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.products import Product, Sizes, offsets_of, pack_layer
 from rnnkit.memory import Memory
 from rnnkit.steps import row_numbers
@@ -36,11 +35,11 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # in the order of `products.Weights`
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
-    gates: frozenset[int]  # that its products have
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
     step_work: int
     meetings: int  # barriers of a step whose units are shared out: one behind each of its products
-    kind: tuple[Any, ...]  # cell, dtype, passes of a call, form of the weights: they decide about a kernel's types
+    passes: int  # of a call of its kernels: one, or two where the network has as many layers or directions
+    precision: str | None  # of the weights, as `rnnkit.prepare` takes it
 
     @property
     def columns(self) -> int:
@@ -55,7 +54,7 @@ class Layer(NamedTuple):
     @property
     def recurrent_weights(self) -> int:
         """Words that the first product of a step reads."""
-        return self.products[1].rows.size * self.sizes.output // FORMS[self.kind[-1]].per_word
+        return self.products[1].rows.size * self.sizes.output // FORMS[self.precision].per_word
 
 
 @lru_cache(DESCRIPTORS)
@@ -63,8 +62,7 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
     """The pseudo-layers, with weights of this form (`rnnkit.prepare`)."""
     cell, slots = desc.cell, gate_slots(desc)
     starts = {name: start for name, _, start in weight_layout(desc)}
-    kind = (type(cell), *map(type, cell)), desc.dtype, min(desc.num_pseudo_layers, 2), weights
-    result, end = [], 0
+    passes, result, end = min(desc.num_pseudo_layers, 2), [], 0
     for index in range(desc.num_pseudo_layers):
         layer, direction = divmod(index, desc.num_directions)
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
@@ -76,8 +74,8 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         width = last.first + last.rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, 1 + sum(product.gates > 0 for product in products[2:])
-        gates = frozenset(product.gates for product in products if product.gates)
-        result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, gates, *work, kind))
+        facts = cell, sizes, slots, products, width, offsets, *work, passes, weights
+        result.append(Layer(index, layer, direction, *facts))
         end = offsets[-1]
     return tuple(result)
 
@@ -99,8 +97,8 @@ def is_stack(group: Sequence[Layer]) -> bool:
 
 
 def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
-    """As many passes as the kernels of this kind take; those that are too many do not run."""
-    return (*passes, *passes)[: layer.kind[2]]
+    """As many passes as the layer's kernels take; those that are too many do not run."""
+    return (*passes, *passes)[: layer.passes]
 
 
 def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
@@ -155,11 +153,9 @@ def ready_to_pack(desc: RNNDescriptor, memory: Memory) -> tuple[np.ndarray, list
     layers, calls = layers_of(desc), []
     packed = memory.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
     for layer in layers:
-        for gates in layer.gates:
-            ensure_compiled(packed.dtype, gates)
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
         w = packed  # such as each call gives
-        calls.append(team.bound(pack_layer, layer.kind, work, w, layer.products, packed, layer.offsets))
+        calls.append(team.bound(pack_layer, work, w, layer.products, packed, layer.offsets))
     return packed, calls
 
 

@@ -142,7 +142,7 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(part, steps) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
-        calls.append(team.bound(forward, layer.kind, work, flat_input, *arguments))
+        calls.append(team.bound(forward, work, flat_input, *arguments))
     return ReadyGroup(runs, ends, calls)
 
 
@@ -212,7 +212,7 @@ def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, first: int) ->
     for array in arrays if steps.padded else ():
         _, batch_size, width = array.shape
         grid = Grid(array.reshape(-1), first * batch_size * width, width)
-        clear = team.bound(clear_padding, array.dtype, array.size, steps.starts, grid.at(steps.whole.rows))
+        clear = team.bound(clear_padding, array.size, steps.starts, grid.at(steps.whole.rows))
         calls.append(partial(clear, steps.starts))
     return calls
 
@@ -234,5 +234,5 @@ def drop(source: Grid, target: Grid, kept: Grid, steps: StepRows, desc: RNNDescr
     for part in steps.parts():
         count, width = part.count, target.stride
         matrices = (grid.at(part.rows) for grid in (target, source, kept))
-        team.run(dropout.drop, desc.dtype, count * width, *matrices, scale, count, width)
+        team.run(dropout.drop, count * width, *matrices, scale, count, width)
     return target

@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import inspect
 from pathlib import Path
 
 import numba
@@ -9,6 +10,7 @@ from numba import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
+from ...errors import message
 from ..cells.rules import CellError
 from .cache import Cache, Folder, root
 from .compiler import COMPILER
@@ -39,6 +41,9 @@ OPTIONS = {
     "error_model": "numpy", "boundscheck": False, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
     "pipeline_class": COMPILER,
 }
+
+
+_OF_TEAM = "rank", "size", "sync"  # which `sync.post_call` finds by their places
 
 
 class _Inner(CPUDispatcher):
@@ -72,6 +77,13 @@ class _Kernel(CPUDispatcher):
                     gc.enable()
 
 
+class TeamKernel(_Kernel):
+    """A kernel that every thread of a team runs: `team` says which of them it is, and what they meet at."""
+
+    def __call__(self, *arguments):
+        raise TypeError(f"{self.__name__} is for a team of threads; call team.run({self.__name__}, work, ...)")
+
+
 def inner(function, **options):
     """Compile `function` when a kernel that calls it is compiled, as a part of that. Only kernels call it."""
     dispatcher = numba.njit(**OPTIONS | options)(function)
@@ -81,8 +93,16 @@ def inner(function, **options):
 
 def kernel(function):
     """Compile `function` on first use, cached on disk under the digest of all kernel sources. Python calls it: it runs
-    without the GIL."""
+    without the GIL.
+
+    One whose last parameters are `rank, size, sync` is run by a team.
+    """
+    names = tuple(inspect.signature(function).parameters)
+    runs_in_team = names[-len(_OF_TEAM) :] == _OF_TEAM
+    if "rank" in names and not runs_in_team:
+        expected = "be the last ones, in this order"
+        raise TypeError(message(function.__name__, "the parameters rank, size and sync", expected, ", ".join(names)))
     dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(function)
-    dispatcher.__class__ = _Kernel
+    dispatcher.__class__ = TeamKernel if runs_in_team else _Kernel
     dispatcher._cache = Cache(function, FOLDER)  # what njit(cache=True) sets, to Numba's own
     return dispatcher

@@ -1,0 +1,110 @@
+"""What decides about the machine code of a kernel is told from its arguments."""
+
+import re
+from itertools import product
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from numba.extending import overload
+
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.arguments import types_of
+from rnnkit.kernels.machine.jit import OPTIONS, kernel
+from rnnkit.kernels.machine.matrix import Matrix, Range
+
+
+def _named(name, *fields):
+    """A class of named tuples, another one each time."""
+    return NamedTuple(name, [(field, object) for field in fields])
+
+
+ONE, OTHER = _named("Cell", "a"), _named("Cell", "a")
+A, ROWS = np.zeros(3), np.zeros(3, np.int64)
+APART = [
+    1, 1.0, True, np.bool_(True), np.float32(1), A, ROWS, A.astype(np.float32), A > 0, A.reshape(1, 3), A.astype(">f8"),
+    (), (1,), (1, 1), ((1,),), ((1,), 1), (1, (1,)), ((), (1,)), ((1,), ()), (A, 1), (1, A), (1, 1.0), ONE(1), OTHER(1),
+    ONE(1.0), ONE(A), ONE(ROWS), ONE(OTHER(1)), ONE(ONE(1)), (ONE(1), OTHER(1)), (OTHER(1), ONE(1)),
+    _named("Cell", "b")(1), _named("Cella", "b")(1), Matrix(A, ROWS, 0, 1), Matrix(ROWS, ROWS, 0, 1), Range(0, 1),
+    _named("One", "a", "bi")(1, 1), _named("One", "aib", "i")(1, 1), _named("\u00c9lan", "a")(1), _named("lan", "a")(1),
+]  # fmt: skip
+
+
+def types(*arguments):
+    return types_of(test_types_that_differ_are_told_apart, arguments)
+
+
+def test_types_that_differ_are_told_apart():
+    """Also where the classes of tuples have one name and the same fields, which Numba's quick look takes for one."""
+    found = [types(value) for value in APART]
+    assert len(set(found)) == len(found)
+    pairs = {types(*pair) for pair in product(APART, repeat=2)}
+    assert len(pairs) == len(APART) ** 2
+
+
+def test_values_make_no_difference():
+    """Nor do sizes and where memory is: nothing is compiled anew for them."""
+    numbers = np.arange(12.0)
+    for one, other in [
+        (1, -5), (1, 1 << 62), (0.0, np.inf), (True, False), (A, numbers[3:5]), (A, np.empty(0)),
+        (A.reshape(1, 3), numbers.reshape(4, 3)), (ONE(A), ONE(numbers)), (np.zeros((2, 0)), numbers.reshape(3, 4)),
+    ]:  # fmt: skip
+        assert types(one) == types(other)
+        assert numba.typeof(one) == numba.typeof(other)
+
+
+class Own(np.ndarray):
+    pass
+
+
+def _read_only():
+    array = np.zeros(3)
+    array.flags.writeable = False
+    return array
+
+
+def _array_text(strides, shape, aligned=True, writeable=True):
+    got = f"strides {strides} in shape {shape}, aligned={aligned}, writeable={writeable}"
+    return f"arrays must be C-contiguous, aligned and writeable, got {got}"
+
+
+OTHERS = "arguments must be numbers, arrays and tuples of them, got "
+
+
+@pytest.mark.parametrize(("wrong", "text"), [
+    (np.zeros(6)[::2], _array_text((16,), (3,))),
+    (np.zeros((2, 3)).T, _array_text((8, 24), (3, 2))),
+    (np.zeros(9, np.uint8)[1:].view(np.float64), _array_text((8,), (1,), aligned=False)),
+    (_read_only(), _array_text((8,), (3,), writeable=False)),
+    (np.zeros(3).view(Own), OTHERS + "test_arguments.Own"),
+    (None, OTHERS + "NoneType"), ([1.0], OTHERS + "list"), ("a", OTHERS + "str"), (np.int32(1), OTHERS + "numpy.int32"),
+], ids=["strided", "Fortran", "misaligned", "read-only", "subclass", "None", "list", "text", "short"])  # fmt: skip
+def test_what_no_kernel_takes_is_refused(wrong, text):
+    """Wherever it stands."""
+    for arguments in ([wrong], [1, (A, (wrong,))]):
+        with pytest.raises(TypeError, match=f"^test_types_that_differ_are_told_apart: {re.escape(text)}$"):
+            types(*arguments)
+
+
+def _number_of(cell):
+    """What `overload` implements below."""
+
+
+@overload(_number_of, jit_options=OPTIONS)
+def _number_of_class(cell):
+    number = 1 if cell.instance_class is ONE else 2
+    return lambda cell: number * cell.a
+
+
+@kernel
+def _write_number(target, cell, rank, size, sync):
+    target[0] = _number_of(cell)
+
+
+def test_two_classes_of_one_name_have_their_own_code():
+    target, found = np.zeros(1), []
+    for cell in (ONE(5), OTHER(5), ONE(7)):
+        team.run(_write_number, 1, target, cell)
+        found.append(target[0])
+    assert found == [5, 10, 7]
