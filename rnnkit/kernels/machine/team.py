@@ -24,7 +24,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel
 
 from ...errors import message
-from .arguments import types_of
+from .arguments import check_arrays, types_of
 from .jit import TeamKernel
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serve, sync_size
 
@@ -202,6 +202,7 @@ def _code_of(kernel, arguments):
         if not isinstance(kernel, TeamKernel):
             expected, got = "end in rank, size and sync", ", ".join(inspect.signature(kernel).parameters)
             raise TypeError(message(kernel.__name__, "the parameters of a team's kernel", expected, got))
+        check_arrays(kernel, arguments)
         code = _code[key] = _machine_code(kernel, (*arguments, 0, 1, _alone))
     return code
 
@@ -209,7 +210,7 @@ def _code_of(kernel, arguments):
 def run(kernel, work, *arguments):
     """Run `kernel(*arguments, rank, size, sync)` on all threads of the team, for `work` multiply-adds in all.
 
-    The look at the arguments' types takes 0.1 us for each number and array, those in tuples, too.
+    The look at the arguments' types takes 60 ns for each number and array, those in tuples, too.
     """
     _run(_code_of(kernel, arguments), work, arguments)
 
