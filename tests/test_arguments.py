@@ -87,8 +87,8 @@ OTHERS = "arguments must be numbers, arrays and tuples of them, got "
 @pytest.mark.parametrize(("wrong", "text"), [
     (np.zeros(6)[::2], _array_text((16,), (3,))), (np.zeros((2, 3)).T, _array_text((8, 24), (3, 2))),
     (_read_only(), _array_text((8,), (3,), writeable=False)), (None, OTHERS + "NoneType"),
-    (np.zeros(3).view(Own), OTHERS + "test_arguments.Own"), ([1.0], OTHERS + "list"), (b"", OTHERS + "bytes"),
-    (np.int32(1), OTHERS + "numpy.int32"),
+    (np.zeros(3).view(Own), OTHERS + "Own"), ([1.0], OTHERS + "list"), (b"", OTHERS + "bytes"),
+    (np.int32(1), OTHERS + "int32"),
 ], ids=["strided", "Fortran", "read-only", "None", "subclass", "list", "bytes", "short"])  # fmt: skip
 def test_what_no_kernel_takes_is_refused(wrong, text):
     """Wherever it stands, also after calls with what is right."""

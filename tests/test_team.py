@@ -321,7 +321,7 @@ def test_a_kernel_of_a_team_is_not_called_without_one():
 
 
 def test_a_team_runs_no_other_kernel():
-    text = "serve: the parameters of a team's kernel must end in rank, size and sync, got sync, known, most_spins"
+    text = "serve: the parameters must end in rank, size and sync, got sync, known, most_spins"
     for call in (lambda: team.run(sync.serve, 1, 0, 0), lambda: team.bound(sync.serve, 1, 0, 0)):
         with pytest.raises(TypeError, match=f"^{text}$"):
             call()
@@ -331,7 +331,7 @@ def test_a_team_runs_no_other_kernel():
 def test_what_a_team_says_comes_last(last):
     made = {}
     exec(f"def wrong({last}): pass", made)
-    text = f"wrong: the parameters rank, size and sync must be the last ones, in this order, got {last}"
+    text = f"wrong: rank, size and sync must be the last parameters, in this order, got {last}"
     with pytest.raises(TypeError, match=f"^{text}$"):
         kernel(made["wrong"])
 

@@ -59,18 +59,20 @@ _ENGINE = {
     "onnx_cells "
     "own_cache descriptor weights",
     "rnnkit/kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
+    "rnnkit/kernels/machine/arguments.py": "arguments team",
     "rnnkit/kernels/machine/cache.py": "cache cache_processes own_cache jit",
-    "rnnkit/kernels/machine/compiler.py": "linking jit",
+    "rnnkit/kernels/machine/compiler.py": "linking jit arguments",
     "rnnkit/kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
-    "rnnkit/kernels/machine/jit.py": "jit linking cache vectorization warmup own_cache fork_locks",
+    "rnnkit/kernels/machine/jit.py": "jit linking team cache vectorization warmup own_cache fork_locks",
     "rnnkit/kernels/machine/linking.py": "linking jit cache vectorization",
     "rnnkit/kernels/machine/openmp.py": "openmp torch_modules",
     "rnnkit/kernels/machine/operators.py": "linking jit",
     "rnnkit/kernels/machine/rounding.py": "reduced_weights perf_reduced",
     "rnnkit/kernels/machine/sync.py": "team sharing threads exclusive openmp processes",
-    "rnnkit/kernels/machine/team.py": "team sharing threads exclusive openmp fork_locks processes plan_calls "
+    "rnnkit/kernels/machine/team.py": "team arguments sharing threads exclusive openmp fork_locks processes plan_calls "
     "perf_many_cores",
     "rnnkit/kernels/machine/partition.py": "kernels team sharing threads digests perf_many_cores",
+    "rnnkit/kernels/machine/tiles.py": "cache_processes processes kernels reduced_weights digests",
     "rnnkit/kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
     "rnnkit/kernels/rows.py": "digests steps workspace time_checkpoints algebra exclusive",
     "rnnkit/kernels/training.py": "training_kernels training_clipping training_optimizers",

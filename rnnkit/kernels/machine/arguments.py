@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from ...errors import message, wrong_type
 from .compiler import FINGERPRINT
 
 _NUMBERS = frozenset({bool, int, float, np.bool_, np.int64, np.float32, np.float64})
@@ -10,7 +9,7 @@ _INNER = b""  # in the place of a tuple in another one; no argument is such
 
 
 def types_of(kernel, arguments):
-    """Return what decides about the types of a kernel's arguments, in a hundredth of the time that `typeof` takes.
+    """Return what decides about the types of a kernel's arguments, in a thirtieth of the time that `typeof` takes.
 
     Arguments are numbers, arrays and tuples of them, else it is a TypeError. Tuples count by their class: two cells of
     one name and with the same fields may have other equations. Alignment and byte order are not looked at.
@@ -26,7 +25,8 @@ def types_of(kernel, arguments):
                 plain.append(_INNER)
                 tuples.append(value)
             else:
-                raise wrong_type(kernel.__name__, "arguments", "numbers, arrays and tuples of them", value)
+                expected, got = "numbers, arrays and tuples of them", type(value).__name__
+                raise TypeError(f"{kernel.__name__}: arguments must be {expected}, got {got}")
     return *classes, FINGERPRINT(tuple(plain))
 
 
@@ -37,4 +37,4 @@ def check_arrays(kernel, arguments):
             check_arrays(kernel, value)
         elif isinstance(value, np.ndarray) and not (value.flags.c_contiguous and value.flags.writeable):
             got = f"strides {value.strides} of shape {value.shape}, writeable={value.flags.writeable}"
-            raise TypeError(message(kernel.__name__, "arrays", "be C-contiguous and writeable", got))
+            raise TypeError(f"{kernel.__name__}: arrays must be C-contiguous and writeable, got {got}")

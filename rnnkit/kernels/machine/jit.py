@@ -10,7 +10,6 @@ from numba import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
-from ...errors import message
 from ..cells.rules import CellError
 from .cache import Cache, Folder, root
 from .compiler import COMPILER
@@ -100,8 +99,8 @@ def kernel(function):
     names = tuple(inspect.signature(function).parameters)
     runs_in_team = names[-len(_OF_TEAM) :] == _OF_TEAM
     if "rank" in names and not runs_in_team:
-        expected = "be the last ones, in this order"
-        raise TypeError(message(function.__name__, "the parameters rank, size and sync", expected, ", ".join(names)))
+        expected = "rank, size and sync must be the last parameters, in this order"
+        raise TypeError(f"{function.__name__}: {expected}, got {', '.join(names)}")
     dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(function)
     dispatcher.__class__ = TeamKernel if runs_in_team else _Kernel
     dispatcher._cache = Cache(function, FOLDER)  # what njit(cache=True) sets, to Numba's own

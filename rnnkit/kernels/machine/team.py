@@ -23,7 +23,6 @@ import numpy as np
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel
 
-from ...errors import message
 from .arguments import check_arrays, types_of
 from .jit import TeamKernel
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serve, sync_size
@@ -200,8 +199,8 @@ def _code_of(kernel, arguments):
     code = _code.get(key)
     if code is None:
         if not isinstance(kernel, TeamKernel):
-            expected, got = "end in rank, size and sync", ", ".join(inspect.signature(kernel).parameters)
-            raise TypeError(message(kernel.__name__, "the parameters of a team's kernel", expected, got))
+            got = ", ".join(inspect.signature(kernel).parameters)
+            raise TypeError(f"{kernel.__name__}: the parameters must end in rank, size and sync, got {got}")
         check_arrays(kernel, arguments)
         code = _code[key] = _machine_code(kernel, (*arguments, 0, 1, _alone))
     return code
