@@ -33,6 +33,10 @@ APART = [
 ]  # fmt: skip
 
 
+class Own(np.ndarray):
+    pass
+
+
 def types(*arguments):
     return types_of(_write_number, arguments)
 
@@ -60,14 +64,11 @@ def test_values_make_no_difference():
     numbers = np.arange(12.0)
     for one, other in [
         (1, -5), (1, 1 << 62), (0.0, np.inf), (True, False), (A, numbers[3:5]), (A, np.empty(0)),
-        (A.reshape(1, 3), numbers.reshape(4, 3)), (ONE(A), ONE(numbers)), (np.zeros((2, 0)), numbers.reshape(3, 4)),
+        (A.reshape(1, 3), numbers.reshape(4, 3)), (np.zeros((2, 0)), numbers.reshape(3, 4)), (A, A.view(Own)),
+        (ONE(A), ONE(numbers)),
     ]:  # fmt: skip
         assert types(one) == types(other)
         assert numba.typeof(one) == numba.typeof(other)
-
-
-class Own(np.ndarray):
-    pass
 
 
 def _read_only():
@@ -87,9 +88,9 @@ OTHERS = "arguments must be numbers, arrays and tuples of them, got "
 @pytest.mark.parametrize(("wrong", "text"), [
     (np.zeros(6)[::2], _array_text((16,), (3,))), (np.zeros((2, 3)).T, _array_text((8, 24), (3, 2))),
     (_read_only(), _array_text((8,), (3,), writeable=False)), (None, OTHERS + "NoneType"),
-    (np.zeros(3).view(Own), OTHERS + "Own"), ([1.0], OTHERS + "list"), (b"", OTHERS + "bytes"),
+    ([1.0], OTHERS + "list"), (b"", OTHERS + "bytes"),
     (np.int32(1), OTHERS + "int32"),
-], ids=["strided", "Fortran", "read-only", "None", "subclass", "list", "bytes", "short"])  # fmt: skip
+], ids=["strided", "Fortran", "read-only", "None", "list", "bytes", "short"])  # fmt: skip
 def test_what_no_kernel_takes_is_refused(wrong, text):
     """Wherever it stands, also after calls with what is right."""
     team.run(_write_number, 1, np.zeros(1), ONE(A))

@@ -19,7 +19,7 @@ def types_of(kernel, arguments):
         classes.append(type(one))
         classes.append(len(one))
         for value in one:
-            if type(value) in _NUMBERS or type(value) is np.ndarray:
+            if type(value) in _NUMBERS or isinstance(value, np.ndarray):
                 plain.append(value)
             elif isinstance(value, tuple):
                 plain.append(_INNER)

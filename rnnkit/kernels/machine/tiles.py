@@ -39,7 +39,7 @@ def _supply_table(symbol):
         form, dtype, gates = symbol.removeprefix(_TABLE).split("_")
         weights = next(name for name, one in FORMS.items() if one.name == form)
         table = np.zeros(len(_SHAPES), np.int64)
-        _write(no_panels(np.dtype(dtype), weights), (0,) * int(gates), table)
+        _compile(no_panels(np.dtype(dtype), weights), (0,) * int(gates), table)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
         binding.add_symbol(symbol, table.ctypes.data)
 
@@ -72,7 +72,7 @@ def _write_addresses(typingctx, like, columns, table):
 
 
 @kernel
-def _write(like, columns, table):
+def _compile(like, columns, table):
     """Compile the tile functions for such panels and as many gates as there are columns, and write where they are."""
     _write_addresses(like, columns, table)
 
