@@ -11,7 +11,6 @@ import pytest
 from cores import Cores, num_cores
 from gpu import has_gpu
 from hypothesis import HealthCheck, settings
-from numba._dispatcher import compute_fingerprint
 
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -97,42 +96,27 @@ def gpu(request):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_kind_one_signature():
-    """Every call of a kernel has the types that its machine code was compiled for: that is chosen by the `kind` of a
-    call, not by its arguments' types."""
+def _calls_as_they_were_laid_out():
+    """What is laid out is called with a last argument of the type that was looked at, which the machine code takes it
+    for."""
     from rnnkit.kernels.machine import team
+    from rnnkit.kernels.machine.arguments import types_of
 
-    assert not team._code, "a kernel ran before its calls were watched"
-    run, bound, compiled, right = team.run, team.bound, {}, set()
+    run, bound = team.run, team.bound
 
-    def check(kernel, kind, arguments):
-        # Two calls of one fingerprint, which takes 3 to 30 us, have the same types; to find these out takes a ms.
-        call = kernel, kind, compute_fingerprint(arguments)
-        if call not in right:
-            types = tuple(map(numba.typeof, arguments))
-            known = compiled.setdefault((kernel, kind), types)
-            assert types == known, f"{kernel} {kind}: called with {types}, compiled for {known}"
-            right.add(call)
-
-    def watched(kernel, kind, work, *arguments):
-        check(kernel, kind, arguments)
-        return run(kernel, kind, work, *arguments)
-
-    def watched_later(kernel, kind, work, like, *arguments):
-        check(kernel, kind, (*arguments, like))
-        call, expected = bound(kernel, kind, work, like, *arguments), compute_fingerprint((like,))
+    def watched(kernel, work, like, *arguments):
+        call, expected = bound(kernel, work, like, *arguments), types_of(kernel, (like,))
 
         def checked(last):
-            assert compute_fingerprint((last,)) == expected, f"{kernel} {kind}: called with another type than laid out"
-            if team.run is not watched:  # a test looks at every call: so it does at those laid out
-                return team.run(kernel, kind, work, *arguments, last)
+            assert types_of(kernel, (last,)) == expected, f"{kernel}: called with another type than laid out"
+            if team.run is not run:  # a test looks at every call: so it does at those laid out
+                return team.run(kernel, work, *arguments, last)
             return call(last)
 
         return checked
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "run", watched)
-        patch.setattr(team, "bound", watched_later)
+        patch.setattr(team, "bound", watched)
         yield
 
 

@@ -250,9 +250,9 @@ def aligned(monkeypatch):
     """Every array that a kernel receives is aligned: it is no part of a type, and many CPUs do not care."""
     run = team.run
 
-    def watched(kernel, kind, work, *arguments):
+    def watched(kernel, work, *arguments):
         assert all(array.flags.aligned for array in arrays_in(arguments)), f"{kernel} received a misaligned array"
-        run(kernel, kind, work, *arguments)
+        run(kernel, work, *arguments)
 
     monkeypatch.setattr(team, "run", watched)
 

@@ -125,3 +125,38 @@ def test_code_that_refers_to_what_is_brought_is_loaded_too(tmp_path):
     run = f"import runpy\nrunpy.run_path({str(program)!r})"
     assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("True 0\n", "")
     assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("True 1\n", "")
+
+
+MULTIPLIES = """
+import os
+import numpy as np
+from rnnkit.kernels.machine.gemm import Packed, panel_size, product
+from rnnkit.kernels.machine.jit import kernel
+from rnnkit.kernels.machine.matrix import Matrix, Range
+
+@kernel
+def multiply(c, a, panels, bias):
+    product(c, a, Range(0, 1), Packed(panels, 1, 1, (0,)), Range(0, 1), bias, True, False)
+
+def multiplied():
+    c, row = np.zeros(1), np.zeros(1, np.int64)
+    panels = np.full(panel_size(1, 1, 1, 8), 2.0)
+    multiply(Matrix(c, row, 0, 1), Matrix(np.full(1, 3.0), row, 0, 1), panels, np.zeros(1))
+    return c[0]
+
+print(multiplied(), sum(multiply.stats.cache_hits.values()), flush=True)
+if child := os.fork():
+    print(os.waitpid(child, 0)[1])
+else:
+    os._exit(int(multiplied()))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_kernel_that_multiplies_has_its_tiles_wherever_it_comes_from(tmp_path):
+    """Compiled, from the cache, and in a child; without them it would call nothing, which ends the process."""
+    program = tmp_path / "program.py"
+    program.write_text(MULTIPLIES)
+    run = f"import runpy\nrunpy.run_path({str(program)!r})"
+    assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("6.0 0\n1536\n", "")
+    assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("6.0 1\n1536\n", "")

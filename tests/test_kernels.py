@@ -5,7 +5,7 @@ import pytest
 from compiled import for_python
 
 from rnnkit.kernels import weight_gradient
-from rnnkit.kernels.machine import gemm, sync, tiles
+from rnnkit.kernels.machine import gemm, sync
 from rnnkit.kernels.machine.activations import sigmoid, tanh
 from rnnkit.kernels.machine.gemm import Packed
 from rnnkit.kernels.machine.jit import kernel
@@ -87,7 +87,6 @@ def _packed(b):
 
 def _multiply(c, a, b, overwrite, from_last=False):
     """The whole of c = (0 if overwrite else c) + a @ b."""
-    tiles.ensure_compiled(c.dtype, 1)
     vectors, zeros = _vectors_of(c.reshape(-1), c.shape[1]), np.zeros(c.shape[1], c.dtype)
     _product(_rows(c), _rows(a), Range(0, len(a)), _packed(b), Range(0, vectors), zeros, overwrite, from_last)
 
@@ -159,7 +158,6 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), Packed(nothing, 0, 0, (0,)), nothing)
     terms = absent, term, absent
     scratch = np.full(scratch_size(columns + 3, size, itemsize), np.nan, dtype)
-    tiles.ensure_compiled(dw.dtype, 1)
     elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)
     for rank in range(size):
         _pack_sources(terms, rows, Team(rank, size, elements))

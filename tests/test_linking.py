@@ -205,9 +205,9 @@ def calls(monkeypatch):
     made = []
     run = team.run
 
-    def watched(kernel, kind, work, *arguments):
+    def watched(kernel, work, *arguments):
         made.append((kernel, (*arguments, 0, 1, team._alone)))
-        return run(kernel, kind, work, *arguments)
+        return run(kernel, work, *arguments)
 
     monkeypatch.setattr(team, "run", watched)
     return made

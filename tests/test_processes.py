@@ -47,32 +47,6 @@ def test_bits_do_not_depend_on_threads_and_processes(how, threads, cells):
     assert digests(how, cells, NUMBA_NUM_THREADS=threads) == expected(*cells)
 
 
-PASSES = """
-import numpy as np
-import rnnkit
-from rnnkit.kernels.machine import tiles
-
-def forget():
-    for table in tiles._tables.values():
-        table[:] = [0] * len(table)
-    tiles.ensure_compiled.cache_clear()
-
-for options in ({"mode": "rnn_tanh"}, {"mode": "lstm"}, {"mode": "gru"}, {"mode": "gru", "reset_after": False})[:MODES]:
-    for dtype in ("float32", "float64")[:DTYPES]:
-        desc = rnnkit.RNNDescriptor(input_size=3, hidden_size=5, dtype=dtype, **options)
-        w, x = rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 3), dtype)
-        plan = rnnkit.prepare(desc, w)
-        plan.step(x[0], np.zeros((1, 1, 5), dtype), np.zeros((1, 1, 5), dtype) if desc.has_cell else None)
-        forget()
-        result = rnnkit.forward(desc, w, x)
-        forget()
-        rnnkit.backward(desc, w, result.workspace, result.y)
-        forget()
-        rnnkit.infer(desc, w, x)
-        forget()
-"""
-
-
 ANEW = """
 import sys
 import numpy as np
@@ -89,11 +63,7 @@ assert np.array_equal(plan.step(x[0], zeros, zeros).y, expected)  # a kernel tha
 """
 
 
-@pytest.mark.parametrize("program", [
-    pytest.param("MODES, DTYPES = 3, 1\n" + PASSES, id="each pass"), pytest.param(ANEW, id="the package imported anew"),
-    nightly("MODES, DTYPES = 4, 2\n" + PASSES, id="each pass of all kinds"),
-])  # fmt: skip
-def test_every_kernel_finds_the_tiles_that_it_needs(program):
+def test_kernels_find_their_tiles_where_the_package_is_imported_anew():
     """An absent tile function ends the process, hence one of its own."""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG, check=False)
+    run = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, timeout=HANG, check=False)
     assert run.returncode == 0, run.stderr

@@ -329,7 +329,7 @@ def test_the_assembler_knows_each_instruction(on, text, monkeypatch):
 
 def test_the_instructions(form):
     """Multiply-adds on whole registers, by the instruction for it where there is one."""
-    text = compiled(tiles._compile.py_func, no_panels(np.dtype(np.float32), form), (0,) * 4)
+    text = compiled(tiles._compile.py_func, no_panels(np.dtype(np.float32), form), (0,) * 4, np.zeros(4, np.int64))
     wanted = {
         "bfloat16": "vdpbf16ps" if BFLOAT16_DOT else "vfmadd", "int8": "vpdpbusd" if BYTE_DOT else "vpmaddwd",
     }  # fmt: skip

@@ -106,7 +106,7 @@ def test_no_more_ranks_come_in_than_the_kernel_asks_for(monkeypatch, most):
     monkeypatch.setattr(team, "wanted_size", lambda: 4)
     for _ in range(30):
         seen = np.zeros(5)
-        team.run(_sign_up_to, None, MUCH, seen, most)
+        team.run(_sign_up_to, MUCH, seen, most)
         assert seen.tolist() == [min(most, 4)] * min(most, 4) + [0] * (5 - min(most, 4))
 
 

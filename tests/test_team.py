@@ -1,6 +1,7 @@
 """The team of threads by itself: who takes part, how its ranks meet, and how they share out a loop's work."""
 
 import os
+import re
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 from compiled import for_python
 
 from rnnkit.kernels.machine import partition, sync, team
+from rnnkit.kernels.machine.arguments import types_of
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.partition import next_block, num_claims, split_team
 from rnnkit.kernels.machine.sync import (
@@ -29,7 +31,6 @@ from rnnkit.kernels.machine.team import bound  # without the check of `conftest`
 pytestmark = pytest.mark.cores(2)
 
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
-KIND = "test"
 
 
 @kernel
@@ -60,14 +61,14 @@ def two_threads(monkeypatch):
 @pytest.mark.parametrize(("work", "expected"), [(MUCH, [2, 2]), (1, [1, 0])])
 def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected):
     seen = np.zeros(2)
-    team.run(_sign, KIND, work, seen)
+    team.run(_sign, work, seen)
     assert seen.tolist() == expected
 
 
 @pytest.mark.parametrize(("work", "expected"), [(MUCH, [2, 2]), (1, [1, 0])])
 def test_what_is_bound_runs_as_work_of_its_size_does(two_threads, work, expected):
     seen, like = np.zeros((2, 2)), np.zeros(1)
-    call = bound(_sign, KIND, work, like)
+    call = bound(_sign, work, like)
     for row in seen:
         call(row)
     assert seen.tolist() == [expected] * 2 and like[0] == 0
@@ -76,14 +77,16 @@ def test_what_is_bound_runs_as_work_of_its_size_does(two_threads, work, expected
 @kernel
 def _copy(target, factor, source, rank, size, sync):
     post_call(sync, rank, size)
-    join(sync, rank, size)
-    target[0] = factor * source[0]
+    team = join(sync, rank, size)
+    if team.rank == 0:
+        target[0] = factor * source[0]
+    barrier(team)
 
 
 @pytest.mark.parametrize("work", [MUCH, 1])
 def test_what_is_bound_keeps_all_arguments_but_the_last(work):
     target = np.zeros(1)
-    first, second = (bound(_copy, KIND, work, np.zeros(1), target, factor) for factor in (2.0, 3.0))
+    first, second = (bound(_copy, work, np.zeros(1), target, factor) for factor in (2.0, 3.0))
     found = []
     for call, value in ((first, 5.0), (second, 5.0), (first, 7.0)):
         call(np.array([value]))
@@ -91,21 +94,19 @@ def test_what_is_bound_keeps_all_arguments_but_the_last(work):
     assert found == [10.0, 15.0, 14.0]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(4)[::2], np.zeros((2, 1))],
-    ids=["integers", "single precision", "strided", "two dimensions"],
-)
-def test_a_call_with_other_types_than_were_compiled_is_noticed(wrong):
-    """By the tests alone: the machine code would take the array for what it is not."""
-    team.run(_sign, KIND, 1, np.zeros(2))
-    with pytest.raises(AssertionError, match="compiled for"):
-        team.run(_sign, KIND, 1, wrong)
+def test_every_call_runs_the_code_of_its_types():
+    """Whatever was called before: other code would take an array for what it is not."""
+    for seen in (np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros((1, 1))):
+        team.run(_sign, 1, seen)
+        assert seen.item() == 1
+        seen[:] = 0
+        bound(_sign, 1, seen)(seen)
+        assert seen.item() == 1
 
 
 def test_a_last_argument_of_another_type_than_laid_out_is_noticed():
-    """By the tests alone, too."""
-    call = team.bound(_sign, KIND, 1, np.zeros(2))
+    """By the tests alone."""
+    call = team.bound(_sign, 1, np.zeros(2))
     call(np.zeros(2))
     with pytest.raises(AssertionError, match="called with another type than laid out"):
         call(np.zeros(2, np.float32))
@@ -116,7 +117,7 @@ def test_every_rank_has_its_own_number(monkeypatch, size):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
     for _ in range(20):
         seen = np.zeros(size)
-        team.run(_sign, KIND, MUCH, seen)
+        team.run(_sign, MUCH, seen)
         assert seen.tolist() == [size] * size
 
 
@@ -140,9 +141,9 @@ def _meet_in_teams(seen, turns, tasks, split, rank, size, sync):
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_independent_tasks_have_teams_that_meet_by_themselves(monkeypatch, size, tasks, split):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
-    team.run(_meet_in_teams, KIND, MUCH, np.zeros((size, 6), np.int64), 300, tasks, split)
+    team.run(_meet_in_teams, MUCH, np.zeros((size, 6), np.int64), 300, tasks, split)
     seen = np.zeros((size, 6), np.int64)
-    team.run(_meet_in_teams, KIND, MUCH, seen, 300, tasks, split)
+    team.run(_meet_in_teams, MUCH, seen, 300, tasks, split)
     if split and size % tasks == 0:
         own = size // tasks
         wanted = [[rank // own, rank // own + 1, rank % own, own] for rank in range(size)]
@@ -178,7 +179,7 @@ def test_a_team_follows_another(monkeypatch, size):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
     for _ in range(2):
         seen = np.zeros((300, size // 2))
-        team.run(_follow, KIND, MUCH, np.zeros((300, size // 2)), seen)
+        team.run(_follow, MUCH, np.zeros((300, size // 2)), seen)
         assert np.all(seen == size // 2)
 
 
@@ -213,7 +214,7 @@ def test_every_item_is_one_ranks(monkeypatch, size, count, grain):
     monkeypatch.setattr(team, "wanted_size", lambda: size)
     for slow in range(-1, size if size > 1 else 0):
         seen = np.zeros((50, count))
-        team.run(_claim, KIND, MUCH, seen, np.zeros(50, np.int64), count, grain, slow)
+        team.run(_claim, MUCH, seen, np.zeros(50, np.int64), count, grain, slow)
         assert np.all((seen >= 1) & (seen <= size))
         if grain == 0:
             assert np.array_equal(seen, np.broadcast_to(_shares(count, size), seen.shape))
@@ -233,7 +234,7 @@ def test_a_rank_begins_with_its_own_share(passed):
 
 def test_a_slow_rank_leaves_its_share_to_the_others(two_threads):
     seen = np.zeros((50, 64))
-    team.run(_claim, KIND, MUCH, seen, np.zeros(50, np.int64), 64, 4, 0)
+    team.run(_claim, MUCH, seen, np.zeros(50, np.int64), 64, 4, 0)
     assert np.all((seen == 1).sum(axis=1) <= 4)
 
 
@@ -245,12 +246,12 @@ def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypat
             raise _Trouble
         _sign(seen, rank, size, sync)
 
-    monkeypatch.setitem(team._code, (troubled, KIND), troubled)
     seen = np.zeros(2)
+    monkeypatch.setitem(team._code, (troubled, types_of(troubled, (seen,))), troubled)
     with pytest.raises(_Trouble):
-        team.run(troubled, KIND, MUCH, seen)
+        team.run(troubled, MUCH, seen)
     assert seen.tolist() == [0, 0]
-    team.run(_sign, KIND, MUCH, seen)
+    team.run(_sign, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
 
@@ -262,24 +263,24 @@ def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch
         late.wait()
         return serve(*arguments)
 
-    team.run(_sign, KIND, MUCH, seen)
+    team.run(_sign, MUCH, seen)
     _wait_until_asleep()
     serve = team._team.serve
     monkeypatch.setattr(team._team, "serve", delayed)
     seen[:] = 0
-    team.run(_sign, KIND, LITTLE, seen)
+    team.run(_sign, LITTLE, seen)
     assert seen.tolist() == [1, 0]
     late.set()
     _wait_until_asleep()
     assert seen.tolist() == [1, 0]
-    team.run(_sign, KIND, MUCH, seen)
+    team.run(_sign, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
 
 def test_a_sleeping_helper_is_woken(two_threads):
     for _ in range(3):
         seen = np.zeros(2)
-        team.run(_sign, KIND, MUCH, seen)
+        team.run(_sign, MUCH, seen)
         assert seen.tolist() == [2, 2]
         _wait_until_asleep()
 
@@ -287,16 +288,16 @@ def test_a_sleeping_helper_is_woken(two_threads):
 def test_brief_work_is_shared_by_helpers_that_are_awake(two_threads):
     """One call does not wake them; calls that follow each other closely do."""
     seen = np.zeros(2)
-    team.run(_sign, KIND, MUCH, seen)
+    team.run(_sign, MUCH, seen)
     _wait_until_asleep()
     seen[:] = 0
     number = team._team.number
-    team.run(_sign, KIND, BRIEF, seen)
+    team.run(_sign, BRIEF, seen)
     assert team._team.number == number, "the team was called"
     assert seen.tolist() == [1, 0]
     deadline = time.monotonic() + 20
     while seen[1] == 0 and time.monotonic() < deadline:
-        team.run(_sign, KIND, BRIEF, seen)
+        team.run(_sign, BRIEF, seen)
     assert seen.tolist() == [2, 2]
 
 
@@ -311,3 +312,34 @@ def test_the_number_of_threads_is_numbas():
 def test_what_only_kernels_call_says_so():
     with pytest.raises(TypeError, match="partition is for kernels"):
         partition.partition(10, 1, 3)
+
+
+def test_a_kernel_of_a_team_is_not_called_without_one():
+    text = "_sign is for a team of threads; call team.run(_sign, work, ...)"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        _sign(np.zeros(1), 0, 1, np.zeros(sync.sync_size(1), np.int64))
+
+
+def test_a_team_runs_no_other_kernel():
+    text = "serve: the parameters must end in rank, size and sync, got sync, known, most_spins"
+    for call in (lambda: team.run(sync.serve, 1, 0, 0), lambda: team.bound(sync.serve, 1, 0, 0)):
+        with pytest.raises(TypeError, match=f"^{text}$"):
+            call()
+
+
+@pytest.mark.parametrize("last", ["rank, sync, size", "rank, size, sync, seen", "rank, size"])
+def test_what_a_team_says_comes_last(last):
+    made = {}
+    exec(f"def wrong({last}): pass", made)
+    text = f"wrong: rank, size and sync must be the last parameters, in this order, got {last}"
+    with pytest.raises(TypeError, match=f"^{text}$"):
+        kernel(made["wrong"])
+
+
+def test_a_call_is_not_posted_from_elsewhere():
+    @kernel
+    def posts(sync, seen):
+        post_call(sync, 0, 2)
+
+    with pytest.raises(TypeError, match="^post_call: the kernel's last parameters must be rank, size and sync$"):
+        posts(np.zeros(sync.sync_size(1), np.int64), 1)

@@ -202,19 +202,19 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
     monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (1, 1, 1.0))
     run, received = team.run, {}
 
-    def watched(kernel, kind, work, *arguments):
-        received[kernel.__name__] = kernel, kind, arguments
-        run(kernel, kind, work, *arguments)
+    def watched(kernel, work, *arguments):
+        received[kernel.__name__] = kernel, arguments
+        run(kernel, work, *arguments)
 
     monkeypatch.setattr(team, "run", watched)
     problem = Problem(mode="rnn_tanh", num_layers=2, batch_size=16, dtype="float32")
     problem.backward(problem.forward().workspace)
-    kernel, kind, arguments = received[name]
+    kernel, arguments = received[name]
     elements = np.zeros(sync.sync_size(4), np.int64)
     elements[[sync.NUMBER, sync.SPIN_LIMIT]] = 1, 1 << 40
     whole, half = 0, elements.size // sync.TEAMS
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(team._code[kernel, kind], *arguments, 0, 4, elements)
+        running = pool.submit(team._code_of(kernel, arguments), *arguments, 0, 4, elements)
         until(lambda: elements[sync.GATE] > 0)
         elements[sync.GATE] += 3
 

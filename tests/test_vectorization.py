@@ -200,7 +200,7 @@ def test_a_stage_that_is_called_is_noticed(monkeypatch):
 ])  # fmt: skip
 def test_tiles_stay_in_whole_registers(dtype, gates):
     """Multiply-adds are on whole registers, and the sums are not moved to the stack and back between them."""
-    text = compiled(tiles._compile.py_func, np.empty(0, dtype), (0,) * gates)
+    text = compiled(tiles._compile.py_func, np.empty(0, dtype), (0,) * gates, np.zeros(4, np.int64))
     found = instructions(text, "fuse")
     assert found.keys() == {VECTOR_BYTES}, f"multiply-adds by bytes of the register: {dict(found)}"
     moves = re.findall(r"^.*[xyz]mm\d.*\(%rsp\)|^.*\(%rsp\).*[xyz]mm\d|^\s+(?:str|ldr)\s+q\d+, \[sp", text, re.M)

@@ -16,7 +16,6 @@ from rnnkit.cpu.run import Run, drop, kept_runs
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.operands import Arrays, Gradients, LayerPassBack
 from rnnkit.steps import Steps, row_numbers
 from rnnkit.workspace import Workspace
@@ -53,7 +52,6 @@ def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, 
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
     dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell else None
-    ensure_compiled(w.dtype, 1)
     return (np.zeros if steps.padded else np.empty)((steps.seq_len, batch, desc.input_size), w.dtype), dhx, dcx, dw
 
 
@@ -120,7 +118,7 @@ class Gradient:
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.num_rows
             passes = [back.layer_pass(part) for back, part in zip(backs, parts, strict=True)]
             arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
-            calls.append(team.bound(loop_gradient.backward, layer.kind, work, like, *arguments))
+            calls.append(team.bound(loop_gradient.backward, work, like, *arguments))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
     def run(self, arrays: Arrays) -> None:
@@ -132,7 +130,7 @@ class Gradient:
             if len(dx) == 2 and not is_stack(ready.layers):
                 shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(lowest)
                 dx = [arrays.dx.reshape(shape) if one is None else one for one in dx]
-                add(*dx, self._steps, ready.layers[0])
+                add(*dx, self._steps)
                 dx = dx[:1]
             if lowest > self._lowest:
                 self.drop(dx[-1], lowest)
@@ -189,12 +187,12 @@ class RunBack(NamedTuple):
         return LayerPassBack(forward, layer.products, gradients, self.buffer, self.offsets)
 
 
-def add(target: np.ndarray, addend: np.ndarray, steps: StepRows, layer: Layer) -> None:
+def add(target: np.ndarray, addend: np.ndarray, steps: StepRows) -> None:
     """target += addend, the valid rows of two arrays (T, N, ...)."""
     for part in steps.parts():
         work = part.count * target.shape[-1]
         matrices = map(part.rows.of, (target, addend))
-        team.run(loop_gradient.add_rows, layer.kind, work, *matrices, part.count)
+        team.run(loop_gradient.add_rows, work, *matrices, part.count)
 
 
 @lru_cache(4 * DESCRIPTORS)

@@ -71,7 +71,7 @@ def backward(
             gradient = Gradient(desc, segment.arrays, run.planner(own_steps), arena, run.groups(chain), own)
             gradient.run(arrays_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
-                add(dinput[part], gradient.dx, own_steps, lowest)
+                add(dinput[part], gradient.dx, own_steps)
                 if lowest.layer:
                     gradient.drop(dinput[part], lowest.layer)
         if lowest.direction == desc.num_directions - 1:

@@ -12,7 +12,6 @@ from rnnkit.arena import Arena
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
-from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.operands import Sizes
 from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer
 from rnnkit.steps import row_numbers
@@ -37,11 +36,11 @@ class Layer(NamedTuple):
     products: tuple[Product, ...]  # the cell's, the projection, the vectors
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
-    gates: frozenset[int]  # that its products have
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
     step_work: int
     meetings: int  # barriers of a step whose units are shared out: one behind each phase and the projection
-    kind: tuple[Any, ...]  # cell, dtype, passes of a call, form of the weights: they decide about a kernel's types
+    passes: int  # of a call of its kernels: one, or two where the network has as many layers or directions
+    precision: str | None  # of the weights, as `rnnkit.prepare` takes it
 
     @property
     def columns(self) -> int:
@@ -61,7 +60,7 @@ class Layer(NamedTuple):
     @property
     def recurrent_weights(self) -> int:
         """Words that the first product of a step reads."""
-        return self.products[1].rows.size * self.sizes.output // FORMS[self.kind[-1]].per_word
+        return self.products[1].rows.size * self.sizes.output // FORMS[self.precision].per_word
 
 
 @lru_cache(DESCRIPTORS)
@@ -69,8 +68,7 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
     """The pseudo-layers, with weights of this form (`rnnkit.prepare`)."""
     cell, slots = desc.cell, gate_slots(desc)
     starts = {name: start for name, _, start in weight_layout(desc)}
-    kind = (type(cell), *map(type, cell)), desc.dtype, min(desc.num_pseudo_layers, 2), weights
-    result, end = [], 0
+    passes, result, end = min(desc.num_pseudo_layers, 2), [], 0
     for index in range(desc.num_pseudo_layers):
         layer, direction = divmod(index, desc.num_directions)
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
@@ -82,8 +80,8 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         width = last.first + last.rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
-        gates = frozenset(product.gates for product in products if product.gates)
-        result.append(Layer(index, layer, direction, cell, sizes, slots, products, width, offsets, gates, *work, kind))
+        facts = cell, sizes, slots, products, width, offsets, *work, passes, weights
+        result.append(Layer(index, layer, direction, *facts))
         end = offsets[-1]
     return tuple(result)
 
@@ -105,8 +103,8 @@ def is_stack(group: Sequence[Layer]) -> bool:
 
 
 def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
-    """As many passes as the kernels of this kind take; those that are too many do not run."""
-    return (*passes, *passes)[: layer.kind[2]]
+    """As many passes as the layer's kernels take; those that are too many do not run."""
+    return (*passes, *passes)[: layer.passes]
 
 
 def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
@@ -157,11 +155,9 @@ def ready_to_pack(desc: RNNDescriptor, arena: Arena) -> tuple[np.ndarray, list[C
     layers, calls = layers_of(desc), []
     packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
     for layer in layers:
-        for gates in layer.gates:
-            ensure_compiled(packed.dtype, gates)
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
         w = packed  # such as each call gives
-        calls.append(team.bound(pack_layer, layer.kind, work, w, layer.products, packed, layer.offsets))
+        calls.append(team.bound(pack_layer, work, w, layer.products, packed, layer.offsets))
     return packed, calls
 
 

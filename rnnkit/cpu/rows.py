@@ -103,7 +103,7 @@ class StepRows(Steps):
         if order is not None:
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
-        self._list = team.bound(list_rows, "rows", 0, sequences[0], *arguments)
+        self._list = team.bound(list_rows, 0, sequences[0], *arguments)
 
     @property
     def num_steps(self) -> int:

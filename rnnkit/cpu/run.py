@@ -125,7 +125,7 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.num_rows
         passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
-        calls.append(team.bound(forward, layer.kind, work, flat_input, *arguments))
+        calls.append(team.bound(forward, work, flat_input, *arguments))
     return ReadyGroup(runs, ends, calls)
 
 
@@ -189,7 +189,7 @@ def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, of_states: boo
     calls = []
     for array in arrays if steps.padded else ():
         rows = steps.whole.following if of_states else steps.whole.rows
-        clear = team.bound(clear_padding, array.dtype, array.size, steps.starts, rows.of(array))
+        clear = team.bound(clear_padding, array.size, steps.starts, rows.of(array))
         calls.append(partial(clear, steps.starts))
     return calls
 
@@ -200,4 +200,4 @@ def drop(source: np.ndarray, target: np.ndarray, kept: np.ndarray, steps: StepRo
     for part in steps.parts():
         count, width = part.count, target.shape[-1]
         matrices = map(part.rows.of, (target, source, kept))
-        team.run(dropout.drop, desc.dtype, count * width, *matrices, scale, count, width)
+        team.run(dropout.drop, count * width, *matrices, scale, count, width)

@@ -14,7 +14,6 @@ from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
-from rnnkit.kernels.machine.tiles import ensure_compiled
 from rnnkit.kernels.stack import run_stack
 from rnnkit.memory import Memory
 from rnnkit.steps import Steps, row_numbers
@@ -63,8 +62,6 @@ class StackSteps:
         self._memory, first = Memory(), self._layers[0]
         self.weights = pack(desc, w, self._memory.arena) if weights is None else pack_reduced(desc, w, weights)
         dtype = self.weights.dtype
-        for gates in frozenset().union(*(layer.gates for layer in self._layers)):
-            ensure_compiled(dtype, gates, weights)
         self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell else 0
         self._deepest = max(product.depth for layer in self._layers for product in layer.products)
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
@@ -90,7 +87,7 @@ class StackSteps:
         work = self.weights.size * max(rows, _ROWS_OF_A_READ)
         like = self._no_y, states, states, self._no_y, states, states, gates, numbers, _ALL_STEPS
         arguments = like, *self._fixed, packed, self._zeros, grain, threads
-        return Room(numbers, gates, nbytes, team.bound(run_stack, layer.kind, work, *arguments))
+        return Room(numbers, gates, nbytes, team.bound(run_stack, work, *arguments))
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
         """The packed weights as the kernels take them, with scratch for as many rows as each thread takes at a time."""

@@ -209,7 +209,7 @@ def fitting(size, schedule):
 
 @kernel
 def forward(cell, passes, schedule, packed, zeros, x, rank, size, sync):
-    """The next steps of the layer passes on x, flat. `post_call` finds rank, size and sync by name: they stay flat."""
+    """The next steps of the layer passes on x, flat."""
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)

@@ -197,7 +197,6 @@ def backward(cell, passes, schedule, is_first, zeros, numbers, arrays, rank, siz
     the states before.
 
     Calls go from the last steps to the first, whole chunks at a time; the first one packs the weights for all.
-    `post_call` finds rank, size and sync by their names: they stay flat.
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))

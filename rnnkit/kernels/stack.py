@@ -18,8 +18,7 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
     `arrays` are x, hx, cx, y, hy, cy, room for one layer's gates, the row numbers 0..N-1, and the lengths, none if all
     are T. Of several steps hy and cy have two places, (2*layers, N, ...), and step t writes the place t % 2; y may
     be empty, where nobody wants it. All rows are computed in every step, from the padding too; those that have ended
-    keep their states, and y is 0. No more than so many `threads` take part. `post_call` finds rank, size and sync by
-    their names: they stay flat.
+    keep their states, and y is 0. No more than so many `threads` take part.
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, threads)

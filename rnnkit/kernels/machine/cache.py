@@ -246,6 +246,22 @@ def _dumps(value):
     return stream.getvalue()
 
 
+_suppliers = {}
+
+
+def supplies(prefix):
+    """Let the decorated function be called with each symbol of this beginning that machine code refers to, before that
+    is loaded: it defines the symbol, where it is not."""
+    return lambda supply: _suppliers.setdefault(prefix, supply)
+
+
+def _supply(symbols):
+    for symbol in symbols:
+        for prefix, supply in _suppliers.items():
+            if symbol.startswith(prefix):
+                supply(symbol)
+
+
 class Cache(FunctionCache):
     """The compiled signatures of one function, for its dispatcher; where it fails, the call is compiled for."""
 
@@ -260,6 +276,7 @@ class Cache(FunctionCache):
         try:
             saved, symbols, payload = _Unpickler(data, sig).load() if data else (None, (), None)
             if saved == sig:
+                _supply(symbols)
                 if any(address_of_symbol(symbol) is None for symbol in symbols):
                     target_context.refresh()  # brings all that Numba knows to compile, half of the time of a warm call
                 return CompileResult._rebuild(target_context, *payload)

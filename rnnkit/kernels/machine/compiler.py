@@ -1,8 +1,10 @@
-"""The compiler of all kernels and of what they call: `linking.LinkingCompiler`, or Numba's own where it must be."""
+"""The compiler of all kernels and of what they call: `linking.LinkingCompiler`, or Numba's own where it must be; and
+how types are told apart."""
 
 import inspect
 import pkgutil
 
+from numba import typeof
 from numba.core.compiler import Compiler
 
 # What `linking` and `operators` build on inside of Numba (0.61 to 0.68 have it), with the parameters.
@@ -51,4 +53,13 @@ def _compiler():
     return LinkingCompiler
 
 
-COMPILER = _compiler()
+def _fingerprint():
+    """What tells the types of a tuple of numbers and arrays apart: Numba's own quick look, where it has it."""
+    try:
+        from numba._dispatcher import compute_fingerprint
+    except ImportError:
+        return lambda values: tuple(map(typeof, values))
+    return compute_fingerprint
+
+
+COMPILER, FINGERPRINT = _compiler(), _fingerprint()

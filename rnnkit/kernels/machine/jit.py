@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import inspect
 from pathlib import Path
 
 import numba
@@ -41,6 +42,9 @@ OPTIONS = {
 }
 
 
+_OF_TEAM = "rank", "size", "sync"  # which `sync.post_call` finds by their places
+
+
 class _Inner(CPUDispatcher):
     """A compiled function without the wrapper that Python would call; Numba itself would not notice, and crash."""
 
@@ -72,6 +76,13 @@ class _Kernel(CPUDispatcher):
                     gc.enable()
 
 
+class TeamKernel(_Kernel):
+    """A kernel that every thread of a team runs: `team` says which of them it is, and what they meet at."""
+
+    def __call__(self, *arguments):
+        raise TypeError(f"{self.__name__} is for a team of threads; call team.run({self.__name__}, work, ...)")
+
+
 def inner(function, **options):
     """Compile `function` when a kernel that calls it is compiled, as a part of that. Only kernels call it."""
     dispatcher = numba.njit(**OPTIONS | options)(function)
@@ -81,8 +92,16 @@ def inner(function, **options):
 
 def kernel(function):
     """Compile `function` on first use, cached on disk under the digest of all kernel sources. Python calls it: it runs
-    without the GIL."""
+    without the GIL.
+
+    One whose last parameters are `rank, size, sync` is run by a team.
+    """
+    names = tuple(inspect.signature(function).parameters)
+    runs_in_team = names[-len(_OF_TEAM) :] == _OF_TEAM
+    if "rank" in names and not runs_in_team:
+        expected = "rank, size and sync must be the last parameters, in this order"
+        raise TypeError(f"{function.__name__}: {expected}, got {', '.join(names)}")
     dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(function)
-    dispatcher.__class__ = _Kernel
+    dispatcher.__class__ = TeamKernel if runs_in_team else _Kernel
     dispatcher._cache = Cache(function, FOLDER)  # what njit(cache=True) sets, to Numba's own
     return dispatcher

@@ -128,18 +128,17 @@ def exchange(typingctx, sync, place, expected, value):
     return types.boolean(sync, types.int64, types.int64, types.int64), generate
 
 
-def _helpers_entry(kernel, frame_type):
-    """A function (frame, rank, size) that calls the kernel with the arguments in the frame, but as that rank."""
+def _helpers_entry(kernel, frame_type, own_place):
+    """A function (frame, rank, size) that calls the kernel with the arguments in the frame, but as that rank: rank and
+    size have their place among them."""
     kind = ir.FunctionType(ir.VoidType(), [frame_type.as_pointer(), _I64, _I64])
     entry = ir.Function(kernel.module, kind, f"{kernel.name}.helper")
     entry.linkage = "internal"
     builder = ir.IRBuilder(entry.append_basic_block())
     frame, rank, size = entry.args
-    own = {"arg.rank": rank, "arg.size": size}
-    arguments = kernel.args[_ABI_ARGUMENTS:]
-    assert own.keys() <= {argument.name for argument in arguments}, "not a kernel of the contract, or another Numba"
-    values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, number)) for number in range(len(arguments))]
-    values = [own.get(argument.name, value) for argument, value in zip(arguments, values, strict=True)]
+    places = range(len(frame_type.elements))
+    values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, place)) for place in places]
+    values[own_place : own_place + 2] = rank, size
     results = [builder.alloca(argument.type.pointee) for argument in kernel.args[:_ABI_ARGUMENTS]]
     builder.call(kernel, results + values, attrs=["noinline"])
     builder.ret_void()
@@ -150,16 +149,21 @@ def _helpers_entry(kernel, frame_type):
 def post_call(typingctx, sync, rank, size):
     """Let helpers call the kernel that this stands in, with the arguments of this call.
 
-    They lie in the caller's stack frame: valid for who is let in, since the caller does not leave before.
+    They lie in the caller's stack frame: valid for who is let in, since the caller does not leave before. The last ones
+    are rank, size and sync (`jit.TeamKernel`), of which sync, an array, is several in LLVM's function.
     """
 
     def generate(context, builder, signature, arguments):
         sync, rank, size = arguments
         kernel = builder.function
-        frame_type = ir.LiteralStructType([argument.type for argument in kernel.args[_ABI_ARGUMENTS:]])
+        passed = [argument.type for argument in kernel.args[_ABI_ARGUMENTS:]]
+        last = [*context.get_arg_packer([types.int64, types.int64, signature.args[0]]).argument_types]
+        if passed[-len(last) :] != last:
+            raise TypeError("post_call: the kernel's last parameters must be rank, size and sync")
+        frame_type, own_place = ir.LiteralStructType(passed), len(passed) - len(last)
         with builder.goto_entry_block():
             frame = builder.alloca(frame_type)
-        entry = _helpers_entry(kernel, frame_type)
+        entry = _helpers_entry(kernel, frame_type, own_place)
         calls = builder.and_(builder.icmp_signed("==", rank, _I64(0)), builder.icmp_signed(">", size, _I64(1)))
         with builder.if_then(calls):
             for number, argument in enumerate(kernel.args[_ABI_ARGUMENTS:]):

@@ -5,15 +5,16 @@ kernel, which took a third of the time of a first call.
 """
 
 import ctypes
-from functools import cache
 
+import numpy as np
 from llvmlite import binding, ir
-from numba import typeof, types
+from numba import types
 from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
-from .formats import Float, form_of, no_panels, storage_type
+from .cache import supplies
+from .formats import FORMS, Float, form_of, no_panels, storage_type
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import VECTOR_BYTES, data_pointer
@@ -21,32 +22,40 @@ from .tile import NARROW, NEVER_FAR, ROW, STREAM, WIDE, Tile, function_type, mos
 
 _I64 = ir.IntType(64)
 _SHAPES = ROW, STREAM, WIDE, NARROW
-_TABLE = f"rnnkit_tiles_{DIGEST}"
-_tables = {}  # by name
+_TABLE = f"rnnkit_tiles_{DIGEST}_"
 
 
-def _table(panels, gates):
-    """Name of the addresses of the tile functions for panels of a type and so many gates, one a shape, all 0 at first.
+@supplies(_TABLE)
+def _supply_table(symbol):
+    """Define the symbol of a table, unless it is: the addresses of the tile functions for panels of some form and dtype
+    and so many gates, one a shape.
 
-    Kernels hold the table's own address: it is there once, also if the modules are loaded anew, and never freed.
+    There is no symbol of a table that is not filled. It is there once, also if the modules are loaded anew, and never
+    freed: machine code holds its address.
     """
-    name = f"{_TABLE}_{form_of(panels).name}{storage_type(panels).dtype}_{gates}"
-    if binding.address_of_symbol(name) is None:
-        table = _tables[name] = (ctypes.c_int64 * len(_SHAPES))()
+    with global_compiler_lock:  # as in `team`
+        if binding.address_of_symbol(symbol) is not None:
+            return
+        form, dtype, gates = symbol.removeprefix(_TABLE).split("_")
+        weights = next(name for name, one in FORMS.items() if one.name == form)
+        table = np.zeros(len(_SHAPES), np.int64)
+        _compile(no_panels(np.dtype(dtype), weights), (0,) * int(gates), table)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
-        binding.add_symbol(name, ctypes.addressof(table))
-    return name
+        binding.add_symbol(symbol, table.ctypes.data)
 
 
 def _entry(builder, panels, gates, shape):
     """Pointer to the place of a tile function's address in its table."""
-    name, table_type = _table(panels, gates), ir.ArrayType(_I64, len(_SHAPES))
-    table = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, table_type, name)
+    symbol = f"{_TABLE}{form_of(panels).name}_{storage_type(panels).dtype}_{gates}"
+    table = builder.module.globals.get(symbol)
+    if table is None:
+        _supply_table(symbol)  # before there is code that refers to it, whoever compiles that
+        table = ir.GlobalVariable(builder.module, ir.ArrayType(_I64, len(_SHAPES)), symbol)
     return builder.gep(table, [_I64(0), shape])
 
 
 @intrinsic
-def _write_addresses(typingctx, like, columns):
+def _write_addresses(typingctx, like, columns, table):
     def generate(context, builder, signature, arguments):
         panels, gates = signature.args[0], len(columns)
         form, kind = form_of(panels), storage_type(panels).dtype
@@ -55,28 +64,17 @@ def _write_addresses(typingctx, like, columns):
                 continue
             real = context.get_value_type(kind)
             function = Tile(builder.module, form, real, kind.bitwidth, gates, shape).function()
-            builder.store(builder.ptrtoint(function, _I64), _entry(builder, panels, gates, _I64(shape)))
+            place = data_pointer(context, builder, signature.args[2], arguments[2], _I64(shape))
+            builder.store(builder.ptrtoint(function, _I64), place)
         return context.get_dummy_value()
 
-    return types.void(like, columns), generate
+    return types.void(like, columns, table), generate
 
 
 @kernel
-def _compile(like, columns):
-    _write_addresses(like, columns)
-
-
-@cache
-def ensure_compiled(dtype, gates, weights=None):
-    """Compile the tile functions of so many gates for weights of this form, or load them; to be called before a kernel
-    that multiplies runs."""
-    panels = no_panels(dtype, weights)
-    with global_compiler_lock:  # as in `team`
-        # Code from the disk cache looks its tables up when it is loaded; that of the projection (one gate) also where
-        # there is none.
-        for number in {1, gates}:
-            _table(typeof(panels), number)
-        _compile(panels, (0,) * gates)
+def _compile(like, columns, table):
+    """Compile the tile functions for such panels and as many gates as there are columns, and write where they are."""
+    _write_addresses(like, columns, table)
 
 
 @intrinsic

@@ -1,0 +1,124 @@
+"""What decides about the machine code of a kernel is told from its arguments."""
+
+import re
+from itertools import product
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from numba import _dispatcher
+from numba.extending import overload
+
+from rnnkit.kernels.machine import arguments, team
+from rnnkit.kernels.machine import compiler as chosen
+from rnnkit.kernels.machine.arguments import types_of
+from rnnkit.kernels.machine.jit import OPTIONS, kernel
+from rnnkit.kernels.machine.matrix import Matrix, Range
+
+
+def _named(name, *fields):
+    """A class of named tuples, another one each time."""
+    return NamedTuple(name, [(field, object) for field in fields])
+
+
+ONE, OTHER = _named("Cell", "a"), _named("Cell", "a")
+A, ROWS = np.zeros(3), np.zeros(3, np.int64)
+APART = [
+    1, 1.0, True, np.float32(1), A, ROWS, A.astype(np.float32), A > 0, A.reshape(1, 3),
+    (), (1,), (1, 1), ((1,),), ((1,), 1), (1, (1,)), ((), (1,)), ((1,), ()), (A, 1), (1, A), (1, 1.0), ONE(1), OTHER(1),
+    ONE(1.0), ONE(A), ONE(ROWS), ONE(OTHER(1)), ONE(ONE(1)), (ONE(1), OTHER(1)), (OTHER(1), ONE(1)),
+    _named("Cell", "b")(1), _named("Cella", "b")(1), Matrix(A, ROWS, 0, 1), Matrix(ROWS, ROWS, 0, 1), Range(0, 1),
+    _named("One", "a", "bi")(1, 1), _named("One", "aib", "i")(1, 1), _named("\u00c9lan", "a")(1), _named("lan", "a")(1),
+]  # fmt: skip
+
+
+class Own(np.ndarray):
+    pass
+
+
+def types(*arguments):
+    return types_of(_write_number, arguments)
+
+
+def _slow(values):
+    return tuple(map(numba.typeof, values))
+
+
+@pytest.mark.parametrize("look", [chosen.FINGERPRINT, _slow])
+def test_types_that_differ_are_told_apart(monkeypatch, look):
+    """Also where classes of tuples have one name and the same fields, which Numba's quick look takes for one."""
+    monkeypatch.setattr(arguments, "FINGERPRINT", look)
+    for known in (APART, list(product(APART, repeat=2))):
+        assert len(set(map(types, known))) == len(known)
+
+
+def test_without_numbas_quick_look_its_slow_one_is_taken(monkeypatch):
+    assert chosen.FINGERPRINT is _dispatcher.compute_fingerprint
+    monkeypatch.delattr(_dispatcher, "compute_fingerprint")
+    assert chosen._fingerprint()((1.0, A)) == (numba.float64, numba.typeof(A))
+
+
+def test_values_make_no_difference():
+    """Nor do sizes and where memory is: nothing is compiled anew for them."""
+    numbers = np.arange(12.0)
+    for one, other in [
+        (1, -5), (1, 1 << 62), (0.0, np.inf), (True, False), (A, numbers[3:5]), (A, np.empty(0)),
+        (A.reshape(1, 3), numbers.reshape(4, 3)), (np.zeros((2, 0)), numbers.reshape(3, 4)), (A, A.view(Own)),
+        (ONE(A), ONE(numbers)),
+    ]:  # fmt: skip
+        assert types(one) == types(other)
+        assert numba.typeof(one) == numba.typeof(other)
+
+
+def _read_only():
+    array = np.zeros(3)
+    array.flags.writeable = False
+    return array
+
+
+def _array_text(strides, shape, writeable=True):
+    got = f"strides {strides} of shape {shape}, writeable={writeable}"
+    return f"arrays must be C-contiguous and writeable, got {got}"
+
+
+OTHERS = "arguments must be numbers, arrays and tuples of them, got "
+
+
+@pytest.mark.parametrize(("wrong", "text"), [
+    (np.zeros(6)[::2], _array_text((16,), (3,))), (np.zeros((2, 3)).T, _array_text((8, 24), (3, 2))),
+    (_read_only(), _array_text((8,), (3,), writeable=False)), (None, OTHERS + "NoneType"),
+    ([1.0], OTHERS + "list"), (b"", OTHERS + "bytes"),
+    (np.int32(1), OTHERS + "int32"),
+], ids=["strided", "Fortran", "read-only", "None", "list", "bytes", "short"])  # fmt: skip
+def test_what_no_kernel_takes_is_refused(wrong, text):
+    """Wherever it stands, also after calls with what is right."""
+    team.run(_write_number, 1, np.zeros(1), ONE(A))
+    for given in ((wrong, ONE(5)), (np.zeros(1), ONE(wrong))):
+        with pytest.raises(TypeError, match=f"^_write_number: {re.escape(text)}$"):
+            team.run(_write_number, 1, *given)
+
+
+def _number_of(cell):
+    """What `overload` implements below."""
+
+
+@overload(_number_of, jit_options=OPTIONS)
+def _number_of_class(cell):
+    number = 1 if cell.instance_class is ONE else 2
+    if isinstance(cell.types[0], numba.types.Array):
+        return lambda cell: number * cell.a[0]
+    return lambda cell: number * cell.a
+
+
+@kernel
+def _write_number(target, cell, rank, size, sync):
+    target[0] = _number_of(cell)
+
+
+def test_two_classes_of_one_name_have_their_own_code():
+    target, found = np.zeros(1), []
+    for cell in (ONE(5), OTHER(5), ONE(7)):
+        team.run(_write_number, 1, target, cell)
+        found.append(target[0])
+    assert found == [5, 10, 7]
