@@ -17,8 +17,8 @@ from perf import reduced_suite, serving
 from perf.cases import Case, Problem, of_mode, problem
 from perf.own_lstm import OwnLSTM
 from perf.subject import Subject, named
-from rnnkit.arrays import on_host
-from rnnkit.classes import CLASSES
+from rnnkit.common.arrays import on_host
+from rnnkit.network.classes import CLASSES
 
 RNNKIT, BY_HAND, UNFUSED, FLOAT32 = "rnnkit", "by-hand", "unfused", "float32"
 CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # beside cells that are no modes (`cell_suite`)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.arrays import on_host
+from rnnkit.common.arrays import on_host
 
 
 class Subject(NamedTuple):

@@ -42,34 +42,35 @@ rnnkit.interop, rnnkit.distributed.  On the command line: python -m rnnkit.
 
 from typing import TYPE_CHECKING
 
+from rnnkit.call.debugging import set_debug as set_debug
+from rnnkit.call.workspace import Workspace as Workspace
+from rnnkit.call.workspace import workspace_nbytes as workspace_nbytes
+
 # As themselves and not in `__all__`: `help` writes out in full, tuples' methods too, what is named there.
 from rnnkit.cell_check import check_cell as check_cell
-from rnnkit.debugging import set_debug as set_debug
-from rnnkit.descriptor import RNNDescriptor as RNNDescriptor
-from rnnkit.engine import Backward as Backward
-from rnnkit.engine import Forward as Forward
-from rnnkit.engine import Infer as Infer
-from rnnkit.engine import backward as backward
-from rnnkit.engine import forward as forward
-from rnnkit.engine import infer as infer
+from rnnkit.definition.descriptor import RNNDescriptor as RNNDescriptor
+from rnnkit.definition.weights import WeightBlock as WeightBlock
+from rnnkit.definition.weights import init_weights as init_weights
+from rnnkit.definition.weights import num_weights as num_weights
+from rnnkit.definition.weights import pack_weights as pack_weights
+from rnnkit.definition.weights import weight_layout as weight_layout
+from rnnkit.definition.weights import weight_views as weight_views
 from rnnkit.errors import BackendError as BackendError
 from rnnkit.errors import WorkspaceError as WorkspaceError
-from rnnkit.network import GRU as GRU
-from rnnkit.network import LSTM as LSTM
-from rnnkit.network import RNN as RNN
-from rnnkit.network import Network as Network
-from rnnkit.network import load as load
-from rnnkit.plan import Plan as Plan
-from rnnkit.plan import prepare as prepare
-from rnnkit.stream import Stream as Stream
-from rnnkit.weights import WeightBlock as WeightBlock
-from rnnkit.weights import init_weights as init_weights
-from rnnkit.weights import num_weights as num_weights
-from rnnkit.weights import pack_weights as pack_weights
-from rnnkit.weights import weight_layout as weight_layout
-from rnnkit.weights import weight_views as weight_views
-from rnnkit.workspace import Workspace as Workspace
-from rnnkit.workspace import workspace_nbytes as workspace_nbytes
+from rnnkit.network.engine import Backward as Backward
+from rnnkit.network.engine import Forward as Forward
+from rnnkit.network.engine import Infer as Infer
+from rnnkit.network.engine import backward as backward
+from rnnkit.network.engine import forward as forward
+from rnnkit.network.engine import infer as infer
+from rnnkit.network.networks import GRU as GRU
+from rnnkit.network.networks import LSTM as LSTM
+from rnnkit.network.networks import RNN as RNN
+from rnnkit.network.networks import Network as Network
+from rnnkit.network.networks import load as load
+from rnnkit.network.plan import Plan as Plan
+from rnnkit.network.plan import prepare as prepare
+from rnnkit.network.stream import Stream as Stream
 
 if TYPE_CHECKING:
     __version__: str

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit import checks
+from rnnkit.call import checks
+from rnnkit.definition.modes import checked_cell
 from rnnkit.errors import message
 from rnnkit.kernels.cells.rules import CellError, run
-from rnnkit.modes import checked_cell
 
 _TRIALS = 32
 _STEP = 6e-6  # the cube root of the float64 machine epsilon balances truncation and rounding

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rnnkit import RNNDescriptor, backward, forward, prepare, training
+from rnnkit.definition.weights import init_weights
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.types import Weights
-from rnnkit.weights import init_weights
 
 
 def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescriptor]:

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from rnnkit.options import CALLS, PLACES, TABLE, Refused
+from rnnkit.call.options import CALLS, PLACES, TABLE, Refused
 
 
 def markdown() -> str:

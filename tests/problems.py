@@ -8,7 +8,7 @@ import reference
 from combinations import nightly
 
 import rnnkit
-from rnnkit.lazy import lazy
+from rnnkit.common.lazy import lazy
 
 
 @dataclass(frozen=True)

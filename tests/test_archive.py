@@ -17,7 +17,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from rnnkit import GRU, LSTM, RNNDescriptor, archive, load
+from rnnkit import GRU, LSTM, RNNDescriptor, load
+from rnnkit.definition import archive
 
 DESC = RNNDescriptor("lstm", 3, 5)
 WEIGHTS = np.arange(200, dtype=np.float32)

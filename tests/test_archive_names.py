@@ -7,7 +7,8 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from rnnkit import GRU, RNNDescriptor, archive, load
+from rnnkit import GRU, RNNDescriptor, load
+from rnnkit.definition import archive
 from rnnkit.language_model.checkpoint import load as load_run
 from rnnkit.language_model.command_line import add_train_options
 from rnnkit.language_model.configuration import parsed

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import rnnkit
-from rnnkit import RNNDescriptor, checks
+from rnnkit import RNNDescriptor
+from rnnkit.call import checks
 
 LSTM = RNNDescriptor("lstm", 3, 8, num_layers=2, bidirectional=True)
 PROJECTED = RNNDescriptor("lstm", 3, 8, num_layers=2, bidirectional=True, proj_size=5)

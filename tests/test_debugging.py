@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import rnnkit
-from rnnkit import WorkspaceError, debugging
+from rnnkit import WorkspaceError
+from rnnkit.call import debugging
 
 
 @pytest.fixture

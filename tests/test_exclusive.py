@@ -14,10 +14,10 @@ from problems import Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
+from rnnkit.call.forking import new_call
+from rnnkit.call.memory import Memory
 from rnnkit.cpu import infer, planner
-from rnnkit.forking import new_call
 from rnnkit.kernels.machine import team
-from rnnkit.memory import Memory
 
 pytestmark = pytest.mark.cores(2)
 

@@ -119,7 +119,7 @@ import os, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import rnnkit
-from rnnkit import forking
+from rnnkit.call import forking
 from rnnkit.cpu import engine, infer
 
 net, x = rnnkit.LSTM(3, 5, bidirectional=True, seed=0), np.ones((300, 2, 3), np.float32)
@@ -178,7 +178,7 @@ assert not any(map(refused, calls))
 # Threads of the parent have the team and its lock, and wait for a readout's work.
 FORGETS = """
 import os, signal
-from rnnkit import forking
+from rnnkit.call import forking
 from rnnkit.kernels.machine import forks, team
 from rnnkit.language_model import readout
 

@@ -6,10 +6,10 @@ import pytest
 
 import rnnkit
 from rnnkit import RNNDescriptor, interop
-from rnnkit.classes import CLASSES, mode_of
 from rnnkit.cuda import cudnn
 from rnnkit.interop import flux, jax, keras, onnx_operators
 from rnnkit.kernels.cells.modes import MODES
+from rnnkit.network.classes import CLASSES, mode_of
 
 
 def gates(mode):

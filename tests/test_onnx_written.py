@@ -13,7 +13,7 @@ from tolerances import assert_outputs_close, assert_same_bits
 import rnnkit
 from rnnkit.interop.onnx import stack_onnx
 from rnnkit.interop.onnx_files import load_onnx, save_onnx
-from rnnkit.network import network_of
+from rnnkit.network.networks import network_of
 
 OPTIONS = {
     "plain": {},

@@ -11,8 +11,8 @@ import pytest
 from combinations import nightly
 
 import rnnkit
-from rnnkit.options import CALLS, CUPY, FORWARDS, NO_PART, PLACES, QUANTIZED, TABLE, YES, Refused, options_of
-from rnnkit.steps import LISTED_ROWS
+from rnnkit.call.options import CALLS, CUPY, FORWARDS, NO_PART, PLACES, QUANTIZED, TABLE, YES, Refused, options_of
+from rnnkit.call.steps import LISTED_ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 X = np.random.default_rng(0).standard_normal((3, 2, 5), np.float32)

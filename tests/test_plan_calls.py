@@ -12,7 +12,7 @@ from problems import CELLS, FLOAT32, Problem
 from tolerances import OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
 from rnnkit.cpu import infer, stack
 from rnnkit.kernels.machine import team
 

@@ -10,7 +10,7 @@ from problems import CELLS, FLOAT32, Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
-from rnnkit import steps
+from rnnkit.call import steps
 from rnnkit.cpu import planner, rows
 from rnnkit.cpu.layer import groups_of
 from rnnkit.cpu.planner import steps_of_call

@@ -15,13 +15,13 @@ from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit import steps
-from rnnkit.arena import Arena
+from rnnkit.call import steps
+from rnnkit.call.arena import Arena
+from rnnkit.call.steps import gradient_chunk, segments
 from rnnkit.cpu import planner
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.gemm import depth_block
-from rnnkit.steps import gradient_chunk, segments
 
 
 def assert_same_training(problem, checkpoint_steps, **options):

@@ -20,8 +20,8 @@ import pytest
 
 import rnnkit
 from rnnkit import cells, types
-from rnnkit.classes import class_of
 from rnnkit.kernels.cells.modes import MODES
+from rnnkit.network.classes import class_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "typed_programs.py"

@@ -14,7 +14,7 @@ from problems import CASES, CELLS, FLOAT32, Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit.steps import LISTED_ROWS, steps_of
+from rnnkit.call.steps import LISTED_ROWS, steps_of
 
 SHAPE = dict(num_layers=2, bidirectional=True, dropout=0.5, lengths=(4, 0, 2))
 

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
+from rnnkit.call.steps import Steps, row_numbers
+from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, kept_runs
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.operands import Arrays, Gradients, LayerPassBack
-from rnnkit.steps import Steps, row_numbers
-from rnnkit.workspace import Workspace
 
 
 def backward(

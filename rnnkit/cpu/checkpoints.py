@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
+from rnnkit.call.steps import segments
+from rnnkit.call.workspace import Workspace, chains, checkpoint_layout, workspace_layout
+from rnnkit.common.lazy import lazy
 from rnnkit.cpu.backward import Chain, Gradient, add, arrays_of, begin
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.cpu.run import BoundaryStates, boundary_states, ready_to_clear, ready_to_train, train_groups
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
-from rnnkit.lazy import lazy
-from rnnkit.steps import segments
-from rnnkit.workspace import Workspace, chains, checkpoint_layout, workspace_layout
 
 
 def forward(

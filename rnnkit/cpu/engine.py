@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.call.forking import new_call
+from rnnkit.call.memory import Memory
+from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu import backward as whole
 from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference
@@ -18,10 +21,7 @@ from rnnkit.cpu.layer import flat, groups_of, ready_to_pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import ReadyGroup, boundary_states, ready_to_clear, ready_to_train, train_groups
-from rnnkit.descriptor import RNNDescriptor
-from rnnkit.forking import new_call
-from rnnkit.memory import Memory
-from rnnkit.workspace import Workspace, workspace_layout
+from rnnkit.definition.descriptor import RNNDescriptor
 
 __all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 

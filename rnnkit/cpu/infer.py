@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
+from rnnkit.call.forking import new_call
+from rnnkit.call.options import CallOptions
+from rnnkit.call.steps import states_shape
 from rnnkit.cpu.layer import flat, groups_of
 from rnnkit.cpu.planner import Planner, slabs_of
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
@@ -21,11 +24,8 @@ from rnnkit.cpu.run import (
     run_group,
 )
 from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
-from rnnkit.descriptor import RNNDescriptor
-from rnnkit.forking import new_call
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
-from rnnkit.options import CallOptions
-from rnnkit.steps import states_shape
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less.

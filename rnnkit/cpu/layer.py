@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.arena import Arena
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.call.arena import Arena
+from rnnkit.call.steps import row_numbers
+from rnnkit.call.workspace import gate_slots
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import suffix_of, weight_layout
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.operands import Sizes
 from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer
-from rnnkit.steps import row_numbers
-from rnnkit.weights import suffix_of, weight_layout
-from rnnkit.workspace import gate_slots
 
 DESCRIPTORS = 64
 """Networks of which is kept what follows from the descriptor alone."""

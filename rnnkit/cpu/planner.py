@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.operands import Schedule
-from rnnkit.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.tile import group_size

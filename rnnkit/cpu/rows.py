@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
+from rnnkit.call.steps import LISTED_ROWS, Steps, row_numbers
+from rnnkit.common.lazy import lazy
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
 from rnnkit.kernels.rows import list_rows
-from rnnkit.lazy import lazy
-from rnnkit.steps import LISTED_ROWS, Steps, row_numbers
 
 Index = tuple[Any, Any]
 """Which of the states (..., N, size) are meant, one for each sequence: a step or steps, and the sequences."""

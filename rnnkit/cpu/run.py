@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
+from rnnkit.call.steps import Steps
+from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import Layer, filled
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Index, Part, StepRows
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.operands import LayerPass, Operands, Schedule
 from rnnkit.kernels.rows import clear_padding
-from rnnkit.steps import Steps
-from rnnkit.workspace import Workspace
 
 _DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
 

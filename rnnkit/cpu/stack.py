@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.call.memory import Memory
+from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.cpu.layer import dense, layers_of, pack
 from rnnkit.cpu.planner import grain_of, rows_for_grain, threads_of_step
 from rnnkit.cpu.reduced import pack_reduced
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.stack import run_stack
-from rnnkit.memory import Memory
-from rnnkit.steps import Steps, row_numbers
 
 KEPT_BYTES = 1 << 18
 """Bytes that a plan keeps of what calls of one size have worked in, for the next one."""

@@ -14,9 +14,9 @@ import cupy
 import numpy as np
 
 from rnnkit.cuda import cudnn
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
-from rnnkit.weights import num_weights, weight_layout
 
 _SHAPES = 64  # shapes of batches whose descriptors a thread keeps
 # Largest hidden_size for the algorithm that keeps the weights of a small layer on the chip, and the most steps it

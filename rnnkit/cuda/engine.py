@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from rnnkit.arena import Arena as HostArena
+from rnnkit.call.arena import Arena as HostArena
+from rnnkit.call.memory import Memory as HostMemory
+from rnnkit.call.options import CallOptions, options_of
+from rnnkit.call.steps import Steps
+from rnnkit.call.workspace import Block, Workspace
 from rnnkit.cuda import cudnn
 from rnnkit.cuda.context import Setup, Shape, context
-from rnnkit.descriptor import RNNDescriptor
-from rnnkit.memory import Memory as HostMemory
-from rnnkit.options import CallOptions, options_of
-from rnnkit.steps import Steps
-from rnnkit.workspace import Block, Workspace
+from rnnkit.definition.descriptor import RNNDescriptor
 
 __all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rnnkit.arrays import Array, library_of, no_array
+from rnnkit.common.arrays import Array, library_of, no_array
 from rnnkit.distributed.launch import check_comm, check_int
 from rnnkit.errors import BackendError, message
 

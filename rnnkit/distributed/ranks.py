@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rnnkit import forking
+from rnnkit.call import forking
 from rnnkit.distributed.launch import check_comm, check_int
 from rnnkit.errors import message
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.classes import class_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import check_names
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
     Network,
@@ -24,7 +24,7 @@ from rnnkit.interop.networks import (
     reordered,
 )
 from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, named_mappings, one_bias, stacked_network
-from rnnkit.weights import check_names
+from rnnkit.network.classes import class_of
 
 ORDERS = {"RNN": "a", "GRU": "r z n", "LSTM": "i f g o"}
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.classes import class_of, mode_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
     Network,
@@ -27,6 +26,7 @@ from rnnkit.interop.networks import (
 )
 from rnnkit.interop.stacks import Cell, Form, both_biases, cells_of, one_bias, stacked_network
 from rnnkit.kernels.cells.modes import MODES
+from rnnkit.network.classes import class_of, mode_of
 
 ORDERS = {"RNN": "a", "GRU": "z r n", "LSTM": "i f g o"}
 ENTRIES = "kernel", "recurrent_kernel", "bias"

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import num_weights, weight_layout, weight_views
 from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, check_shape, network, real_array
-from rnnkit.weights import num_weights, weight_layout, weight_views
 
 
 def from_mxnet(

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit import checks
-from rnnkit.arrays import on_host
-from rnnkit.descriptor import RNNDescriptor
-from rnnkit.engine import Infer
+from rnnkit.call import checks
+from rnnkit.common.arrays import on_host
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import suffix_of, weight_views
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
     Network,
@@ -29,7 +29,7 @@ from rnnkit.interop.networks import (
 )
 from rnnkit.interop.onnx_operators import CELLS, MODES, OPERATORS, Operator, mode_of_operator, operator_of
 from rnnkit.interop.stacks import both_biases, cells_of
-from rnnkit.weights import suffix_of, weight_views
+from rnnkit.network.engine import Infer
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import check_names, suffix_of
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network, check_shape, common_dtype, network, real_array
-from rnnkit.weights import check_names, suffix_of
 
 BLOCKS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.classes import mode_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import check_names, weight_layout
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
     Network,
@@ -24,7 +24,7 @@ from rnnkit.interop.networks import (
     network,
     real_array,
 )
-from rnnkit.weights import check_names, weight_layout
+from rnnkit.network.classes import mode_of
 
 _NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d{1,9})(_reverse)?")
 _FIRST = "weight_hh_l0"  # each of the three modules has it

@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
-from rnnkit import archive, warmup
-from rnnkit.descriptor import HOST_DTYPES, MODES
+from rnnkit import warmup
+from rnnkit.definition import archive
+from rnnkit.definition.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.console import CommandError, extra, keep_apart, one_blas_thread, progress_bar

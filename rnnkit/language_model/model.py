@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
-from rnnkit import archive, training
-from rnnkit.descriptor import HOST_DTYPES
+from rnnkit import training
+from rnnkit.definition import archive
+from rnnkit.definition.descriptor import HOST_DTYPES
+from rnnkit.definition.saved import members, read
+from rnnkit.definition.weights import check_size
 from rnnkit.language_model.readout import Readout
-from rnnkit.saved import members, read
-from rnnkit.weights import check_size
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)
 ALPHABET = "alphabet"

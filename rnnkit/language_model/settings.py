@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
-from rnnkit.descriptor import MODES, RNNDescriptor
+from rnnkit.definition.descriptor import MODES, RNNDescriptor
 from rnnkit.errors import message
 
 BUDGETS = ("steps", "minutes", "epochs")  # of which a run has one

@@ -11,17 +11,17 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rnnkit import training
-from rnnkit.arrays import no_array
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.common.arrays import no_array
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import init_weights
 from rnnkit.errors import message, wrong_type
-from rnnkit.network import network_of
+from rnnkit.network.networks import network_of
 from rnnkit.sklearn import sequences as reading
 from rnnkit.sklearn.fitting import Loop, run_epoch, run_epochs, split
 from rnnkit.sklearn.model import Model, Objective
 from rnnkit.sklearn.pooling import POOLINGS
 from rnnkit.sklearn.sequences import Sequences
 from rnnkit.training import Adam, arguments
-from rnnkit.weights import init_weights
 
 DTYPES = ("float32", "float64")
 

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from rnnkit.network import GRU, LSTM, RNN
+from rnnkit.call.workspace import Workspace
+from rnnkit.network.networks import GRU, LSTM, RNN
 from rnnkit.sklearn.pooling import pool, pool_backward
 from rnnkit.sklearn.sequences import Sequences
-from rnnkit.workspace import Workspace
 
 BLOCK_SEQUENCES, BLOCK_STEPS = 256, 1 << 16  # whose scores are computed at once, at most: this bounds the memory
 

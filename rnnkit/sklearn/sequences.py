@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.arrays import no_array
+from rnnkit.common.arrays import no_array
 from rnnkit.errors import message
 
 CURE_1D = "give a sequence of single features as a column, with sequence[:, numpy.newaxis]"

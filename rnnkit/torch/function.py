@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rnnkit import engine
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import num_weights, weight_layout, weight_views
 from rnnkit.errors import BackendError, message
+from rnnkit.network import engine
 from rnnkit.torch.threads import threads
-from rnnkit.weights import num_weights, weight_layout, weight_views
 
 
 class Layout(NamedTuple):

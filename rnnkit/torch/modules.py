@@ -16,10 +16,10 @@ from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, views
-from rnnkit.weights import weight_layout
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 _MODES = {"RNN_RELU": "rnn_relu", "RNN_TANH": "rnn_tanh", "LSTM": "lstm", "GRU": "gru"}  # of an nn.RNNBase -> ours

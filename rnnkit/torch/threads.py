@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rnnkit import forking
+from rnnkit.call import forking
 from rnnkit.kernels.machine.forks import after_fork_in_child
 
 _forked = False  # since this was imported

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import library_of, no_array, overlap
-from rnnkit.checks import same_place
+from rnnkit.call.checks import same_place
+from rnnkit.common.arrays import library_of, no_array, overlap
+from rnnkit.common.numbers import MAX_SIZE, real_number
 from rnnkit.errors import message, wrong_type
-from rnnkit.numbers import MAX_SIZE, real_number
 
 DTYPES = (np.dtype("float32"), np.dtype("float64"))
 AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"

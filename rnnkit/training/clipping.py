@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnkit.arrays import Array, library_of
+from rnnkit.common.arrays import Array, library_of
 from rnnkit.training import arguments
 
 LANES = 256  # sums in float64 side by side: a call of 450,000 numbers took 0.05 ms, with 64 lanes 0.08

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import Array, library_of, no_array, on_host
-from rnnkit.checks import same_place
+from rnnkit.call.checks import same_place
+from rnnkit.common.arrays import Array, library_of, no_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit import checks
-from rnnkit.arrays import Array, library_of, no_array, on_host
+from rnnkit.call import checks
+from rnnkit.common.arrays import Array, library_of, no_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
 

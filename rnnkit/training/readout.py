@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit import checks
-from rnnkit.arrays import Array, library_of, no_array
+from rnnkit.call import checks
+from rnnkit.common.arrays import Array, library_of, no_array
 from rnnkit.errors import message
 from rnnkit.training import arguments
 

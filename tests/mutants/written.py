@@ -90,7 +90,7 @@ FAULTS = {
         ("a worker's process has one thread", "str(threads)", "str(1)"),
         ("the seconds of repetitions are those of calls", "append(per_call)", "append(total)"),
     ],
-    "rnnkit/base_network.py": [
+    "rnnkit/network/base.py": [
         ("what stands beside networks does not count",
          "== {name: _bits(array) for name, array in other.arrays.items()}", "is not None"),
         ("a list beside a network cannot be copied", "copy_of(_array(value))", "copy_of(value)"),
@@ -100,7 +100,7 @@ FAULTS = {
     "rnnkit/cell_check.py": [
         ("a gradient off by a thousandth passes", "_BOUND = 1e-7", "_BOUND = 1e-2"),
     ],
-    "rnnkit/checks.py": [
+    "rnnkit/call/checks.py": [
         ("a number too many passes", "numbers[numbers.argmax()] <= last", "numbers[numbers.argmax()] <= last + 1"),
         ("one among others passes", "numbers[numbers.argmax()] <= last", "numbers[0] <= last"),
     ],
@@ -153,7 +153,7 @@ FAULTS = {
         ("the seed is cut", "return workspace.seed if", "return workspace.seed & 0xFFFFFFFF if"),
         ("lengths are not sorted", "tuple(lengths.tolist())", "tuple(lengths.tolist()[::-1])"),
     ],
-    "rnnkit/descriptor.py": [
+    "rnnkit/definition/descriptor.py": [
         ("True is one bias", 'return "both" if value else "none"', 'return "input" if value else "none"'),
     ],
     "rnnkit/distributed/collectives.py": [
@@ -165,7 +165,7 @@ FAULTS = {
     "rnnkit/distributed/ranks.py": [
         ("every failure has one status", "status = _exit_status(error)", "status = 1"),
     ],
-    "rnnkit/engine.py": [
+    "rnnkit/network/engine.py": [
         ("dw may lie over what forward read", "dcy=dcy, **workspace.inputs)", "dcy=dcy)"),
     ],
     "rnnkit/interop/flux.py": [
@@ -243,20 +243,20 @@ FAULTS = {
          "self.step, self.seconds, self.first_seconds = 0 * step,"),
         ("an epoch is a step less", "round(amount * corpus", "int(amount * corpus"),
     ],
-    "rnnkit/memory.py": [
+    "rnnkit/call/memory.py": [
         ("what is laid out goes with a copy", '"_prepared": {}, "_asked": None, "rows": None, ', ""),
     ],
-    "rnnkit/modes.py": [
+    "rnnkit/definition/modes.py": [
         ("a parameter keeps Python's type",
          "of = {bool: bool, int: real, float: real,", "of = {bool: bool, int: int, float: float,"),
         ("cells of one name share machine code",
           'type(f"{kind.__name__}_{key}"', 'type(f"{kind.__name__}_"'),
     ],
-    "rnnkit/network.py": [
+    "rnnkit/network/networks.py": [
         ("a GRU has cell states for type checkers", "class GRU(BaseNetwork[None]):", "class GRU(BaseNetwork[Any]):"),
         ("an RNN takes any nonlinearity", 'nonlinearity: Literal["tanh", "relu"]', "nonlinearity: str"),
     ],
-    "rnnkit/saved.py": [
+    "rnnkit/definition/saved.py": [
         ("dates are written and cannot be read", '"biufcSU"', '"biufcSUM"'),
     ],
     "rnnkit/sklearn/base.py": [
@@ -290,7 +290,7 @@ FAULTS = {
         ("a part has the first sequences' starts", "self.starts[numbers], self", "self.starts[: len(numbers)], self"),
         ("complex numbers pass", 'not in "biuf"', 'not in "biufc"'),
     ],
-    "rnnkit/stream.py": [
+    "rnnkit/network/stream.py": [
         ("a mask is not looked up", "            found = np.flatnonzero(found)\n", ""),
         ("the state is no copy", "np.array(on_host(array))", "on_host(array)"),
         ("a stream has room for one state", '"cx": desc.states_size}', '"cx": desc.hidden_size}'),
@@ -346,7 +346,7 @@ FAULTS = {
         ("a dtype is any text", "DType: TypeAlias = HostDType |", "DType: TypeAlias = str |"),
         ("an option of the GRU is missing in the types", "    reset_after: bool\n", ""),
     ],
-    "rnnkit/workspace.py": [
+    "rnnkit/call/workspace.py": [
         ("a segment is not counted", "checkpoint_steps)) + segment", "checkpoint_steps))"),
     ],
 }  # fmt: skip

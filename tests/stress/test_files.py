@@ -278,9 +278,9 @@ FUZZER = """
 import io, sys, zipfile
 import atheris
 with atheris.instrument_imports(include=["zipfile", "json", "rnnkit"]):
-    from rnnkit import network
+    from rnnkit.network.networks import networks as network
     from rnnkit.language_model import model as textmodel
-    from rnnkit.archive import Reader
+    from rnnkit.definition.archive import Reader
 
 zipfile.ZipExtFile._update_crc = lambda self, data: None  # else nothing behind a checksum is ever reached
 

@@ -1,6 +1,6 @@
 """What a forked child forgets: its parent's threads, of which it has none, and the locks that these held.
 
-`rnnkit.forking` has the hook of the fork, and calls `forget` in the child before it lets anything into the engine.
+`rnnkit.call.forking` has the hook of the fork, and calls `forget` in the child before it lets anything into the engine.
 """
 
 _functions = []

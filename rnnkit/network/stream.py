@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit import checks
-from rnnkit.arena import Arena
-from rnnkit.arrays import folded, library_of, no_array, on_host
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.call import checks
+from rnnkit.call.arena import Arena
+from rnnkit.call.forking import Call, at_work, new_call
+from rnnkit.call.options import check, options_of
+from rnnkit.call.steps import row_numbers
+from rnnkit.common.arrays import folded, library_of, no_array, on_host
+from rnnkit.definition.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
-from rnnkit.forking import Call, at_work, new_call
-from rnnkit.options import check, options_of
-from rnnkit.steps import row_numbers
 
 
 def state_sizes(desc: RNNDescriptor) -> dict[str, int]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import beside, device_of, library_of, no_array
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.common.arrays import beside, device_of, library_of, no_array
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.weights import weight_views
 from rnnkit.errors import message, wrong_shape
 from rnnkit.types import Floats
-from rnnkit.weights import weight_views
 
 
 class Views(Mapping[str, Floats]):

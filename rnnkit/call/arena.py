@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import overlap
+from rnnkit.common.arrays import overlap
 
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit import archive
-from rnnkit.arrays import Array, library_of, no_array, on_host
-from rnnkit.descriptor import RNNDescriptor, descriptor_of, text_of
+from rnnkit.common.arrays import Array, library_of, no_array, on_host
+from rnnkit.definition import archive
+from rnnkit.definition.descriptor import RNNDescriptor, descriptor_of, text_of
+from rnnkit.definition.weights import num_weights
 from rnnkit.errors import message
-from rnnkit.weights import num_weights
 
 FORMAT = 1
 MEMBERS = ("format", "descriptor", "weights")

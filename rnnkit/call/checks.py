@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from rnnkit.arrays import device_of, library_of, no_array, overlap
-from rnnkit.descriptor import RNNDescriptor, only_with
-from rnnkit.descriptor import check_descriptor as descriptor
+from rnnkit.common.arrays import device_of, library_of, no_array, overlap
+from rnnkit.definition.descriptor import RNNDescriptor, only_with
+from rnnkit.definition.descriptor import check_descriptor as descriptor
+from rnnkit.definition.modes import text_of_mode
+from rnnkit.definition.states import arrays_of
+from rnnkit.definition.weights import check_weights, num_weights
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
-from rnnkit.modes import text_of_mode
-from rnnkit.states import arrays_of
-from rnnkit.weights import check_weights, num_weights
 
 __all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "integers", "lengths", "same_place", "seed"]
 __all__ += ["separate", "step", "weight_gradient", "weights", "within"]

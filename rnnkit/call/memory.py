@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rnnkit.arena import Arena
+from rnnkit.call.arena import Arena
+from rnnkit.call.forking import Call, at_work, entering
 from rnnkit.errors import WorkspaceError, message
-from rnnkit.forking import Call, at_work, entering
 
 
 class Memory:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from rnnkit import checks
-from rnnkit.descriptor import HOST_DTYPES, RNNDescriptor
+from rnnkit.call import checks
+from rnnkit.call.steps import LISTED_ROWS, Steps, steps_of
+from rnnkit.definition.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
-from rnnkit.steps import LISTED_ROWS, Steps, steps_of
 from rnnkit.types import Weights
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.arrays import on_host
+from rnnkit.call.workspace import Workspace
+from rnnkit.common.arrays import on_host
 from rnnkit.errors import WorkspaceError, message, wrong_type
-from rnnkit.workspace import Workspace
 
 _on = os.environ.get("RNNKIT_DEBUG", "") not in ("", "0")
 

@@ -7,14 +7,14 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from rnnkit import archive
-from rnnkit.arrays import Array
-from rnnkit.base_network import BaseNetwork
-from rnnkit.classes import class_of, mode_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.common.arrays import Array
+from rnnkit.definition import archive
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.modes import no_cell
+from rnnkit.definition.saved import others, read
 from rnnkit.errors import message, wrong_type
-from rnnkit.modes import no_cell
-from rnnkit.saved import others, read
+from rnnkit.network.base import BaseNetwork
+from rnnkit.network.classes import class_of, mode_of
 from rnnkit.types import Cell, Floats, GRUOptions, LSTMOptions, Mode, Options, RNNOptions
 
 

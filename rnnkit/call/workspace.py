@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.call.memory import Memory
+from rnnkit.call.options import CallOptions, checked_checkpoint_steps
+from rnnkit.call.steps import segments_of, states_shape
+from rnnkit.definition.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.kernels.cells.modes import modes_with
-from rnnkit.memory import Memory
-from rnnkit.options import CallOptions, checked_checkpoint_steps
-from rnnkit.steps import segments_of, states_shape
 
 
 class Block(NamedTuple):

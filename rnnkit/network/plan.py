@@ -7,15 +7,15 @@ from typing import Any, Generic
 
 import numpy as np
 
-from rnnkit import checks
-from rnnkit.arrays import Array, copy_of, library_of
-from rnnkit.descriptor import RNNDescriptor
-from rnnkit.engine import Infer, backend, check_call
+from rnnkit.call import checks
+from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, options_of, refusal
+from rnnkit.common.arrays import Array, copy_of, library_of
+from rnnkit.common.numbers import MAX_SIZE
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.states import apart, joined
 from rnnkit.errors import message, wrong_type
-from rnnkit.numbers import MAX_SIZE
-from rnnkit.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, options_of, refusal
-from rnnkit.states import apart, joined
-from rnnkit.stream import Stream
+from rnnkit.network.engine import Infer, backend, check_call
+from rnnkit.network.stream import Stream
 from rnnkit.types import States, Weights
 
 _LONGEST_INT8 = 2**31 // 127**2  # products of two bytes, whose sum is exact in 32 bits

@@ -9,14 +9,14 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from rnnkit import checks, debugging, forking
-from rnnkit.arrays import Array, device_of
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.call import checks, debugging, forking
+from rnnkit.call.options import CUPY, NUMPY, CallOptions, check, options_of
+from rnnkit.call.workspace import Workspace, check_workspace
+from rnnkit.common.arrays import Array, device_of
+from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.definition.states import apart, arrays_of, joined
 from rnnkit.errors import message, wrong_type
-from rnnkit.options import CUPY, NUMPY, CallOptions, check, options_of
-from rnnkit.states import apart, arrays_of, joined
 from rnnkit.types import Floats, States
-from rnnkit.workspace import Workspace, check_workspace
 
 
 class Forward(NamedTuple, Generic[States]):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.common.numbers import real_number
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.activations import ACTIVATIONS, OWN_ACTIVATIONS, POSITIVE, Activation
 from rnnkit.kernels.cells.cell import Stage
@@ -19,7 +20,6 @@ from rnnkit.kernels.cells.rules import parameter_types
 from rnnkit.kernels.cells.source import code_key, is_shipped, source_of
 from rnnkit.kernels.cells.source_0_9 import source_0_9
 from rnnkit.kernels.cells.uses import Unresolved
-from rnnkit.numbers import real_number
 
 
 def checked(function: str, value: Any) -> Any:

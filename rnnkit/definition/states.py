@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.descriptor import RNNDescriptor
+from rnnkit.definition.descriptor import RNNDescriptor
 
 
 def joined(desc: RNNDescriptor, states: Any) -> Any:

@@ -11,16 +11,17 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
-from rnnkit import engine, saved
-from rnnkit.arrays import Array, beside, copy_of, library_of, on_host
-from rnnkit.classes import class_of
-from rnnkit.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.call.workspace import Workspace
+from rnnkit.common.arrays import Array, beside, copy_of, library_of, on_host
+from rnnkit.definition import saved
+from rnnkit.definition.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.definition.views import Views, write
+from rnnkit.definition.weights import check_weights, init_weights, num_weights
 from rnnkit.errors import message, wrong_type
-from rnnkit.plan import Plan, prepare
+from rnnkit.network import engine
+from rnnkit.network.classes import class_of
+from rnnkit.network.plan import Plan, prepare
 from rnnkit.types import Cell, Floats, Mode, States, Weights
-from rnnkit.views import Views, write
-from rnnkit.weights import check_weights, init_weights, num_weights
-from rnnkit.workspace import Workspace
 
 
 class BaseNetwork(Generic[States]):

@@ -11,12 +11,12 @@ from typing import Any, get_args
 
 import numpy as np
 
+from rnnkit.common.lazy import lazy
+from rnnkit.common.numbers import MAX_SIZE, real_number
+from rnnkit.definition.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
-from rnnkit.lazy import lazy
-from rnnkit.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
-from rnnkit.numbers import MAX_SIZE, real_number
 from rnnkit.types import Bias, Cell, DType, HalfDType, HostDType, InputMode, Mode
 
 BIASES: tuple[str, ...] = get_args(Bias)

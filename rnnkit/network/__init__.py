@@ -1,0 +1,1 @@
+"""What users hold: networks, plans and streams, each a descriptor with weights."""
