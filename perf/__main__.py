@@ -111,7 +111,7 @@ def _startup(args: argparse.Namespace) -> int:
 def build_parser() -> argparse.ArgumentParser:
     from perf.baselines import COMPETITORS
     from perf.cases import PASSES
-    from rnnkit.definition.descriptor import MODES
+    from rnnkit.descriptor.descriptor import MODES
 
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

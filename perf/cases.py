@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rnnkit
-from rnnkit.definition.descriptor import MODES
+from rnnkit.descriptor.descriptor import MODES
 from rnnkit.errors import message
 
 PASSES = ("infer", "train", "step", "serve")

@@ -48,13 +48,13 @@ from rnnkit.call.workspace import workspace_nbytes as workspace_nbytes
 
 # As themselves and not in `__all__`: `help` writes out in full, tuples' methods too, what is named there.
 from rnnkit.cell_check import check_cell as check_cell
-from rnnkit.definition.descriptor import RNNDescriptor as RNNDescriptor
-from rnnkit.definition.weights import WeightBlock as WeightBlock
-from rnnkit.definition.weights import init_weights as init_weights
-from rnnkit.definition.weights import num_weights as num_weights
-from rnnkit.definition.weights import pack_weights as pack_weights
-from rnnkit.definition.weights import weight_layout as weight_layout
-from rnnkit.definition.weights import weight_views as weight_views
+from rnnkit.descriptor.descriptor import RNNDescriptor as RNNDescriptor
+from rnnkit.descriptor.weights import WeightBlock as WeightBlock
+from rnnkit.descriptor.weights import init_weights as init_weights
+from rnnkit.descriptor.weights import num_weights as num_weights
+from rnnkit.descriptor.weights import pack_weights as pack_weights
+from rnnkit.descriptor.weights import weight_layout as weight_layout
+from rnnkit.descriptor.weights import weight_views as weight_views
 from rnnkit.errors import BackendError as BackendError
 from rnnkit.errors import WorkspaceError as WorkspaceError
 from rnnkit.network.engine import Backward as Backward

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.definition.modes import checked_cell
+from rnnkit.descriptor.modes import checked_cell
 from rnnkit.errors import message
 from rnnkit.kernels.cells.rules import CellError, run
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rnnkit import RNNDescriptor, backward, forward, prepare, training
-from rnnkit.definition.weights import init_weights
+from rnnkit.descriptor.weights import init_weights
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.types import Weights
 

@@ -104,8 +104,11 @@ def _calls_as_they_were_laid_out():
 
     run, bound = team.run, team.bound
 
-    def watched(kernel, work, like, *arguments):
-        call, expected = bound(kernel, work, like, *arguments), types_of(kernel, (like,))
+    def watched(kernel, work, like, *arguments, site=None):
+        call, expected = bound(kernel, work, like, *arguments, site=site), types_of(kernel, (like,))
+        if site is not None:
+            own = types_of(kernel, arguments)
+            assert site.setdefault((kernel,), own) == own, f"{kernel}: called from one place with other types"
 
         def checked(last):
             assert types_of(kernel, (last,)) == expected, f"{kernel}: called with another type than laid out"

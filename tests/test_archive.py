@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from rnnkit import GRU, LSTM, RNNDescriptor, load
-from rnnkit.definition import archive
+from rnnkit.descriptor import archive
 
 DESC = RNNDescriptor("lstm", 3, 5)
 WEIGHTS = np.arange(200, dtype=np.float32)

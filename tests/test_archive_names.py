@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rnnkit import GRU, RNNDescriptor, load
-from rnnkit.definition import archive
+from rnnkit.descriptor import archive
 from rnnkit.language_model.checkpoint import load as load_run
 from rnnkit.language_model.command_line import add_train_options
 from rnnkit.language_model.configuration import parsed

@@ -124,7 +124,7 @@ def test_examples_run(name):
 
 
 def test_there_are_examples():
-    assert doctest.testmod(importlib.import_module("rnnkit.definition.weights")).attempted > 10
+    assert doctest.testmod(importlib.import_module("rnnkit.descriptor.weights")).attempted > 10
 
 
 def planted(first: int, second=2) -> int:

@@ -86,10 +86,10 @@ def test_what_calls_in_the_middle_of_a_call_has_lists_of_its_own(monkeypatch):
     plan, ready_to_clear, within = rnnkit.prepare(problems[0].desc, problems[0].w), infer.ready_to_clear, []
     expected = [rnnkit.infer(problems[0].desc, problems[0].w, x, lengths=lengths).y for x, lengths in batches]
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         monkeypatch.setattr(infer, "ready_to_clear", ready_to_clear)
         within.append(plan.infer(batches[1][0], lengths=batches[1][1]).y)
-        return ready_to_clear(*arguments)
+        return ready_to_clear(*arguments, **options)
 
     for _ in range(3):
         monkeypatch.setattr(infer, "ready_to_clear", interrupted)

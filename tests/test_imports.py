@@ -17,21 +17,21 @@ ROOT = Path(__file__).resolve().parents[1]
 DIRECTION = {
     "__main__": {"language_model"},
     "language_model": {
-        "__init__", "warmup", "distributed", "training", "definition", "call", "common", "kernels", "types", "errors",
+        "__init__", "warmup", "distributed", "training", "descriptor", "call", "common", "kernels", "types", "errors",
     },
-    "warmup": {"__init__", "training", "definition", "kernels.cells", "types"},
-    "sklearn": {"network", "training", "call", "definition", "common", "errors"},
-    "interop": {"network", "call", "definition", "common", "kernels.cells", "errors"},
-    "torch": {"network", "call", "definition", "kernels", "kernels.cells", "errors"},
+    "warmup": {"__init__", "training", "descriptor", "kernels.cells", "types"},
+    "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},
+    "interop": {"network", "call", "descriptor", "common", "kernels.cells", "errors"},
+    "torch": {"network", "call", "descriptor", "kernels", "kernels.cells", "errors"},
     "distributed": {"call", "common", "kernels", "errors"},
     "training": {"call", "common", "kernels", "errors"},
-    "__init__": {"network", "cell_check", "call", "definition", "errors"},
-    "cell_check": {"call", "definition", "kernels.cells", "errors"},
-    "network": {"cpu", "cuda", "call", "definition", "common", "kernels.cells", "types", "errors"},
-    "cpu": {"call", "definition", "common", "kernels", "errors"},
-    "cuda": {"call", "definition", "common", "kernels.cells", "errors"},
-    "call": {"definition", "common", "kernels", "kernels.cells", "types", "errors"},  # of kernels what forks need alone
-    "definition": {"cells", "common", "kernels.cells", "types", "errors"},
+    "__init__": {"network", "cell_check", "call", "descriptor", "errors"},
+    "cell_check": {"call", "descriptor", "kernels.cells", "errors"},
+    "network": {"cpu", "cuda", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
+    "cpu": {"call", "descriptor", "common", "kernels", "errors"},
+    "cuda": {"call", "descriptor", "common", "kernels.cells", "errors"},
+    "call": {"descriptor", "common", "kernels", "kernels.cells", "types", "errors"},  # of kernels what forks need alone
+    "descriptor": {"cells", "common", "kernels.cells", "types", "errors"},
     "cells": {"kernels.cells"},
     "common": {"errors"},
     "types": set(),
@@ -196,8 +196,8 @@ def test_nothing_is_defined_in_init():
     "def later():\n    from rnnkit.network import engine",
 ])
 def test_the_check_sees_a_wrong_import_in_every_form(source):
-    with pytest.raises(AssertionError, match="definition.weights must not import"):
-        assert_direction("definition.weights", ast.parse(source))
+    with pytest.raises(AssertionError, match="descriptor.weights must not import"):
+        assert_direction("descriptor.weights", ast.parse(source))
     with pytest.raises(AssertionError, match="a kernel must not import"):
         assert_kernel_imports(ast.parse(source.replace("from .", "from ..")))
 

@@ -105,7 +105,7 @@ def test_a_network_is_asked_for_and_only_its_options_that_are_allowed():
     assert_refused(lambda: blocks_of("to_x", net, "why", reset_after=(False,)), ValueError,
                    "to_x: net.desc.reset_after must be False, got True; why")
     assert_refused(lambda: blocks_of("to_x", net.desc, "why"), TypeError,
-                   "to_x: net must be an rnnkit.RNN, GRU or LSTM, got rnnkit.definition.descriptor.RNNDescriptor")
+                   "to_x: net must be an rnnkit.RNN, GRU or LSTM, got rnnkit.descriptor.descriptor.RNNDescriptor")
 
 
 def test_a_network_on_a_gpu_is_taken_to_the_host(standin):

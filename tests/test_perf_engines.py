@@ -12,7 +12,7 @@ import rnnkit
 from perf import baselines, cases
 from perf.cases import Case
 from perf.unfused import Unfused
-from rnnkit.definition import descriptor
+from rnnkit.descriptor import descriptor
 
 LENGTHS = {"full": None, "lengths": (6, 1, 0, 4)}
 # Those that the harness has cases for.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rnnkit import RNNDescriptor, init_weights, num_weights, pack_weights, weight_layout, weight_views
-from rnnkit.definition import weights
+from rnnkit.descriptor import weights
 
 TWO_LAYERS = RNNDescriptor("lstm", 3, 5, num_layers=2, bidirectional=True)
 

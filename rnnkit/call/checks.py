@@ -14,11 +14,11 @@ import numpy as np
 from numpy import ndarray
 
 from rnnkit.common.arrays import device_of, library_of, no_array, overlap
-from rnnkit.definition.descriptor import RNNDescriptor, only_with
-from rnnkit.definition.descriptor import check_descriptor as descriptor
-from rnnkit.definition.modes import text_of_mode
-from rnnkit.definition.states import arrays_of
-from rnnkit.definition.weights import check_weights, num_weights
+from rnnkit.descriptor.descriptor import RNNDescriptor, only_with
+from rnnkit.descriptor.descriptor import check_descriptor as descriptor
+from rnnkit.descriptor.modes import text_of_mode
+from rnnkit.descriptor.states import arrays_of
+from rnnkit.descriptor.weights import check_weights, num_weights
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 
 __all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "integers", "lengths", "same_place", "seed"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from rnnkit.call import checks
 from rnnkit.call.steps import LISTED_ROWS, Steps, steps_of
-from rnnkit.definition.descriptor import HOST_DTYPES, RNNDescriptor
+from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.types import Weights
 

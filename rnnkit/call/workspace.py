@@ -12,7 +12,7 @@ import numpy as np
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions, checked_checkpoint_steps
 from rnnkit.call.steps import segments_of, states_shape
-from rnnkit.definition.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
 from rnnkit.kernels.cells.modes import modes_with
 

@@ -15,7 +15,7 @@ from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_sta
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, kept_runs
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.operands import Arrays, Gradients, LayerPassBack
@@ -118,7 +118,7 @@ class Gradient:
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.num_rows
             passes = [back.layer_pass(part) for back, part in zip(backs, parts, strict=True)]
             arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
-            calls.append(team.bound(loop_gradient.backward, work, like, *arguments))
+            calls.append(team.bound(loop_gradient.backward, work, like, *arguments, site=layer.site))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
     def run(self, arrays: Arrays) -> None:

@@ -20,7 +20,7 @@ from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.cpu.run import BoundaryStates, boundary_states, ready_to_clear, ready_to_train, train_groups
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 
 

@@ -21,7 +21,7 @@ from rnnkit.cpu.layer import flat, groups_of, ready_to_pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import ReadyGroup, boundary_states, ready_to_clear, ready_to_train, train_groups
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 
 __all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 

@@ -24,7 +24,7 @@ from rnnkit.cpu.run import (
     run_group,
 )
 from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through

@@ -11,8 +11,8 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import row_numbers
 from rnnkit.call.workspace import gate_slots
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import suffix_of, weight_layout
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.operands import Sizes
@@ -41,6 +41,7 @@ class Layer(NamedTuple):
     meetings: int  # barriers of a step whose units are shared out: one behind each phase and the projection
     passes: int  # of a call of its kernels: one, or two where the network has as many layers or directions
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
+    site: dict[Any, Any]  # of its calls of kernels (`team.bound`)
 
     @property
     def columns(self) -> int:
@@ -80,7 +81,7 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         width = last.first + last.rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
-        facts = cell, sizes, slots, products, width, offsets, *work, passes, weights
+        facts = cell, sizes, slots, products, width, offsets, *work, passes, weights, {}
         result.append(Layer(index, layer, direction, *facts))
         end = offsets[-1]
     return tuple(result)
@@ -157,7 +158,7 @@ def ready_to_pack(desc: RNNDescriptor, arena: Arena) -> tuple[np.ndarray, list[C
     for layer in layers:
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
         w = packed  # such as each call gives
-        calls.append(team.bound(pack_layer, work, w, layer.products, packed, layer.offsets))
+        calls.append(team.bound(pack_layer, work, w, layer.products, packed, layer.offsets, site=layer.site))
     return packed, calls
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rnnkit.call.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.tile import group_size

@@ -15,7 +15,7 @@ from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import Layer, filled
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Index, Part, StepRows
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
@@ -125,7 +125,7 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.num_rows
         passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
-        calls.append(team.bound(forward, work, flat_input, *arguments))
+        calls.append(team.bound(forward, work, flat_input, *arguments, site=layer.site))
     return ReadyGroup(runs, ends, calls)
 
 

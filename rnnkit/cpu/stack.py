@@ -13,7 +13,7 @@ from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.cpu.layer import dense, layers_of, pack
 from rnnkit.cpu.planner import grain_of, rows_for_grain, threads_of_step
 from rnnkit.cpu.reduced import pack_reduced
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.stack import run_stack
@@ -87,7 +87,7 @@ class StackSteps:
         work = self.weights.size * max(rows, _ROWS_OF_A_READ)
         like = self._no_y, states, states, self._no_y, states, states, gates, numbers, _ALL_STEPS
         arguments = like, *self._fixed, packed, self._zeros, grain, threads
-        return Room(numbers, gates, nbytes, team.bound(run_stack, work, *arguments))
+        return Room(numbers, gates, nbytes, team.bound(run_stack, work, *arguments, site=layer.site))
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
         """The packed weights as the kernels take them, with scratch for as many rows as each thread takes at a time."""

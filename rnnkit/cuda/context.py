@@ -14,8 +14,8 @@ import cupy
 import numpy as np
 
 from rnnkit.cuda import cudnn
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import num_weights, weight_layout
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 
 _SHAPES = 64  # shapes of batches whose descriptors a thread keeps

@@ -21,7 +21,7 @@ from rnnkit.call.steps import Steps
 from rnnkit.call.workspace import Block, Workspace
 from rnnkit.cuda import cudnn
 from rnnkit.cuda.context import Setup, Shape, context
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 
 __all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import check_names
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import check_names
 from rnnkit.errors import message
 from rnnkit.interop.networks import (
     Network,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import num_weights, weight_layout, weight_views
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import num_weights, weight_layout, weight_views
 from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, check_shape, network, real_array
 

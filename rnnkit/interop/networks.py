@@ -1,6 +1,6 @@
 """What the converters share: gates in the order of others, checks of named arrays, and a network made of them.
 
-An order is written as the names of our gates (`rnnkit.definition.descriptor`) with blanks between them, "z r n" for
+An order is written as the names of our gates (`rnnkit.descriptor.descriptor`) with blanks between them, "z r n" for
 example; each framework's stands in its own file.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rnnkit.common.arrays import on_host
-from rnnkit.definition.descriptor import HOST_DTYPES, RNNDescriptor
-from rnnkit.definition.weights import host_array, pack_weights, weight_views
+from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
+from rnnkit.descriptor.weights import host_array, pack_weights, weight_views
 from rnnkit.errors import message, wrong_shape, wrong_type
 from rnnkit.network.classes import CLASSES, mode_of
 from rnnkit.network.networks import GRU, LSTM, RNN, network_of

@@ -14,8 +14,8 @@ import numpy as np
 
 from rnnkit.call import checks
 from rnnkit.common.arrays import on_host
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import suffix_of, weight_views
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import suffix_of, weight_views
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
     Network,

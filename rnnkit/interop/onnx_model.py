@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 
 OPSET, IR_VERSION = 17, 8  # old enough for every ONNX Runtime of the last years
 

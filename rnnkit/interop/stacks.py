@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import check_names, suffix_of
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import check_names, suffix_of
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network, check_shape, common_dtype, network, real_array
 

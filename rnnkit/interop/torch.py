@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import check_names, weight_layout
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import check_names, weight_layout
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import (
     Network,

@@ -16,7 +16,8 @@ The contract, which holds for every kernel:
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every shape of tile (`machine.tile`), and no loop is compiled with fastmath.
 
-Where to find what: `cells` the mathematics, `machine` what it runs on; between them `stages` runs a cell's equations
-over rows of numbers, `products` says which products a cell asks for, `loop` is the time loop, `stack` steps of all
-layers, `loop_gradient` and `weight_gradient` the way back, `dropout` what stands between layers.
+Where to find what: `cells` the mathematics, `machine` what it runs on; between them `operands` names what a pass reads
+and writes, `stages` runs a cell's equations over rows of numbers, `phases` makes of a cell's list of phases what a
+kernel calls, `products` packs its weights, `loop` is the time loop, `stack` steps of all layers, `loop_gradient` and
+`weight_gradient` the way back, `rows` lists rows, `dropout` is what stands between layers.
 """

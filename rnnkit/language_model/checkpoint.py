@@ -14,8 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnkit.definition import archive
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor import archive
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.language_model.every import interval
 from rnnkit.language_model.model import State, TextModel, read_model, read_object
 from rnnkit.language_model.settings import Settings, file_name, holds, number

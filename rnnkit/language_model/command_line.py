@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import rnnkit
-from rnnkit.definition.descriptor import HOST_DTYPES, MODES
+from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import commands
 from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, fail, show_what_is_logged, why
 from rnnkit.language_model.every import Every

@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 from rnnkit import warmup
-from rnnkit.definition import archive
-from rnnkit.definition.descriptor import HOST_DTYPES, MODES
+from rnnkit.descriptor import archive
+from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.console import CommandError, extra, keep_apart, one_blas_thread, progress_bar

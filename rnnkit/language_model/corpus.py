@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rnnkit.definition import archive
+from rnnkit.descriptor import archive
 from rnnkit.errors import message
 
 LIBRARY_BYTES = 5 << 20  # more than the default training run reads

@@ -12,10 +12,10 @@ import numpy as np
 
 import rnnkit
 from rnnkit import training
-from rnnkit.definition import archive
-from rnnkit.definition.descriptor import HOST_DTYPES
-from rnnkit.definition.saved import members, read
-from rnnkit.definition.weights import check_size
+from rnnkit.descriptor import archive
+from rnnkit.descriptor.descriptor import HOST_DTYPES
+from rnnkit.descriptor.saved import members, read
+from rnnkit.descriptor.weights import check_size
 from rnnkit.language_model.readout import Readout
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
-from rnnkit.definition.descriptor import MODES, RNNDescriptor
+from rnnkit.descriptor.descriptor import MODES, RNNDescriptor
 from rnnkit.errors import message
 
 BUDGETS = ("steps", "minutes", "epochs")  # of which a run has one

@@ -13,10 +13,10 @@ import numpy as np
 
 from rnnkit.call.workspace import Workspace
 from rnnkit.common.arrays import Array, beside, copy_of, library_of, on_host
-from rnnkit.definition import saved
-from rnnkit.definition.descriptor import RNNDescriptor, check_descriptor
-from rnnkit.definition.views import Views, write
-from rnnkit.definition.weights import check_weights, init_weights, num_weights
+from rnnkit.descriptor import saved
+from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.descriptor.views import Views, write
+from rnnkit.descriptor.weights import check_weights, init_weights, num_weights
 from rnnkit.errors import message, wrong_type
 from rnnkit.network import engine
 from rnnkit.network.classes import class_of

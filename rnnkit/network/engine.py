@@ -13,8 +13,8 @@ from rnnkit.call import checks, debugging, forking
 from rnnkit.call.options import CUPY, NUMPY, CallOptions, check, options_of
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.states import apart, arrays_of, joined
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.states import apart, arrays_of, joined
 from rnnkit.errors import message, wrong_type
 from rnnkit.types import Floats, States
 

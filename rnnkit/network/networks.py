@@ -8,10 +8,10 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from rnnkit.common.arrays import Array
-from rnnkit.definition import archive
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.modes import no_cell
-from rnnkit.definition.saved import others, read
+from rnnkit.descriptor import archive
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.modes import no_cell
+from rnnkit.descriptor.saved import others, read
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.classes import class_of, mode_of

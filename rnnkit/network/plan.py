@@ -11,8 +11,8 @@ from rnnkit.call import checks
 from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, options_of, refusal
 from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.states import apart, joined
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.states import apart, joined
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.engine import Infer, backend, check_call
 from rnnkit.network.stream import Stream

@@ -13,7 +13,7 @@ from rnnkit.call.forking import Call, at_work, new_call
 from rnnkit.call.options import check, options_of
 from rnnkit.call.steps import row_numbers
 from rnnkit.common.arrays import folded, library_of, no_array, on_host
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
 
 

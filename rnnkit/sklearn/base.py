@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rnnkit import training
 from rnnkit.common.arrays import no_array
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import init_weights
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import init_weights
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.networks import network_of
 from rnnkit.sklearn import sequences as reading

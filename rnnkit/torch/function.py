@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import num_weights, weight_layout, weight_views
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import num_weights, weight_layout, weight_views
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
 from rnnkit.torch.threads import threads

@@ -16,8 +16,8 @@ from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import weight_layout
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, views
 

@@ -22,7 +22,7 @@ _ADAPTER = {
     "training_docstrings training_kernels training_gpu docs",
 }
 _PUBLIC = {
-    "rnnkit/definition/archive.py": "archive archive_names network network_objects main",
+    "rnnkit/descriptor/archive.py": "archive archive_names network network_objects main",
     "rnnkit/common/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
     "rnnkit/network/base.py": "network network_objects assigned_weights archive docstrings readme types",
     "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",
@@ -30,17 +30,17 @@ _PUBLIC = {
     "rnnkit/network/classes.py": "mode_tables network interop_networks",
     "rnnkit/call/checks.py": "checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
     "rnnkit/call/debugging.py": "debugging workspace readme",
-    "rnnkit/definition/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells "
+    "rnnkit/descriptor/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells "
     "onnx_cells",
-    "rnnkit/definition/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types "
+    "rnnkit/descriptor/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types "
     "interop_networks",
     "rnnkit/common/numbers.py": "descriptor cell_numbers training_optimizers",
     "rnnkit/call/options.py": "options time_checkpoints checks errors gpu reduced_weights stream_errors",
     "rnnkit/network/networks.py": "network network_objects archive descriptor errors types",
-    "rnnkit/definition/saved.py": "archive network network_objects language_model_model",
+    "rnnkit/descriptor/saved.py": "archive network network_objects language_model_model",
     "rnnkit/network/stream.py": "stream stream_errors network_objects exclusive own_cells docs",
-    "rnnkit/definition/weights.py": "weights digests descriptor network shipped_cells interop_networks docstrings",
-    "rnnkit/definition/views.py": "assigned_weights network interop_networks",
+    "rnnkit/descriptor/weights.py": "weights digests descriptor network shipped_cells interop_networks docstrings",
+    "rnnkit/descriptor/views.py": "assigned_weights network interop_networks",
     "rnnkit/warmup.py": "warmup",
     "rnnkit": "checks errors workspace exclusive plan_calls fork_locks debugging aliasing digests forward backward "
     "time_checkpoints checkpoint_memory steps stream stream_errors gpu_standin imports subclasses network "

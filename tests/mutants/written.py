@@ -153,7 +153,7 @@ FAULTS = {
         ("the seed is cut", "return workspace.seed if", "return workspace.seed & 0xFFFFFFFF if"),
         ("lengths are not sorted", "tuple(lengths.tolist())", "tuple(lengths.tolist()[::-1])"),
     ],
-    "rnnkit/definition/descriptor.py": [
+    "rnnkit/descriptor/descriptor.py": [
         ("True is one bias", 'return "both" if value else "none"', 'return "input" if value else "none"'),
     ],
     "rnnkit/distributed/collectives.py": [
@@ -246,7 +246,7 @@ FAULTS = {
     "rnnkit/call/memory.py": [
         ("what is laid out goes with a copy", '"_prepared": {}, "_asked": None, "rows": None, ', ""),
     ],
-    "rnnkit/definition/modes.py": [
+    "rnnkit/descriptor/modes.py": [
         ("a parameter keeps Python's type",
          "of = {bool: bool, int: real, float: real,", "of = {bool: bool, int: int, float: float,"),
         ("cells of one name share machine code",
@@ -256,7 +256,7 @@ FAULTS = {
         ("a GRU has cell states for type checkers", "class GRU(BaseNetwork[None]):", "class GRU(BaseNetwork[Any]):"),
         ("an RNN takes any nonlinearity", 'nonlinearity: Literal["tanh", "relu"]', "nonlinearity: str"),
     ],
-    "rnnkit/definition/saved.py": [
+    "rnnkit/descriptor/saved.py": [
         ("dates are written and cannot be read", '"biufcSU"', '"biufcSUM"'),
     ],
     "rnnkit/sklearn/base.py": [

@@ -280,7 +280,7 @@ import atheris
 with atheris.instrument_imports(include=["zipfile", "json", "rnnkit"]):
     from rnnkit.network.networks import networks as network
     from rnnkit.language_model import model as textmodel
-    from rnnkit.definition.archive import Reader
+    from rnnkit.descriptor.archive import Reader
 
 zipfile.ZipExtFile._update_crc = lambda self, data: None  # else nothing behind a checksum is ever reached
 

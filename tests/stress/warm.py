@@ -1,7 +1,7 @@
 """Calls that need every kernel once."""
 
 import rnnkit
-from rnnkit.definition.descriptor import HOST_DTYPES, MODES
+from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 from rnnkit.warmup import compile_kernels, networks
 
 

@@ -25,7 +25,7 @@ def types_of(kernel, arguments):
                 plain.append(_INNER)
                 tuples.append(value)
             else:
-                expected, got = "numbers, arrays and tuples of them", type(value).__name__
+                expected, got = "numbers, None, arrays and tuples of them", type(value).__name__
                 raise TypeError(f"{kernel.__name__}: arguments must be {expected}, got {got}")
     return *classes, FINGERPRINT(tuple(plain))
 

@@ -229,10 +229,18 @@ def _run(kernel, work, arguments):
         _callers.discard(call)
 
 
-def bound(kernel, work, like, *arguments):
+def bound(kernel, work, like, *arguments, site=None):
     """Return what runs a kernel as `run` does, on these arguments and a last one that each call gives it, which must
-    have the type of `like`: types are looked at here, once."""
-    code = _code_of(kernel, (*arguments, like))
+    have the type of `like`.
+
+    A `site` is the dict of a place that calls each kernel with arguments of the same types every time: they are looked
+    at in the first call from there alone, which takes 3 to 6 us less of each other one.
+    """
+    code = None if site is None else site.get(kernel)
+    if code is None:
+        code = _code_of(kernel, (*arguments, like))
+        if site is not None:
+            site[kernel] = code
     if work > _BRIEF_WORK:
         return lambda last: _run(code, work, (*arguments, last))
     alone = partial(code, *arguments)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rnnkit.common.arrays import beside, device_of, library_of, no_array
-from rnnkit.definition.descriptor import RNNDescriptor
-from rnnkit.definition.weights import weight_views
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import weight_views
 from rnnkit.errors import message, wrong_shape
 from rnnkit.types import Floats
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rnnkit.common.arrays import Array, library_of, no_array, on_host
-from rnnkit.definition import archive
-from rnnkit.definition.descriptor import RNNDescriptor, descriptor_of, text_of
-from rnnkit.definition.weights import num_weights
+from rnnkit.descriptor import archive
+from rnnkit.descriptor.descriptor import RNNDescriptor, descriptor_of, text_of
+from rnnkit.descriptor.weights import num_weights
 from rnnkit.errors import message
 
 FORMAT = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.definition.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 
 
 def joined(desc: RNNDescriptor, states: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rnnkit.common.lazy import lazy
 from rnnkit.common.numbers import MAX_SIZE, real_number
-from rnnkit.definition.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
+from rnnkit.descriptor.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with

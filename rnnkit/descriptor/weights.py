@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.common.arrays import library_of, no_array
-from rnnkit.definition.descriptor import RNNDescriptor, check_descriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 
 _DRAWN = 1 << 16  # numbers drawn at once in float64: the buffer itself is then all the memory that is taken
@@ -62,7 +62,7 @@ def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 
     Examples
     --------
-    >>> from rnnkit.definition.descriptor import RNNDescriptor
+    >>> from rnnkit.descriptor.descriptor import RNNDescriptor
     >>> for block in weight_layout(RNNDescriptor("gru", 3, 2)):
     ...     print(block)
     WeightBlock(name='weight_ih_l0', shape=(6, 3), start=0)
@@ -94,7 +94,7 @@ def num_weights(desc: RNNDescriptor) -> int:
 
     Examples
     --------
-    >>> from rnnkit.definition.descriptor import RNNDescriptor
+    >>> from rnnkit.descriptor.descriptor import RNNDescriptor
     >>> num_weights(RNNDescriptor("gru", 3, 2))
     42
     """
@@ -126,7 +126,7 @@ def weight_views(desc: RNNDescriptor, w: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from rnnkit.definition.descriptor import RNNDescriptor
+    >>> from rnnkit.descriptor.descriptor import RNNDescriptor
     >>> desc = RNNDescriptor("gru", 3, 2)
     >>> w = init_weights(desc, seed=0)
     >>> weight_views(desc, w)["bias_hh_l0"][:] = 1
@@ -212,7 +212,7 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
 
     Examples
     --------
-    >>> from rnnkit.definition.descriptor import RNNDescriptor
+    >>> from rnnkit.descriptor.descriptor import RNNDescriptor
     >>> desc = RNNDescriptor("gru", 3, 2)
     >>> w = init_weights(desc, seed=0)
     >>> bool((pack_weights(desc, weight_views(desc, w)) == w).all())

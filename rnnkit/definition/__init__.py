@@ -1,1 +1,0 @@
-"""What a network is: its descriptor, the layout of its weights and states, and its files. Nothing here computes."""
