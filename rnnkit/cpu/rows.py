@@ -26,6 +26,7 @@ LIST_BYTES = 40
 """What lists take for each step of each sequence, where these differ in length."""
 
 _ALL = slice(None)
+_NO_NUMBERS = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
 
 
 class Rows(NamedTuple):
@@ -43,7 +44,7 @@ class Rows(NamedTuple):
         """The same, or for None of an array of this width that each call gives."""
         if array is not None:
             return CallMatrix(self.of(array, column), False)
-        return CallMatrix(self.of(np.empty((0, width), dtype), column), True)
+        return CallMatrix(Matrix(_NO_NUMBERS[dtype], self.numbers, self.shift * width + column, width), True)
 
 
 class Part(NamedTuple):
