@@ -18,6 +18,7 @@ FAULTS = {
          "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero"),
     ],
     "rnnkit/kernels/loop.py": [
+        ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),
         ("a team works on the rows of the first",
          "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
     ],
@@ -40,9 +41,6 @@ FAULTS = {
     ],
     "rnnkit/kernels/stages.py": [
         ("the stages of a cell are called for each unit", '{"forceinline": True}', '{"forceinline": False}'),
-        ("vectors are read one block too early",
-         "    count = len(cell.instance_class.declaration.slots)\n",
-         "    count = len(cell.instance_class.declaration.slots) - 1\n"),
     ],
     "rnnkit/kernels/training.py": [
         ("Adam decays with the weight of the mean",
@@ -106,19 +104,20 @@ FAULTS = {
     ],
     "rnnkit/cpu/backward.py": [
         ("what is laid out keeps its own memory",
-         "        self._groups, dy = [], Grid(", "        self._memory = memory\n        self._groups, dy = [], Grid("),
+         "        self._dtype, self._groups, dy =",
+         "        self._arena = arena\n        self._dtype, self._groups, dy ="),
     ],
     "rnnkit/cpu/checkpoints.py": [
         ("a layer's gradient is written over the one above", 'f"dlayer_{lowest.layer % 2}"', '"dlayer"'),
     ],
     "rnnkit/cpu/infer.py": [
-        ("y is in the memory of the plan", "seq_len + 1].copy(), states", "seq_len + 1], states"),
+        ("y is in the memory of the plan", "return y.copy() if is_kept else y, hx", "return y, hx"),
         ("layers share what they put out", "_OUTPUTS = 3", "_OUTPUTS = 1"),
         ("a plan keeps what every layer puts out", "_OUTPUTS = 3", "_OUTPUTS = 99"),
     ],
     "rnnkit/cpu/planner.py": [
         ("backward sums up other chunks than segments are made of",
-         "gradient_chunk(self._batch, self.itemsize)", "2 * gradient_chunk(self._batch, self.itemsize)"),
+         "gradient_chunk(self._rows, self.itemsize)", "2 * gradient_chunk(self._rows, self.itemsize)"),
         ("one row is never shared out", "_FIRST_BYTES if rows == 1 else", "0 if rows == 1 else"),
         ("a thread more is worth any little", "_SOON = 1.05", "_SOON = 1.0"),
     ],
@@ -243,8 +242,8 @@ FAULTS = {
          "self.step, self.seconds, self.first_seconds = 0 * step,"),
         ("an epoch is a step less", "round(amount * corpus", "int(amount * corpus"),
     ],
-    "rnnkit/call/memory.py": [
-        ("what is laid out goes with a copy", '"_prepared": {}, "_asked": None, "rows": None, ', ""),
+    "rnnkit/call/arena.py": [
+        ("what is laid out goes with a copy", '{"_kept": {}, "_asked": None, "rows": None}', '{"rows": None}'),
     ],
     "rnnkit/descriptor/modes.py": [
         ("a parameter keeps Python's type",
