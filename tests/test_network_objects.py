@@ -143,6 +143,14 @@ def test_on_the_host_nothing_is_moved(net):
     assert moved == net and moved is not net and moved.weights is net.weights
 
 
+@pytest.mark.parametrize(("module", "name"), [
+    ("descriptor", "RNNDescriptor"), ("network", "LSTM"), ("network", "GRU"), ("network", "RNN"), ("network", "Network"),
+])  # fmt: skip
+def test_what_0_10_pickled_is_found(module, name):
+    """Under the name that it had there."""
+    assert pickle.loads(f"crnnkit.{module}\n{name}\n.".encode()) is getattr(rnnkit, name)
+
+
 @pytest.mark.parametrize("net", [0, nightly(1), nightly(2), nightly(3), 4], indirect=True)
 def test_a_plan_is_pickled_as_what_it_is_made_of(net):
     plan = prepare(net.desc, net.weights)
