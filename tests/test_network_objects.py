@@ -144,7 +144,7 @@ def test_on_the_host_nothing_is_moved(net):
 
 
 @pytest.mark.parametrize(("module", "name"), [
-    ("descriptor", "RNNDescriptor"), ("network", "LSTM"), ("network", "GRU"), ("network", "RNN"), ("network", "Network"),
+    ("descriptor", "RNNDescriptor"), *(("network", name) for name in ("LSTM", "GRU", "RNN", "Network")),
 ])  # fmt: skip
 def test_what_0_10_pickled_is_found(module, name):
     """Under the name that it had there."""
