@@ -35,7 +35,7 @@ _PUBLIC = {
     "rnnkit/descriptor/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types "
     "interop_networks",
     "rnnkit/common/numbers.py": "descriptor cell_numbers training_optimizers",
-    "rnnkit/call/options.py": "options time_checkpoints checks errors gpu reduced_weights stream_errors",
+    "rnnkit/call/options.py": "call_options time_checkpoints checks errors gpu reduced_weights stream_errors",
     "rnnkit/network/networks.py": "network network_objects archive descriptor errors types",
     "rnnkit/descriptor/saved.py": "archive network network_objects language_model_model",
     "rnnkit/network/stream.py": "stream stream_errors network_objects exclusive own_cells docs",
