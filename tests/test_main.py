@@ -169,7 +169,7 @@ def test_no_command_is_a_question_for_help(capsys):
 
 def test_everything_that_may_be_given_has_a_help_text():
     (commands,) = (one for one in command_line.build_parser()._actions if isinstance(one.choices, dict))
-    assert all(command.help for command in commands._choices_actions)
+    assert [command.dest for command in commands._choices_actions if command.help] == list(commands.choices)
     for name, parser in commands.choices.items():
         assert [action.dest for action in parser._actions if not action.help] == [], name
 

@@ -20,6 +20,7 @@ FAULTS = {
     "rnnkit/kernels/loop.py": [
         ("a team works on the rows of the first",
          "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
+        ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),
     ],
     "rnnkit/kernels/machine/activations.py": [
         ("tanh is the quotient too near to 0", "_NEAR = 0.26", "_NEAR = 0.05"),
@@ -40,9 +41,6 @@ FAULTS = {
     ],
     "rnnkit/kernels/stages.py": [
         ("the stages of a cell are called for each unit", '{"forceinline": True}', '{"forceinline": False}'),
-        ("vectors are read one block too early",
-         "    count = len(cell.instance_class.declaration.slots)\n",
-         "    count = len(cell.instance_class.declaration.slots) - 1\n"),
     ],
     "rnnkit/kernels/training.py": [
         ("Adam decays with the weight of the mean",
@@ -90,6 +88,9 @@ FAULTS = {
         ("a worker's process has one thread", "str(threads)", "str(1)"),
         ("the seconds of repetitions are those of calls", "append(per_call)", "append(total)"),
     ],
+    "rnnkit/arena.py": [
+        ("what is laid out goes with a copy", '{"_kept": {}, "_asked": None, "rows": None}', "{}"),
+    ],
     "rnnkit/base_network.py": [
         ("what stands beside networks does not count",
          "== {name: _bits(array) for name, array in other.arrays.items()}", "is not None"),
@@ -105,20 +106,20 @@ FAULTS = {
         ("one among others passes", "numbers[numbers.argmax()] <= last", "numbers[0] <= last"),
     ],
     "rnnkit/cpu/backward.py": [
-        ("what is laid out keeps its own memory",
-         "        self._groups, dy = [], Grid(", "        self._memory = memory\n        self._groups, dy = [], Grid("),
+        ("what is laid out keeps its own arena",
+         "        self._dtype, self._groups, dy =", "        self._arena = arena\n        self._dtype, self._groups, dy ="),
     ],
     "rnnkit/cpu/checkpoints.py": [
         ("a layer's gradient is written over the one above", 'f"dlayer_{lowest.layer % 2}"', '"dlayer"'),
     ],
     "rnnkit/cpu/infer.py": [
-        ("y is in the memory of the plan", "seq_len + 1].copy(), states", "seq_len + 1], states"),
+        ("y is in the memory of the plan", "return y.copy() if is_kept else y, hx", "return y, hx"),
         ("layers share what they put out", "_OUTPUTS = 3", "_OUTPUTS = 1"),
         ("a plan keeps what every layer puts out", "_OUTPUTS = 3", "_OUTPUTS = 99"),
     ],
     "rnnkit/cpu/planner.py": [
         ("backward sums up other chunks than segments are made of",
-         "gradient_chunk(self._batch, self.itemsize)", "2 * gradient_chunk(self._batch, self.itemsize)"),
+         "gradient_chunk(self._rows, self.itemsize)", "2 * gradient_chunk(self._rows, self.itemsize)"),
         ("one row is never shared out", "_FIRST_BYTES if rows == 1 else", "0 if rows == 1 else"),
         ("a thread more is worth any little", "_SOON = 1.05", "_SOON = 1.0"),
     ],
@@ -242,9 +243,6 @@ FAULTS = {
          "self.step, self.seconds, self.first_seconds = step,",
          "self.step, self.seconds, self.first_seconds = 0 * step,"),
         ("an epoch is a step less", "round(amount * corpus", "int(amount * corpus"),
-    ],
-    "rnnkit/memory.py": [
-        ("what is laid out goes with a copy", '"_prepared": {}, "_asked": None, "rows": None, ', ""),
     ],
     "rnnkit/modes.py": [
         ("a parameter keeps Python's type",
