@@ -7,6 +7,7 @@ import pytest
 from combinations import nightly
 from mutants import __main__, written
 from mutants.__main__ import FOLDERS, ROOT, drawn, report
+from mutants.equivalent import EQUIVALENT
 from mutants.generate import changes_something, faults
 from mutants.judges import judges
 
@@ -83,6 +84,11 @@ def test_what_is_written_by_hand_stands_there_and_has_judges():
     assert len(set(names)) == len(names) > 100
     for fault in found:
         assert (ROOT / fault.path).read_text()[fault.start : fault.stop] == fault.before != fault.after
+
+
+def test_what_nobody_could_see_is_a_fault_that_is_made():
+    paths = {name.split()[0]: (ROOT / name.split()[0]).read_text() for name in EQUIVALENT}
+    assert EQUIVALENT.keys() <= {fault.name for path, source in paths.items() for fault in faults(path, source)}
 
 
 def test_every_file_has_judges_and_every_judge_is_there():

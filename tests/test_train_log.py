@@ -96,12 +96,11 @@ def test_a_run_keeps_its_options_until_others_are_given(train):
 
 
 def test_a_plain_line_as_often_as_said():
-    now, lines = 0.0, io.StringIO()
-    run, step = SimpleNamespace(progress=0.0, step=1, seconds=1.0, step_bytes=64), SimpleNamespace(seconds=1.0, bits=2.0)
-    progress, seen = report.Progress(run, tqdm, lines, lambda: now), []
-    with progress:
-        for now in (0.0, 9.9, 10.0, 19.9, 25.0, 34.9, 35.0):
-            progress.update(step)
+    run = SimpleNamespace(progress=0.0, step=1, seconds=1.0, step_bytes=64)
+    clock, lines, seen = [0.0], io.StringIO(), []
+    with report.Progress(run, tqdm, lines, lambda: clock[0]) as progress:
+        for clock[0] in (0.0, 9.9, 10.0, 19.9, 25.0, 34.9, 35.0):
+            progress.update(SimpleNamespace(seconds=1.0, bits=2.0))
             seen.append(lines.getvalue().count("\n"))
     assert seen == [1, 1, 2, 2, 3, 3, 4]
 
