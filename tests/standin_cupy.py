@@ -212,6 +212,8 @@ def ascontiguousarray(array):
 
 
 def clip(array, low, high):
+    if array.dtype.name == "bfloat16":
+        raise TypeError("Wrong type (bfloat16) of arguments for cupy_clip")
     return asarray(np.clip(array.values, low, high))
 
 

@@ -76,6 +76,26 @@ def defaults(self, a=1):
 
 
 @forward("a h")
+def any_number(self, a, *others):
+    return a, a
+
+
+@forward("a h")
+def any_name(self, a, **others):
+    return a, a
+
+
+@forward("a h")
+def one_by_one(self, a):
+    yield a
+
+
+@forward("a h")
+def by_name(self, a, *, other):
+    return a, a
+
+
+@forward("a h")
 def reads_h_prev(self, a, h_prev):
     return a, a + h_prev
 
@@ -161,7 +181,8 @@ def here(stage, text="@"):
      here(before) + " must read names that are there before it: a, dh, h_prev, got 'dc'"),
     (lambda: declared(state, before, after, states="c"), here(before) + " must read names that are there before it"),
     (lambda: declared(twice, back), here(twice) + " must write each name once, and one or more, got 'h'"),
-    (lambda: declared(defaults, back), here(defaults) + " must take self and the names that it reads, one or more"),
+    *((lambda stage=stage: declared(stage, back), here(stage) + " must take self and the names that it reads, one or")
+      for stage in (defaults, any_number, any_name, one_by_one, by_name)),
     (lambda: declared(unknown, back),
      here(unknown, "tannh") + " must compute with numbers, got NameError: name 'tannh' is not defined"),
     (lambda: declared(shaped, back),

@@ -7,6 +7,7 @@ import own_cells
 import pytest
 
 import rnnkit
+from rnnkit.cell_check import Row
 from rnnkit.cells import CellError, cell, clip, forward, gradient
 from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
@@ -34,6 +35,13 @@ def test_the_table():
     lines = repr(table).splitlines()
     assert lines[0].split() == ["by", "kind", "trials", "gradient", "difference"]
     assert lines[1].split()[:3] == ["i", "gate", "32"] and len(lines) == 9
+
+
+@pytest.mark.parametrize(("trials", "error", "right"), [
+    (1, 1.0, True), (1, math.nextafter(1, 2), False), (1, math.nan, False), (0, 0.0, False),
+])  # fmt: skip
+def test_a_row_is_right_up_to_the_error_that_is_allowed(trials, error, right):
+    assert Row("a", "gate", trials, 0.5, 0.5, error).right is right
 
 
 PLANTED = [

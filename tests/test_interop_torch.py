@@ -164,6 +164,8 @@ REFUSED = [
      "source must hold weight_hh_l0, got 2 other names; it has no nn.RNN, nn.GRU or nn.LSTM"),
     ({}, {}, ValueError, "source must hold weight_hh_l0, got 0 other names; it has no nn.RNN, nn.GRU or nn.LSTM"),
     (3, {}, TypeError, "source must be a PyTorch Module or a state dict, got int"),
+    (torch.optim.SGD([torch.zeros(1)]), {}, TypeError,
+     "source must be a PyTorch Module or a state dict, got torch.optim.sgd.SGD"),
     (make_module("gru"), dict(dropout=0.5), ValueError,
      "dropout must be left out with a module, which tells it, got 0.5"),
     (make_module("relu"), dict(nonlinearity="relu"), ValueError,

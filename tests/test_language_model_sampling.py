@@ -69,6 +69,12 @@ def test_all_bytes_are_drawn_from_without_top_p():
     assert draw(np.array([0.0, -50.0]), 1.0, 1.0, noise) == 1
 
 
+@pytest.mark.parametrize("far", [1000.0, -1000.0])
+def test_top_p_draws_from_scores_far_from_zero(far):
+    noise = SimpleNamespace(gumbel=lambda size: np.array([0.0, 10.0, 100.0]))
+    assert draw(far + np.log([0.5, 0.4, 0.1]), 1.0, 0.8, noise) == 1
+
+
 def test_top_p_keeps_the_proportions_of_what_it_draws_from():
     shares = np.full(256, 0.4 / 254)
     shares[[65, 66]] = 0.4, 0.2

@@ -167,6 +167,13 @@ def test_no_command_is_a_question_for_help(capsys):
     assert main(capsys) == (0, command_line.build_parser().format_help(), "")
 
 
+def test_everything_that_may_be_given_has_a_help_text():
+    (commands,) = (one for one in command_line.build_parser()._actions if isinstance(one.choices, dict))
+    assert [command.dest for command in commands._choices_actions if command.help] == list(commands.choices)
+    for name, parser in commands.choices.items():
+        assert [action.dest for action in parser._actions if not action.help] == [], name
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -177,13 +184,16 @@ def test_no_command_is_a_question_for_help(capsys):
         (["train", "--steps", "1.5"], "rnnkit train: argument --steps: invalid int value: '1.5'; see .*"),
         (["train", "--mode", "lstn"], "rnnkit train: argument --mode: invalid choice: 'lstn' .*"),
         (["train", "--lr", "nan"], "rnnkit train: argument --lr: must be above 0, got nan; see .*"),
-        (["train", "--lr", "0"], "rnnkit train: argument --lr: must be above 0, got 0; see .*"),
+        *((["train", "none", f"--{name}", "0"], f"rnnkit train: argument --{name}: must be above 0, got 0; see .*")
+          for name in ("lr", "minutes", "epochs", "clip")),
+        (["train", "none", "--keep", "-1"], "rnnkit train: argument --keep: must be at least 0, got -1; see .*"),
         (["train", "--clip", "inf"], "rnnkit train: argument --clip: must be above 0, got inf; see .*"),
         (["train", "--dropout", "2"], "rnnkit train: argument --dropout: must be at least 0 and at most 1, got 2; .*"),
         (["train", "--steps", "1" + "0" * 400],
          "rnnkit train: argument --steps: must be at most 9223372036854775807, got 10{400}; see .*"),
         (["sample"], "rnnkit sample: the following arguments are required: MODEL; see rnnkit sample --help"),
         (["sample", "m", "--temperature", "-1"], "rnnkit sample: argument --temperature: must be at least 0, .*"),
+        (["sample", "m", "--top-p", "0"], "rnnkit sample: argument --top-p: must be above 0 and at most 1, got 0; .*"),
     ],
 )
 def test_bad_arguments_are_one_line(capsys, arguments, expected):

@@ -66,6 +66,17 @@ def test_more_threads_than_pay_are_left_out():
     assert sharing(800, 20, 64).threads > 32
 
 
+@pytest.mark.parametrize(("hidden_size", "batch_size", "threads", "teams", "size"), [
+    # What docs/performance.md says of ds2, lm and stream, where it is the same with registers of any width.
+    (800, 20, 8, 2, 4), (800, 20, 16, 2, 8), (512, 64, 8, 4, 2), (512, 64, 16, 4, 4), (512, 64, 64, 16, 4),
+    (256, 1, 8, 1, 8), (256, 1, 16, 1, 8), (256, 1, 64, 1, 8),
+    # Where a little more for a barrier, or for a line of hidden states, decides.
+    (64, 3, 4, 2, 2), (32, 16, 8, 8, 1), (128, 16, 64, 15, 4),
+])  # fmt: skip
+def test_the_division_that_the_model_finds_best(hidden_size, batch_size, threads, teams, size):
+    assert sharing(hidden_size, batch_size, threads) == Sharing(teams, teams * size)
+
+
 def test_many_threads_share_out_rows_and_units():
     for threads in (16, 64):
         found = sharing(512, 64, threads)

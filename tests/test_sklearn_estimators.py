@@ -131,6 +131,14 @@ def test_pipelines():
     assert model[-1].n_features_in_ == 9 and model[-1].network_.desc.input_size == 1 and model.score(table, y) > 0.9
 
 
+def test_names_of_columns_go_with_the_table():
+    """scikit-learn keeps them of a table whose columns have names."""
+    X, y = toy()
+    model = RNNClassifier(hidden_size=2, epochs=1)
+    model.feature_names_in_ = np.array(["a", "b"], object)
+    assert not hasattr(model.fit(X, y), "feature_names_in_")
+
+
 def test_tags():
     for make in RNNClassifier, RNNRegressor:
         tags = make().__sklearn_tags__()

@@ -72,6 +72,13 @@ def test_lists_serve_batch_after_batch():
                 assert found is wanted or np.array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(("batch_size", "steps"), [(0, 5), (1, 5), (4, 2), (6, 1), (11, 1)])
+def test_a_part_has_as_many_steps_as_are_listed_and_at_least_one(monkeypatch, batch_size, steps):
+    monkeypatch.setattr(rows, "LISTED_ROWS", 10)
+    found = [(part.start, part.stop) for part in same_length(5, batch_size).parts()]
+    assert found == [(start, min(start + steps, 5)) for start in range(0, 5, steps)]
+
+
 @pytest.fixture
 def many_calls(monkeypatch):
     """Few rows and little work in a call of a kernel."""

@@ -1,11 +1,14 @@
 """The log of a training run: what it holds after a cut, on a full disk, and where another run writes it."""
 
 import errno
+import io
 import resource
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import tqdm
 from training_runs import assert_refused, cut_off, rows_of, text_in, trainer
 
 from rnnkit.language_model import checkpoint, report
@@ -90,6 +93,16 @@ def test_a_run_keeps_its_options_until_others_are_given(train):
     record = checkpoint.load("model.npz").record
     assert record.options == given | {"save_every": "3", "log": str(Path("log.csv").absolute())}
     assert record.kept == [3, 5]
+
+
+def test_a_plain_line_as_often_as_said():
+    run = SimpleNamespace(progress=0.0, step=1, seconds=1.0, step_bytes=64)
+    clock, lines, seen = [0.0], io.StringIO(), []
+    with report.Progress(run, tqdm, lines, lambda: clock[0]) as progress:
+        for clock[0] in (0.0, 9.9, 10.0, 19.9, 25.0, 34.9, 35.0):
+            progress.update(SimpleNamespace(seconds=1.0, bits=2.0))
+            seen.append(lines.getvalue().count("\n"))
+    assert seen == [1, 1, 2, 2, 3, 3, 4]
 
 
 def test_a_log_that_is_none_is_refused(train, cut, tmp_path):

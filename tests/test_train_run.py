@@ -179,6 +179,7 @@ def test_files_that_are_kept(tmp_path):
     before = bits_of(run)
     saver.save(run, record, run.carried())
     assert record.kept == [3, 4] and bits_of(reloaded(tmp_path / "run-step4.npz")) == before
+    assert (tmp_path / "run-step4.npz").samefile(tmp_path / "run.npz")  # a second name takes no room
 
 
 def test_files_that_are_kept_beside_a_symbolic_link(tmp_path):

@@ -7,6 +7,7 @@ text to look at.
 import re
 from collections import Counter
 from itertools import product
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -21,7 +22,7 @@ from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
 from rnnkit.kernels.cells.modes import MODES, modes_with
 from rnnkit.kernels.cells.vanilla import ReLU, Tanh
-from rnnkit.kernels.machine import jit, linking, tiles
+from rnnkit.kernels.machine import jit, linking, registers, tiles
 from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.machine.registers import HAS_FMA, VECTOR_BYTES
 from rnnkit.kernels.operands import Gradients, Operands
@@ -152,6 +153,22 @@ def in_one_dtype(loops, default=None):
         (pytest.param if n % 2 == k and (default is None or loop[0] in default) else nightly)(*loop, dtype)
         for (n, loop), (k, dtype) in cases
     ]
+
+
+@pytest.mark.parametrize(("triple", "features", "expected"), [
+    ("x86_64-unknown-linux-gnu", "+sse2,-avx", (16, 16, False, {"sse2"})),
+    ("x86_64-unknown-linux-gnu", "+avx", (32, 16, False, {"avx"})),
+    ("x86_64-unknown-linux-gnu", "+avx2,+fma,-avx512f", (32, 16, True, {"avx2", "fma"})),
+    ("x86_64-pc-windows-msvc", "+avx2,+avx512f,+fma", (64, 32, True, {"avx2", "avx512f", "fma"})),
+    ("aarch64-unknown-linux-gnu", "+neon", (16, 32, True, {"neon", "dotprod"})),
+    ("arm64-apple-darwin23.1.0", "+neon", (16, 32, True, {"neon", "dotprod"})),
+])  # fmt: skip
+def test_the_registers_of_a_machine(monkeypatch, triple, features, expected):
+    codegen = SimpleNamespace(magic_tuple=lambda: (triple, "some-cpu", features))
+    target = SimpleNamespace(target_context=SimpleNamespace(codegen=lambda: codegen))
+    monkeypatch.setattr(registers, "cpu_target", target)
+    monkeypatch.setattr(registers, "_arm_dots", lambda: {"dotprod"})
+    assert registers._host() == expected
 
 
 @pytest.mark.parametrize(("kind", "name", "dtype"), in_one_dtype(WANTED), ids=str)

@@ -343,9 +343,9 @@ def test_what_a_call_was_given_goes_with_it(lengths):
         del x
         workspace = problem.forward(workspace=workspace).workspace
         assert [one() for one in given] == [None] * 3
-        memory = weakref.ref(workspace.memory)
+        memory, arena = weakref.ref(workspace.memory), weakref.ref(workspace.memory.arena)
         del workspace
-        assert memory() is None
+        assert memory() is None is arena()
     finally:
         gc.enable()
 

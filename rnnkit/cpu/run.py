@@ -116,7 +116,6 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
     """Lay out the kernel calls of a group with these weights, in the order in which they run."""
     steps, group, ends, calls = planner.steps, [run.layer for run in runs], [], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
-    flat_input = np.empty(0, zeros.dtype)  # such as each call gives
     for run in runs:
         initial, final, *cells = run.ends(steps)
         ends.append(((*initial, run.units), (*final, run.units), *cells))
@@ -125,7 +124,7 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.num_rows
         passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
-        calls.append(team.bound(forward, work, flat_input, *arguments, site=layer.site))
+        calls.append(team.bound(forward, work, zeros, *arguments, site=layer.site))  # x is flat as well
     return ReadyGroup(runs, ends, calls)
 
 

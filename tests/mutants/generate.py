@@ -34,12 +34,13 @@ class Fault(NamedTuple):
     stop: int
     before: str
     after: str
+    text: str = ""  # of its line, where `before` is a part of that
 
     @property
     def name(self) -> str:
         """What tells it from others as long as the code stays: no line number."""
-        before, after = (" ".join(text.split()) for text in (self.before, self.after))
-        return f"{self.path} {self.scope}: {self.kind}: {before} -> {after}"
+        before, after, text = (" ".join(text.split()) for text in (self.before, self.after, self.text))
+        return f"{self.path} {self.scope}: {self.kind}: {before} -> {after}" + f", in {text}" * (text not in before)
 
     def plant(self, source: str) -> str:
         return source[: self.start] + self.after + source[self.stop :]
@@ -62,18 +63,41 @@ def faults(path: str, source: str) -> list[Fault]:
     found = {}
     for node, scope in _walk(ast.parse(source), ""):
         for place, kind, after in (*_of_statements(node, text), *_of_expressions(node, text)):
-            at = span(place)
-            fault = Fault(path, scope or "module", place.lineno, kind, at.start, at.stop, source[at], after)
+            at, line = span(place), lines[place.lineno - 1].decode()
+            fault = Fault(path, scope or "module", place.lineno, kind, at.start, at.stop, source[at], after, line)
             found.setdefault((at.start, at.stop, after), fault)
     return sorted(found.values(), key=lambda fault: (fault.start, fault.stop, fault.after))
 
 
 def changes_something(fault: Fault, source: str) -> bool:
-    """Whether the source with the fault is Python still, and other Python."""
+    """Whether the source with the fault is Python still, and Python that does another thing."""
     try:
-        return ast.dump(ast.parse(fault.plant(source))) != ast.dump(ast.parse(source))
+        return _meaning(fault.plant(source)) != _meaning(source)
     except SyntaxError:
         return False
+
+
+def _meaning(source: str) -> str:
+    """The tree as a text, the same for what nobody could tell apart."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="min" | "max"), args=choices):
+                choices.sort(key=ast.dump)
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[ast.Tuple(elts=members)]):
+                members.sort(key=ast.dump)
+            case ast.Call(func=ast.Attribute(attr="reshape"), args=sizes):  # any number below 0 is what is left
+                sizes[:] = [ast.Constant(-1) if _is_negative(size) else size for size in sizes]
+            case ast.Call(keywords=keywords):  # whose line a warning is said to come from
+                keywords[:] = [keyword for keyword in keywords if keyword.arg != "stacklevel"]
+    return ast.dump(tree)
+
+
+def _is_negative(node: ast.expr) -> bool:
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)):
+            return value > 0
+    return False
 
 
 def _of_statements(node, text):

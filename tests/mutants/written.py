@@ -18,9 +18,9 @@ FAULTS = {
          "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero"),
     ],
     "rnnkit/kernels/loop.py": [
-        ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),
         ("a team works on the rows of the first",
          "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
+        ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),
     ],
     "rnnkit/kernels/machine/activations.py": [
         ("tanh is the quotient too near to 0", "_NEAR = 0.26", "_NEAR = 0.05"),
@@ -103,7 +103,7 @@ FAULTS = {
         ("one among others passes", "numbers[numbers.argmax()] <= last", "numbers[0] <= last"),
     ],
     "rnnkit/cpu/backward.py": [
-        ("what is laid out keeps its own memory",
+        ("what is laid out keeps its own arena",
          "        self._dtype, self._groups, dy =",
          "        self._arena = arena\n        self._dtype, self._groups, dy ="),
     ],
@@ -243,7 +243,7 @@ FAULTS = {
         ("an epoch is a step less", "round(amount * corpus", "int(amount * corpus"),
     ],
     "rnnkit/call/arena.py": [
-        ("what is laid out goes with a copy", '{"_kept": {}, "_asked": None, "rows": None}', '{"rows": None}'),
+        ("what is laid out goes with a copy", '{"_kept": {}, "_asked": None, "rows": None}', '{}'),
     ],
     "rnnkit/descriptor/modes.py": [
         ("a parameter keeps Python's type",

@@ -75,7 +75,7 @@ def _check_names(said):
     given += list(dict.fromkeys(gate.multiplies for gate in said.gates if gate.multiplies not in (None, "h")))
     given += [*said.states, *(vector.name for vector in said.vectors), *said.kept]
     for name in given:
-        if not (isinstance(name, str) and name.isidentifier()) or keyword.iskeyword(name) or name in _RESERVED:
+        if not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
             raise refusal(said, "a name", "be an identifier other than h and self", repr(name))
         if name in _BLOCKS:
             expected = f"be another one than those of every network's weights, {', '.join(_BLOCKS)}"
