@@ -111,3 +111,26 @@ class Feedforward(NamedTuple):
     def through_output(self, c, dh, dc):
         t = tanh(c)
         return fma(dh, 1 - t * t, dc)
+
+
+@cell(gates=[Gate("r"), Gate("n", multiplies="reset")])
+class ReadTwice(NamedTuple):
+    """What R multiplies stands in an equation behind it, too."""
+
+    @forward("r reset")
+    def gate(self, r, h_prev):
+        r = sigmoid(r)
+        return r, r * h_prev
+
+    @gradient("dr dh_prev")
+    def through_gate(self, r, h_prev, dreset):
+        return dreset * h_prev * (r * (1 - r)), dreset * r
+
+    @forward("n h")
+    def output(self, n, reset):
+        n = tanh(n)
+        return n, fma(0.5, reset, n)
+
+    @gradient("dn dreset")
+    def through_output(self, n, dh):
+        return dh * (1 - n * n), 0.5 * dh

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import own_cells
 import pytest
+from gradcheck import assert_gradients
 from shipped_networks import KINDS, LENGTHS, Network, arrays_of
 
 import rnnkit
@@ -141,6 +142,27 @@ def test_the_states_of_every_step():
     assert np.array_equal(found.workspace.cell(0), found.workspace.state("c", 0))
     with pytest.raises(ValueError, match='state: name must be "h" or "c" or "n" or "m", got \'q\''):
         found.workspace.state("q", 0)
+
+
+def test_what_r_multiplies_may_be_read_behind_it():
+    """The gradient that a stage wrote of it is there still when that through R is added."""
+    assert all(row.right for row in rnnkit.check_cell(own_cells.ReadTwice))
+
+
+@pytest.mark.nightly
+def test_so_it_may_in_the_engine():
+    net, rng = rnnkit.Network(own_cells.ReadTwice, 3, 5, dtype="float64", seed=0), np.random.default_rng(0)
+    blocks = {"w": net.weights.copy(), "x": rng.normal(size=(4, 2, 3)), "hx": rng.normal(size=(1, 2, 5))}
+    dy = rng.normal(size=(4, 2, 5))
+
+    def run(given):
+        return rnnkit.forward(net.desc, given["w"], given["x"], given["hx"])
+
+    def gradients(given):
+        found = rnnkit.backward(net.desc, given["w"], run(given).workspace, dy)
+        return {"w": found.dw, "x": found.dx, "hx": found.dhx}
+
+    assert_gradients(lambda given: float(np.vdot(run(given).y, dy)), gradients, blocks, seed=0)
 
 
 def test_a_network_of_it_is_saved_and_loaded(tmp_path):

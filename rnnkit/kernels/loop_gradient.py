@@ -90,7 +90,7 @@ def _run_step_back(cell, step, rows, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     sizes, gradients, zeros, grain = step.sizes, step.gradients, step.zeros, step.grain
     units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
-    projection = step.weights[len(step.weights) - 2].packed
+    projection = step.weights[len(step.weights) - 2].packed  # behind it are the vectors
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projection.panels.size > 0:  # the gradient of its sum comes first, all of it
         columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)

@@ -19,10 +19,10 @@ class Sizes(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What the stages and products of a step read and write: a row for each position.
+    """What the stages and products of a step read and write.
 
-    The positions of a pass are its valid steps (t, n), step by step. A buffer of gates has a row for each of them;
-    where those of all else stand the row lists say.
+    A position is a valid step (t, n) of a pass; positions are counted step by step. The gate buffer has a row for each
+    position. For all other arrays the row lists say which row belongs to a position.
     """
 
     gates: Matrix
@@ -97,7 +97,7 @@ class Step(NamedTuple):
     """What a phase of a step works with."""
 
     sizes: Sizes
-    weights: NamedTuple  # `products.Weights`; backward `weight_gradient.Terms`
+    weights: tuple  # `products.Weights`; backward a `weight_gradient.Term` for each of the layer's products
     operands: Operands
     gradients: Gradients  # forward None
     zeros: np.ndarray

@@ -42,7 +42,7 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
                 states_prev=Matrix(cells_prev, numbers, at_prev * width, width),
                 states=Matrix(flat(cy), numbers, at * width, width),
             )  # fmt: skip
-            operands = with_gates(cell, own, weights, operands, pre_activations)
+            operands = with_gates(cell, own, weights, operands, operands.gates)
             for claim in range(num_claims(count, grain, team)):
                 vectors = next_block(claim, count, grain, team)
                 project_inputs(cell, own, weights, inputs, pre_activations, rows, vectors)
