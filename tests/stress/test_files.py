@@ -278,7 +278,7 @@ FUZZER = """
 import io, sys, zipfile
 import atheris
 with atheris.instrument_imports(include=["zipfile", "json", "rnnkit"]):
-    from rnnkit.network.networks import networks as network
+    from rnnkit.descriptor import saved
     from rnnkit.language_model import model as textmodel
     from rnnkit.descriptor.archive import Reader
 
@@ -287,7 +287,7 @@ zipfile.ZipExtFile._update_crc = lambda self, data: None  # else nothing behind 
 def read(data):
     try:
         file = Reader("load", "fuzzed", io.BytesIO(data))
-        network.read(file)
+        saved.read(file)
         textmodel.read_model(file)
     except ValueError:
         pass
