@@ -55,6 +55,24 @@ def _dot(builder, instruction, total, value, column):
     return builder.asm(kind, instruction, f"={register},0,{register},{register}", [total, value, column], False)
 
 
+class InRows(NamedTuple):
+    """Weights where they are: those of k in a row of their own, row rows[k] of a matrix that starts at `start`."""
+
+    words: np.ndarray
+    rows: np.ndarray
+    start: int
+    stride: int
+
+
+class InColumns(NamedTuple):
+    """Weights where they are: those of a unit in a row of their own, row rows[unit] of a matrix."""
+
+    words: np.ndarray
+    rows: np.ndarray
+    start: int
+    stride: int
+
+
 class Bfloat16(NamedTuple):
     """Panels of bfloat16 weights, and room for what they are multiplied with."""
 
@@ -77,7 +95,7 @@ class Int8(NamedTuple):
 class Float:
     """A word is a number of the network's type, as is the sum."""
 
-    name, per_word, parts, has_scales = "", 1, 1, False
+    name, per_word, parts, has_scales, in_place = "", 1, 1, False, False
 
     def __init__(self, real, lanes):
         self.real, self.vector = real, ir.VectorType(real, lanes)
@@ -95,6 +113,23 @@ class Float:
     def add(self, builder, value, column, total):
         """total + value * column."""
         return emit_fma(builder, value, column, total)
+
+
+class _InRows(Float):
+    name, in_place = "rows", True
+
+    @classmethod
+    def first_of(cls, unit):
+        """Position in the row list and column of the first weight of a unit."""
+        return I64(0), unit
+
+
+class _InColumns(Float):
+    name, in_place = "columns", True
+
+    @classmethod
+    def first_of(cls, unit):
+        return unit, I64(0)
 
 
 class Bfloat16Dot(Float):
@@ -166,7 +201,7 @@ _INT8 = Int8Dot if BYTE_DOT else Int8Wide
 FORMS = {None: Float, "bfloat16": _BFLOAT16, "int8": _INT8}
 """What emits the products with the weights of a plan, by the name that `rnnkit.prepare` takes."""
 _TUPLES = {"bfloat16": Bfloat16, "int8": Int8}
-_FORM_OF_TUPLE = {kind: FORMS[name] for name, kind in _TUPLES.items()}
+_FORM_OF_TUPLE = {kind: FORMS[name] for name, kind in _TUPLES.items()} | {InRows: _InRows, InColumns: _InColumns}
 
 
 def form_of(panels):
@@ -186,9 +221,14 @@ def scratch_words(weights, depth):
     return 1 + form.parts * -(-depth // form.per_word)
 
 
-def no_panels(dtype, weights):
-    """Panels of weights of this form, of no size: what Numba knows the type by."""
-    return packed_as(weights, np.empty(0, dtype), np.empty(0, dtype), 0, np.empty(0, np.int64))
+def no_panels(dtype, form):
+    """Weights of the form of this name, of no size: what Numba knows the type by."""
+    words, numbers = np.empty(0, dtype), np.empty(0, np.int64)
+    for kind in (InRows, InColumns):
+        if _FORM_OF_TUPLE[kind].name == form:
+            return kind(words, numbers, 0, 0)
+    weights = next(weights for weights, one in FORMS.items() if one.name == form)
+    return packed_as(weights, words, words, 0, numbers)
 
 
 def packed_as(weights, words, scratch, room, numbers):

@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .formats import form_of, storage, words_of
+from .formats import InColumns, form_of, storage, words_of
+from .in_place import MOST_ROWS
 from .jit import OPTIONS, inner
-from .matrix import Range, offset
+from .matrix import Range, offset, part
 from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
 from .rounding import converted, rows_at_once
@@ -196,3 +197,25 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
                     positions = Range(rows.start + own.start, rows.start + own.stop)
                     tile(shape, c, a, positions, rows.start, packed, vector, k, bias, begins)
                 vector += units_of_tile(columns, shape)
+
+
+@inner
+def product_in_place(c, a, rows, weights, units, columns, vectors, bias, overwrite):
+    """The same for weights that are read where they are, those of all gates in the rows of one matrix."""
+    not_inlined()
+    count, whole = rows.stop - rows.start, min(vectors.stop, units // panel_lanes(weights.data))
+    tiles = (count + MOST_ROWS - 1) // MOST_ROWS
+    for gate in range(len(columns)):
+        own = part(weights.rows, gate * units, (gate + 1) * units)
+        packed = Packed(
+            InColumns(weights.data, own, weights.start, weights.stride), weights.stride, units, (columns[gate],)
+        )
+        vector = vectors.start
+        while vector < vectors.stop:
+            shape = NARROW if vector >= whole else WIDE
+            for number in range(tiles):
+                some = partition(count, number, tiles)
+                positions = Range(rows.start + some.start, rows.start + some.stop)
+                k = Range(0, weights.stride)
+                tile(shape, c, converted(packed.panels, a, positions, 0), positions, positions.start, packed, vector, k, bias, overwrite)
+            vector += 1

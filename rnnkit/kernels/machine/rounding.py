@@ -12,7 +12,6 @@ from .formats import (
     ZERO_POINT,
     Bfloat16Dot,
     Bfloat16Wide,
-    Float,
     Int8Dot,
     Int8Wide,
     form_of,
@@ -31,7 +30,7 @@ def rows_at_once(panels, count):
 
 @overload(rows_at_once, jit_options=OPTIONS)
 def _rows_at_once_of(panels, count):
-    if form_of(panels) is Float:
+    if form_of(panels).per_word == 1:
         return lambda panels, count: count
     return lambda panels, count: ROWS_AT_ONCE
 
@@ -43,7 +42,7 @@ def converted(panels, a, rows, depth):
 @overload(converted, jit_options=OPTIONS)
 def _converted_of(panels, a, rows, depth):
     form = form_of(panels)
-    if form is Float:
+    if form.per_word == 1:
         return lambda panels, a, rows, depth: Matrix(a.data, part(a.rows, rows.start, rows.stop), a.start, a.stride)
     convert, parts = {Bfloat16Dot: _round, Bfloat16Wide: _copy, Int8Dot: _quads, Int8Wide: _pairs}[form], form.parts
 

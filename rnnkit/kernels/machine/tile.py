@@ -71,8 +71,8 @@ def function_type(form, real, gates):
     """Type of a tile function of so many gates, its arguments in the order of `Tile.function`."""
     pointer, indices = real.as_pointer(), _I64.as_pointer()
     matrix, panels = [pointer, indices, _I64], [pointer, _I64]
-    scales = [pointer, pointer] if form.has_scales else []
-    fixed = [_I64, _I64, *matrix, *panels, *matrix, pointer, ir.IntType(1), _I64, _I64, *scales]
+    weights, scales = matrix if form.in_place else panels, [pointer, pointer] if form.has_scales else []
+    fixed = [_I64, _I64, *matrix, *weights, *matrix, pointer, ir.IntType(1), _I64, _I64, *scales]
     return ir.FunctionType(ir.VoidType(), fixed + [_I64] * gates)
 
 
@@ -104,14 +104,15 @@ class Tile:
         function = ir.Function(self.module, function_type(self.form, self.real, self.gates), self.name)
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, overwrite, width, begin, *rest) = function.args
-        self.depth, self.ldb, self.bias, self.overwrite, self.columns = depth, ldb, bias, overwrite, rest[-self.gates :]
+        rows, depth, a, a_rows, lda, *rest = function.args
+        weights, rest = (rest[:3], rest[3:]) if self.form.in_place else (rest[:2], rest[2:])
+        (c, c_rows, ldc, bias, overwrite, width, begin), rest = rest[:7], rest[7:]
+        self.depth, self.bias, self.overwrite, self.columns = depth, bias, overwrite, rest[-self.gates :]
         self.scales = rest[: -self.gates]
         a = builder.gep(a, [builder.mul(begin, _I64(self.form.parts))])
-        most = group_size(self.gates)
-        self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
+        self._find_weights(builder, begin, width, *weights)
         self.mask = self._mask(builder, width) if self.masked else None
-        done = function.append_basic_block("done")
+        most, done = group_size(self.gates), function.append_basic_block("done")
         switch = builder.switch(rows, done)
         for count in range(1, self.most_rows + 1):
             block = function.append_basic_block(f"rows{count}")
@@ -127,6 +128,11 @@ class Tile:
         builder.position_at_end(done)
         builder.ret_void()
         return function
+
+    def _find_weights(self, builder, begin, width, b, ldb):
+        """Say where the weights of the first k are, for those columns that are below the width."""
+        self.ldb, most = ldb, group_size(self.gates)
+        self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
 
     def _group_pointer(self, builder, b, begin, first):
         """Where the group of gates from `first` on stands in the panel, at k = begin; and its vectors per k."""
@@ -213,6 +219,12 @@ class Tile:
                 sums.append(phi)
         return sums
 
+    def _iteration(self, builder, a_row, k, step, sums):
+        """sums + A[rows, k] * B[k, :] for so many k."""
+        for turn in range(step):
+            sums = self._multiply_add(builder, a_row, builder.add(k, _I64(turn)), turn, sums)
+        return sums
+
     def _multiply_add(self, builder, a_row, k, turn, sums):
         """sums + A[rows, k] * B[k, :] for one k, the `turn`-th of an iteration of the loop."""
         columns, parts = [], self.form.parts
@@ -259,9 +271,7 @@ class Tile:
             phi.add_incoming(value, before)
         builder.cbranch(builder.icmp_signed("<", k, stop), body, after)
         builder.position_at_end(body)
-        values = running
-        for offset in range(step):
-            values = self._multiply_add(builder, a_row, builder.add(k, _I64(offset)), offset, values)
+        values = self._iteration(builder, a_row, k, step, running)
         k.add_incoming(builder.add(k, _I64(step)), builder.block)
         for phi, value in zip(running, values, strict=True):
             phi.add_incoming(value, builder.block)
@@ -278,9 +288,12 @@ class Tile:
         node.operands = node, self.module.add_metadata([said])
         return node
 
+    def _unroll(self):
+        """k of an iteration of the loop."""
+        return max(1, _LINES * _LINE_BYTES // VECTOR_BYTES // len(self.group)) if self.streams else _UNROLL
+
     def _tile(self, builder, a_row, c_row):
-        sums = self._start(builder, c_row)
-        unroll = max(1, _LINES * _LINE_BYTES // VECTOR_BYTES // len(self.group)) if self.streams else _UNROLL
+        sums, unroll = self._start(builder, c_row), self._unroll()
         even = builder.sub(self.depth, builder.urem(self.depth, _I64(unroll)))
         sums = self._loop(builder, a_row, sums, _I64(0), even, unroll)
         sums = self._loop(builder, a_row, sums, even, self.depth, 1)

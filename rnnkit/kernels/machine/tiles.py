@@ -14,7 +14,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from .cache import supplies
-from .formats import FORMS, Float, form_of, no_panels, storage_type
+from .formats import Float, form_of, no_panels, storage_type
+from .in_place import ColumnsTile, RowsTile
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import VECTOR_BYTES, data_pointer
@@ -22,6 +23,7 @@ from .tile import NARROW, NEVER_FAR, ROW, STREAM, WIDE, Tile, function_type, mos
 
 _I64 = ir.IntType(64)
 _SHAPES = ROW, STREAM, WIDE, NARROW
+_TILES = {"rows": RowsTile, "columns": ColumnsTile}
 _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
 
@@ -37,9 +39,8 @@ def _supply_table(symbol):
         if binding.address_of_symbol(symbol) is not None:
             return
         form, dtype, gates = symbol.removeprefix(_TABLE).split("_")
-        weights = next(name for name, one in FORMS.items() if one.name == form)
         table = np.zeros(len(_SHAPES), np.int64)
-        _compile(no_panels(np.dtype(dtype), weights), (0,) * int(gates), table)
+        _compile(no_panels(np.dtype(dtype), form), (0,) * int(gates), table)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
         binding.add_symbol(symbol, table.ctypes.data)
 
@@ -63,7 +64,8 @@ def _write_addresses(typingctx, like, columns, table):
             if shape == STREAM and near_bytes(gates) == NEVER_FAR:
                 continue
             real = context.get_value_type(kind)
-            function = Tile(builder.module, form, real, kind.bitwidth, gates, shape).function()
+            emitted = _TILES.get(form.name, Tile)(builder.module, form, real, kind.bitwidth, gates, shape)
+            function = emitted.function()
             place = data_pointer(context, builder, signature.args[2], arguments[2], _I64(shape))
             builder.store(builder.ptrtoint(function, _I64), place)
         return context.get_dummy_value()
@@ -104,6 +106,10 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
         scales, array = [], data
         if form is not Float:
             array = builder.extract_value(data, 0)
+        if form.in_place:
+            weights = matrix_pointers(context, builder, panels, data, *form.first_of(unit))
+        else:
+            weights = data_pointer(context, builder, words, array, builder.mul(vector, panel)), panel
         if form.has_scales:  # as if they stood at the columns of C
             own = builder.extract_value(data, len(panels.types) - 1)
             own = context.make_array(panels.types[-1])(context, builder, own)
@@ -111,9 +117,8 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
             at = builder.sub(unit, columns[0])
             scales = [builder.gep(own.data, [at]), builder.gep(own.data, [builder.add(at, half)])]
         values = [
-            builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda,
-            data_pointer(context, builder, words, array, builder.mul(vector, panel)), panel,
-            c_first, c_rows, ldc, data_pointer(context, builder, bias_type, bias, unit),
+            builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda, *weights, c_first, c_rows, ldc,
+            data_pointer(context, builder, bias_type, bias, unit),
             builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin, *scales, *columns,
         ]  # fmt: skip
         address = builder.load(_entry(builder, panels, gates, shape))

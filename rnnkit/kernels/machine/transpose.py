@@ -11,7 +11,7 @@ from .registers import VECTOR_BYTES, data_pointer, panel_lanes
 _I64 = ir.IntType(64)
 
 
-def _emit_transpose(builder, vectors):
+def emit_transpose(builder, vectors):
     """The transpose of n vectors of n lanes: halves of ever closer pairs of vectors change places."""
     count = len(vectors)
     distance = count // 2
@@ -43,7 +43,7 @@ def _transpose_square(typingctx, target, at, target_stride, a, row, column):
             number = builder.load(builder.gep(rows, [_I64(i)]))
             pointer = builder.gep(source, [builder.mul(number, stride)])
             loaded.append(builder.load(builder.bitcast(pointer, vector), align=bits // 8))
-        for j, values in enumerate(_emit_transpose(builder, loaded)):
+        for j, values in enumerate(emit_transpose(builder, loaded)):
             pointer = builder.gep(target, [builder.mul(target_stride, _I64(j))])
             builder.store(values, builder.bitcast(pointer, vector), align=bits // 8)
         return context.get_dummy_value()
