@@ -184,7 +184,7 @@ class RunBack(NamedTuple):
             states=batch.of_call(None, cells, dtype),
         )  # fmt: skip
         forward = self.run.layer_pass(part, keeps_gates=True)
-        return LayerPassBack(forward, layer.products, gradients, self.buffer, self.offsets)
+        return LayerPassBack(forward, gradients, self.buffer, self.offsets)
 
 
 def add(target: np.ndarray, addend: np.ndarray, steps: StepRows) -> None:

@@ -16,14 +16,14 @@ from rnnkit.call.memory import Memory
 from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu import backward as whole
 from rnnkit.cpu import checkpoints
-from rnnkit.cpu.infer import Inference
+from rnnkit.cpu.infer import Inference, infer
 from rnnkit.cpu.layer import flat, groups_of, ready_to_pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import ReadyGroup, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
 
-__all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
+__all__ = ["Inference", "Memory", "backward", "forward", "infer", "prepare"]
 
 prepare = Inference  # which packs, and so copies, the weights
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
-from rnnkit.call.steps import states_shape
-from rnnkit.cpu.layer import flat, groups_of
+from rnnkit.call.steps import Steps, states_shape
+from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner, slabs_of
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import (
@@ -23,17 +24,40 @@ from rnnkit.cpu.run import (
     ready_to_clear,
     run_group,
 )
-from rnnkit.cpu.stack import KEPT_BYTES, StackSteps, new_array
+from rnnkit.cpu.reduced import pack_reduced
+from rnnkit.cpu.stack import KEPT_BYTES, Stack, new_array
 from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less.
-_BRIEF = 1 << 19
+_BRIEF = 1 << int(__import__("os").environ.get("B","19"))
+_READS = 6  # of the weights where they are, with which a call takes as long as one that packs them
+_SQUARE_ROWS = 8  # that one read serves
 _OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and what they write
 
 
-class Inference(StackSteps):
+def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
+    """Whether a call is run a step at a time through all layers."""
+    return desc.num_directions == 1 and 0 < steps.seq_len * steps.batch_size * num_weights(desc) <= _BRIEF
+
+
+def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
+    """Run the network with these weights once: where a call is short, they are read where they are."""
+    steps = options.steps
+    if not is_brief(desc, steps):
+        return Inference(desc, w).infer(x, hx, cx, options)
+    reads = -(-steps.seq_len * steps.batch_size // _SQUARE_ROWS) + steps.seq_len * -(-steps.batch_size // _SQUARE_ROWS)
+    return _stack_of(desc, reads < _READS).steps(x, hx, cx, steps, w)
+
+
+@lru_cache(2 * DESCRIPTORS)
+def _stack_of(desc: RNNDescriptor, in_place: bool) -> Stack:
+    return Stack(desc, layers_of(desc, None, in_place))
+
+
+class Inference(Stack):
     """The weights of a network, packed, and what runs with them; safe to use from any number of threads.
 
     A call of the last one's size with small outputs, of `KEPT_BYTES` a layer, works in arrays that are kept, and so is
@@ -41,7 +65,8 @@ class Inference(StackSteps):
     """
 
     def __init__(self, desc: RNNDescriptor, w: np.ndarray, weights: str | None = None) -> None:
-        super().__init__(desc, w, weights)
+        packed = pack(desc, w, Arena()) if weights is None else pack_reduced(desc, w, weights)
+        super().__init__(desc, layers_of(desc, weights), packed)
         self._groups, self._columns = groups_of(desc, weights=weights), self._layers[0].columns
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
@@ -52,7 +77,7 @@ class Inference(StackSteps):
         more is in memory.
         """
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
-        if directions == 1 and 0 < steps.seq_len * steps.batch_size * self.weights.size <= _BRIEF:
+        if is_brief(desc, steps):
             return self.steps(x, hx, cx, steps)
         shape = *states_shape(steps.seq_len, steps.batch_size, directions), directions * desc.output_size
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]

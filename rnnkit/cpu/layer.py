@@ -16,7 +16,7 @@ from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.operands import Sizes
-from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer
+from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer, places_of
 
 DESCRIPTORS = 64
 """Networks of which is kept what follows from the descriptor alone."""
@@ -34,6 +34,7 @@ class Layer(NamedTuple):
     sizes: Sizes
     slots: int  # of hidden_size columns each, in a row of the gate buffer
     products: tuple[Product, ...]  # the cell's, the projection, the vectors
+    places: np.ndarray  # of their weights
     gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
@@ -65,8 +66,8 @@ class Layer(NamedTuple):
 
 
 @lru_cache(DESCRIPTORS)
-def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, ...]:
-    """The pseudo-layers, with weights of this form (`rnnkit.prepare`)."""
+def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = False) -> tuple[Layer, ...]:
+    """The pseudo-layers, with packed weights of this form (`rnnkit.prepare`), or with weights read where they are."""
     cell, slots = desc.cell, gate_slots(desc)
     starts = {name: start for name, _, start in weight_layout(desc)}
     passes, result, end = min(desc.num_pseudo_layers, 2), [], 0
@@ -76,12 +77,12 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None) -> tuple[Layer, .
         sizes = Sizes(desc.hidden_size, desc.output_size, inputs)
         products = tuple(_products(cell.declaration, sizes, starts, suffix_of(layer, direction)))
         columns = max(slots * sizes.hidden, products[-1].first + products[-1].rows.size)
-        offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights)
+        offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights, in_place)
         last = products[-2] if desc.projected else products[-1]
         width = last.first + last.rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
-        facts = cell, sizes, slots, products, width, offsets, *work, passes, weights, {}
+        facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes, weights, {}
         result.append(Layer(index, layer, direction, *facts))
         end = offsets[-1]
     return tuple(result)
@@ -158,7 +159,8 @@ def ready_to_pack(desc: RNNDescriptor, arena: Arena) -> tuple[np.ndarray, list[C
     for layer in layers:
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
         w = packed  # such as each call gives
-        calls.append(team.bound(pack_layer, work, w, layer.products, packed, layer.offsets, site=layer.site))
+        arguments = layer.products, layer.places, packed, layer.offsets
+        calls.append(team.bound(pack_layer, work, w, *arguments, site=layer.site))
     return packed, calls
 
 

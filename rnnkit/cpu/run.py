@@ -67,7 +67,8 @@ class Run(NamedTuple):
             states_prev=before.of(self.cells), states=after.of(self.cells),
         )  # fmt: skip
         x = part.rows.of_call(self.source, layer.input_size, dtype)
-        return LayerPass(layer.direction == 1, layer.sizes, part.starts, layer.offsets, x, operands)
+        facts = layer.sizes, part.starts, layer.products, layer.places, layer.offsets
+        return LayerPass(layer.direction == 1, *facts, x, operands)
 
 
 def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: tuple[Layer, ...]) -> list[Run]:

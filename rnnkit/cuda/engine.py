@@ -23,7 +23,7 @@ from rnnkit.cuda import cudnn
 from rnnkit.cuda.context import Setup, Shape, context
 from rnnkit.descriptor.descriptor import RNNDescriptor
 
-__all__ = ["Inference", "Memory", "backward", "forward", "prepare"]
+__all__ = ["Memory", "backward", "forward", "infer", "prepare"]
 
 _ALIGNMENT = 16  # bytes: the widest load of a GPU's thread
 
@@ -286,3 +286,8 @@ class Inference:
 def prepare(desc: RNNDescriptor, w: Any) -> Inference:
     """The network with the weights, which nobody changes."""
     return Inference(desc, w)
+
+
+def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
+    """Run the network with these weights once."""
+    return Inference(desc, w).infer(x, hx, cx, options)

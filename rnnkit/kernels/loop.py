@@ -12,7 +12,7 @@ behind the lower.
 """
 
 from .machine.formats import storage
-from .machine.gemm import columns_of, product, vectors_of
+from .machine.gemm import columns_of, product_with, vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
@@ -40,7 +40,7 @@ def _first_columns(product):
 def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
     """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
     if sizes.input > 0:
-        product(gates, x, rows, weights.products[0], vectors, weights.bias, True, False)
+        product_with(gates, x, rows, weights.products[0], vectors, weights.bias, True, False)
         return
     units = columns_of(weights.bias, vectors, sizes.hidden)
     for row in range(rows.start, rows.stop):
@@ -84,7 +84,7 @@ def _product(declaration, of_r, place):
         for column in apart_columns(step.sizes.hidden):
             _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
         values = source(step.operands, step.sizes.hidden)
-        product(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
+        product_with(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
     def nothing(cell, step, rows, vectors, units):
         pass
@@ -110,18 +110,18 @@ def run_step(cell, step, rows, team):
     """One time step of the rows, whose gates hold their input products."""
     _run_phases(cell, step, rows, team)
     projection, operands, grain = step.weights.projection, step.operands, step.grain
-    if storage(projection.panels).size > 0:
+    if projection.matrix.rows.size > 0:
         barrier(team)
         count = vectors_of(step.zeros, step.sizes.output)
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.from_last)
+            product_with(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.from_last)
 
 
 @inner
 def with_gates(cell, sizes, weights, operands, gates):
     """The operands with these gates; what a projection multiplies has the last columns of their rows."""
-    projected = storage(weights.projection.panels).size > 0
+    projected = weights.projection.matrix.rows.size > 0
     units = shifted(gates, gates.stride - sizes.hidden) if projected else operands.hidden
     vectors = Matrix(weights.bias, gates.rows, num_slots(cell) * sizes.hidden, 0)
     operands = with_field(with_field(operands, "gates", gates), "units", units)
@@ -166,7 +166,9 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
 @inner
 def _run_pass(cell, layer, schedule, packed, zeros, x, role, team, whole_team):
     """The steps of one layer pass, a chunk of input products at a time."""
-    weights = weights_of(cell, layer.sizes, packed, layer.offsets, whole_team.rank)
+    weights = weights_of(
+        cell, layer.sizes, packed, layer.offsets, layer.products, layer.places, storage(packed), whole_team.rank
+    )
     num_steps, x = layer.starts.size - 1, or_call_data(layer.x, x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)

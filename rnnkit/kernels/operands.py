@@ -51,7 +51,9 @@ class LayerPass(NamedTuple):
     reverse: bool
     sizes: Sizes
     starts: np.ndarray
-    offsets: np.ndarray  # of its weights in the packed buffer
+    products: tuple  # `products.Product`s
+    places: np.ndarray  # of their weights in the flat ones
+    offsets: np.ndarray  # in the packed ones
     x: CallMatrix
     operands: Operands  # the gates counted from the first position whose gates are kept
 
@@ -60,7 +62,6 @@ class LayerPassBack(NamedTuple):
     """The same backward: what it was forward, and what is computed of it."""
 
     forward: LayerPass
-    products: tuple  # `products.Product`s
     gradients: Gradients  # y, x, hidden and states each a CallMatrix; the gates counted from the first of a chunk
     buffer: np.ndarray
     offsets: np.ndarray  # of what the buffer has room for

@@ -7,7 +7,7 @@ import numpy as np
 from numba.extending import overload
 
 from .machine.formats import FORMS, Float, form_of, panels_of, storage
-from .machine.gemm import Packed, pack_columns, panel_size
+from .machine.gemm import Packed, WeightMatrix, pack_columns, panel_size
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, part
 from .machine.partition import partition
@@ -35,18 +35,26 @@ class Product(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A layer's packed weights, by the product that they are for, and what the gates start from."""
+    """A layer's weights, by the product that they are for, and what the gates start from."""
 
-    products: tuple  # of a Packed for each of the cell's products
-    projection: Packed
+    products: tuple  # of a WeightMatrix for each of the cell's products
+    projection: WeightMatrix
     bias: np.ndarray  # of each column of the gates; then the vectors
 
 
-def offsets_of(products, columns, itemsize, start, weights=None):
+def places_of(products):
+    """(products, 3) int64: of each product what it has alone in a layer, its start, depth and bias."""
+    return np.array([(p.start, p.depth, p.bias) for p in products], np.int64)
+
+
+def offsets_of(products, columns, itemsize, start, weights=None, in_place=False):
     """Where the panels of each product start in the packed buffer; last where the summed biases of the layer's columns,
-    behind which its vectors stand, start and end."""
+    behind which its vectors stand, start and end. Of weights that are read where they are there are no panels."""
     form, sizes = FORMS[weights], []
     for p in products:
+        if in_place:
+            sizes.append(0)
+            continue
         words = -(-p.depth // form.per_word)
         scales = 2 * padded(p.rows.size, itemsize) if form.has_scales and p.gates else 0
         sizes.append(panel_size(words, p.rows.size // max(p.gates, 1), p.gates, itemsize) + scales)
@@ -66,13 +74,14 @@ def depth_of(product):
 
 
 def _packed_products_of(declaration):
-    """Functions, one a product of the cell, that give its packed weights."""
+    """Functions, one a product of the cell, that give its weights."""
 
     def packed_product(place, product):
         columns, depth = columns_of_slots(product.slots), depth_of(product)
 
-        def find(cell, sizes, packed, offsets, rank):
-            return _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
+        def find(cell, sizes, packed, offsets, products, places, w, rank):
+            panels = _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
+            return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
 
         return find
 
@@ -83,12 +92,14 @@ _packed_products = all_of(_packed_products_of)
 
 
 @inner
-def weights_of(cell, sizes, packed, offsets, rank):
-    """The weights of the layer with these offsets in the packed buffer; what they need of scratch is the rank's."""
-    projection = offsets.size - 4  # behind it those of the vectors, which have no panels
+def weights_of(cell, sizes, packed, offsets, products, places, w, rank):
+    """The weights of the layer with these offsets in the packed buffer and these places in the flat weights; what they
+    need of scratch is the rank's."""
+    number = len(products) - 2  # behind it those of the vectors, which have no panels
+    projection = _packed(packed, offsets, number, sizes.hidden, sizes.output, (0,), rank)
     return Weights(
-        products=_packed_products(cell, sizes, packed, offsets, rank),
-        projection=_packed(packed, offsets, projection, sizes.hidden, sizes.output, (0,), rank),
+        products=_packed_products(cell, sizes, packed, offsets, products, places, w, rank),
+        projection=WeightMatrix(projection, Matrix(w, products[number].rows, places[number, 0], sizes.hidden)),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip
 
@@ -109,22 +120,30 @@ def _packed_of(packed, offsets, number, depth, units, columns, rank):
     return whole if form_of(packed) is Float else reduced
 
 
-@kernel
-def pack_layer(products, packed, offsets, w, rank, size, sync):
-    """Pack the weights of one layer and sum its biases."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
+@inner
+def pack_weights(products, places, packed, offsets, w, team):
+    """Pack those weights of one layer that have panels, and sum its biases: each rank a part."""
     for number in range(len(products)):
         p = products[number]
         panels = part(packed, offsets[number], offsets[number + 1])
         if panels.size > 0:
-            pack_columns(panels, Matrix(w, p.rows, p.start, p.depth), p.rows.size // p.gates, p.gates, team)
+            matrix = Matrix(w, p.rows, places[number, 0], places[number, 1])
+            pack_columns(panels, matrix, p.rows.size // p.gates, p.gates, team)
     bias = part(packed, offsets[offsets.size - 2], offsets[offsets.size - 1])
     own = partition(bias.size, team.rank, team.size)
     for column in range(own.start, own.stop):
         bias[column] = 0
-    for p in products:
-        if p.bias >= 0:
+    for number in range(len(products)):
+        p, start = products[number], places[number, 2]
+        if start >= 0:
             for i in range(max(own.start - p.first, 0), min(own.stop - p.first, p.rows.size)):
-                bias[p.first + i] += w[p.bias + p.rows[i]]
+                bias[p.first + i] += w[start + p.rows[i]]
+
+
+@kernel
+def pack_layer(products, places, packed, offsets, w, rank, size, sync):
+    """Pack the weights of one layer and sum its biases."""
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    pack_weights(products, places, packed, offsets, w, team)
     barrier(team)

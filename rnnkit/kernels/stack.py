@@ -8,34 +8,41 @@ from .machine.matrix import Matrix, Range, flat, row_part
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .operands import Operands, Sizes, Step
-from .products import weights_of
+from .products import pack_weights, weights_of
 
 
 @kernel
-def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
+def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
-    `arrays` are x, hx, cx, y, hy, cy, room for one layer's gates, the row numbers 0..N-1, and the lengths, none if all
-    are T. Of several steps hy and cy have two places, (2*layers, N, ...), and step t writes the place t % 2; y may
+    `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of it, the lengths, none if all are T, and the
+    flat weights, none where they are packed already. The room has N rows for each step of a chunk, whose input products
+    the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two places, (2*layers, N, ...), and step t writes the place t % 2; y may
     be empty, where nobody wants it. All rows are computed in every step, from the padding too; those that have ended
     keep their states, and y is 0. No more than so many `threads` take part.
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, threads)
-    x, hx, cx, y, hy, cy, gates, numbers, lengths = arrays
+    x, hx, cx, y, hy, cy, gates, numbers, lengths, w = arrays
     batch_size, width, layers = hy.shape[1], cy.shape[2], offsets.shape[0]
-    pre_activations = Matrix(gates, numbers, 0, gates.size // max(batch_size, 1))
+    columns, chunk = gates.size // max(numbers.size, 1), numbers.size // max(batch_size, 1) - 1
     own_rows = partition(batch_size, team.rank, team.size)
-    rows, count = Range(0, batch_size), vectors_of(storage(packed), sizes.hidden)
-    for t in range(x.shape[0] // max(batch_size, 1)):
+    rows, count, num_steps = Range(0, batch_size), vectors_of(zeros, sizes.hidden), x.shape[0] // max(batch_size, 1)
+    for layer in range(layers if w.size > 0 else 0):
+        pack_weights(products, places[layer], storage(packed), offsets[layer], w, team)
+    if w.size > 0:
+        barrier(team)
+    for t in range(num_steps):
         inputs = Matrix(flat(x), numbers, t * batch_size * x.shape[1], x.shape[1])
         first, before = t % 2 * layers, (t + 1) % 2 * layers if t > 0 else 0
         hidden_prev, cells_prev = flat(hx if t == 0 else hy), flat(cx if t == 0 else cy)
         for layer in range(layers):
             own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
-            weights = weights_of(cell, own, packed, offsets[layer], team.rank)
+            weights = weights_of(cell, own, packed, offsets[layer], products, places[layer], w, team.rank)
             at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
             outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
+            place = t % chunk if layer == 0 else chunk
+            pre_activations = Matrix(gates, numbers, place * batch_size * columns, columns)
             operands = Operands(
                 gates=pre_activations, hidden=outputs, units=None, vectors=None,
                 hidden_prev=Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output),
@@ -43,11 +50,13 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
                 states=Matrix(flat(cy), numbers, at * width, width),
             )  # fmt: skip
             operands = with_gates(cell, own, weights, operands, operands.gates)
-            for claim in range(num_claims(count, grain, team)):
-                vectors = next_block(claim, count, grain, team)
-                project_inputs(cell, own, weights, inputs, pre_activations, rows, vectors)
-            if grain > 0:
-                barrier(team)
+            if layer > 0 or t % chunk == 0:
+                of_chunk = Range(0, batch_size * (min(chunk, num_steps - t) if layer == 0 else 1))
+                for claim in range(num_claims(count, grain, team)):
+                    vectors = next_block(claim, count, grain, team)
+                    project_inputs(cell, own, weights, inputs, pre_activations, of_chunk, vectors)
+                if grain > 0:
+                    barrier(team)
             run_step(cell, Step(own, weights, operands, None, zeros, grain, t % 2 == 1), rows, team)
             barrier(team)
             if lengths.size > 0:

@@ -316,6 +316,5 @@ def infer(
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
     options = options_of("infer", desc, seq_len, batch_size, lengths)
     checks.weights("infer", w, desc, x)
-    network = backend("infer", "infer", desc, x, options).Inference(desc, w)
-    y, hy, cy = network.infer(x, hx, joined(desc, cx), options)
+    y, hy, cy = backend("infer", "infer", desc, x, options).infer(desc, w, x, hx, joined(desc, cx), options)
     return Infer(y, hy, apart(desc, cy))

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from .formats import InColumns, form_of, storage, words_of
+from .formats import Float, InColumns, InRows, form_of, storage, words_of
 from .in_place import MOST_ROWS
 from .jit import OPTIONS, inner
-from .matrix import Range, offset, part
+from .matrix import Matrix, Range, offset, part
 from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
 from .rounding import converted, rows_at_once
@@ -199,23 +199,54 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
                 vector += units_of_tile(columns, shape)
 
 
+class WeightMatrix(NamedTuple):
+    """The weights of a product: packed, or where there are no panels the rows of a matrix, which are read where they
+    are, gate by gate."""
+
+    packed: Packed
+    matrix: Matrix
+
+
+def product_with(c, a, rows, weights, vectors, bias, overwrite, from_last):
+    """`product` with these weights, packed or not, to the same bits."""
+
+
+@overload(product_with, jit_options=OPTIONS)
+def _product_with(c, a, rows, weights, vectors, bias, overwrite, from_last):
+    def packed(c, a, rows, weights, vectors, bias, overwrite, from_last):
+        product(c, a, rows, weights.packed, vectors, bias, overwrite, from_last)
+
+    def either(c, a, rows, weights, vectors, bias, overwrite, from_last):
+        if weights.packed.panels.size > 0:
+            product(c, a, rows, weights.packed, vectors, bias, overwrite, from_last)
+        else:
+            _product_in_place(c, a, rows, weights, vectors, bias, overwrite)
+
+    return either if form_of(weights.types[0].types[0]) is Float else packed
+
+
 @inner
-def product_in_place(c, a, rows, weights, units, columns, vectors, bias, overwrite):
-    """The same for weights that are read where they are, those of all gates in the rows of one matrix."""
+def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
     not_inlined()
-    count, whole = rows.stop - rows.start, min(vectors.stop, units // panel_lanes(weights.data))
-    tiles = (count + MOST_ROWS - 1) // MOST_ROWS
+    matrix, units, columns = weights.matrix, weights.packed.units, weights.packed.columns
+    count, whole = rows.stop - rows.start, min(vectors.stop, units // panel_lanes(matrix.data))
+    tiles, depth = (count + MOST_ROWS - 1) // MOST_ROWS, Range(0, matrix.stride)
     for gate in range(len(columns)):
-        own = part(weights.rows, gate * units, (gate + 1) * units)
-        packed = Packed(
-            InColumns(weights.data, own, weights.start, weights.stride), weights.stride, units, (columns[gate],)
-        )
-        vector = vectors.start
-        while vector < vectors.stop:
-            shape = NARROW if vector >= whole else WIDE
+        own = InColumns(matrix.data, part(matrix.rows, gate * units, (gate + 1) * units), matrix.start, matrix.stride)
+        gate_weights = Packed(own, matrix.stride, units, (columns[gate],))
+        for vector in range(vectors.start, vectors.stop):
+            shape = WIDE if vector < whole else NARROW
             for number in range(tiles):
                 some = partition(count, number, tiles)
                 positions = Range(rows.start + some.start, rows.start + some.stop)
-                k = Range(0, weights.stride)
-                tile(shape, c, converted(packed.panels, a, positions, 0), positions, positions.start, packed, vector, k, bias, overwrite)
-            vector += 1
+                tile(shape, c, a, positions, 0, gate_weights, vector, depth, bias, overwrite)
+
+
+@inner
+def product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, from_last):
+    """The same with B[k, :] in row k of a matrix, packed or where there are no panels where they are."""
+    if weights.panels.size > 0:
+        product(c, a, rows, weights, vectors, bias, overwrite, from_last)
+    else:
+        own = Packed(InRows(b.data, b.rows, b.start, b.stride), weights.depth, weights.units, weights.columns)
+        product(c, a, rows, own, vectors, bias, overwrite, False)
