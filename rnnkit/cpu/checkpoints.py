@@ -22,6 +22,7 @@ from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.cpu.run import BoundaryStates, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.operands import Inputs
 
 
 def forward(
@@ -92,7 +93,7 @@ class _Segments:
 
     def planner(self, steps: StepRows) -> Planner:
         """How a segment of these steps is worked on."""
-        return Planner(steps, self._w.itemsize, self._threads)
+        return Planner(steps, self._w.itemsize, self._threads, in_place=False)
 
     @lazy
     def _packed(self) -> np.ndarray:
@@ -124,8 +125,8 @@ class _Segments:
             self._arena.segment = None  # until it is whole
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(steps)
-            ready = ready_to_train(groups, planner, segment, self._packed)
-            train_groups(ready, states, segment, self._arena, steps, flat(segment.x), self.steps_of(chain, number)[0])
+            ready, inputs = ready_to_train(groups, planner, segment, self._packed), Inputs(flat(segment.x), self._packed)
+            train_groups(ready, states, segment, self._arena, steps, inputs, self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps
 

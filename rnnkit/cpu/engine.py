@@ -22,6 +22,7 @@ from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import ReadyGroup, boundary_states, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.kernels.operands import Inputs
 
 __all__ = ["Inference", "Memory", "backward", "forward", "infer", "prepare"]
 
@@ -48,9 +49,9 @@ def forward(
     planner = Planner(steps, w.itemsize)
 
     def make() -> _Ready:
-        packed, packing = ready_to_pack(desc, arena)
+        packed, packing = ready_to_pack(desc, arena, planner.in_place)
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-        groups = groups_of(desc, desc.dropout > 0)
+        groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
         padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
         running = ready_to_train(groups, planner, workspace, packed)
         clearing = ready_to_clear(padded, steps, of_states=True)
@@ -62,7 +63,7 @@ def forward(
     for pack in ready.packing:
         pack(w)
     states = boundary_states(desc, hx, cx, steps.batch_size)
-    train_groups(ready.groups, states, workspace, arena, steps, flat(x))
+    train_groups(ready.groups, states, workspace, arena, steps, Inputs(flat(x), w))
     for clear in ready.clearing:
         clear()
     y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])

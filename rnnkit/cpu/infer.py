@@ -14,7 +14,7 @@ from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape
 from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack
-from rnnkit.cpu.planner import Planner, slabs_of
+from rnnkit.cpu.planner import Planner, reads_in_place, slabs_of
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import (
     ReadyGroup,
@@ -29,12 +29,11 @@ from rnnkit.cpu.stack import KEPT_BYTES, Stack, new_array
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.operands import Inputs
 
 # Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
 # all layers: W is read in each, and Python takes 20 us less.
 _BRIEF = 1 << int(__import__("os").environ.get("B","19"))
-_READS = 6  # of the weights where they are, with which a call takes as long as one that packs them
-_SQUARE_ROWS = 8  # that one read serves
 _OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and what they write
 
 
@@ -48,8 +47,7 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     steps = options.steps
     if not is_brief(desc, steps):
         return Inference(desc, w).infer(x, hx, cx, options)
-    reads = -(-steps.seq_len * steps.batch_size // _SQUARE_ROWS) + steps.seq_len * -(-steps.batch_size // _SQUARE_ROWS)
-    return _stack_of(desc, reads < _READS).steps(x, hx, cx, steps, w)
+    return _stack_of(desc, reads_in_place(steps)).steps(x, hx, cx, steps, w)
 
 
 @lru_cache(2 * DESCRIPTORS)
@@ -89,11 +87,12 @@ class Inference(Stack):
             is_kept = whole is not None and arena.is_repeat(whole)
             hidden, clearing = arena.take("y", shape, x.dtype) if is_kept else np.empty(shape, x.dtype), []
             for start, stop in slabs:
-                rows, source = whole if is_kept else segment_of(steps, start, stop), flat(x[start:stop])
+                rows = whole if is_kept else segment_of(steps, start, stop)
+                inputs = Inputs(flat(x[start:stop]), self._no_w)
                 out, states = hidden[start : stop + directions], boundary_states(desc, hx, cx, steps.batch_size)
                 groups, clearing_next = self._laid_out(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
                 for ready in groups:
-                    run_group(ready, states, source)
+                    run_group(ready, states, inputs)
                     del ready  # and its arrays, before there are the next one's
                 hx, cx = states.hy, states.cy
                 for clear in clearing:  # of the slab before, in whose last step this one's initial states stood

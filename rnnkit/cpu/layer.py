@@ -90,11 +90,11 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
 
 @lru_cache(DESCRIPTORS)
 def groups_of(
-    desc: RNNDescriptor, dropping: bool = False, weights: str | None = None
+    desc: RNNDescriptor, dropping: bool = False, weights: str | None = None, in_place: bool = False
 ) -> tuple[tuple[Layer, ...], ...]:
     """The pseudo-layers that run in one call of a kernel, from the lowest to the highest: the directions of a layer, or
     two layers of one direction, if nothing is dropped between them."""
-    layers = layers_of(desc, weights)
+    layers = layers_of(desc, weights, in_place)
     size = 1 if dropping and desc.num_directions == 1 else 2
     return tuple(layers[first : first + size] for first in range(0, len(layers), size))
 
@@ -151,10 +151,10 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def ready_to_pack(desc: RNNDescriptor, arena: Arena) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
-    """Room for packed weights, and the kernel calls that pack the flat ones of every pseudo-layer and sum its biases,
-    where its `offsets` say."""
-    layers, calls = layers_of(desc), []
+def ready_to_pack(desc: RNNDescriptor, arena: Arena, in_place: bool = False) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
+    """Room for packed weights, and the kernel calls that pack the flat ones of every pseudo-layer, unless they are read
+    where they are, and sum its biases, where its `offsets` say."""
+    layers, calls = layers_of(desc, None, in_place), []
     packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
     for layer in layers:
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])

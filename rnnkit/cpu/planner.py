@@ -13,6 +13,7 @@ from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.in_place import MOST_ROWS
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.operands import Schedule
 
@@ -35,6 +36,7 @@ _GRAIN_WORK = 1 << 19  # multiply-adds in a step that make up a block, about 5 u
 # 5, 0.7 to 1.0, with fewer up to 1.1; where they share out rows, 0.85 to 0.98 with T = 200 to 1000, but up to 1.07 with
 # T = 50 and up to 1.16 where one layer has 0.64 of the work (LSTM and GRU, H = 64 to 256, Zen 3).
 _PIPELINED_BY_UNITS, _PIPELINED_BY_ROWS = (6, 8, 0.66), (48, 16, 0.55)
+_READS = 6  # of the weights where they are, that take as long as packing them
 _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an interrupt waits no longer
 # What a barrier takes for each thread that meets there, in multiply-adds of one of them: 0.15 us, in which a core hands
 # a cache line on to another one (50 ns to one that shares its L3 cache, 200 ns to another; EPYC, Zen 4). And what a
@@ -48,9 +50,12 @@ _FAR_ROWS = 10
 class Planner:
     """Decides for one call of the engine, so that all of it agrees on the number of threads."""
 
-    def __init__(self, steps: StepRows, itemsize: int, threads: int | None = None) -> None:
+    def __init__(
+        self, steps: StepRows, itemsize: int, threads: int | None = None, in_place: bool | None = None
+    ) -> None:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
         self._rows = max(steps.num_rows, 1)
+        self.in_place = reads_in_place(steps) if in_place is None else in_place
 
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
         """How a group of pseudo-layers runs forward; in training it keeps the gates of all steps."""
@@ -110,6 +115,12 @@ class Planner:
     def _bounds(self, sharing: Sharing) -> np.ndarray:
         """Where to cut the batch for teams that have rows of their own; empty for one."""
         return self.steps.bounds(sharing.teams) if sharing.teams > 1 else row_numbers(0)
+
+
+def reads_in_place(steps: Steps) -> bool:
+    """Whether a call reads the weights where they are: each read serves a few rows, packed they serve all."""
+    reads = -(-steps.seq_len * steps.batch_size // MOST_ROWS) + steps.seq_len * -(-steps.batch_size // MOST_ROWS)
+    return reads < _READS
 
 
 def slabs_of(layers: Sequence[Layer], steps: Steps) -> Iterator[tuple[int, int]]:

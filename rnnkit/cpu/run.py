@@ -19,7 +19,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import LayerPass, Operands, Schedule
+from rnnkit.kernels.operands import Inputs, LayerPass, Operands, Schedule
 from rnnkit.kernels.rows import clear_padding
 
 _DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
@@ -110,7 +110,7 @@ class ReadyGroup(NamedTuple):
 
     runs: Sequence[Run]
     ends: list[tuple[Index, Index, Index, Index]]  # of each run, `Run.ends`, the hidden states' with their columns
-    calls: list[Callable[[np.ndarray], None]]  # of the kernel, on the flat input
+    calls: list[Callable[[Inputs], None]]  # of the kernel
 
 
 def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any) -> ReadyGroup:
@@ -125,19 +125,19 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.num_rows
         passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
-        calls.append(team.bound(forward, work, zeros, *arguments, site=layer.site))  # x is flat as well
+        calls.append(team.bound(forward, work, Inputs(zeros, zeros), *arguments, site=layer.site))  # flat as well
     return ReadyGroup(runs, ends, calls)
 
 
-def run_group(ready: ReadyGroup, states: BoundaryStates, x: np.ndarray) -> None:
-    """Run a group of pseudo-layers over all steps of the flat input x, from their initial to their final states."""
+def run_group(ready: ReadyGroup, states: BoundaryStates, inputs: Inputs) -> None:
+    """Run a group of pseudo-layers over all steps, from their initial to their final states."""
     runs, ends, calls = ready
     for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
         run.hidden[initial] = 0 if states.hx is None else states.hx[run.layer.index]
         if states.cy is not None:
             run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
     for call in calls:
-        call(x)
+        call(inputs)
     for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):
         states.hy[run.layer.index] = run.hidden[final]
         if states.cy is not None:
@@ -157,9 +157,9 @@ def ready_to_train(
 
 def train_groups(
     ready: Sequence[ReadyGroup], states: BoundaryStates, workspace: Workspace, arena: Arena, steps: StepRows,
-    x: np.ndarray, first_step: int = 0,
+    inputs: Inputs, first_step: int = 0,
 ) -> None:
-    """Run groups of pseudo-layers on the flat x, from the lowest to the highest, and fill the workspace.
+    """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace.
 
     The first of its `steps` is the sequence's `first_step`, from where on dropout's masks are drawn.
     """
@@ -167,7 +167,7 @@ def train_groups(
         layer = group.runs[0].layer.layer
         if layer and workspace.desc.dropout > 0:
             _drop_outputs(workspace, arena, steps, layer, first_step)
-        run_group(group, states, x)
+        run_group(group, states, inputs)
 
 
 def _drop_outputs(workspace: Workspace, arena: Arena, steps: StepRows, layer: int, first_step: int) -> None:

@@ -11,7 +11,6 @@ even: the directions of one layer are independent; two layers of one direction a
 behind the lower.
 """
 
-from .machine.formats import storage
 from .machine.gemm import columns_of, product_with, vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
@@ -164,12 +163,12 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
 
 
 @inner
-def _run_pass(cell, layer, schedule, packed, zeros, x, role, team, whole_team):
+def _run_pass(cell, layer, schedule, packed, zeros, inputs, role, team, whole_team):
     """The steps of one layer pass, a chunk of input products at a time."""
     weights = weights_of(
-        cell, layer.sizes, packed, layer.offsets, layer.products, layer.places, storage(packed), whole_team.rank
+        cell, layer.sizes, packed, layer.offsets, layer.products, layer.places, inputs.w, whole_team.rank
     )
-    num_steps, x = layer.starts.size - 1, or_call_data(layer.x, x)
+    num_steps, x = layer.starts.size - 1, or_call_data(layer.x, inputs.x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
     for done in range(0, num_steps, chunk):
@@ -210,12 +209,12 @@ def fitting(size, schedule):
 
 
 @kernel
-def forward(cell, passes, schedule, packed, zeros, x, rank, size, sync):
-    """The next steps of the layer passes on x, flat."""
+def forward(cell, passes, schedule, packed, zeros, inputs, rank, size, sync):
+    """The next steps of the layer passes on the inputs of the call."""
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
-        _run_pass(cell, passes[index], schedule, packed, zeros, x, role, own_team, team)
+        _run_pass(cell, passes[index], schedule, packed, zeros, inputs, role, own_team, team)
     barrier(team)

@@ -7,7 +7,7 @@ input's gradient and the columns of the weights' evenly.
 """
 
 from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
-from .machine.gemm import columns_of, depth_block_of, product, vectors_of
+from .machine.gemm import columns_of, depth_block_of, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
@@ -63,8 +63,9 @@ def _product_back(declaration, number):
 
     def multiply(cell, step, rows, vectors, columns):
         dgates, dsource = step.gradients.gates, target(step.gradients, step.sizes.hidden)
-        dproduct, weights = shifted(dgates, first * step.sizes.hidden), step.weights[place].packed
-        product(dsource, dproduct, rows, weights, vectors, step.zeros, not adds, step.from_last)
+        dproduct, term = shifted(dgates, first * step.sizes.hidden), step.weights[place]
+        zeros, from_last = step.zeros, step.from_last
+        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, vectors, zeros, not adds, from_last)
 
     def clear(cell, step, rows, vectors, columns):
         dsource = target(step.gradients, step.sizes.hidden)
@@ -90,17 +91,19 @@ def _run_step_back(cell, step, rows, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     sizes, gradients, zeros, grain = step.sizes, step.gradients, step.zeros, step.grain
     units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
-    projection = step.weights[len(step.weights) - 2].packed  # behind it are the vectors
+    projection = step.weights[len(step.weights) - 2]  # behind it are the vectors
+    projected = projection.weight.rows.size > 0
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
-    if projection.panels.size > 0:  # the gradient of its sum comes first, all of it
+    if projected:  # the gradient of its sum comes first, all of it
         columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
         _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
         barrier(team)
     for claim in range(num_claims(units, grain, team)):
         vectors = next_block(claim, units, grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
-        if projection.panels.size > 0:
-            product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
+        if projected:
+            packed, weight = projection.packed, projection.weight
+            product_of_rows(gradients.units, total, rows, packed, weight, vectors, zeros, True, step.from_last)
         else:
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
@@ -114,7 +117,8 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
     """dx of the rows = the gates' gradients . W; without W ("skip" input) their sum."""
     if sizes.input > 0:
         vectors = Range(0, vectors_of(zeros, sizes.input))
-        product(dx, shifted(dgates, term.first), rows, term.packed, vectors, zeros, True, False)
+        own = shifted(dgates, term.first)
+        product_of_rows(dx, own, rows, term.packed, term.weight, vectors, zeros, True, False)
         return
     for row in range(rows.start, rows.stop):
         total = row_part(dx, row, Range(0, sizes.hidden))

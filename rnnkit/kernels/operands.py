@@ -67,6 +67,13 @@ class LayerPassBack(NamedTuple):
     offsets: np.ndarray  # of what the buffer has room for
 
 
+class Inputs(NamedTuple):
+    """What a forward call is given, flat: the input, and the weights; these may be empty where they are packed."""
+
+    x: np.ndarray
+    w: np.ndarray
+
+
 class Arrays(NamedTuple):
     """What a backward call is given, flat: the weights, the input, and the gradients of the output (empty for zeros),
     the input, the states (of those beside h any array where there are none) and the weights."""

@@ -7,7 +7,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from .machine.gemm import Packed, depth_block, depth_block_of, pack_rows, panel_size, product, vectors_of
+from .machine.gemm import Packed, depth_block, depth_block_of, pack_rows, panel_size, product_of_rows, vectors_of
 from .machine.jit import inner
 from .machine.matrix import Matrix, Range, part, row_part
 from .machine.partition import next_block, num_claims
@@ -40,11 +40,13 @@ def scratch_size(columns, threads, itemsize):
     return columns + threads * GRAIN * (depth_block(itemsize) + PADDING)
 
 
-def offsets_of(products, columns, threads, itemsize):
-    """Where the panels of each product's weights, those of its source, and the scratch start, and where that ends."""
+def offsets_of(products, columns, threads, itemsize, in_place):
+    """Where the panels of each product's weights, those of its source, and the scratch start, and where that ends; of
+    weights and sources that are read where they are there are no panels."""
     block = depth_block(itemsize)
     sizes = [panel_size(p.rows.size, p.depth, 1, itemsize) for p in products]
     sizes += [panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
+    sizes = [0] * len(sizes) if in_place else sizes
     sizes += [scratch_size(columns, threads, itemsize)]
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
 
@@ -120,12 +122,14 @@ def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
         for term in terms:
             weight = term.weight
             start, stop = max(columns.start - term.first, 0), min(columns.stop - term.first, weight.rows.size)
-            if start < stop and term.block.size > 0:
+            if start < stop and weight.stride > 0:
                 dgates_t = Matrix(scratch, numbers, own + (term.first - columns.start) * stride, stride)
                 source = Packed(term.block, rows.stop - rows.start, weight.stride, one)
-                product(
+                listed = part(term.source.rows, rows.start, rows.stop)
+                positions = Matrix(term.source.data, listed, term.source.start, term.source.stride)
+                product_of_rows(
                     Matrix(dw, weight.rows, weight.start, weight.stride), dgates_t, Range(start, stop), source,
-                    Range(0, vectors_of(scratch, weight.stride)), scratch, False, False
+                    positions, Range(0, vectors_of(scratch, weight.stride)), scratch, False, False
                 )
             if term.bias >= 0:
                 for i in range(start, stop):
