@@ -62,6 +62,7 @@ def _rows(vectors):
 
 
 def most_rows(gates, shape):
+    """Largest number of rows of a tile."""
     return 1 if shape in (ROW, STREAM) else _rows(group_size(gates) * units(gates, shape))
 
 

@@ -124,26 +124,20 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
     return types.void(i64, c, a, rows, i64, packed, i64, k, bias, types.boolean), generate
 
 
-def _by_shape(builder, shape, values):
-    *others, found = map(I64, values)
-    for one, value in zip(_SHAPES, others, strict=False):
-        found = builder.select(builder.icmp_signed("==", shape, I64(one)), value, found)
-    return found
+def _of_tile(number):
+    """Make the function for kernels that gives `number(gates, shape)` of a tile of len(columns) gates."""
+
+    @intrinsic
+    def of_tile(typingctx, columns, shape):
+        def generate(context, builder, signature, arguments):
+            *others, found = (I64(number(len(columns), one)) for one in _SHAPES)
+            for one, value in zip(_SHAPES, others, strict=False):
+                found = builder.select(builder.icmp_signed("==", arguments[1], I64(one)), value, found)
+            return found
+
+        return types.int64(columns, types.int64), generate
+
+    return of_tile
 
 
-@intrinsic
-def units_of_tile(typingctx, columns, shape):
-    """Neighbouring panels that a tile of len(columns) gates covers."""
-    values = [units(len(columns), shape) for shape in _SHAPES]
-    return types.int64(columns, types.int64), lambda context, builder, signature, arguments: _by_shape(
-        builder, arguments[1], values
-    )
-
-
-@intrinsic
-def rows_of_tile(typingctx, columns, shape):
-    """Largest number of rows of a tile of len(columns) gates."""
-    values = [most_rows(len(columns), shape) for shape in _SHAPES]
-    return types.int64(columns, types.int64), lambda context, builder, signature, arguments: _by_shape(
-        builder, arguments[1], values
-    )
+units_of_tile, rows_of_tile = _of_tile(units), _of_tile(most_rows)
