@@ -18,7 +18,7 @@ from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted
 from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Step
-from .phases import columns_of_slots, in_turn, located, per_cell
+from .phases import all_of, columns_of_slots, located, per_cell
 from .products import weights_of
 from .stages import runner
 
@@ -102,7 +102,7 @@ def _fill(gates, bias, rows, columns):
             gate[j] = values[j]
 
 
-_run_phases = in_turn(_phases_of)
+_run_phases = all_of(_phases_of)
 
 
 @inner

@@ -13,7 +13,7 @@ from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import in_turn, located, per_cell, sources
+from .phases import all_of, located, per_cell, sources
 from .products import depth_of
 from .stages import runner
 from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
@@ -79,7 +79,7 @@ def _product_back(declaration, number):
     return per_cell(lambda declaration: multiply if of_r.slots else leave if adds else clear)
 
 
-_run_phases_back = in_turn(_phases_back_of)
+_run_phases_back = all_of(_phases_back_of)
 
 
 _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)

@@ -20,30 +20,9 @@ def per_cell(choose):
     return function
 
 
-def in_turn(functions_of):
-    """Make the function for kernels that calls those of `functions_of(declaration)`, one after the other, with the cell
-    and the same arguments."""
-
-    def starting_at(number):
-        def choose(declaration):
-            own, *later = functions_of(declaration)[number:]
-            if not later:
-                return own
-            first, following = per_cell(lambda declaration: own), starting_at(number + 1)
-
-            def run(cell, *arguments):
-                first(cell, *arguments)
-                following(cell, *arguments)
-
-            return run
-
-        return per_cell(choose)
-
-    return starting_at(0)
-
-
 def all_of(functions_of):
-    """Make the function for kernels that returns what they return, in a tuple."""
+    """Make the function for kernels that calls those of `functions_of(declaration)`, one after the other, with the cell
+    and the same arguments; it returns what they return, in a tuple."""
 
     def starting_at(number):
         def choose(declaration):
