@@ -77,13 +77,13 @@ def _phase(declaration, number):
 
 def _product(declaration, of_r, place):
     """The function for kernels that adds a product of a phase to the gates; those that it alone writes begin anew."""
-    source, apart_columns = located(declaration, of_r.source), columns_of_slots(of_r.apart)
+    source, apart_columns = inner(located(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
     def multiply(cell, step, rows, vectors, units):
         gates, weights = step.operands.gates, step.weights
         for column in apart_columns(step.sizes.hidden):
             _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
-        values = source(step.operands, step.sizes.hidden)
+        values = source(cell, step.operands, step.sizes.hidden)
         product(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
     def nothing(cell, step, rows, vectors, units):

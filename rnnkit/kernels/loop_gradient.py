@@ -13,7 +13,7 @@ from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, located, per_cell, sources
+from .phases import all_of, located, per_cell
 from .products import depth_of
 from .stages import runner
 from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
@@ -59,15 +59,15 @@ def _way_back(declaration, number):
 def _product_back(declaration, number):
     """The gradient of what a product of R multiplied, added to what stages wrote of it: a function for kernels."""
     of_r, place, adds = declaration.phases[number].product, number + 1, declaration.adds_to_source(number)
-    target, first = located(declaration, f"d{of_r.source}"), of_r.slots.start
+    target, first = inner(located(declaration, f"d{of_r.source}")), of_r.slots.start
 
     def multiply(cell, step, rows, vectors, columns):
-        dgates, dsource = step.gradients.gates, target(step.gradients, step.sizes.hidden)
+        dgates, dsource = step.gradients.gates, target(cell, step.gradients, step.sizes.hidden)
         dproduct, weights = shifted(dgates, first * step.sizes.hidden), step.weights[place].packed
         product(dsource, dproduct, rows, weights, vectors, step.zeros, not adds, step.from_last)
 
     def clear(cell, step, rows, vectors, columns):
-        dsource = target(step.gradients, step.sizes.hidden)
+        dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
             total = row_part(dsource, row, columns)
             for j in range(columns.stop - columns.start):
@@ -152,13 +152,24 @@ def _bound(gradients, arrays):
     )  # fmt: skip
 
 
+_sources_of_r = all_of(lambda said: [located(said, product.source) for product in said.products[1:]])
+
+
+@inner
+def _sources(cell, operands, hidden_size, x):
+    """What the products of a layer multiplied, in their order: x, those of the phases, what stands in front of the
+    projection, and for the vectors anything."""
+    units = shifted(operands.gates, operands.gates.stride - hidden_size)
+    return (x,) + _sources_of_r(cell, operands, hidden_size) + (units, x)
+
+
 @inner
 def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role, team, whole_team):
     """The steps of one layer pass, last step first, a chunk at a time."""
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
-    multiplied = sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
+    multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
     terms = terms_of(layer.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_field(forward.operands, "vectors", vectors)
