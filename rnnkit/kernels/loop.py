@@ -28,11 +28,11 @@ ROWS = 192
 ALONE, LEADS, FOLLOWS = range(3)
 """What a layer pass is to the other one of the call."""
 
-columns_of_input = per_cell(lambda declaration: _first_columns(declaration.products[0]))
 
-
-def _first_columns(product):
-    columns = columns_of_slots(product.slots)
+@per_cell
+def columns_of_input(declaration):
+    """First columns of the gates that W x is added to, from the cell and hidden_size."""
+    columns = columns_of_slots(declaration.products[0].slots)
     return lambda cell, hidden_size: columns(hidden_size)
 
 
@@ -128,11 +128,11 @@ def with_gates(cell, sizes, weights, operands, gates):
     return with_field(operands, "vectors", vectors)
 
 
-num_slots = per_cell(lambda declaration: _number(len(declaration.slots)))
-
-
-def _number(value):
-    return lambda cell: value
+@per_cell
+def num_slots(declaration):
+    """Slots of a row of the gate buffer, without what a projection multiplies, from the cell."""
+    count = len(declaration.slots)
+    return lambda cell: count
 
 
 @inner
