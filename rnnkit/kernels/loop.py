@@ -14,7 +14,7 @@ behind the lower.
 from .machine.formats import storage
 from .machine.gemm import columns_of, product, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, copy, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Step
@@ -97,9 +97,7 @@ def _fill(gates, bias, rows, columns):
     """The columns of the bias, in each row."""
     values = part(bias, columns.start, columns.stop)
     for row in range(rows.start, rows.stop):
-        gate = row_part(gates, row, columns)
-        for j in range(columns.stop - columns.start):
-            gate[j] = values[j]
+        copy(row_part(gates, row, columns), values)
 
 
 _run_phases = all_of(_phases_of)

@@ -9,7 +9,7 @@ input's gradient and the columns of the weights' evenly.
 from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
 from .machine.gemm import columns_of, depth_block_of, product, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
@@ -30,8 +30,7 @@ def _add_output_gradient(target, dh, dy, rows, columns):
             for j in range(count):
                 total[j] = carried[j] + own[j]
         else:
-            for j in range(count):
-                total[j] = carried[j]
+            copy(total, carried)
 
 
 def _phases_back_of(declaration):
@@ -69,9 +68,7 @@ def _product_back(declaration, number):
     def clear(cell, step, rows, vectors, columns):
         dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
-            total = row_part(dsource, row, columns)
-            for j in range(columns.stop - columns.start):
-                total[j] = 0
+            clear(row_part(dsource, row, columns))
 
     def leave(cell, step, rows, vectors, columns):
         pass
@@ -118,12 +115,9 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
         return
     for row in range(rows.start, rows.stop):
         total = row_part(dx, row, Range(0, sizes.hidden))
-        for j in range(sizes.hidden):
-            total[j] = 0
+        clear(total)
         for column in columns_of_input(cell, sizes.hidden):
-            gate = row_part(dgates, row, Range(column, column + sizes.hidden))
-            for j in range(sizes.hidden):
-                total[j] += gate[j]
+            add(total, row_part(dgates, row, Range(column, column + sizes.hidden)))
 
 
 @inner
@@ -225,7 +219,5 @@ def add_rows(target, addend, count, rank, size, sync):
     team = join(sync, rank, size)
     rows, columns = partition(count, team.rank, team.size), Range(0, target.stride)
     for row in range(rows.start, rows.stop):
-        total, own = row_part(target, row, columns), row_part(addend, row, columns)
-        for j in range(target.stride):
-            total[j] += own[j]
+        add(row_part(target, row, columns), row_part(addend, row, columns))
     barrier(team)

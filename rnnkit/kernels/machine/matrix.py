@@ -130,3 +130,24 @@ def row_part(typingctx, matrix, row, columns):
         return _view(context, builder, result, first, builder.sub(stop, start))
 
     return result(matrix, types.int64, columns), generate
+
+
+@inner
+def clear(values):
+    """values = 0, for a part of a row."""
+    for j in range(values.size):
+        values[j] = 0
+
+
+@inner
+def copy(target, source):
+    """target = source, for parts of rows."""
+    for j in range(target.size):
+        target[j] = source[j]
+
+
+@inner
+def add(target, addend):
+    """target += addend, for parts of rows."""
+    for j in range(target.size):
+        target[j] += addend[j]
