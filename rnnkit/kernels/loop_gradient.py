@@ -22,12 +22,11 @@ from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, ter
 @inner
 def _add_output_gradient(target, dh, dy, rows, columns):
     """target = dh + dy for a range of columns."""
-    count = columns.stop - columns.start
     for row in range(rows.start, rows.stop):
         total, carried = row_part(target, row, columns), row_part(dh, row, columns)
         if dy.data.size > 0:
             own = row_part(dy, row, columns)
-            for j in range(count):
+            for j in range(total.size):
                 total[j] = carried[j] + own[j]
         else:
             copy(total, carried)
