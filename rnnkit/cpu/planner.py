@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
@@ -90,8 +88,9 @@ class Planner:
 
         def schedule(best: Sharing, parts: int = 1, **options: Any) -> Schedule:
             own = {"grain": 0, "split": False, "lag": 1} | options
+            bounds = steps.bounds(best.teams) if best.teams > 1 else row_numbers(0)
             return Schedule(
-                bounds=self._bounds(best), num_passes=count, pipelined=is_stack(group), chunk=chunk,
+                bounds=bounds, num_passes=count, pipelined=is_stack(group), chunk=chunk,
                 keeps_gates=keeps_gates, threads=best.threads * parts, **own
             )  # fmt: skip
 
@@ -111,10 +110,6 @@ class Planner:
         if threads % 2 == 0 and even and cached and steps.num_steps >= least * lag:
             return schedule(sharing(threads // 2), 2, split=True, lag=lag)
         return schedule(best)
-
-    def _bounds(self, sharing: Sharing) -> np.ndarray:
-        """Where to cut the batch for teams that have rows of their own; empty for one."""
-        return self.steps.bounds(sharing.teams) if sharing.teams > 1 else row_numbers(0)
 
 
 def reads_in_place(steps: Steps) -> bool:

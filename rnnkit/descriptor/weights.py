@@ -260,7 +260,7 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 @lru_cache(_KEPT)
 def _size(desc: RNNDescriptor) -> int:
     first, above = (
-        sum(prod(shape) for _, shape in (*_matrices(desc, layer), *_biases(desc), *_vectors(desc)))
+        sum(prod(shape) for blocks in _BLOCKS for _, shape in blocks(desc, layer))
         for layer in (0, 1)  # those above are like layer 1
     )
     return desc.num_directions * (first + (desc.num_layers - 1) * above)
@@ -272,11 +272,9 @@ def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
         for layer in range(desc.num_layers)
         for direction in range(desc.num_directions)
     ]
-    for layer, suffix in pseudo_layers:
-        yield from ((name + suffix, shape) for name, shape in _matrices(desc, layer))
-    for blocks in (_biases, _vectors):
-        for _, suffix in pseudo_layers:
-            yield from ((name + suffix, shape) for name, shape in blocks(desc))
+    for blocks in _BLOCKS:
+        for layer, suffix in pseudo_layers:
+            yield from ((name + suffix, shape) for name, shape in blocks(desc, layer))
 
 
 def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -289,7 +287,7 @@ def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int,
         yield "weight_hr", (desc.output_size, desc.hidden_size)
 
 
-def _biases(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _biases(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     rows = desc.num_gates * desc.hidden_size
     if desc.has_bias_ih:
         yield "bias_ih", (rows,)
@@ -297,9 +295,12 @@ def _biases(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "bias_hh", (desc.num_recurrent_gates * desc.hidden_size,)
 
 
-def _vectors(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _vectors(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for vector in desc.cell.declaration.vectors:
         yield vector.name, (desc.hidden_size,)
+
+
+_BLOCKS = _matrices, _biases, _vectors
 
 
 def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:

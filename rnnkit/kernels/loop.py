@@ -13,11 +13,11 @@ behind the lower.
 
 from .machine.gemm import columns_of, product_with, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, copy, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Step
-from .phases import columns_of_slots, in_turn, located, per_cell
+from .phases import all_of, columns_of_slots, located, per_cell
 from .products import weights_of
 from .stages import runner
 
@@ -27,11 +27,11 @@ ROWS = 192
 ALONE, LEADS, FOLLOWS = range(3)
 """What a layer pass is to the other one of the call."""
 
-columns_of_input = per_cell(lambda declaration: _first_columns(declaration.products[0]))
 
-
-def _first_columns(product):
-    columns = columns_of_slots(product.slots)
+@per_cell
+def columns_of_input(declaration):
+    """First columns of the gates that W x is added to, from the cell and hidden_size."""
+    columns = columns_of_slots(declaration.products[0].slots)
     return lambda cell, hidden_size: columns(hidden_size)
 
 
@@ -76,13 +76,13 @@ def _phase(declaration, number):
 
 def _product(declaration, of_r, place):
     """The function for kernels that adds a product of a phase to the gates; those that it alone writes begin anew."""
-    source, apart_columns = located(declaration, of_r.source), columns_of_slots(of_r.apart)
+    source, apart_columns = inner(located(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
     def multiply(cell, step, rows, vectors, units):
         gates, weights = step.operands.gates, step.weights
         for column in apart_columns(step.sizes.hidden):
             _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
-        values = source(step.operands, step.sizes.hidden)
+        values = source(cell, step.operands, step.sizes.hidden)
         product_with(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
     def nothing(cell, step, rows, vectors, units):
@@ -96,12 +96,10 @@ def _fill(gates, bias, rows, columns):
     """The columns of the bias, in each row."""
     values = part(bias, columns.start, columns.stop)
     for row in range(rows.start, rows.stop):
-        gate = row_part(gates, row, columns)
-        for j in range(columns.stop - columns.start):
-            gate[j] = values[j]
+        copy(row_part(gates, row, columns), values)
 
 
-_run_phases = in_turn(_phases_of)
+_run_phases = all_of(_phases_of)
 
 
 @inner
@@ -127,11 +125,11 @@ def with_gates(cell, sizes, weights, operands, gates):
     return with_field(operands, "vectors", vectors)
 
 
-num_slots = per_cell(lambda declaration: _number(len(declaration.slots)))
-
-
-def _number(value):
-    return lambda cell: value
+@per_cell
+def num_slots(declaration):
+    """Slots of a row of the gate buffer, without what a projection multiplies, from the cell."""
+    count = len(declaration.slots)
+    return lambda cell: count
 
 
 @inner

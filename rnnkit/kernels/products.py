@@ -7,11 +7,10 @@ import numpy as np
 from numba.extending import overload
 
 from .machine.formats import FORMS, Float, form_of, panels_of, storage
-from .machine.gemm import Packed, WeightMatrix, pack_columns, panel_size
+from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_size
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, part
 from .machine.partition import partition
-from .machine.registers import VECTOR_BYTES
 from .machine.sync import barrier, join, post_call
 from .operands import Sizes
 from .phases import all_of, columns_of_slots
@@ -60,12 +59,6 @@ def offsets_of(products, columns, itemsize, start, weights=None, in_place=False)
         sizes.append(panel_size(words, p.rows.size // max(p.gates, 1), p.gates, itemsize) + scales)
     sizes.append(padded(columns, itemsize))
     return np.array(list(accumulate(sizes, initial=start)), np.int64)
-
-
-def padded(columns, itemsize):
-    """Columns in whole vectors."""
-    lanes = VECTOR_BYTES // itemsize
-    return -(-columns // lanes) * lanes
 
 
 def depth_of(product):

@@ -1,25 +1,17 @@
-"""The tiles of products with weights that are read where they are: nothing is packed, and each sum is the same chain.
+"""The tiles of products whose weights are read where they are: nothing is packed, and each sum is the same chain.
 
-Rows of weights are loaded as vectors. Where a row has a unit's weights of all k, squares of as many rows as a vector has
-lanes are transposed in registers, and serve all rows of A.
+Rows of weights are loaded as vectors. Where a row has the weights of one unit, as many rows as a vector has lanes are
+transposed in registers, a square at a time, which serves all rows of A.
 """
 
 from llvmlite import ir
 
-from .registers import I64, emit_fma
-from .tile import ROW, Tile
+from .registers import I32, I64, emit_fma
+from .tile import Tile
 from .transpose import emit_transpose
-
-_I32 = ir.IntType(32)
-
 
 MOST_ROWS = 8
 """Rows of A that a square of weights is transposed for."""
-
-
-def units_at_once(shape):
-    """Vectors of units of a `ColumnsTile`: the squares of more do not stay in registers."""
-    return 1
 
 
 class RowsTile(Tile):
@@ -38,47 +30,39 @@ class RowsTile(Tile):
 class ColumnsTile(Tile):
     """B[k, unit] is number k of row `unit`."""
 
-    def __init__(self, module, form, real, bits, gates, shape):
-        super().__init__(module, form, real, bits, gates, shape)
-        self.units = self.vectors = units_at_once(shape)
-        self.most_rows = 1 if shape == ROW else MOST_ROWS
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.units = self.vectors = 1  # two squares do not stay in registers
+        self.most_rows = MOST_ROWS
 
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
-        b, count = builder.gep(b, [begin]), self.vectors * self.lanes
-        last = builder.sub(width, I64(1))
-        self.b_row = []
-        for unit in map(I64, range(count)):
-            if self.masked:  # the last row once more instead of those behind it
+        first, last, self.b_row = builder.gep(b, [begin]), builder.sub(width, I64(1)), []
+        for unit in map(I64, range(self.lanes)):
+            if self.masked:  # instead of rows behind the last one that one again
                 unit = builder.select(builder.icmp_signed("<", unit, last), unit, last)
             number = builder.load(builder.gep(b_rows, [unit]))
-            self.b_row.append(builder.gep(b, [builder.mul(number, ldb)]))
+            self.b_row.append(builder.gep(first, [builder.mul(number, ldb)]))
 
     def _unroll(self):
         return self.lanes
 
     def _iteration(self, builder, a_row, k, step, sums):
-        sums, lanes = list(sums), self.lanes
-        for vector in self.group:
-            rows = self.b_row[vector * lanes : (vector + 1) * lanes]
-            pointers = [builder.gep(row, [k]) for row in rows]
-            if step == lanes:
-                columns = emit_transpose(builder, [self._load_all(builder, pointer) for pointer in pointers])
-            else:
-                columns = [self._gather(builder, pointers)]
-            for turn, column in enumerate(columns):
-                for i, row in enumerate(a_row):
-                    value = builder.load(builder.gep(row, [builder.add(k, I64(turn))]))
-                    place = i * len(self.group) + vector - self.group.start
-                    sums[place] = emit_fma(builder, self._in_every_lane(builder, value), column, sums[place])
+        pointers, sums = [builder.gep(row, [k]) for row in self.b_row], list(sums)
+        columns = self._square(builder, pointers) if step > 1 else [self._gathered(builder, pointers)]
+        for turn, column in enumerate(columns):
+            for i, row in enumerate(a_row):
+                value = builder.load(builder.gep(row, [builder.add(k, I64(turn))]))
+                sums[i] = emit_fma(builder, self._in_every_lane(builder, value), column, sums[i])
         return sums
 
-    def _load_all(self, builder, pointer):
-        """A whole vector, whatever the width of C."""
-        return builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+    def _square(self, builder, pointers):
+        """The next vector of each row, turned into the weights of each k."""
+        rows = [builder.bitcast(pointer, self.vector.as_pointer()) for pointer in pointers]
+        return emit_transpose(builder, [builder.load(row, align=self.align) for row in rows])
 
-    def _gather(self, builder, pointers):
-        """The numbers at the pointers, in a vector."""
+    def _gathered(self, builder, pointers):
+        """The number at each pointer, in one vector."""
         found = ir.Constant(self.vector, ir.Undefined)
         for lane, pointer in enumerate(pointers):
-            found = builder.insert_element(found, builder.load(pointer), _I32(lane))
+            found = builder.insert_element(found, builder.load(pointer), I32(lane))
         return found

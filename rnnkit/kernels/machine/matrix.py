@@ -112,6 +112,12 @@ def part(typingctx, array, start, stop):
     return array(array, types.int64, types.int64), generate
 
 
+def row_pointer(context, builder, kind, matrix, row, column):
+    """Where a column of the row at position `row` of the row list is, in LLVM IR."""
+    first, rows, stride = matrix_pointers(context, builder, kind, matrix, row, column)
+    return builder.gep(first, [builder.mul(builder.load(rows), stride)])
+
+
 @intrinsic
 def row_part(typingctx, matrix, row, columns):
     """A range of columns of the row at position `row` of the row list."""
@@ -120,8 +126,28 @@ def row_part(typingctx, matrix, row, columns):
     def generate(context, builder, signature, arguments):
         matrix, row, columns = arguments
         start, stop = (builder.extract_value(columns, field) for field in range(2))
-        first, rows, stride = matrix_pointers(context, builder, signature.args[0], matrix, row, start)
-        first = builder.gep(first, [builder.mul(builder.load(rows), stride)])
+        first = row_pointer(context, builder, signature.args[0], matrix, row, start)
         return _view(context, builder, result, first, builder.sub(stop, start))
 
     return result(matrix, types.int64, columns), generate
+
+
+@inner
+def clear(values):
+    """values = 0, for a part of a row."""
+    for j in range(values.size):
+        values[j] = 0
+
+
+@inner
+def copy(target, source):
+    """target = source, for parts of rows."""
+    for j in range(target.size):
+        target[j] = source[j]
+
+
+@inner
+def add(target, addend):
+    """target += addend, for parts of rows."""
+    for j in range(target.size):
+        target[j] += addend[j]
