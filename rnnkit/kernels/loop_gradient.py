@@ -13,7 +13,7 @@ from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, part,
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, located, per_cell
+from .phases import all_of, located
 from .products import depth_of
 from .stages import runner
 from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
@@ -64,7 +64,7 @@ def _product_back(declaration, number):
         dproduct, weights = shifted(dgates, first * step.sizes.hidden), step.weights[place].packed
         product(dsource, dproduct, rows, weights, vectors, step.zeros, not adds, step.from_last)
 
-    def clear(cell, step, rows, vectors, columns):
+    def clear_source(cell, step, rows, vectors, columns):
         dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
             clear(row_part(dsource, row, columns))
@@ -72,7 +72,7 @@ def _product_back(declaration, number):
     def leave(cell, step, rows, vectors, columns):
         pass
 
-    return per_cell(lambda declaration: multiply if of_r.slots else leave if adds else clear)
+    return inner(multiply if of_r.slots else leave if adds else clear_source)
 
 
 _run_phases_back = all_of(_phases_back_of)
