@@ -31,7 +31,8 @@ class WeightBlock(NamedTuple):
     name : str
         PyTorch's name, ``weight_hh_l1_reverse`` for example.
     shape : tuple of int
-        Rows are the gates in their order, hidden_size each; ``weight_hr`` (projection) is (proj_size, hidden_size).
+        Rows are the gates in the order of :class:`rnnkit.RNNDescriptor`, hidden_size each; ``weight_hr`` (projection)
+        is (proj_size, hidden_size).
     start : int
         Index of its first element in the buffer.
     """
@@ -51,9 +52,8 @@ def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 
     Returns
     -------
-    tuple of WeightBlock
-        Names are PyTorch's (``weight_ih_l0``, ``weight_hh_l1_reverse``); the rows of a block are the gates in the
-        order of :class:`rnnkit.RNNDescriptor`, hidden_size rows each.
+    tuple of :class:`WeightBlock`
+        Name, shape and start of each.
 
     Raises
     ------

@@ -88,7 +88,7 @@ def _product(declaration, of_r, place):
     def nothing(cell, step, rows, vectors, units):
         pass
 
-    return per_cell(lambda declaration: multiply if of_r.slots else nothing)
+    return inner(multiply if of_r.slots else nothing)
 
 
 @inner

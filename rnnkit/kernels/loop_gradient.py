@@ -13,7 +13,7 @@ from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, part,
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, located, per_cell
+from .phases import all_of, located
 from .products import depth_of
 from .stages import runner
 from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
@@ -65,7 +65,7 @@ def _product_back(declaration, number):
         zeros, from_last = step.zeros, step.from_last
         product_of_rows(dsource, dproduct, rows, term.packed, term.weight, vectors, zeros, not adds, from_last)
 
-    def start_from_zero(cell, step, rows, vectors, columns):
+    def clear_source(cell, step, rows, vectors, columns):
         dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
             clear(row_part(dsource, row, columns))
@@ -73,7 +73,7 @@ def _product_back(declaration, number):
     def leave(cell, step, rows, vectors, columns):
         pass
 
-    return per_cell(lambda declaration: multiply if of_r.slots else leave if adds else start_from_zero)
+    return inner(multiply if of_r.slots else leave if adds else clear_source)
 
 
 _run_phases_back = all_of(_phases_back_of)

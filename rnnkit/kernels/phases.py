@@ -3,7 +3,7 @@
 from numba import types
 from numba.extending import intrinsic, overload
 
-from .machine.jit import OPTIONS
+from .machine.jit import OPTIONS, inner
 from .machine.matrix import shifted
 from .machine.registers import I64
 from .operands import Gradients, Operands
@@ -29,7 +29,7 @@ def all_of(functions_of):
     def starting_at(number):
         def choose(declaration):
             own, *later = functions_of(declaration)[number:]
-            first = per_cell(lambda declaration: own)
+            first = inner(own)
             if not later:
                 return lambda cell, *arguments: (first(cell, *arguments),)
             following = starting_at(number + 1)
