@@ -157,7 +157,7 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), Packed(nothing, 0, 0, (0,)), block)
     absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), Packed(nothing, 0, 0, (0,)), nothing)
     terms = absent, term, absent
-    scratch = np.full(scratch_size(columns + 3, size, itemsize), np.nan, dtype)
+    scratch = np.full(scratch_size(columns + 3, size, count), np.nan, dtype)
     elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)
     for rank in range(size):
         _pack_sources(terms, rows, Team(rank, size, elements))

@@ -10,6 +10,9 @@ import numpy as np
 
 from rnnkit.common.arrays import overlap
 
+KEPT_BYTES = 1 << 18
+"""What small calls work in, at most, which is kept for the next one of their size."""
+
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -31,6 +34,7 @@ class Arena:
         self._asked: Any = None  # the last key of `is_repeat`
         self.rows: Any = None
         self.segment: Any = None
+        self.nbytes = 0  # of all arrays
 
     def __getstate__(self) -> dict[str, Any]:
         # What is kept would be no view of a copy's arrays.
@@ -52,6 +56,7 @@ class Arena:
         buffer = self._buffers.get(name)
         if buffer is None or buffer.nbytes < nbytes:
             self._arrays.pop(name, None)  # it is of the buffer that goes
+            self.nbytes += nbytes - (0 if buffer is None else buffer.nbytes)
             buffer = self._buffers[name] = self._new_buffer(nbytes)
         array = self._arrays[name] = buffer[:nbytes].view(dtype).reshape(shape)
         return array

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
+from functools import lru_cache
 from typing import Any
 
 from rnnkit.call.arena import Arena
 from rnnkit.call.forking import Call, at_work, entering
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message
 
+_SMALL_BYTES, _IDLE_BYTES = 1 << 20, 1 << 22  # of one, and of the idle memories of one descriptor and size
 
 class Memory:
     """What a workspace and its successors share.
@@ -19,6 +23,7 @@ class Memory:
     """
 
     new_arena = Arena
+    is_pooled = True  # whether small ones are used again when nobody has them any more
 
     def __init__(self) -> None:
         self.arena = self.new_arena()
@@ -28,6 +33,11 @@ class Memory:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"calls": set(), "borrowers": set()}  # nobody ends calls that are at work in this
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a workspace here may be given back when it is not needed any more."""
+        return self.is_pooled and self.arena.nbytes <= _SMALL_BYTES
 
     def renew(self, call: Call) -> None:
         """Begin a call that writes the workspace anew: what earlier ones left is void."""
@@ -57,3 +67,23 @@ class Memory:
                 return self.new_arena()
             self.borrowers.add(call)
         return self.arena
+
+
+@lru_cache(64)
+def idle_memories(desc: RNNDescriptor, seq_len: int, batch_size: int) -> deque[Memory]:
+    """Memories of small calls of this size that nobody has any more, with what was laid out on them."""
+    return deque()
+
+
+class Lease:
+    """Has the memory of a small call, which is idle again when nobody has the lease any more."""
+
+    def __init__(self, memory: Memory, idle: deque[Memory]) -> None:
+        self.memory, self.idle, self.generation = memory, idle, memory.generation
+        self.is_shown = False  # whether anything may view the memory for longer
+
+    def __del__(self) -> None:
+        memory, idle = self.memory, self.idle
+        fits = memory.arena.nbytes * (len(idle) + 1) <= _IDLE_BYTES
+        if fits and not self.is_shown and memory.generation == self.generation:
+            idle.append(memory)

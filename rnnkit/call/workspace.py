@@ -157,7 +157,13 @@ class Workspace:
         self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
         self.arrays: dict[str, Any] = {}  # not written: the next workspace of this size may have the same
         self.record: Any = None  # what the GPU engine keeps beside arrays
+        self.lease: Any = None  # of memory that others may have when nobody has this
         self.digests: dict[str, bytes] = {}  # of what must not change before backward, see `debugging`
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.lease is not None:
+            self.lease.is_shown = True  # a shallow copy has the same memory
+        return self.__dict__ | {"lease": None}
 
     def allocate(self, layout: tuple[Block, ...]) -> None:
         """Take the arrays from the arena, not cleared: the engine's first step.
@@ -268,6 +274,8 @@ class Workspace:
             cure = "cuDNN keeps the others to itself: run the network on NumPy arrays to see them"
             raise BackendError(message(function, "the states of a GPU", f"be those of {shown}", name, cure))
         states, seq_len = self.arrays[name], self.steps.seq_len
+        if self.lease is not None:
+            self.lease.is_shown = True
         view = self.steps.after(states) if len(states) > seq_len else states  # a GPU's have no initial ones
         if isinstance(view, np.ndarray):
             view.flags.writeable = False

@@ -152,7 +152,7 @@ class Gradient:
         """A pseudo-layer with what flows back through it, by the number of what it works in and of the buffer that has
         its packed weights; `rows` are those of the gates of a chunk."""
         layer, dtype = run.layer, self._dtype
-        offsets = _offsets(self._desc, layer.index, self._planner.threads, self._planner.in_place)
+        offsets = _offsets(self._desc, layer.index, self._planner.threads, rows, self._planner.in_place)
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
         dunits = arena.take(f"dunits_{number}", (self._steps.num_rows, layer.sizes.hidden), dtype)
         work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
@@ -196,7 +196,7 @@ def add(target: np.ndarray, addend: np.ndarray, steps: StepRows) -> None:
 
 
 @lru_cache(4 * DESCRIPTORS)
-def _offsets(desc: RNNDescriptor, index: int, threads: int, in_place: bool) -> np.ndarray:
+def _offsets(desc: RNNDescriptor, index: int, threads: int, rows: int, in_place: bool) -> np.ndarray:
     layer = layers_of(desc)[index]
-    facts = layer.gradient_columns, threads, desc.np_dtype.itemsize, in_place
+    facts = layer.gradient_columns, threads, desc.np_dtype.itemsize, rows, in_place
     return weight_gradient.offsets_of(layer.products, *facts)

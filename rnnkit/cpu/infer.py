@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.call.arena import Arena
+from rnnkit.call.arena import KEPT_BYTES, Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape
@@ -25,7 +25,7 @@ from rnnkit.cpu.run import (
     run_group,
 )
 from rnnkit.cpu.reduced import pack_reduced
-from rnnkit.cpu.stack import KEPT_BYTES, Stack, new_array
+from rnnkit.cpu.stack import Stack, new_array
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.cpu.layer import Layer, dense
@@ -16,9 +17,6 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.stack import run_stack
-
-KEPT_BYTES = 1 << 18
-"""Bytes that a plan keeps of what calls of one size have worked in, for the next one."""
 
 _CHUNK_ROWS = 64  # of the input that are multiplied at a time, where a step has fewer
 

@@ -38,7 +38,7 @@ class Arena(HostArena):
 class Memory(HostMemory):
     """What a workspace on a GPU and its successors share."""
 
-    new_arena = Arena
+    new_arena, is_pooled = Arena, False  # CuPy has a pool of its own
 
 
 class _Batch(NamedTuple):

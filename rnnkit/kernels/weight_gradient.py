@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .machine.gemm import Packed, depth_block, depth_block_of, pack_rows, panel_size, product_of_rows, vectors_of
+from .machine.gemm import Packed, depth_block, pack_rows, panel_size, product_of_rows, vectors_of
 from .machine.jit import inner
 from .machine.matrix import Matrix, Range, add, clear, part, row_part
 from .machine.partition import next_block, num_claims
@@ -33,20 +33,30 @@ class Term(NamedTuple):
     block: np.ndarray  # room for a block of rows of `source` as panels
 
 
-def scratch_size(columns, threads, itemsize):
-    """Elements that `add_weight_gradients` works in."""
-    return columns + threads * GRAIN * (depth_block(itemsize) + PADDING)
+def column_stride(rows):
+    """Elements from one column of so many rows to the next, transposed."""
+    return (rows + PADDING - 1) // PADDING * PADDING + PADDING
 
 
-def offsets_of(products, columns, threads, itemsize, in_place):
+def scratch_size(columns, threads, rows):
+    """Elements that `add_weight_gradients` works in, for so many rows at a time."""
+    return columns + threads * GRAIN * column_stride(rows)
+
+
+
+
+def offsets_of(products, columns, threads, itemsize, rows, in_place):
     """Where the panels of each product's weights, those of its source, and the scratch start, and where that ends; of
     weights and sources that are read where they are there are no panels."""
-    block = depth_block(itemsize)
+    block = min(depth_block(itemsize), rows)
     sizes = [panel_size(p.rows.size, p.depth, 1, itemsize) for p in products]
     sizes += [panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
     sizes = [0] * len(sizes) if in_place else sizes
-    sizes += [scratch_size(columns, threads, itemsize)]
+    sizes += [scratch_size(columns, threads, block)]
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
+
+
+stride_of = inner(column_stride)
 
 
 @inner
@@ -99,7 +109,7 @@ def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
 
     `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
     """
-    stride, one = depth_block_of(scratch) + PADDING, (0,)
+    stride, one = stride_of(rows.stop - rows.start), (0,)
     own = numbers.size + team.rank * GRAIN * stride
     for claim in range(num_claims(numbers.size, GRAIN, team)):
         columns = next_block(claim, numbers.size, GRAIN, team)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from functools import cache
 from types import ModuleType
 from typing import Any, Generic, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks, debugging, forking
+from rnnkit.call.memory import Lease, Memory, idle_memories
 from rnnkit.call.options import CUPY, NUMPY, CallOptions, check, options_of
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
@@ -163,16 +165,28 @@ def forward(
     chosen = backend("forward", "forward", desc, x, options)
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
-    memory, call = chosen.Memory() if workspace is None else workspace.memory, forking.new_call()
+    idle, call = idle_memories(desc, seq_len, batch_size), forking.new_call()
+    memory = workspace.memory if workspace is not None else _popped(idle) or chosen.Memory()
     try:
         memory.renew(call)
         cx = joined(desc, cx)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
         y, hy, cy = chosen.forward(desc, w, x, hx, cx, filled)
         debugging.note(filled, w)
+        if workspace is None and checkpoint_steps is None and memory.is_small:
+            filled.lease, y = Lease(memory, idle), y.copy()
+            y.flags.writeable = False  # as a view of what backward reads
         return Forward(y, hy, apart(desc, cy), filled)
     finally:
         memory.calls.discard(call)
+
+
+def _popped(idle: deque[Memory]) -> Memory | None:
+    """One of the idle memories; None where there is none: another thread may take the last one meanwhile."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
 
 
 def _check_reuse(workspace: Any, **inputs: Any) -> None:
