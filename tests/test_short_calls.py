@@ -1,0 +1,188 @@
+"""Short calls: weights that are read where they are, to the same bits, and memory that is used again."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from combinations import pairs
+from compiled import for_python
+from problems import CELLS, FLOAT32, Problem
+from shipped_networks import INPUT, LENGTHS, N, T, arrays_of, cases
+from tolerances import GRADIENTS, OUTPUTS
+
+import rnnkit
+from rnnkit.call.memory import idle_memories
+from rnnkit.cpu import planner
+from rnnkit.kernels.machine import gemm, sync
+from rnnkit.kernels.machine.gemm import Packed, WeightMatrix
+from rnnkit.kernels.machine.jit import inner
+from rnnkit.kernels.machine.matrix import Matrix, Range
+from rnnkit.kernels.machine.sync import Team
+
+
+@inner
+def _multiply(c, a, rows, weights, vectors, bias, overwrite):
+    gemm.product_with(c, a, rows, weights, vectors, bias, overwrite, False)
+
+
+_pack_columns, _pack_rows = map(for_python, (gemm.pack_columns, gemm.pack_rows))
+_product_with, _product_of_rows, _vectors_of = map(for_python, (_multiply, gemm.product_of_rows, gemm.vectors_of))
+ALONE = Team(0, 1, np.zeros(sync.sync_size(1), np.int64))
+
+
+def _rows(array, rows):
+    return Matrix(array.reshape(-1), rows, 0, array.shape[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("units", "depth"), [(1, 1), (5, 17), (7, 16), (15, 15), (16, 64), (17, 7), (33, 1100)])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 20])
+def test_products_in_place_have_the_bits_of_packed_ones(dtype, units, depth, count):
+    """With weights in columns (forward) and in rows (backward), rows in any order, from the bias and added."""
+    rng, gates = np.random.default_rng(units * 100 + count), 3
+    w, bias = rng.normal(size=(gates * units, depth)).astype(dtype), rng.normal(size=gates * units).astype(dtype)
+    order, columns = rng.permutation(gates * units), (units, 0, 2 * units)
+    a, start = rng.normal(size=(count, depth)).astype(dtype), rng.normal(size=(count, gates * units)).astype(dtype)
+    back, start_back = (rng.normal(size=(count, size)).astype(dtype) for size in (gates * units, depth))
+    weights, rows, some = _rows(w, order), Range(0, count), rng.permutation(count)
+    nothing = np.empty(0, w.dtype)
+    for overwrite in (True, False):
+        found, panels = [], np.empty(gemm.panel_size(depth, units, gates, w.itemsize), dtype)
+        _pack_columns(panels, weights, units, gates, ALONE)
+        for own in (panels, nothing):
+            c, matrix = start.copy(), WeightMatrix(Packed(own, depth, units, columns), weights)
+            vectors = Range(0, _vectors_of(nothing, units))
+            _product_with(_rows(c, some), _rows(a, some), rows, matrix, vectors, bias, overwrite)
+            found.append(c)
+        assert np.array_equal(*found)
+        found, panels = [], np.empty(gemm.panel_size(gates * units, depth, 1, w.itemsize), dtype)
+        _pack_rows(panels, weights, Range(0, gates * units), depth, ALONE)
+        for own in (panels, nothing):
+            c, packed = start_back.copy(), Packed(own, gates * units, depth, (0,))
+            vectors, zeros = Range(0, _vectors_of(nothing, depth)), np.zeros(depth, dtype)
+            _product_of_rows(_rows(c, some), _rows(back, some), rows, packed, weights, vectors, zeros, overwrite, False)
+            found.append(c)
+        assert np.array_equal(*found)
+
+
+@pytest.fixture
+def reading(monkeypatch):
+    """Let calls read the weights where they are, or not, whatever their size."""
+
+    def read(in_place):
+        monkeypatch.setattr(planner, "_READS", 1 << 40 if in_place else 0)
+        idle_memories.cache_clear()
+
+    yield read
+    idle_memories.cache_clear()
+
+
+BATCHES = [(1, 1, None), (4, 3, None), (5, 9, (5, 0, 1, 5, 3, 2, 4, 5, 1)), (70, 17, None)]
+LAYERS = [dict(), dict(num_layers=2, dropout=0.5), dict(num_layers=3), dict(num_layers=2, bidirectional=True)]
+OPTIONS = [dict(), dict(hidden_size=17, bias="input"), dict(input_size=4, input_mode="skip"), dict(bias="none")]
+
+
+def assert_reads_alike(reading, run):
+    """Whether a call reads the weights where they are changes no bit."""
+    found = []
+    for in_place in (True, False):
+        reading(in_place)
+        found.append(run())
+    for one, other, names in zip(*found, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
+        for name in names:
+            pairs = zip(arrays_of(getattr(one, name)), arrays_of(getattr(other, name)), strict=True)
+            assert all(array.tobytes() == expected.tobytes() for array, expected in pairs), name
+
+
+@pytest.mark.parametrize(("cell", "batch", "layers", "options"), pairs(FLOAT32, BATCHES, LAYERS, OPTIONS))
+def test_a_call_has_the_same_bits_however_it_reads_the_weights(reading, cell, batch, layers, options):
+    seq_len, batch_size, lengths = batch
+    sizes = dict(seq_len=seq_len, batch_size=batch_size, lengths=lengths)
+    problem = Problem(dtype="float32", **CELLS[cell] | sizes | layers | options)
+
+    def run():
+        result = problem.forward(seed=1)
+        return problem.infer(), result, problem.backward(result.workspace)
+
+    assert_reads_alike(reading, run)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), cases())
+def test_cells_have_the_same_bits_however_they_read_the_weights(reading, kind, dtype):
+    net = rnnkit.Network(kind, INPUT, 17, num_layers=2, dtype=dtype, seed=0)
+    x, dy = (np.random.default_rng(0).normal(size=(T, N, size)).astype(dtype) for size in (INPUT, 17))
+
+    def run():
+        result = net.forward(x, lengths=LENGTHS)
+        return net.infer(x, lengths=LENGTHS), result, net.backward(result.workspace, dy)
+
+    assert_reads_alike(reading, run)
+
+
+def small():
+    net = rnnkit.LSTM(3, 4, seed=0)
+    return net, np.ones((2, 5, 3), np.float32)
+
+
+def addresses(workspace):
+    return {name: array.ctypes.data for name, array in workspace.arrays.items()}
+
+
+def test_a_small_call_works_in_the_memory_of_one_that_nobody_has():
+    net, x = small()
+    result = net.forward(x)
+    y, before = result.y, addresses(result.workspace)
+    expected = y.copy()
+    del result
+    again = net.forward(2 * x)
+    assert addresses(again.workspace) == before
+    assert np.array_equal(y, expected) and not y.flags.writeable
+    other = net.forward(x).workspace
+    assert not addresses(other).items() & before.items()
+
+
+def view_of(result):
+    return result.workspace.cell(0)
+
+
+def copied(result):
+    return copy.copy(result.workspace)
+
+
+@pytest.mark.parametrize("kept", [view_of, copied])
+def test_memory_that_may_be_read_still_is_not_used_again(kept):
+    net, x = small()
+    result = net.forward(x)
+    expected = result.workspace.cell(0).copy() if kept is copied else None
+    one, before = kept(result), addresses(result.workspace)
+    values = expected if kept is copied else one.copy()
+    del result
+    assert not addresses(net.forward(2 * x).workspace).items() & before.items()
+    assert np.array_equal(one.cell(0) if kept is copied else one, values)
+
+
+def test_a_workspace_that_gave_its_memory_to_a_later_one_does_not_give_it_back():
+    net, x = small()
+    first = net.forward(x).workspace
+    second = net.forward(x, workspace=first)
+    before = addresses(second.workspace)
+    del first
+    assert not addresses(net.forward(x).workspace).items() & before.items()
+    net.backward(second.workspace, second.y)
+
+
+def test_a_copy_of_a_workspace_has_no_idle_memory_with_it():
+    net, x = small()
+    for _ in range(3):
+        kept = net.forward(x).workspace
+    assert pickle.loads(pickle.dumps(kept)).lease is None
+    assert len(pickle.dumps(kept)) == len(pickle.dumps(copy.deepcopy(kept)))
+
+
+def test_a_large_call_keeps_nothing():
+    net, x = rnnkit.LSTM(3, 64, seed=0), np.ones((100, 30, 3), np.float32)
+    result = net.forward(x)
+    assert np.shares_memory(result.y, result.workspace.arrays["hidden_l0"])
+    del result
+    assert not idle_memories(net.desc, 100, 30)
