@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rnnkit import training
 from rnnkit.common.arrays import no_array
-from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.descriptor.weights import init_weights
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.networks import network_of
@@ -22,8 +22,6 @@ from rnnkit.sklearn.model import Model, Objective
 from rnnkit.sklearn.pooling import POOLINGS
 from rnnkit.sklearn.sequences import Sequences
 from rnnkit.training import Adam, arguments
-
-DTYPES = ("float32", "float64")
 
 
 class RecurrentEstimator(BaseEstimator):
@@ -244,7 +242,7 @@ class RecurrentEstimator(BaseEstimator):
                 raise wrong_type(name, setting, "a bool", getattr(self, setting))
         if not isinstance(self.verbose, (bool, np.bool_, int)):
             raise wrong_type(name, "verbose", "a bool or an int", self.verbose)
-        for setting, choices in (("pooling", POOLINGS), ("dtype", DTYPES)):
+        for setting, choices in (("pooling", POOLINGS), ("dtype", HOST_DTYPES)):
             if getattr(self, setting) not in choices:
                 expected = "be " + " or ".join(f'"{choice}"' for choice in choices)
                 raise ValueError(message(name, setting, expected, repr(getattr(self, setting))))

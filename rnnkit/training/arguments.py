@@ -14,7 +14,7 @@ from rnnkit.common.arrays import library_of, no_array, overlap
 from rnnkit.common.numbers import MAX_SIZE, real_number
 from rnnkit.errors import message, wrong_type
 
-DTYPES = (np.dtype("float32"), np.dtype("float64"))
+DTYPES = "float32", "float64"
 AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 
