@@ -44,10 +44,14 @@ def integer(function: str, name: str, value: Any, low: int) -> None:
         raise ValueError(message(function, name, expected, value))
 
 
-def real_array(function: str, name: str, value: Any) -> None:
-    """Check that a value is an array of float32 or float64."""
+def array(function: str, name: str, value: Any) -> None:
     if library_of(value) is None:
         raise no_array(function, name, AN_ARRAY, value)
+
+
+def real_array(function: str, name: str, value: Any) -> None:
+    """Check that a value is an array of float32 or float64."""
+    array(function, name, value)
     if value.dtype not in DTYPES:
         cure = f'convert it with {name}.astype("float32")'
         raise TypeError(message(function, name, "be float32 or float64", value.dtype, cure))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.common.arrays import Array, library_of, no_array, overlap
+from rnnkit.common.arrays import Array, library_of, overlap
 from rnnkit.errors import message
 from rnnkit.training import arguments
 
@@ -236,8 +236,7 @@ class _Entries:
         self, function: str, scores: Array, targets: Any, shape: tuple[int, ...], lengths: Any, count: Any, out: Any,
         name: str = "scores",
     ) -> None:
-        if library_of(targets) is None:
-            raise no_array(function, "targets", arguments.AN_ARRAY, targets)
+        arguments.array(function, "targets", targets)
         checks.same_place(function, "targets", targets, scores)
         arguments.same_shape(function, "targets", targets, shape, f"as {name} says")
         self._like, self._shape, self._out = scores, shape, out

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.common.arrays import Array, library_of, no_array
+from rnnkit.common.arrays import Array, library_of
 from rnnkit.errors import message
 from rnnkit.training import arguments
 
@@ -193,8 +193,7 @@ def last_output(hy: Array, num_directions: int) -> Array:
     """
     function = "last_output"
     directions = _check_directions(function, num_directions)
-    if library_of(hy) is None:
-        raise no_array(function, "hy", arguments.AN_ARRAY, hy)
+    arguments.array(function, "hy", hy)
     if hy.ndim != 3 or hy.shape[0] < 1 or hy.shape[0] % directions:
         expected = f"have shape (num_layers*num_directions, batch_size, hidden_size) with num_directions={directions}"
         raise ValueError(message(function, "hy", expected, hy.shape))
@@ -231,8 +230,7 @@ def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -
     function = "last_output_backward"
     arguments.integer(function, "num_layers", num_layers, 1)
     directions = _check_directions(function, num_directions)
-    if library_of(doutput) is None:
-        raise no_array(function, "doutput", arguments.AN_ARRAY, doutput)
+    arguments.array(function, "doutput", doutput)
     if doutput.ndim != 2 or doutput.shape[1] % directions:
         expected = f"have shape (batch_size, num_directions*hidden_size) with num_directions={directions}"
         raise ValueError(message(function, "doutput", expected, doutput.shape))
