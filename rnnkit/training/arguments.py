@@ -57,6 +57,14 @@ def real_array(function: str, name: str, value: Any) -> None:
         raise TypeError(message(function, name, "be float32 or float64", value.dtype, cure))
 
 
+def last_size(function: str, name: str, value: Any, size: str) -> int:
+    """Return the last size of an array of float32 or float64, which is at least 1; `size` is its name."""
+    real_array(function, name, value)
+    if value.ndim < 1 or value.shape[-1] < 1:
+        raise ValueError(message(function, name, f"have shape (..., {size})", value.shape))
+    return value.shape[-1]
+
+
 def same_dtype(function: str, name: str, value: Any, like: Any, like_name: str) -> None:
     if value.dtype != like.dtype:
         cure = f'convert it with {name}.astype("{like.dtype}")'

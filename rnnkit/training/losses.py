@@ -71,10 +71,7 @@ def softmax_cross_entropy(
     [[[0.25, -0.75, 0.25, 0.25]], [[0.0, 0.0, 0.0, 0.0]]]
     """
     function = "softmax_cross_entropy"
-    arguments.real_array(function, "scores", scores)
-    if scores.ndim < 1 or scores.shape[-1] < 1:
-        raise ValueError(message(function, "scores", "have shape (..., num_classes)", scores.shape))
-    num_classes = scores.shape[-1]
+    num_classes = arguments.last_size(function, "scores", scores, "num_classes")
     entries = _Entries(function, scores, targets, scores.shape[:-1], lengths, count, out)
     if targets.dtype.kind not in "iu":
         raise TypeError(message(function, "targets", "hold integers", f"dtype {targets.dtype}"))

@@ -138,10 +138,7 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
     ([[10.0, 20.0, 30.0]], [10.0, 0.0, 20.0, 10.0])
     """
     function = "dense_backward"
-    arguments.real_array(function, "dy", dy)
-    if dy.ndim < 1 or dy.shape[-1] < 1:
-        raise ValueError(message(function, "dy", "have shape (..., num_outputs)", dy.shape))
-    num_outputs = dy.shape[-1]
+    num_outputs = arguments.last_size(function, "dy", dy, "num_outputs")
     _check_input(function, w, x, num_outputs)
     checks.same_place(function, "dy", dy, w)
     arguments.same_dtype(function, "dy", dy, w, "w")
@@ -248,14 +245,11 @@ def _check_directions(function: str, value: Any) -> int:
 
 
 def _check_input(function: str, w: Any, x: Any, num_outputs: int) -> None:
-    arguments.real_array(function, "x", x)
-    if x.ndim < 1 or x.shape[-1] < 1:
-        raise ValueError(message(function, "x", "have shape (..., input_size)", x.shape))
+    input_size = arguments.last_size(function, "x", x, "input_size")
     checks.same_place(function, "w", w, x)
     arguments.same_dtype(function, "w", w, x, "x")
-    size = num_outputs * (x.shape[-1] + 1)
-    reason = f"for input_size={x.shape[-1]} and num_outputs={num_outputs}"
-    arguments.same_shape(function, "w", w, (size,), reason)
+    reason = f"for input_size={input_size} and num_outputs={num_outputs}"
+    arguments.same_shape(function, "w", w, (num_outputs * (input_size + 1),), reason)
     arguments.contiguous(function, "w", w)
 
 
