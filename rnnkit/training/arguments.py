@@ -87,6 +87,24 @@ def writeable(function: str, name: str, value: Any) -> None:
         raise ValueError(message(function, name, "be writeable", "a read-only array"))
 
 
+def like(
+    function: str, name: str, value: Any, other: Any, other_name: str, shape: tuple[int, ...], reason: str
+) -> None:
+    """Check that an array has this shape, and is where the other is and of its dtype."""
+    same_place(function, name, value, other)
+    same_dtype(function, name, value, other, other_name)
+    same_shape(function, name, value, shape, reason)
+
+
+def output(
+    function: str, name: str, value: Any, other: Any, other_name: str, shape: tuple[int, ...], reason: str
+) -> None:
+    """Check as `like` does an array that is to be written."""
+    like(function, name, value, other, other_name, shape, reason)
+    contiguous(function, name, value)
+    writeable(function, name, value)
+
+
 def separate(function: str, name: str, value: Any, **others: Any) -> None:
     """Check that what is written shares no memory with what is read."""
     for other_name, other in others.items():

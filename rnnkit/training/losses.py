@@ -290,11 +290,7 @@ def _valid_steps(function: str, scores: Array, shape: tuple[int, ...], lengths: 
 
 
 def _check_out(function: str, out: Any, name: str, scores: Array, targets: Array) -> None:
-    checks.same_place(function, "out", out, scores)
-    arguments.same_dtype(function, "out", out, scores, name)
-    arguments.same_shape(function, "out", out, scores.shape, f"as {name} has")
-    arguments.contiguous(function, "out", out)
-    arguments.writeable(function, "out", out)
+    arguments.output(function, "out", out, scores, name, scores.shape, f"as {name} has")
     for other_name, other in (name, scores), ("targets", targets):
         if out is not scores and overlap(out, other):
             expected = f"be {name} itself, or have memory of its own"

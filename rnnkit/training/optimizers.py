@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.call.checks import same_place
 from rnnkit.common.arrays import Array, library_of, no_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
@@ -65,9 +64,7 @@ class _Optimizer:
             raise ValueError(message("step", "gradients", f"{expected} as the parameters are", got))
         buffers = []
         for w, (name, dw), part, decay in zip(self._parameters, found, self._slices, self._decays, strict=True):
-            same_place("step", name, dw, w)
-            arguments.same_dtype("step", name, dw, w, "the array of parameters")
-            arguments.same_shape("step", name, dw, w.shape, "as its parameters do")
+            arguments.like("step", name, dw, w, "the array of parameters", w.shape, "as its parameters do")
             moments = [moment[part] for moment in self._moments.values()]
             buffers.append((w.reshape(-1), dw.reshape(-1), moments, 1 - rate * decay))
         return buffers

@@ -91,11 +91,7 @@ def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> 
     _check_input("dense", w, x, num_outputs)
     shape = (*x.shape[:-1], num_outputs)
     if out is not None:
-        checks.same_place("dense", "out", out, x)
-        arguments.same_dtype("dense", "out", out, x, "x")
-        arguments.same_shape("dense", "out", out, shape, "as x and num_outputs say")
-        arguments.contiguous("dense", "out", out)
-        arguments.writeable("dense", "out", out)
+        arguments.output("dense", "out", out, x, "x", shape, "as x and num_outputs say")
         arguments.separate("dense", "out", out, w=w, x=x)
     weight, bias = _views(w, num_outputs)
     y = library_of(x).empty(shape, x.dtype) if out is None else out
@@ -140,17 +136,11 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
     function = "dense_backward"
     num_outputs = arguments.last_size(function, "dy", dy, "num_outputs")
     _check_input(function, w, x, num_outputs)
-    checks.same_place(function, "dy", dy, w)
-    arguments.same_dtype(function, "dy", dy, w, "w")
-    arguments.same_shape(function, "dy", dy, (*x.shape[:-1], num_outputs), "as x says")
+    arguments.like(function, "dy", dy, w, "w", (*x.shape[:-1], num_outputs), "as x says")
     if dw is None:
         dw = library_of(w).zeros(w.shape, w.dtype)
     else:
-        checks.same_place(function, "dw", dw, w)
-        arguments.same_dtype(function, "dw", dw, w, "w")
-        arguments.same_shape(function, "dw", dw, w.shape, "as w has")
-        arguments.contiguous(function, "dw", dw)
-        arguments.writeable(function, "dw", dw)
+        arguments.output(function, "dw", dw, w, "w", w.shape, "as w has")
         arguments.separate(function, "dw", dw, w=w, x=x, dy=dy)
     rows, dy_rows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, num_outputs)
     weight, _ = _views(w, num_outputs)
@@ -246,10 +236,8 @@ def _check_directions(function: str, value: Any) -> int:
 
 def _check_input(function: str, w: Any, x: Any, num_outputs: int) -> None:
     input_size = arguments.last_size(function, "x", x, "input_size")
-    checks.same_place(function, "w", w, x)
-    arguments.same_dtype(function, "w", w, x, "x")
     reason = f"for input_size={input_size} and num_outputs={num_outputs}"
-    arguments.same_shape(function, "w", w, (num_outputs * (input_size + 1),), reason)
+    arguments.like(function, "w", w, x, "x", (num_outputs * (input_size + 1),), reason)
     arguments.contiguous(function, "w", w)
 
 

@@ -327,8 +327,8 @@ FAULTS = {
     ],
     "rnnkit/training/optimizers.py": [
         ("every array decays as the first",
-         "strict=True):\n            same_place",
-         "strict=True):\n            decay = self._decays[0]\n            same_place"),
+         "strict=True):\n            arguments.like",
+         "strict=True):\n            decay = self._decays[0]\n            arguments.like"),
         ("moments are taken by reference", "np.array(on_host(moment))", "on_host(moment)"),
         ("moments are taken before the steps are checked",
          '        if state["steps"] < 0:\n', '        super()._take(state)\n        if state["steps"] < 0:\n'),
