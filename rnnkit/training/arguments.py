@@ -112,11 +112,7 @@ def separate(function: str, name: str, value: Any, **others: Any) -> None:
             raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
 
 
-def apart(function: str, found: list[tuple[str, Any]]) -> None:
-    """Check that no two of the arrays that `buffers` found share memory: each is written once."""
-    for (name, array), (other_name, other) in combinations(found, 2):
-        if overlap(array, other):
-            raise ValueError(message(function, other_name, "have memory of its own", f"the memory of {name}"))
+
 
 
 def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
@@ -134,4 +130,15 @@ def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
         same_place(function, own, array, found[0][1])
         same_dtype(function, own, array, found[0][1], found[0][0])
         contiguous(function, own, array)
+    return found
+
+
+def outputs(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return what `buffers` does of arrays that are to be written, each once: no two share memory."""
+    found = buffers(function, name, value)
+    for own, array in found:
+        writeable(function, own, array)
+    for (own, array), (other_name, other) in combinations(found, 2):
+        if overlap(array, other):
+            raise ValueError(message(function, other_name, "have memory of its own", f"the memory of {own}"))
     return found

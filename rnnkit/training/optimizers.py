@@ -23,11 +23,7 @@ class _Optimizer:
 
     def __init__(self, parameters: Any, weight_decay: Any, *moments: str):
         self._name = type(self).__name__
-        found = arguments.buffers(self._name, "parameters", parameters)
-        for name, array in found:
-            arguments.writeable(self._name, name, array)
-        arguments.apart(self._name, found)
-        self._parameters = [array for _, array in found]
+        self._parameters = [array for _, array in arguments.outputs(self._name, "parameters", parameters)]
         self._is_one = library_of(parameters) is not None
         self._decays = self._checked_decays(weight_decay)
         ends = list(accumulate(array.size for array in self._parameters))
