@@ -26,11 +26,6 @@ def number(function: str, name: str, value: Any, expected: str, inside: Callable
     return number
 
 
-def least(array: Any) -> float:
-    """Return the smallest number above 0 of an array's dtype."""
-    return float(np.nextafter(array.dtype.type(0), array.dtype.type(1)))
-
-
 def most(array: Any) -> float:
     """Return the largest number of an array's dtype."""
     return float(np.finfo(array.dtype).max)

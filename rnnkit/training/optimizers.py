@@ -163,10 +163,10 @@ class Adam(_Optimizer):
 
     def _check_epsilon(self, given: float) -> None:
         """Check that it is not 0 in the first step, times the root there: a gradient of 0 is divided by it alone."""
-        w, root = self._parameters[0], math.sqrt(1 - self._beta2)
-        least = arguments.least(w)
+        dtype, root = self._parameters[0].dtype, math.sqrt(1 - self._beta2)
+        least = float(np.nextafter(dtype.type(0), dtype.type(1)))  # above 0
         if self._epsilon * root <= least / 2:  # which rounds to 0
-            expected = f"be at least {least / root:.2g} in {w.dtype} with beta2={self._beta2}"
+            expected = f"be at least {least / root:.2g} in {dtype} with beta2={self._beta2}"
             raise ValueError(message("Adam", "epsilon", expected, given))
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
