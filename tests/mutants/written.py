@@ -173,6 +173,7 @@ FAULTS = {
         ("a GRUv3Cell passes for a GRUCell", 'str(field).startswith("Wh_")', "False"),
     ],
     "rnnkit/interop/jax.py": [
+        ("to_jax hands out the network's memory", 'part.copy(order="C")', "part"),
         ("the gates of linen's LSTM are exchanged", '"i f g o") for leaf', '"f i g o") for leaf'),
         ("the gates of nnx's LSTM are exchanged", '_Layout("i f g o", _DENSE', '_Layout("f i g o", _DENSE'),
         ("the gates of nnx's GRU are Keras's", '_Layout("r z n", _DENSE', '_Layout("z r n", _DENSE'),
