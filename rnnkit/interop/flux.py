@@ -121,7 +121,7 @@ def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
 
 def _form(mode: str, has_bias: bool) -> Form:
     """Return how Flux writes down such cells."""
-    rows = gate_rows(RNNDescriptor(mode, 1, 1))
+    rows = gate_rows(RNNDescriptor(mode, 1, 1).num_gates)
     dims = {"Wi": (rows, "input_size"), "Wh": (rows, "hidden_size"), **({"bias": (rows,)} if has_bias else {})}
     names = {"Wi": "weight_ih", "Wh": "weight_hh", "bias": "bias_ih"}
 

@@ -14,7 +14,7 @@ import numpy as np
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import check_names
 from rnnkit.errors import message, wrong_type
-from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_order, mode_of_rows, real_array
+from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_order, gate_rows, mode_of_rows, real_array
 from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, named_mappings, one_bias, stacked_network
 
 
@@ -187,7 +187,7 @@ def _form(mode: str, layout: _Layout) -> Form:
     """Return how Flax writes down such cells."""
     num_gates, dims = len(layout.gates.split()), {}
     for block, entries in layout.blocks.items():
-        columns = "hidden_size" if len(entries) == num_gates else f"{num_gates}*hidden_size"
+        columns = gate_rows(num_gates // len(entries))
         rows = {"weight_ih": ("input_size",), "weight_hh": ("hidden_size",)}.get(block, ())
         dims |= {entry: (*rows, columns) for entry in entries if entry is not None}
 
