@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
@@ -101,7 +101,7 @@ class Settings:
         known = {one.name: one for one in fields(cls)}
         if not isinstance(found, dict) or found.keys() != known.keys():
             raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
-        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not _fits(known[name], value)]
+        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not fits(known[name], value)]
         if wrong:
             raise ValueError(", ".join(wrong))
         if sum(found[name] is not None for name in BUDGETS) != 1:
@@ -109,23 +109,19 @@ class Settings:
         return cls(**found)
 
 
-def _fits(one: Field, value: Any) -> bool:
+def fits(one: Field, value: Any) -> bool:
+    """Whether a value out of JSON is of the type of its field, and in its range."""
+    kind, parse = str(one.type), one.metadata["type"]
+    if kind.startswith("list"):
+        return isinstance(value, list) and all(_holds(parse, element) for element in value)
     if value is None:
-        return one.name in BUDGETS
-    return holds(one.metadata["type"], value) and value in one.metadata.get("choices", [value])
+        return kind.endswith("None")
+    return _holds(parse, value) and value in one.metadata.get("choices", [value])
 
 
-def holds(parse: Callable[[str], Any], value: Any) -> bool:
+def _holds(parse: Callable[[str], Any], value: Any) -> bool:
     """Whether a value out of JSON is what the command line would have made of its text."""
     try:
         return parse(str(value)) == value
     except (ValueError, argparse.ArgumentTypeError):
         return False
-
-
-def groups() -> Iterator[tuple[str, list[Field]]]:
-    """Yield the groups of settings, and the fields in each."""
-    found: dict[str, list[Field]] = {}
-    for one in fields(Settings):
-        found.setdefault(one.metadata["group"], []).append(one)
-    yield from found.items()
