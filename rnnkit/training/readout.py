@@ -93,7 +93,7 @@ def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> 
     if out is not None:
         arguments.output("dense", "out", out, x, "x", shape, "as x and num_outputs say")
         arguments.separate("dense", "out", out, w=w, x=x)
-    weight, bias = _views(w, num_outputs)
+    weight, bias = views(w, num_outputs)
     y = library_of(x).empty(shape, x.dtype) if out is None else out
     rows = y.reshape(-1, num_outputs)
     library_of(x).matmul(x.reshape(-1, x.shape[-1]), weight.T, out=rows)
@@ -143,8 +143,8 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
         arguments.output(function, "dw", dw, w, "w", w.shape, "as w has")
         arguments.separate(function, "dw", dw, w=w, x=x, dy=dy)
     rows, dy_rows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, num_outputs)
-    weight, _ = _views(w, num_outputs)
-    dweight, dbias = _views(dw, num_outputs)
+    weight, _ = views(w, num_outputs)
+    dweight, dbias = views(dw, num_outputs)
     dweight += dy_rows.T @ rows
     dbias += dy_rows.sum(axis=0)
     return DenseBackward((dy_rows @ weight).reshape(x.shape), dw)
@@ -241,6 +241,6 @@ def _check_input(function: str, w: Any, x: Any, num_outputs: int) -> None:
     arguments.contiguous(function, "w", w)
 
 
-def _views(w: Array, num_outputs: int) -> tuple[Array, Array]:
+def views(w: Array, num_outputs: int) -> tuple[Array, Array]:
     """Weights (num_outputs, I) and bias (num_outputs,)."""
     return w[:-num_outputs].reshape(num_outputs, -1), w[-num_outputs:]
