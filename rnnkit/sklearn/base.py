@@ -74,7 +74,8 @@ class RecurrentEstimator(BaseEstimator):
     def _set_scale(self, function: str, targets: np.ndarray) -> None:
         """Keep what is found about the targets of the training part."""
 
-    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
+    def _loss(self, scores: np.ndarray, targets: np.ndarray) -> training.Loss:
+        """Return the loss of scores, its gradient in their place."""
         raise NotImplementedError
 
     # Training.
@@ -114,6 +115,16 @@ class RecurrentEstimator(BaseEstimator):
         classes = targets[chosen] if targets.dtype.kind == "i" else np.zeros(len(chosen), np.int64)
         train, held_out = split(classes, self.validation_fraction, np.random.default_rng((self._seed, 0)))
         return chosen[train], chosen[held_out]
+
+    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
+        """Return the loss of samples, each with its weight, as `Model` asks for it."""
+
+        def objective(scores: np.ndarray, numbers: np.ndarray | slice) -> tuple[float, np.ndarray]:
+            (_, gradient, losses), own = self._loss(scores, targets[numbers]), weights[numbers]
+            gradient *= own[:, np.newaxis]
+            return float((losses.reshape(len(own), -1).mean(axis=1) * own).mean()), gradient
+
+        return objective
 
     def _drawn_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -164,9 +175,7 @@ class RecurrentEstimator(BaseEstimator):
         vars(self).pop("n_iter_", None)
         steps = sequences.valid()
         num_features = steps.shape[1]
-        self.feature_mean_, self.feature_scale_ = np.zeros(num_features), np.ones(num_features)
-        if self.standardize:
-            self.feature_mean_, self.feature_scale_ = mean_and_scale(function, "X", steps)
+        self.feature_mean_, self.feature_scale_ = self._mean_and_scale(function, "X", steps)
         self._set_scale(function, targets)
         desc = RNNDescriptor(
             self.mode, num_features, self.hidden_size, self.num_layers, bool(self.bidirectional),
@@ -176,6 +185,20 @@ class RecurrentEstimator(BaseEstimator):
         self.network_ = network_of(desc, init_weights(desc, int(seeds[0])))
         width, num_outputs = desc.num_directions * desc.output_size, self._num_outputs(targets)
         self.readout_ = training.init_dense(width, num_outputs, int(seeds[1]), self.dtype)
+
+    def _mean_and_scale(self, function: str, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of each column, in float64; for one that is constant its value, and 1.
+
+        Without `standardize` they are 0 and 1.
+        """
+        if not self.standardize:
+            return np.zeros(values.shape[1]), np.ones(values.shape[1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
+        if not np.isfinite(scale).all():
+            raise ValueError(message(function, name, "have a finite standard deviation", scale[~np.isfinite(scale)][0]))
+        constant = values.min(axis=0) == values.max(axis=0)
+        return np.where(constant, values[0], mean), np.where(constant, 1, scale)
 
     def _model(self, dropout: float = 0.0) -> Model:
         return Model(self.network_, self.readout_, self.pooling, float(dropout))
@@ -254,23 +277,6 @@ class RecurrentEstimator(BaseEstimator):
             arguments.number(name, setting, getattr(self, setting), finite, lambda value: 0 <= value < math.inf)
         if self.clip_norm is not None:
             arguments.number(name, "clip_norm", self.clip_norm, "be None or above 0", lambda value: value > 0)
-
-
-def mean_and_scale(function: str, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each column, in float64; for one that is constant its value, and 1."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
-    if not np.isfinite(scale).all():
-        raise ValueError(message(function, name, "have a finite standard deviation", scale[~np.isfinite(scale)][0]))
-    constant = values.min(axis=0) == values.max(axis=0)
-    return np.where(constant, values[0], mean), np.where(constant, 1, scale)
-
-
-def weighted(loss: training.Loss, weights: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return a loss and its gradient with a weight for each sample."""
-    gradient = loss.gradient
-    gradient *= weights[:, np.newaxis]
-    return float((loss.losses.reshape(len(weights), -1).mean(axis=1) * weights).mean()), gradient
 
 
 def _weights(function: str, value: Any, num_samples: int) -> np.ndarray:

@@ -14,8 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from rnnkit import training
 from rnnkit.errors import message
-from rnnkit.sklearn.base import RecurrentEstimator, weighted
-from rnnkit.sklearn.model import Objective
+from rnnkit.sklearn.base import RecurrentEstimator
 from rnnkit.training import arguments
 
 
@@ -250,9 +249,7 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
 
     def _class_weights(self, targets: np.ndarray) -> np.ndarray:
         """Return the weight of the class of each target."""
-        if self.class_weight is None:
-            return np.ones(len(targets))
-        if self.class_weight != "balanced" and not isinstance(self.class_weight, dict):
+        if self.class_weight not in (None, "balanced") and not isinstance(self.class_weight, dict):
             expected = 'be None, "balanced" or a dict'
             raise ValueError(message("RNNClassifier", "class_weight", expected, repr(self.class_weight)))
         for label, weight in self.class_weight.items() if isinstance(self.class_weight, dict) else ():
@@ -263,8 +260,5 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
             arguments.number("RNNClassifier", name, weight, finite, lambda value: 0 <= value < math.inf)
         return compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[targets])[targets]
 
-    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
-        def objective(scores, numbers):
-            return weighted(training.softmax_cross_entropy(scores, targets[numbers], out=scores), weights[numbers])
-
-        return objective
+    def _loss(self, scores: np.ndarray, targets: np.ndarray) -> training.Loss:
+        return training.softmax_cross_entropy(scores, targets, out=scores)

@@ -260,7 +260,7 @@ FAULTS = {
     ],
     "rnnkit/sklearn/base.py": [
         ("a sample without weight is trained on", "= np.flatnonzero(weights)", "= np.arange(len(weights))"),
-        ("weights do not reach the loss", ".mean(axis=1) * weights)", ".mean(axis=1))"),
+        ("weights do not reach the loss", ".mean(axis=1) * own)", ".mean(axis=1))"),
         ("features are standardized with the validation part", "steps = sequences.valid()", "steps = sequences.steps"),
     ],
     "rnnkit/sklearn/classifier.py": [
