@@ -89,16 +89,15 @@ class RecurrentEstimator(BaseEstimator):
         self._seed = self._drawn_seed()
         chosen, held_out = self._split(targets, chosen)
         self._begin("fit", sequences.part(chosen), targets[chosen])
-        sequences, model = self._scaled("fit", sequences), self._model(self.dropout)
+        sequences = self._scaled("fit", sequences)
+        loop = self._loop("fit", sequences.part(chosen), self._objective(targets[chosen], weights[chosen]))
 
         def validate() -> float:
             judge = self._objective(targets[held_out], weights[held_out])
-            return judge(model.scores(sequences.part(held_out)), slice(None))[0]
+            return judge(loop.model.scores(sequences.part(held_out)), slice(None))[0]
 
-        curves = run_epochs(
-            model, self._optimizer(), sequences.part(chosen), self._objective(targets[chosen], weights[chosen]),
-            self._loop("fit"), self.epochs, self.n_iter_no_change, validate if len(held_out) else None, self.verbose,
-        )
+        judged = validate if len(held_out) else None
+        curves = run_epochs(loop, self.epochs, self.n_iter_no_change, judged, self.verbose)
         vars(self).pop("validation_curve_", None)
         if len(held_out):
             self.validation_curve_ = curves.validation
@@ -140,15 +139,13 @@ class RecurrentEstimator(BaseEstimator):
         if epoch == 1:
             self._seed = self._drawn_seed()
             self._begin(function, sequences, targets)
-        optimizer = self._optimizer()
+        objective = self._objective(targets, weights.astype(self.dtype))
+        loop = self._loop(function, self._scaled(function, sequences), objective)
         if epoch > 1 and self._moments:
-            optimizer.restore(self._moments)
-        loss = run_epoch(
-            self._model(self.dropout), optimizer, self._scaled(function, sequences),
-            self._objective(targets, weights.astype(self.dtype)), self._loop(function), epoch,
-        )
+            loop.optimizer.restore(self._moments)
+        loss = run_epoch(loop, epoch)
         before = self.loss_curve_ if epoch > 1 else []
-        self.loss_curve_, self._moments, self.n_iter_ = [*before, loss], optimizer.state, epoch
+        self.loss_curve_, self._moments, self.n_iter_ = [*before, loss], loop.optimizer.state, epoch
         return self
 
     def _take(self, function: str, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple:
@@ -203,12 +200,11 @@ class RecurrentEstimator(BaseEstimator):
     def _model(self, dropout: float = 0.0) -> Model:
         return Model(self.network_, self.readout_, self.pooling, float(dropout))
 
-    def _optimizer(self) -> Adam:
-        return Adam([self.network_.weights, self.readout_], weight_decay=float(self.weight_decay))
-
-    def _loop(self, function: str) -> Loop:
-        clip_norm = math.inf if self.clip_norm is None else float(self.clip_norm)
-        return Loop(function, self.batch_size, float(self.learning_rate), clip_norm, self._seed)
+    def _loop(self, function: str, sequences: Sequences, objective: Objective) -> Loop:
+        model = self._model(self.dropout)
+        optimizer = Adam(model.parameters, weight_decay=float(self.weight_decay))
+        clip_norm, rate = math.inf if self.clip_norm is None else float(self.clip_norm), float(self.learning_rate)
+        return Loop(function, model, optimizer, sequences, objective, self.batch_size, rate, clip_norm, self._seed)
 
     # Reading.
 
