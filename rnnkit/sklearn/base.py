@@ -268,9 +268,8 @@ class RecurrentEstimator(BaseEstimator):
         arguments.number(name, "dropout", self.dropout, "be in 0 <= dropout < 1", lambda value: 0 <= value < 1)
         inside = "be in 0 < validation_fraction < 1"
         arguments.number(name, "validation_fraction", self.validation_fraction, inside, lambda value: 0 < value < 1)
-        finite = "be a finite number of at least 0"
         for setting in ("learning_rate", "weight_decay"):
-            arguments.number(name, setting, getattr(self, setting), finite, lambda value: 0 <= value < math.inf)
+            arguments.finite(name, setting, getattr(self, setting))
         if self.clip_norm is not None:
             arguments.number(name, "clip_norm", self.clip_norm, "be None or above 0", lambda value: value > 0)
 

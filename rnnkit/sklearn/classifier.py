@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
 import numpy as np
@@ -256,8 +255,7 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
             name = f"class_weight[{label!r}]"
             if label not in self.classes_:
                 raise ValueError(message("RNNClassifier", name, f"be of {self.classes_.tolist()}", "another class"))
-            finite = "be a finite number of at least 0"
-            arguments.number("RNNClassifier", name, weight, finite, lambda value: 0 <= value < math.inf)
+            arguments.finite("RNNClassifier", name, weight)
         return compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[targets])[targets]
 
     def _loss(self, scores: np.ndarray, targets: np.ndarray) -> training.Loss:

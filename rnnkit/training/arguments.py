@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from numbers import Integral
@@ -24,6 +25,11 @@ def number(function: str, name: str, value: Any, expected: str, inside: Callable
     if not inside(number):
         raise ValueError(message(function, name, expected, value))
     return number
+
+
+def finite(function: str, name: str, value: Any) -> float:
+    """Return a number that is finite and at least 0."""
+    return number(function, name, value, "be a finite number of at least 0", lambda number: 0 <= number < math.inf)
 
 
 def most(array: Any) -> float:

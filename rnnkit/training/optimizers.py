@@ -33,18 +33,18 @@ class _Optimizer:
 
     def _checked_decays(self, value: Any) -> list[float]:
         if isinstance(value, Real):
-            return [_rate(self._name, "weight_decay", value)] * len(self._parameters)
+            return [arguments.finite(self._name, "weight_decay", value)] * len(self._parameters)
         is_list = isinstance(value, np.ndarray) and value.ndim == 1 or isinstance(value, Sequence)
         if not is_list or isinstance(value, (str, bytes)):
             raise wrong_type(self._name, "weight_decay", "a number, or a sequence of one for each array", value)
         if len(value) != len(self._parameters):
             expected = f"hold one number for each of {len(self._parameters)} arrays"
             raise ValueError(message(self._name, "weight_decay", expected, len(value)))
-        return [_rate(self._name, f"weight_decay[{i}]", decay) for i, decay in enumerate(value)]
+        return [arguments.finite(self._name, f"weight_decay[{i}]", decay) for i, decay in enumerate(value)]
 
     def _checked_rate(self, learning_rate: Any, factor: float = 1.0) -> float:
         """Check that a rate is finite in the dtype, also times a factor and the decays: infinity times 0 is NaN."""
-        rate, w = _rate("step", "learning_rate", learning_rate), self._parameters[0]
+        rate, w = arguments.finite("step", "learning_rate", learning_rate), self._parameters[0]
         most = arguments.most(w) / max(1.0, factor, *self._decays)
         if rate > most:
             raise ValueError(message("step", "learning_rate", f"be at most {most} in {w.dtype}", learning_rate))
@@ -284,8 +284,6 @@ class SGD(_Optimizer):
                 move(w, dw, *moments, self._momentum, self._nesterov, rate, keep)
 
 
-def _rate(function: str, name: str, value: Any) -> float:
-    return arguments.number(function, name, value, "be a finite number of at least 0", lambda v: 0 <= v < math.inf)
 
 
 def _is_share(value: float) -> bool:
