@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -97,7 +96,12 @@ def _bar(function: str, epochs: int, verbose: bool) -> Iterator[Callable[[Curves
     if not verbose:
         yield lambda curves: None
         return
-    with tqdm_of(function).tqdm(total=epochs, desc=function, unit="epoch") as bar:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        cure = "install it with pip install tqdm, or give verbose=False"
+        raise ImportError(message(function, "the package tqdm", "be installed", "none", cure)) from None
+    with tqdm(total=epochs, desc=function, unit="epoch") as bar:
 
         def show(curves: Curves) -> None:
             losses = {"loss": curves.training} | ({"validation": curves.validation} if curves.validation else {})
@@ -105,11 +109,3 @@ def _bar(function: str, epochs: int, verbose: bool) -> Iterator[Callable[[Curves
             bar.update()
 
         yield show
-
-
-def tqdm_of(function: str) -> Any:
-    try:
-        return import_module("tqdm")
-    except ImportError:
-        cure = "install it with pip install tqdm, or give verbose=False"
-        raise ImportError(message(function, "the package tqdm", "be installed", "none", cure)) from None
