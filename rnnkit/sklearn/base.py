@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -24,34 +25,28 @@ from rnnkit.sklearn.sequences import Sequences
 from rnnkit.training import Adam, arguments
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RecurrentEstimator(BaseEstimator):
     """A recurrent network, pooled over the steps, with a linear readout; subclasses say what its scores mean."""
 
-    def __init__(
-        self, *, mode: str = "gru", hidden_size: int = 64, num_layers: int = 1, bidirectional: bool = False,
-        dropout: float = 0.0, pooling: str = "last", epochs: int = 100, batch_size: int = 32,
-        learning_rate: float = 0.003, weight_decay: float = 0.0, clip_norm: float | None = 1.0,
-        early_stopping: bool = False, validation_fraction: float = 0.1, n_iter_no_change: int = 10,
-        standardize: bool = True, dtype: str = "float32", random_state: Any = None, verbose: bool = False,
-    ) -> None:
-        self.mode = mode
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.bidirectional = bidirectional
-        self.dropout = dropout
-        self.pooling = pooling
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.standardize = standardize
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
+    mode: str = "gru"
+    hidden_size: int = 64
+    num_layers: int = 1
+    bidirectional: bool = False
+    dropout: float = 0.0
+    pooling: str = "last"
+    epochs: int = 100
+    batch_size: int = 32
+    learning_rate: float = 0.003
+    weight_decay: float = 0.0
+    clip_norm: float | None = 1.0
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    standardize: bool = True
+    dtype: str = "float32"
+    random_state: Any = None
+    verbose: bool = False
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
