@@ -20,12 +20,6 @@ from rnnkit.language_model.settings import Settings, file_name, number
 from rnnkit.language_model.train_command import train
 from rnnkit.types import Weights
 
-TITLES = {
-    "network": "network, with --init-from that of the model",
-    "budget": "how long to train, one of these",
-    "training": "training",
-}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 2 for what cannot be done, or 128 and a signal's number."""
@@ -93,8 +87,8 @@ def add_train_options(parser: Parser) -> None:
     _option(group, "--sample-every", Every, None, "show a text that the model writes", "EVERY")
     _option(group, "--log", file_name, None, "curves to write as CSV, for rnnkit plot", "FILE.csv")
     _option(group, "--log-every", Every, DEFAULTS["log_every"], "a row of the log", "EVERY")
-    for name, settings in groupby(fields(Settings), lambda one: one.metadata["group"]):
-        group = parser.add_argument_group(TITLES[name])
+    for title, settings in groupby(fields(Settings), lambda one: one.metadata["group"]):
+        group = parser.add_argument_group(title)
         for one in settings:
             about = one.metadata
             default = "" if one.default is None else f" (default: {one.default})"
