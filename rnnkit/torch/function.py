@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import MutableSequence, Sequence
 from contextlib import AbstractContextManager
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,9 +129,7 @@ def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
     """
     if flat.device.type == "cpu":
         return [torch.from_numpy(block) for block in weight_views(desc, flat.numpy()).values()]
-    blocks = weight_layout(desc)
-    ends = [block.start for block in blocks[1:]] + [flat.numel()]
-    return [flat[block.start : end].view(block.shape) for block, end in zip(blocks, ends, strict=True)]
+    return [flat[start : start + prod(shape)].view(shape) for _, shape, start in weight_layout(desc)]
 
 
 def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:

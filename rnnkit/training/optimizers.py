@@ -65,6 +65,23 @@ class _Optimizer:
             buffers.append((w.reshape(-1), dw.reshape(-1), moments, 1 - rate * decay))
         return buffers
 
+    def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
+        """Move the parameters one step against the gradients.
+
+        Parameters
+        ----------
+        gradients : ndarray or sequence of ndarray
+            One for each array of parameters, with its shape and dtype, C-contiguous.
+        learning_rate : float
+            At least 0, and finite in the parameters' dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong. Nothing is changed then.
+        """
+        raise NotImplementedError
+
     @property
     def state(self) -> dict[str, np.ndarray]:
         """Copies of what `restore` takes: arrays on the host by name."""
@@ -170,20 +187,6 @@ class Adam(_Optimizer):
             raise ValueError(message("Adam", "epsilon", expected, given))
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
-        """Move the parameters one step against the gradients.
-
-        Parameters
-        ----------
-        gradients : ndarray or sequence of ndarray
-            One for each array of parameters, with its shape and dtype, C-contiguous.
-        learning_rate : float
-            At least 0, and finite in the parameters' dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An argument is wrong. Nothing is changed then.
-        """
         steps = self._steps + 1
         # Both corrections folded into two scalars, as at the end of section 2 of the paper.
         root, share = math.sqrt(1 - self._beta2**steps), 1 - self._beta1**steps
@@ -259,20 +262,6 @@ class SGD(_Optimizer):
         super().__init__(parameters, weight_decay, *(["velocity"] if self._momentum else []))
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
-        """Move the parameters one step against the gradients.
-
-        Parameters
-        ----------
-        gradients : ndarray or sequence of ndarray
-            One for each array of parameters, with its shape and dtype, C-contiguous.
-        learning_rate : float
-            At least 0, and finite in the parameters' dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An argument is wrong. Nothing is changed then.
-        """
         rate = self._checked_rate(learning_rate)
         on_gpu = self._library is not np
         for w, dw, moments, keep in self._buffers(gradients, rate):
