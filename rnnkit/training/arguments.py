@@ -113,9 +113,6 @@ def separate(function: str, name: str, value: Any, **others: Any) -> None:
             raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
 
 
-
-
-
 def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
     """Return one array or a sequence of them as a list of (name, array), of one dtype and in one place."""
     if library_of(value) is not None:

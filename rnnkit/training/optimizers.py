@@ -273,8 +273,6 @@ class SGD(_Optimizer):
                 move(w, dw, *moments, self._momentum, self._nesterov, rate, keep)
 
 
-
-
 def _is_share(value: float) -> bool:
     return 0 <= value < 1
 
