@@ -103,7 +103,8 @@ def test_the_weights_are_copies():
     net = from_flux(fields)
     fields["Wi"][:] = 2
     assert (net.weights == 1).all()
-    to_flux(net)[0]["Wi"][:] = 3
+    for array in to_flux(net)[0].values():
+        array[:] = 3
     assert (net.weights == 1).all()
 
 

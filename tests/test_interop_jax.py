@@ -126,6 +126,7 @@ def test_the_weights_are_copies():
     again = from_jax(tree)
     tree["cell"]["hi"]["bias"][:] = 9
     assert_same_network(again, net)
+    assert not any(np.shares_memory(dense["kernel"], net.weights) for dense in tree["cell"].values())
 
 
 def lstm_tree(drop=(), **changes):

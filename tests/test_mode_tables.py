@@ -7,7 +7,7 @@ import pytest
 import rnnkit
 from rnnkit import RNNDescriptor, interop
 from rnnkit.cuda import cudnn
-from rnnkit.interop import flux, jax, keras, onnx_operators
+from rnnkit.interop import jax, keras, onnx_operators
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.network.classes import CLASSES, mode_of
 
@@ -23,10 +23,8 @@ def test_a_table_has_every_mode_and_no_other(table):
 
 def test_pytorchs_names_are_those_of_its_modules():
     modules = pytest.importorskip("rnnkit.torch.modules")
-    assert set(modules._MODES.values()) == set(MODES)
-    for theirs, mode in modules._MODES.items():
-        name, arguments = CLASSES[mode]
-        assert getattr(modules.nn, name)(3, 5, **arguments).mode == theirs
+    for mode, (name, arguments) in CLASSES.items():
+        assert getattr(modules, name)(3, 5, **arguments)._desc(0.0).mode == mode
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -37,8 +35,8 @@ def test_a_mode_is_told_by_its_class_and_arguments(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_order_of_gates_has_those_of_the_cell(mode):
-    for orders in (keras.ORDERS, jax.ORDERS, flux.ORDERS):
-        assert sorted(orders[CLASSES[mode][0]].split()) == gates(mode)
+    assert sorted(keras.ORDERS[CLASSES[mode][0]].split()) == gates(mode)
+    assert gates(mode) in [sorted(layout.gates.split()) for layout in jax.CELLS.values()]
     assert sorted(onnx_operators.MODES[mode].gates.split()) == gates(mode)
 
 

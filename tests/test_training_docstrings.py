@@ -24,7 +24,7 @@ def functions():
             yield name, (thing.__init__, thing.__doc__)
             for own, method in inspect.getmembers(thing, inspect.isfunction):
                 if not own.startswith("_"):
-                    yield f"{name}.{own}", (method, method.__doc__)
+                    yield f"{name}.{own}", (method, inspect.getdoc(method))
 
 
 FUNCTIONS = dict(functions())

@@ -86,13 +86,14 @@ class Context:
         """
         key = (desc, mode, shape)
         algorithm = cudnn.STANDARD if key in self._refused else self._algorithm(desc, shape, mode)
+        setup = self._kept_setup if seed is None else partial(self._setup, seed=seed)
         try:
-            return call(self._find_setup(desc, shape, mode, seed, algorithm))
+            return call(setup(desc, shape, mode, algorithm))
         except cudnn.NotSupportedError:
             if algorithm == cudnn.STANDARD:
                 raise
         self._refused.add(key)
-        return call(self._find_setup(desc, shape, mode, seed, cudnn.STANDARD))
+        return call(setup(desc, shape, mode, cudnn.STANDARD))
 
     def _algorithm(self, desc: RNNDescriptor, shape: Shape, mode: int) -> int:
         """Choose an algorithm as PyTorch does, but one for both ways of a training step.
@@ -120,13 +121,6 @@ class Context:
         batch = len(shape.lengths)
         fits = desc.mode == "lstm" or batch < 96 or desc.hidden_size < 896
         return batch % 8 == 0 and batch <= 128 and fits
-
-    def _find_setup(
-        self, desc: RNNDescriptor, shape: Shape, mode: int, seed: int | None, algorithm: int
-    ) -> Setup:
-        if seed is None:
-            return self._kept_setup(desc, shape, mode, algorithm)
-        return self._setup(desc, shape, mode, algorithm, seed)
 
     def _setup(self, desc: RNNDescriptor, shape: Shape, mode: int, algorithm: int, seed: int | None = None) -> Setup:
         library, count = self.library, len(shape.lengths)

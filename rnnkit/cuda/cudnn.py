@@ -31,6 +31,7 @@ WGRAD_ADD = 0  # cudnnWgradMode_t; the other one is refused
 DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH = 0, 1, 3  # cudnnMathType_t
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}  # cudnnDataType_t
 NOT_SUPPORTED = 3  # thousands of a cudnnStatus_t
+KINDS = "RNN", "RNNData", "Tensor", "Dropout"  # of a descriptor
 
 _P, _I, _Z = c_void_p, c_int, c_size_t
 _MEMORY = [_Z, _P] * 3
@@ -46,19 +47,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "cudnnGetCallback": (_I, [_P, _P, _P]),
     "cudnnCreate": (_I, [_P]),
     "cudnnSetStream": (_I, [_P, _P]),
-    "cudnnCreateTensorDescriptor": (_I, [_P]),
-    "cudnnDestroyTensorDescriptor": (_I, [_P]),
     "cudnnSetTensorNdDescriptor": (_I, [_P, _I, _I, _P, _P]),
-    "cudnnCreateDropoutDescriptor": (_I, [_P]),
-    "cudnnDestroyDropoutDescriptor": (_I, [_P]),
     "cudnnDropoutGetStatesSize": (_I, [_P, _P]),
     "cudnnSetDropoutDescriptor": (_I, [_P, _P, c_float, _P, _Z, c_ulonglong]),
-    "cudnnCreateRNNDescriptor": (_I, [_P]),
-    "cudnnDestroyRNNDescriptor": (_I, [_P]),
     "cudnnSetRNNDescriptor_v8": (_I, [_P] + [_I] * 12 + [_P, c_uint]),
     "cudnnRNNSetClip_v9": (_I, [_P, _I, c_double, c_double]),
-    "cudnnCreateRNNDataDescriptor": (_I, [_P]),
-    "cudnnDestroyRNNDataDescriptor": (_I, [_P]),
     "cudnnSetRNNDataDescriptor": (_I, [_P, _I, _I, _I, _I, _I, _P, _P]),
     "cudnnGetRNNWeightSpaceSize": (_I, [_P, _P, _P]),
     "cudnnGetRNNWeightParams": (_I, [_P, _P, _I, _Z, _P, _I, _P, _P, _P, _P]),
@@ -66,6 +59,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "cudnnRNNForward": (_I, [_P, _P, _I] + [_P] * 11 + _MEMORY),
     "cudnnRNNBackwardData_v8": (_I, [_P] * 16 + _MEMORY),
     "cudnnRNNBackwardWeights_v8": (_I, [_P, _P, _I] + [_P] * 7 + _MEMORY),
+    **{f"cudnn{verb}{kind}Descriptor": (_I, [_P]) for kind in KINDS for verb in ("Create", "Destroy")},
 }
 
 
@@ -184,7 +178,7 @@ class Handle:
 
 
 class Descriptor:
-    """An opaque object of cuDNN ("RNN", "RNNData", "Tensor" or "Dropout"), destroyed with this one."""
+    """An opaque object of cuDNN, one of `KINDS`, destroyed with this one."""
 
     def __init__(self, library: Library, kind: str) -> None:
         pointer = c_void_p()

@@ -148,24 +148,34 @@ def _final_states(desc: RNNDescriptor, batch_size: int, batch: _Batch | None, hx
 
 def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:
     """Run the network on x and fill the workspace; returns y, its array, hy and cy."""
-    arena, steps = workspace.memory.arena, workspace.steps
+    arena, steps, seed = workspace.memory.arena, workspace.steps, _seed(desc, workspace)
     with x.device:
         # Of all states the last layer's alone, which are y, are to be had: cuDNN's reserve space has the others.
         width, name = desc.num_directions * desc.output_size, f"hidden_l{desc.num_layers - 1}"
         workspace.allocate((Block(name, (*x.shape[:2], width), desc.np_dtype),))
-        y, batch = workspace.arrays[name], _batch_of(steps)
-        hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
-        if batch is None:
-            y[...] = 0
-            return y, hy, cy
-        hx, cx = (_keep(arena, *named) for named in zip(("hx", "cx"), batch.gather_states(hx, cx), strict=True))
-        x, outputs = batch.gather(x), batch.outputs(y, hy, cy)
-        seed = _seed(desc, workspace)
-        setup, reserve = _run(desc, _dense(w), cudnn.TRAINING, seed, batch.shape, (x, hx, cx), outputs, arena)
-        outside = _clip(desc, outputs[2])
-        workspace.record = _Record(batch, setup, x, outputs[0], hx, cx, outside, reserve)
-        batch.scatter(outputs, y, hy, cy)
+        y = workspace.arrays[name]
+        hy, cy, workspace.record = _fill(desc, w, cudnn.TRAINING, seed, steps, x, hx, cx, y, arena)
         return y, hy, cy
+
+
+def _fill(
+    desc: RNNDescriptor, w: Any, mode: int, seed: int | None, steps: Steps, x: Any, hx: Any, cx: Any, y: Any,
+    arena: Arena
+) -> tuple[Any, Any, _Record | None]:
+    """Write y; returns hy, cy and what backward needs, None where there is no step."""
+    batch = _batch_of(steps)
+    hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
+    if batch is None:
+        y[...] = 0
+        return hy, cy, None
+    hx, cx = batch.gather_states(hx, cx)
+    if mode == cudnn.TRAINING:
+        hx, cx = _keep(arena, "hx", hx), _keep(arena, "cx", cx)
+    x, outputs = batch.gather(x), batch.outputs(y, hy, cy)
+    setup, reserve = _run(desc, _dense(w), mode, seed, batch.shape, (x, hx, cx), outputs, arena)
+    outside = _clip(desc, outputs[2])
+    batch.scatter(outputs, y, hy, cy)
+    return hy, cy, _Record(batch, setup, x, outputs[0], hx, cx, outside, reserve)
 
 
 def _clip(desc: RNNDescriptor, cy: Any) -> Any:
@@ -262,16 +272,8 @@ class Inference:
         """Run the network and keep nothing but y, hy and cy."""
         desc, steps = self._desc, options.steps
         with x.device:
-            batch = _batch_of(steps)
-            hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
             y = cupy.empty((*x.shape[:2], desc.num_directions * desc.output_size), x.dtype)
-            if batch is None:
-                y[...] = 0
-                return y, hy, cy
-            inputs, outputs = (batch.gather(x), *batch.gather_states(hx, cx)), batch.outputs(y, hy, cy)
-            _run(desc, _dense(self.weights), cudnn.INFERENCE, None, batch.shape, inputs, outputs, Arena())
-            _clip(desc, outputs[2])
-            batch.scatter(outputs, y, hy, cy)
+            hy, cy, _ = _fill(desc, self.weights, cudnn.INFERENCE, None, steps, x, hx, cx, y, Arena())
             return y, hy, cy
 
     def buffers(self, batch: int, take: Any = None) -> None:

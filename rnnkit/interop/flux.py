@@ -1,7 +1,8 @@
 """Flux: RNNCell, GRUCell and LSTMCell, and stacks of them.
 
-Its matrices are (out, in) as ours, its gates r z n and i f c o, whose c is our g; and it has one bias, which in the GRU
-stands outside of the product with r. Its GRUv3 is no GRU of ours: it has a matrix of its own for the candidate.
+Its matrices are (out, in) as ours, and so is the order of its gates, r z n and i f c o, whose c is our g. It has one
+bias, which in the GRU stands outside of the product with r. Its GRUv3 is no GRU of ours: it has a matrix of its own for
+the candidate.
 """
 
 from __future__ import annotations
@@ -14,20 +15,10 @@ import numpy as np
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import check_names
 from rnnkit.errors import message
-from rnnkit.interop.networks import (
-    Network,
-    blocks_of,
-    check_shape,
-    gate_order,
-    gate_rows,
-    mode_of_rows,
-    real_array,
-    reordered,
-)
+from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_rows, mode_of_rows, real_array
 from rnnkit.interop.stacks import Cell, Form, cells_of, named_mappings, one_bias, stacked_network
 from rnnkit.network.classes import class_of
 
-ORDERS = {"RNN": "a", "GRU": "r z n", "LSTM": "i f g o"}
 _BIAS = {"RNN": "bias", "GRU": "b", "LSTM": "bias"}  # its name in Flux 0.16
 
 
@@ -104,12 +95,11 @@ def to_flux(net: Network) -> list[dict[str, np.ndarray]]:
         cell_clip=(None,), reset_after=(True,),
     )
     desc = net.desc
-    have, want, found = gate_order(desc), ORDERS[class_of(desc.mode)], []
+    found = []
     for (cell,) in cells_of(desc, blocks):
-        arrays = {"Wi": cell["weight_ih"], "Wh": cell["weight_hh"]}
+        found.append({"Wi": cell["weight_ih"].copy(), "Wh": cell["weight_hh"].copy()})
         if desc.bias != "none":
-            arrays[_BIAS[class_of(desc.mode)]] = one_bias("to_flux", desc, cell, "Flux")
-        found.append({name: reordered(array, have, want) for name, array in arrays.items()})
+            found[-1][_BIAS[class_of(desc.mode)]] = one_bias("to_flux", desc, cell, "Flux")
     return found
 
 
@@ -131,12 +121,11 @@ def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
 
 def _form(mode: str, has_bias: bool) -> Form:
     """Return how Flux writes down such cells."""
-    desc = RNNDescriptor(mode, 1, 1)
-    rows, have, want = gate_rows(desc), ORDERS[class_of(mode)], gate_order(desc)
+    rows = gate_rows(RNNDescriptor(mode, 1, 1).num_gates)
     dims = {"Wi": (rows, "input_size"), "Wh": (rows, "hidden_size"), **({"bias": (rows,)} if has_bias else {})}
     names = {"Wi": "weight_ih", "Wh": "weight_hh", "bias": "bias_ih"}
 
     def blocks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {names[field]: reordered(array, have, want) for field, array in arrays.items()}
+        return {names[field]: array for field, array in arrays.items()}
 
     return Form(mode, {"bias": "input" if has_bias else "none"}, dims, blocks)

@@ -1,6 +1,6 @@
 """Flax, for JAX: the parameter trees of the cells of `flax.linen` and `flax.nnx`.
 
-Its kernels (in, out) are the transposes of ours, its gates by name ours, in one order where a kernel holds them all.
+Its kernels (in, out) are the transposes of ours, its gates by name ours, in our order where a kernel holds them all.
 The LSTM has its one bias with R h, the others theirs with W x; the GRU of linen has that of n with R h as well.
 """
 
@@ -14,19 +14,8 @@ import numpy as np
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import check_names
 from rnnkit.errors import message, wrong_type
-from rnnkit.interop.networks import (
-    Network,
-    blocks_of,
-    check_shape,
-    gate_order,
-    mode_of_rows,
-    real_array,
-    reordered,
-)
+from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_order, gate_rows, mode_of_rows, real_array
 from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, named_mappings, one_bias, stacked_network
-from rnnkit.network.classes import class_of
-
-ORDERS = {"RNN": "a", "GRU": "r z n", "LSTM": "i f g o"}
 
 
 class _Layout(NamedTuple):
@@ -144,7 +133,7 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
         reset_after=(True,),
     )
     desc = net.desc
-    names = [name for name, layout in CELLS.items() if layout.gates == ORDERS[class_of(desc.mode)]]
+    names = [name for name, layout in CELLS.items() if layout.gates == gate_order(desc)]
     if cell is not None and cell not in names:
         listed = " or ".join(map(repr, names))
         raise ValueError(message("to_jax", "cell", f'be {listed} with mode="{desc.mode}"', repr(cell)))
@@ -196,10 +185,9 @@ def _told(cell: Cell, activation: str | None) -> tuple[str, _Layout]:
 
 def _form(mode: str, layout: _Layout) -> Form:
     """Return how Flax writes down such cells."""
-    have, want = layout.gates, gate_order(RNNDescriptor(mode, 1, 1))
-    dims = {}
+    num_gates, dims = len(layout.gates.split()), {}
     for block, entries in layout.blocks.items():
-        columns = "hidden_size" if len(entries) == len(have.split()) else f"{len(have.split())}*hidden_size"
+        columns = gate_rows(num_gates // len(entries))
         rows = {"weight_ih": ("input_size",), "weight_hh": ("hidden_size",)}.get(block, ())
         dims |= {entry: (*rows, columns) for entry in entries if entry is not None}
 
@@ -208,7 +196,7 @@ def _form(mode: str, layout: _Layout) -> Form:
         for block, entries in layout.blocks.items():
             zeros = np.zeros_like(arrays[entries[-1]])  # the last one is always there
             parts = [zeros if entry is None else arrays[entry] for entry in entries]
-            found[block] = reordered(np.concatenate(parts, axis=-1), have, want, axis=-1).T
+            found[block] = np.concatenate(parts, axis=-1).T
         return found
 
     bias = {("bias_ih",): "input", ("bias_hh",): "recurrent"}.get(tuple(_biases(layout)), "both")
@@ -223,11 +211,10 @@ def _tree(desc: RNNDescriptor, layout: _Layout, cell: Mapping[str, np.ndarray]) 
     """Return the tree of one cell."""
     ours, tree = _with_biases(desc, layout, cell), {}
     for block, entries in layout.blocks.items():
-        whole = reordered(ours[block].T, gate_order(desc), layout.gates, axis=-1)
-        for entry, part in zip(entries, np.split(whole, len(entries), axis=-1), strict=True):
+        for entry, part in zip(entries, np.split(ours[block].T, len(entries), axis=-1), strict=True):
             if entry is not None:
                 dense, leaf = entry.split("/")
-                tree.setdefault(dense, {})[leaf] = np.ascontiguousarray(part)
+                tree.setdefault(dense, {})[leaf] = part.copy(order="C")
     return tree
 
 

@@ -231,7 +231,7 @@ def _form(kind: _Kind) -> Form:
     """Return how Keras writes down such cells."""
     mode, use_bias, reset_after = kind
     desc = RNNDescriptor(mode, 1, 1, reset_after=reset_after)
-    rows, two = gate_rows(desc), use_bias and "reset_after" in MODES[mode].options and reset_after
+    rows, two = gate_rows(desc.num_gates), use_bias and "reset_after" in MODES[mode].options and reset_after
     dims = {"kernel": ("input_size", rows), "recurrent_kernel": ("hidden_size", rows)}
     if use_bias:
         dims["bias"] = ("biases", rows) if two else (rows,)

@@ -31,9 +31,9 @@ def gate_order(desc: RNNDescriptor) -> str:
     return " ".join(gate.name for gate in desc.cell.declaration.gates)
 
 
-def gate_rows(desc: RNNDescriptor) -> str:
-    """Return what the rows of all gates together are called in messages, "4*hidden_size" for example."""
-    return "hidden_size" if desc.num_gates == 1 else f"{desc.num_gates}*hidden_size"
+def gate_rows(num_gates: int) -> str:
+    """Return what the rows of so many gates together are called in messages, "4*hidden_size" for example."""
+    return "hidden_size" if num_gates == 1 else f"{num_gates}*hidden_size"
 
 
 def reordered(array: np.ndarray, have: str, want: str, axis: int = 0) -> np.ndarray:

@@ -23,6 +23,7 @@ from rnnkit.interop.networks import (
     check_shape,
     common_dtype,
     gate_order,
+    gate_rows,
     network,
     real_array,
     reordered,
@@ -179,7 +180,7 @@ def from_onnx(
     >>> node.infer(np.ones((4, 5, 3), np.float32)).y.shape
     (4, 1, 5, 2)
     """
-    _check_choice("op_type", op_type, OPERATORS)
+    _check_choice("op_type", op_type, tuple(OPERATORS))
     _check_choice("direction", direction, tuple(DIRECTIONS))
     _check_choice("layout", layout, (0, 1))
     _check_choice("linear_before_reset", linear_before_reset, (0, 1) if op_type == "GRU" else (0,))
@@ -316,7 +317,7 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...], why: str = ""
 def _check_arrays(desc: RNNDescriptor, operator: Operator, layout: int, arrays: dict[str, np.ndarray]) -> None:
     """Check the shapes of what was given, by the names that ONNX has for the sizes."""
     gates, hidden, directions = len(operator.gates.split()), desc.hidden_size, desc.num_directions
-    rows = "hidden_size" if gates == 1 else f"{gates}*hidden_size"
+    rows = gate_rows(gates)
     state = (directions, None, hidden), ("num_directions", "batch_size", "hidden_size")
     if layout:
         state = (None, directions, hidden), ("batch_size", "num_directions", "hidden_size")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -21,10 +22,7 @@ from rnnkit.interop.packages import package
 
 INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"  # RNN and GRU have the first six
 STATES = {"sequence_lens": "lengths", "initial_h": "hx", "initial_c": "cx"}  # what a model may compute
-ATTRIBUTES = (
-    "activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget", "layout",
-    "linear_before_reset",
-)
+ATTRIBUTES = signature(from_onnx).parameters.keys() - {"op_type", *INPUTS}
 MOST_BYTES = 2**31 - 2**20  # of the weights: a file of Protocol Buffers is smaller than 2 GiB
 
 

@@ -14,8 +14,8 @@ from rnnkit.kernels.cells.activations import ACTIVATIONS
 from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
 from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
 
-OPERATORS = "RNN", "GRU", "LSTM"
-DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}  # of one direction
+# Each operator, and its activations in one direction where it is given none.
+OPERATORS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 CELLS = ActivatedLSTM, PeepholeLSTM, CoupledLSTM
 # Of an activation without its numbers ONNX says that it has those of the operator of its name; that one has none, or
 # ONNX Runtime takes others.
@@ -72,15 +72,15 @@ def mode_of_operator(
     """Return the mode or cell that an operator computes; the case of the names of activations does not matter."""
     if isinstance(activations, str) or not isinstance(activations, Sequence):
         raise wrong_type("from_onnx", "activations", "a list of names", activations)
-    given = [str(name) for name in activations] or DEFAULTS[op_type] * num_directions
+    usual = OPERATORS[op_type]
+    given = [str(name) for name in activations] or usual * num_directions
     known = {name.lower(): name for name in ACTIVATIONS}
     names = [known.get(name.lower(), name) for name in given]
-    own = names[: len(DEFAULTS[op_type])]
-    modes = {mode: one.attributes for mode, one in MODES.items() if one.op_type == op_type}
-    listed = [attributes.get("activations", DEFAULTS[op_type]) for attributes in modes.values()]
-    whole = names == own * num_directions and len(own) == len(DEFAULTS[op_type])
-    if not whole or not set(names) <= set(ACTIVATIONS) or (op_type != "LSTM" and own not in listed):
-        which = " or ".join(str(one * num_directions) for one in listed)
+    own = names[: len(usual)]
+    modes = {mode: one.attributes.get("activations", usual) for mode, one in MODES.items() if one.op_type == op_type}
+    whole = names == own * num_directions and len(own) == len(usual)
+    if not whole or not set(names) <= set(ACTIVATIONS) or (op_type != "LSTM" and own not in modes.values()):
+        which = " or ".join(str(one * num_directions) for one in modes.values())
         if op_type == "LSTM":
             which = f"3 of {', '.join(ACTIVATIONS)}" + ", the same in both directions" * (num_directions == 2)
         got = list(activations)
@@ -91,7 +91,7 @@ def mode_of_operator(
         expected = "be the same in both directions"
         raise ValueError(message("from_onnx", "activation_alpha and activation_beta", expected, (*alpha, *beta)))
     if op_type != "LSTM":
-        return next(mode for mode, names in zip(modes, listed, strict=True) if names == own)
+        return next(mode for mode, names in modes.items() if names == own)
     if peepholes and input_forget:
         cure = "rnnkit has no LSTM with peepholes that couples the input and the forget gate"
         raise ValueError(message("from_onnx", "P", "be zeros with input_forget=1", "others", cure))

@@ -17,8 +17,6 @@ from rnnkit.descriptor.weights import check_names, suffix_of
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network, check_shape, common_dtype, network, real_array
 
-BLOCKS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
-
 
 class Form(NamedTuple):
     """How a framework writes down a cell.
@@ -32,7 +30,7 @@ class Form(NamedTuple):
     entries : dict of str to tuple of str
         The shape of each entry, by the names of its sizes: "input_size", "4*hidden_size", or "biases", which is 2.
     blocks : callable
-        Takes the arrays by entry and returns ours by the names in `BLOCKS`.
+        Takes the arrays by entry and returns ours by their names without layer and direction, "weight_ih" for example.
     """
 
     mode: str
@@ -89,12 +87,10 @@ def named_mappings(function: str, argument: str, value: Any) -> list[tuple[str, 
 
 
 def cells_of(desc: RNNDescriptor, blocks: Mapping[str, np.ndarray]) -> list[list[dict[str, np.ndarray]]]:
-    """Return the blocks of each layer's directions, by the names in `BLOCKS` and those of vectors; those that are not
-    there are left out."""
-    names = *BLOCKS, *(vector.name for vector in desc.cell.declaration.vectors)
+    """Return the blocks of each layer's directions, by their names without layer and direction."""
     suffixes = [[suffix_of(layer, d) for d in range(desc.num_directions)] for layer in range(desc.num_layers)]
     return [
-        [{name: blocks[name + suffix] for name in names if name + suffix in blocks} for suffix in layer]
+        [{name.removesuffix(own): block for name, block in blocks.items() if name.endswith(own)} for own in layer]
         for layer in suffixes
     ]
 

@@ -115,10 +115,9 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     prefix, why = with_dot("to_torch", prefix), "PyTorch has nothing else"
     blocks = blocks_of("to_torch", net, why, input_mode=("linear",), cell_clip=(None,), reset_after=(True,))
     desc = net.desc if net.desc.bias == "none" else replace(net.desc, bias="both")
-    rows = net.desc.num_gates * net.desc.hidden_size
     arrays = {
-        name: blocks[name].copy() if name in blocks else np.zeros(rows, desc.np_dtype)
-        for name, *_ in weight_layout(desc)
+        name: blocks[name].copy() if name in blocks else np.zeros(shape, desc.np_dtype)
+        for name, shape, _ in weight_layout(desc)
     }
     if module is not None:
         _write(prefix, desc, arrays, module)
@@ -185,7 +184,7 @@ def _check_entries(function: str, argument: str, prefix: str, desc: RNNDescripto
     names = [prefix + block.name for block in layout]
     expected = f"the {len(names)} entries of {desc!r}"
     check_names(function, argument, expected, names, [prefix + name for name in arrays])
-    output, rows = "proj_size" if desc.projected else "hidden_size", gate_rows(desc)
+    output, rows = "proj_size" if desc.projected else "hidden_size", gate_rows(desc.num_gates)
     for name, shape, _ in layout:
         block, layer, _ = _NAME.fullmatch(name).groups()
         below = "input_size" if layer == "0" else f"{desc.num_directions}*{output}"

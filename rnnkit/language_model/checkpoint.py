@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,20 +18,18 @@ from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.language_model.every import interval
 from rnnkit.language_model.model import State, TextModel, read_model, read_object
-from rnnkit.language_model.settings import Settings, file_name, holds, number
+from rnnkit.language_model.settings import Settings, file_name, fits, number
 from rnnkit.language_model.training import Run, optimizer_of
 from rnnkit.training import Adam
 
 RUN, OPTIMIZER, STATE = "run", "optimizer_", "state_"  # names of members, and beginnings of names
 OPTIONS = "log", "log_every", "validate_every", "sample_every", "save_every", "keep"  # fields of a record, too
 FINITE = number(float, -sys.float_info.max)
-PARSERS: dict[str, Callable[[str], Any]] = {  # of the fields of a record, or their elements, as for options
-    "files": file_name, "source": str, "text": str, "num_ranks": number(int, 1), "step": number(int, 0),
-    "seconds": number(float, 0), "first_seconds": number(float, 0), "best_bits": FINITE, "best_step": number(int, 0),
-    "kept": number(int, 1), "log": file_name, "log_every": interval, "validate_every": interval,
-    "sample_every": interval, "save_every": interval, "keep": number(int, 0), "log_bits": FINITE,
-    "log_steps": number(int, 0), "log_digest": str,
-}  # fmt: skip
+
+
+def entry(parse: Callable[[str], Any], **default: Any) -> Any:
+    """A field with what parses its text, or its elements', as an option's."""
+    return field(metadata={"type": parse}, **default)
 
 
 @dataclass
@@ -39,27 +37,27 @@ class Record:
     """What a file says of a run, beside arrays."""
 
     settings: Settings
-    files: list[str]  # of the text, as absolute paths; empty: the Python standard library
-    source: str  # of the text, in words
-    text: str  # digest of the text, the held-out part included
-    num_ranks: int = 1
-    step: int = 0
-    seconds: float = 0.0
-    first_seconds: float = 0.0
-    best_bits: float | None = None  # by validation
-    best_step: int = 0
-    kept: list[int] = field(default_factory=list)  # steps of the files that are kept
+    files: list[str] = entry(file_name)  # of the text, as absolute paths; empty: the Python standard library
+    source: str = entry(str)  # of the text, in words
+    text: str = entry(str)  # digest of the text, the held-out part included
+    num_ranks: int = entry(number(int, 1), default=1)
+    step: int = entry(number(int, 0), default=0)
+    seconds: float = entry(number(float, 0), default=0.0)
+    first_seconds: float = entry(number(float, 0), default=0.0)
+    best_bits: float | None = entry(FINITE, default=None)  # by validation
+    best_step: int = entry(number(int, 0), default=0)
+    kept: list[int] = entry(number(int, 1), default_factory=list)  # steps of the files that are kept
     # What files of rnnkit 0.9 do not have: options, which a run keeps until others are given,
-    log: str | None = None
-    log_every: str | None = None
-    validate_every: str | None = None
-    sample_every: str | None = None
-    save_every: str | None = None
-    keep: int | None = None
+    log: str | None = entry(file_name, default=None)
+    log_every: str | None = entry(interval, default=None)
+    validate_every: str | None = entry(interval, default=None)
+    sample_every: str | None = entry(interval, default=None)
+    save_every: str | None = entry(interval, default=None)
+    keep: int | None = entry(number(int, 0), default=None)
     # and the state of the log.
-    log_bits: float = 0.0
-    log_steps: int = 0
-    log_digest: str | None = None
+    log_bits: float = entry(FINITE, default=0.0)
+    log_steps: int = entry(number(int, 0), default=0)
+    log_digest: str | None = entry(str, default=None)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -128,21 +126,13 @@ def _read_record(file: archive.Reader) -> Record:
     older = known.keys() - {*OPTIONS, "log_bits", "log_steps", "log_digest"}
     if not older <= found.keys() <= known.keys():
         raise file.refusal(f"hold {RUN} with {', '.join(known)}", ", ".join(found)[:400])
-    for name in PARSERS:
-        if name in found and not _fits(known[name], found[name]):
+    for name, one in known.items():
+        if one.metadata and name in found and not fits(one, found[name]):
             raise file.refusal(f"hold {RUN} with {name} that a run may have", repr(found[name])[:400])
     try:
         return Record(**found | {"settings": Settings.from_json(found["settings"])})
     except ValueError as error:
         raise file.refusal("hold settings that a run may have", error) from error
-
-
-def _fits(one: Field, value: Any) -> bool:
-    """Whether a value out of JSON is of the type of its field, and in its range."""
-    kind, parse = str(one.type), PARSERS[one.name]
-    if kind.startswith("list"):
-        return isinstance(value, list) and all(holds(parse, element) for element in value)
-    return (value is None and kind.endswith("None")) or holds(parse, value)
 
 
 class Saver:

@@ -6,23 +6,19 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from itertools import groupby
 from typing import Any, get_args
 
 import rnnkit
 from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import commands
-from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, fail, show_what_is_logged, why
+from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, show_what_is_logged, why
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import DEFAULTS
-from rnnkit.language_model.settings import file_name, groups, number
+from rnnkit.language_model.settings import Settings, file_name, number
 from rnnkit.language_model.train_command import train
 from rnnkit.types import Weights
-
-TITLES = {
-    "network": "network, with --init-from that of the model",
-    "budget": "how long to train, one of these",
-    "training": "training",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Interrupted as end:
         return 128 + end.number
     except REFUSALS as error:
-        return fail(why(error))
+        print(f"rnnkit: {why(error)}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -90,8 +87,8 @@ def add_train_options(parser: Parser) -> None:
     _option(group, "--sample-every", Every, None, "show a text that the model writes", "EVERY")
     _option(group, "--log", file_name, None, "curves to write as CSV, for rnnkit plot", "FILE.csv")
     _option(group, "--log-every", Every, DEFAULTS["log_every"], "a row of the log", "EVERY")
-    for name, settings in groups():
-        group = parser.add_argument_group(TITLES[name])
+    for title, settings in groupby(fields(Settings), lambda one: one.metadata["group"]):
+        group = parser.add_argument_group(title)
         for one in settings:
             about = one.metadata
             default = "" if one.default is None else f" (default: {one.default})"

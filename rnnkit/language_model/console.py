@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
@@ -137,9 +136,3 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
-
-
-def fail(why: str) -> int:
-    """Print why, and return the exit status."""
-    print(f"rnnkit: {why}", file=sys.stderr)
-    return 2

@@ -8,8 +8,7 @@ import re
 
 from rnnkit.language_model.training import Run
 
-UNITS = {"": "steps", "s": "seconds", "m": "seconds", "h": "seconds", "%": "percent"}
-SECONDS = {"m": 60, "h": 3600}
+UNITS = {"": ("steps", 1), "s": ("seconds", 1), "m": ("seconds", 60), "h": ("seconds", 3600), "%": ("percent", 1)}
 
 
 def interval(text: str) -> str:
@@ -35,9 +34,8 @@ class Every:
         amount = float(found[1]) if found else 0.0
         if not 0 < amount < math.inf or (found[2] == "" and amount != int(amount)):
             raise argparse.ArgumentTypeError(f"must be like 500 (steps), 30s, 10m, 2h or 5%, and above 0, got {text}")
-        self._text, self._unit = text, UNITS[found[2]]
-        self._amount = amount * SECONDS.get(found[2], 1)
-        self._count = 0
+        self._unit, size = UNITS[found[2]]
+        self._text, self._amount, self._count = text, amount * size, 0
 
     def __str__(self) -> str:
         return self._text

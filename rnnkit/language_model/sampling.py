@@ -56,9 +56,7 @@ def generate(
 def _bytes(
     model: TextModel, plan: rnnkit.Plan, prompt: bytes, temperature: float, top_p: float, rng: np.random.Generator
 ) -> Iterator[int]:
-    desc = model.desc
-    hx = np.zeros((desc.num_layers, 1, desc.output_size), desc.np_dtype)
-    cx = np.zeros((desc.num_layers, 1, desc.hidden_size), desc.np_dtype) if desc.has_cell else None
+    hx = cx = None  # zeros
     unread = np.frombuffer(prompt, np.uint8)
     while True:
         for x in model.inputs(unread[:, None]):

@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
@@ -14,6 +14,9 @@ from rnnkit.descriptor.descriptor import MODES, RNNDescriptor
 from rnnkit.errors import message
 
 BUDGETS = ("steps", "minutes", "epochs")  # of which a run has one
+NETWORK = "network, with --init-from that of the model"  # titles of groups
+BUDGET = "how long to train, one of these"
+TRAINING = "training"
 
 
 def option(default: Any, group: str, text: str, parse: Callable[[str], Any], **more: Any) -> Any:
@@ -48,27 +51,27 @@ def number(kind: type, low: float, high: float = math.inf, above: bool = False) 
 class Settings:
     """What decides the weights that a run ends with, beside the text and the number of ranks."""
 
-    mode: str = option("lstm", "network", "kind of cell", str, choices=tuple(MODES))
-    layers: int = option(1, "network", "layers", number(int, 1))
-    hidden: int = option(256, "network", "units in a layer", number(int, 1))
-    embedding: int = option(64, "network", "features of a byte", number(int, 1))
+    mode: str = option("lstm", NETWORK, "kind of cell", str, choices=tuple(MODES))
+    layers: int = option(1, NETWORK, "layers", number(int, 1))
+    hidden: int = option(256, NETWORK, "units in a layer", number(int, 1))
+    embedding: int = option(64, NETWORK, "features of a byte", number(int, 1))
     dropout: float = option(
-        0.1, "network", "share of each layer's outputs dropped in training", number(float, 0, 1), metavar="P"
+        0.1, NETWORK, "share of each layer's outputs dropped in training", number(float, 0, 1), metavar="P"
     )
-    steps: int | None = option(4250, "budget", "updates", number(int, 1))
-    minutes: float | None = option(None, "budget", "time to train, compilation included", number(float, 0, above=True))
-    epochs: float | None = option(None, "budget", "passes over the text", number(float, 0, above=True))
-    batch: int = option(16, "training", "rows of text read side by side, on all ranks together", number(int, 1))
-    accumulate: int = option(1, "training", "parts that a rank takes its rows in, one after the other", number(int, 1))
+    steps: int | None = option(4250, BUDGET, "updates", number(int, 1))
+    minutes: float | None = option(None, BUDGET, "time to train, compilation included", number(float, 0, above=True))
+    epochs: float | None = option(None, BUDGET, "passes over the text", number(float, 0, above=True))
+    batch: int = option(16, TRAINING, "rows of text read side by side, on all ranks together", number(int, 1))
+    accumulate: int = option(1, TRAINING, "parts that a rank takes its rows in, one after the other", number(int, 1))
     seq_len: int = option(
-        64, "training", "bytes of each row in a step; gradients reach no further back", number(int, 1)
+        64, TRAINING, "bytes of each row in a step; gradients reach no further back", number(int, 1)
     )
-    lr: float = option(5e-3, "training", "highest learning rate", number(float, 0, above=True), metavar="RATE")
+    lr: float = option(5e-3, TRAINING, "highest learning rate", number(float, 0, above=True), metavar="RATE")
     weight_decay: float = option(
-        0.0, "training", "share that the rate takes of each weight in a step", number(float, 0), metavar="SHARE"
+        0.0, TRAINING, "share that the rate takes of each weight in a step", number(float, 0), metavar="SHARE"
     )
-    clip: float = option(1.0, "training", "longest gradient", number(float, 0, above=True), metavar="NORM")
-    seed: int = option(0, "training", "of weights and dropout: the same seed, the same model", number(int, 0))
+    clip: float = option(1.0, TRAINING, "longest gradient", number(float, 0, above=True), metavar="NORM")
+    seed: int = option(0, TRAINING, "of weights and dropout: the same seed, the same model", number(int, 0))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
@@ -101,7 +104,7 @@ class Settings:
         known = {one.name: one for one in fields(cls)}
         if not isinstance(found, dict) or found.keys() != known.keys():
             raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
-        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not _fits(known[name], value)]
+        wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not fits(known[name], value)]
         if wrong:
             raise ValueError(", ".join(wrong))
         if sum(found[name] is not None for name in BUDGETS) != 1:
@@ -109,23 +112,19 @@ class Settings:
         return cls(**found)
 
 
-def _fits(one: Field, value: Any) -> bool:
+def fits(one: Field, value: Any) -> bool:
+    """Whether a value out of JSON is of the type of its field, and in its range."""
+    kind, parse = str(one.type), one.metadata["type"]
+    if kind.startswith("list"):
+        return isinstance(value, list) and all(_holds(parse, element) for element in value)
     if value is None:
-        return one.name in BUDGETS
-    return holds(one.metadata["type"], value) and value in one.metadata.get("choices", [value])
+        return kind.endswith("None")
+    return _holds(parse, value) and value in one.metadata.get("choices", [value])
 
 
-def holds(parse: Callable[[str], Any], value: Any) -> bool:
+def _holds(parse: Callable[[str], Any], value: Any) -> bool:
     """Whether a value out of JSON is what the command line would have made of its text."""
     try:
         return parse(str(value)) == value
     except (ValueError, argparse.ArgumentTypeError):
         return False
-
-
-def groups() -> Iterator[tuple[str, list[Field]]]:
-    """Yield the groups of settings, and the fields in each."""
-    found: dict[str, list[Field]] = {}
-    for one in fields(Settings):
-        found.setdefault(one.metadata["group"], []).append(one)
-    yield from found.items()

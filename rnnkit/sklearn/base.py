@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rnnkit import training
 from rnnkit.common.arrays import no_array
-from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.descriptor.weights import init_weights
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.networks import network_of
@@ -23,37 +24,29 @@ from rnnkit.sklearn.pooling import POOLINGS
 from rnnkit.sklearn.sequences import Sequences
 from rnnkit.training import Adam, arguments
 
-DTYPES = ("float32", "float64")
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class RecurrentEstimator(BaseEstimator):
     """A recurrent network, pooled over the steps, with a linear readout; subclasses say what its scores mean."""
 
-    def __init__(
-        self, *, mode: str = "gru", hidden_size: int = 64, num_layers: int = 1, bidirectional: bool = False,
-        dropout: float = 0.0, pooling: str = "last", epochs: int = 100, batch_size: int = 32,
-        learning_rate: float = 0.003, weight_decay: float = 0.0, clip_norm: float | None = 1.0,
-        early_stopping: bool = False, validation_fraction: float = 0.1, n_iter_no_change: int = 10,
-        standardize: bool = True, dtype: str = "float32", random_state: Any = None, verbose: bool = False,
-    ) -> None:
-        self.mode = mode
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.bidirectional = bidirectional
-        self.dropout = dropout
-        self.pooling = pooling
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.standardize = standardize
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
+    mode: str = "gru"
+    hidden_size: int = 64
+    num_layers: int = 1
+    bidirectional: bool = False
+    dropout: float = 0.0
+    pooling: str = "last"
+    epochs: int = 100
+    batch_size: int = 32
+    learning_rate: float = 0.003
+    weight_decay: float = 0.0
+    clip_norm: float | None = 1.0
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    standardize: bool = True
+    dtype: str = "float32"
+    random_state: Any = None
+    verbose: bool = False
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -76,7 +69,8 @@ class RecurrentEstimator(BaseEstimator):
     def _set_scale(self, function: str, targets: np.ndarray) -> None:
         """Keep what is found about the targets of the training part."""
 
-    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
+    def _loss(self, scores: np.ndarray, targets: np.ndarray) -> training.Loss:
+        """Return the loss of scores, its gradient in their place."""
         raise NotImplementedError
 
     # Training.
@@ -90,16 +84,15 @@ class RecurrentEstimator(BaseEstimator):
         self._seed = self._drawn_seed()
         chosen, held_out = self._split(targets, chosen)
         self._begin("fit", sequences.part(chosen), targets[chosen])
-        sequences, model = self._scaled("fit", sequences), self._model(self.dropout)
+        sequences = self._scaled("fit", sequences)
+        loop = self._loop("fit", sequences.part(chosen), self._objective(targets[chosen], weights[chosen]))
 
         def validate() -> float:
             judge = self._objective(targets[held_out], weights[held_out])
-            return judge(model.scores(sequences.part(held_out)), slice(None))[0]
+            return judge(loop.model.scores(sequences.part(held_out)), slice(None))[0]
 
-        curves = run_epochs(
-            model, self._optimizer(), sequences.part(chosen), self._objective(targets[chosen], weights[chosen]),
-            self._loop("fit"), self.epochs, self.n_iter_no_change, validate if len(held_out) else None, self.verbose,
-        )
+        judged = validate if len(held_out) else None
+        curves = run_epochs(loop, self.epochs, self.n_iter_no_change, judged, self.verbose)
         vars(self).pop("validation_curve_", None)
         if len(held_out):
             self.validation_curve_ = curves.validation
@@ -117,6 +110,16 @@ class RecurrentEstimator(BaseEstimator):
         train, held_out = split(classes, self.validation_fraction, np.random.default_rng((self._seed, 0)))
         return chosen[train], chosen[held_out]
 
+    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
+        """Return the loss of samples, each with its weight, as `Model` asks for it."""
+
+        def objective(scores: np.ndarray, numbers: np.ndarray | slice) -> tuple[float, np.ndarray]:
+            (_, gradient, losses), own = self._loss(scores, targets[numbers]), weights[numbers]
+            gradient *= own[:, np.newaxis]
+            return float((losses.reshape(len(own), -1).mean(axis=1) * own).mean()), gradient
+
+        return objective
+
     def _drawn_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
@@ -131,15 +134,13 @@ class RecurrentEstimator(BaseEstimator):
         if epoch == 1:
             self._seed = self._drawn_seed()
             self._begin(function, sequences, targets)
-        optimizer = self._optimizer()
+        objective = self._objective(targets, weights.astype(self.dtype))
+        loop = self._loop(function, self._scaled(function, sequences), objective)
         if epoch > 1 and self._moments:
-            optimizer.restore(self._moments)
-        loss = run_epoch(
-            self._model(self.dropout), optimizer, self._scaled(function, sequences),
-            self._objective(targets, weights.astype(self.dtype)), self._loop(function), epoch,
-        )
+            loop.optimizer.restore(self._moments)
+        loss = run_epoch(loop, epoch)
         before = self.loss_curve_ if epoch > 1 else []
-        self.loss_curve_, self._moments, self.n_iter_ = [*before, loss], optimizer.state, epoch
+        self.loss_curve_, self._moments, self.n_iter_ = [*before, loss], loop.optimizer.state, epoch
         return self
 
     def _take(self, function: str, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple:
@@ -166,9 +167,7 @@ class RecurrentEstimator(BaseEstimator):
         vars(self).pop("n_iter_", None)
         steps = sequences.valid()
         num_features = steps.shape[1]
-        self.feature_mean_, self.feature_scale_ = np.zeros(num_features), np.ones(num_features)
-        if self.standardize:
-            self.feature_mean_, self.feature_scale_ = mean_and_scale(function, "X", steps)
+        self.feature_mean_, self.feature_scale_ = self._mean_and_scale(function, "X", steps)
         self._set_scale(function, targets)
         desc = RNNDescriptor(
             self.mode, num_features, self.hidden_size, self.num_layers, bool(self.bidirectional),
@@ -179,15 +178,28 @@ class RecurrentEstimator(BaseEstimator):
         width, num_outputs = desc.num_directions * desc.output_size, self._num_outputs(targets)
         self.readout_ = training.init_dense(width, num_outputs, int(seeds[1]), self.dtype)
 
+    def _mean_and_scale(self, function: str, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of each column, in float64; for one that is constant its value, and 1.
+
+        Without `standardize` they are 0 and 1.
+        """
+        if not self.standardize:
+            return np.zeros(values.shape[1]), np.ones(values.shape[1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
+        if not np.isfinite(scale).all():
+            raise ValueError(message(function, name, "have a finite standard deviation", scale[~np.isfinite(scale)][0]))
+        constant = values.min(axis=0) == values.max(axis=0)
+        return np.where(constant, values[0], mean), np.where(constant, 1, scale)
+
     def _model(self, dropout: float = 0.0) -> Model:
         return Model(self.network_, self.readout_, self.pooling, float(dropout))
 
-    def _optimizer(self) -> Adam:
-        return Adam([self.network_.weights, self.readout_], weight_decay=float(self.weight_decay))
-
-    def _loop(self, function: str) -> Loop:
-        clip_norm = math.inf if self.clip_norm is None else float(self.clip_norm)
-        return Loop(function, self.batch_size, float(self.learning_rate), clip_norm, self._seed)
+    def _loop(self, function: str, sequences: Sequences, objective: Objective) -> Loop:
+        model = self._model(self.dropout)
+        optimizer = Adam(model.parameters, weight_decay=float(self.weight_decay))
+        clip_norm, rate = math.inf if self.clip_norm is None else float(self.clip_norm), float(self.learning_rate)
+        return Loop(function, model, optimizer, sequences, objective, self.batch_size, rate, clip_norm, self._seed)
 
     # Reading.
 
@@ -244,35 +256,17 @@ class RecurrentEstimator(BaseEstimator):
                 raise wrong_type(name, setting, "a bool", getattr(self, setting))
         if not isinstance(self.verbose, (bool, np.bool_, int)):
             raise wrong_type(name, "verbose", "a bool or an int", self.verbose)
-        for setting, choices in (("pooling", POOLINGS), ("dtype", DTYPES)):
+        for setting, choices in (("pooling", POOLINGS), ("dtype", HOST_DTYPES)):
             if getattr(self, setting) not in choices:
                 expected = "be " + " or ".join(f'"{choice}"' for choice in choices)
                 raise ValueError(message(name, setting, expected, repr(getattr(self, setting))))
         arguments.number(name, "dropout", self.dropout, "be in 0 <= dropout < 1", lambda value: 0 <= value < 1)
         inside = "be in 0 < validation_fraction < 1"
         arguments.number(name, "validation_fraction", self.validation_fraction, inside, lambda value: 0 < value < 1)
-        finite = "be a finite number of at least 0"
         for setting in ("learning_rate", "weight_decay"):
-            arguments.number(name, setting, getattr(self, setting), finite, lambda value: 0 <= value < math.inf)
+            arguments.finite(name, setting, getattr(self, setting))
         if self.clip_norm is not None:
             arguments.number(name, "clip_norm", self.clip_norm, "be None or above 0", lambda value: value > 0)
-
-
-def mean_and_scale(function: str, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each column, in float64; for one that is constant its value, and 1."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
-    if not np.isfinite(scale).all():
-        raise ValueError(message(function, name, "have a finite standard deviation", scale[~np.isfinite(scale)][0]))
-    constant = values.min(axis=0) == values.max(axis=0)
-    return np.where(constant, values[0], mean), np.where(constant, 1, scale)
-
-
-def weighted(loss: training.Loss, weights: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return a loss and its gradient with a weight for each sample."""
-    gradient = loss.gradient
-    gradient *= weights[:, np.newaxis]
-    return float((loss.losses.reshape(len(weights), -1).mean(axis=1) * weights).mean()), gradient
 
 
 def _weights(function: str, value: Any, num_samples: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,11 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from rnnkit import training
 from rnnkit.errors import message
-from rnnkit.sklearn.base import RecurrentEstimator, weighted
-from rnnkit.sklearn.model import Objective
+from rnnkit.sklearn.base import RecurrentEstimator
 from rnnkit.training import arguments
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RNNClassifier(ClassifierMixin, RecurrentEstimator):
     """A recurrent network that tells the class of a sequence.
 
@@ -57,9 +57,6 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         The share of that part.
     n_iter_no_change : int
         Epochs to wait, see `early_stopping`.
-    class_weight : None, "balanced" or dict
-        What the losses of a class are multiplied by; "balanced" is num_samples / (num_classes * samples of the class).
-        Classes that a dict leaves out have 1.
     standardize : bool
         Whether each feature is brought to mean 0 and standard deviation 1, as found over all steps of the sequences
         that are trained on; with `partial_fit` those of the first call.
@@ -69,6 +66,9 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         An int gives the same bits each time, on any number of threads.
     verbose : bool
         Whether `fit` shows a bar, which needs the package tqdm.
+    class_weight : None, "balanced" or dict
+        What the losses of a class are multiplied by; "balanced" is num_samples / (num_classes * samples of the class).
+        Classes that a dict leaves out have 1.
 
     Attributes
     ----------
@@ -109,22 +109,7 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
     (3, 2)
     """
 
-    def __init__(
-        self, *, mode: str = "gru", hidden_size: int = 64, num_layers: int = 1, bidirectional: bool = False,
-        dropout: float = 0.0, pooling: str = "last", epochs: int = 100, batch_size: int = 32,
-        learning_rate: float = 0.003, weight_decay: float = 0.0, clip_norm: float | None = 1.0,
-        early_stopping: bool = False, validation_fraction: float = 0.1, n_iter_no_change: int = 10,
-        class_weight: Any = None, standardize: bool = True, dtype: str = "float32", random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            mode=mode, hidden_size=hidden_size, num_layers=num_layers, bidirectional=bidirectional, dropout=dropout,
-            pooling=pooling, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
-            weight_decay=weight_decay, clip_norm=clip_norm, early_stopping=early_stopping,
-            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, standardize=standardize,
-            dtype=dtype, random_state=random_state, verbose=verbose,
-        )
-        self.class_weight = class_weight
+    class_weight: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train a new network.
@@ -250,21 +235,15 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
 
     def _class_weights(self, targets: np.ndarray) -> np.ndarray:
         """Return the weight of the class of each target."""
-        if self.class_weight is None:
-            return np.ones(len(targets))
-        if self.class_weight != "balanced" and not isinstance(self.class_weight, dict):
+        if self.class_weight not in (None, "balanced") and not isinstance(self.class_weight, dict):
             expected = 'be None, "balanced" or a dict'
             raise ValueError(message("RNNClassifier", "class_weight", expected, repr(self.class_weight)))
         for label, weight in self.class_weight.items() if isinstance(self.class_weight, dict) else ():
             name = f"class_weight[{label!r}]"
             if label not in self.classes_:
                 raise ValueError(message("RNNClassifier", name, f"be of {self.classes_.tolist()}", "another class"))
-            finite = "be a finite number of at least 0"
-            arguments.number("RNNClassifier", name, weight, finite, lambda value: 0 <= value < math.inf)
+            arguments.finite("RNNClassifier", name, weight)
         return compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[targets])[targets]
 
-    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
-        def objective(scores, numbers):
-            return weighted(training.softmax_cross_entropy(scores, targets[numbers], out=scores), weights[numbers])
-
-        return objective
+    def _loss(self, scores: np.ndarray, targets: np.ndarray) -> training.Loss:
+        return training.softmax_cross_entropy(scores, targets, out=scores)

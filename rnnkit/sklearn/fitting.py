@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +18,13 @@ WINDOW = 8  # batches that are sorted by length together: see `bucket_batches`
 
 
 class Loop(NamedTuple):
-    """What a run is given beside a model and data."""
+    """What a run is given."""
 
     function: str  # for messages
+    model: Model
+    optimizer: Adam
+    sequences: Sequences
+    objective: Objective
     batch_size: int
     learning_rate: float
     clip_norm: float
@@ -35,40 +38,37 @@ class Curves(NamedTuple):
     validation: list[float]
 
 
-def run_epoch(
-    model: Model, optimizer: Adam, sequences: Sequences, objective: Objective, loop: Loop, epoch: int
-) -> float:
+def run_epoch(loop: Loop, epoch: int) -> float:
     """Train on every sequence once; return the mean loss. All that is drawn follows from the seed and the epoch."""
+    model, lengths, total = loop.model, loop.sequences.lengths, 0.0
     rng = np.random.default_rng((loop.seed, epoch))
-    total = 0.0
-    for numbers in bucket_batches(sequences.lengths, loop.batch_size, seed=_drawn(rng), window=WINDOW):
-        total += len(numbers) * model.find_gradient(sequences, numbers, objective, _drawn(rng))
+    for numbers in bucket_batches(lengths, loop.batch_size, seed=_drawn(rng), window=WINDOW):
+        total += len(numbers) * model.find_gradient(loop.sequences, numbers, loop.objective, _drawn(rng))
         norm = clip_gradient_norm(model.gradients, loop.clip_norm)
         if not math.isfinite(norm):
             got, cure = f"{loop.learning_rate} and a norm of {norm} in epoch {epoch}", "give a smaller one"
             raise ValueError(message(loop.function, "learning_rate", "keep the gradient finite", got, cure))
-        optimizer.step(model.gradients, loop.learning_rate)
-    return total / len(sequences.lengths)
+        loop.optimizer.step(model.gradients, loop.learning_rate)
+    return total / len(lengths)
 
 
 def run_epochs(
-    model: Model, optimizer: Adam, sequences: Sequences, objective: Objective, loop: Loop, epochs: int, patience: int,
-    validate: Callable[[], float] | None, verbose: bool,
+    loop: Loop, epochs: int, patience: int, validate: Callable[[], float] | None, verbose: bool
 ) -> Curves:
     """Train; with a validation part until the loss on it has not fallen for `patience` epochs, and go back to the best.
     """
     curves, best, kept = Curves([], []), math.inf, []
     with _bar(loop.function, epochs, verbose) as show:
         for epoch in range(1, epochs + 1):
-            curves.training.append(run_epoch(model, optimizer, sequences, objective, loop, epoch))
+            curves.training.append(run_epoch(loop, epoch))
             if validate:
                 curves.validation.append(validate())
                 if curves.validation[-1] < best:
-                    best, kept = curves.validation[-1], [array.copy() for array in model.parameters]
+                    best, kept = curves.validation[-1], [array.copy() for array in loop.model.parameters]
             show(curves)
             if validate and epoch - np.argmin(curves.validation) > patience:
                 break
-    for array, before in zip(model.parameters, kept, strict=False):
+    for array, before in zip(loop.model.parameters, kept, strict=False):
         array[...] = before
     return curves
 
@@ -96,7 +96,12 @@ def _bar(function: str, epochs: int, verbose: bool) -> Iterator[Callable[[Curves
     if not verbose:
         yield lambda curves: None
         return
-    with tqdm_of(function).tqdm(total=epochs, desc=function, unit="epoch") as bar:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        cure = "install it with pip install tqdm, or give verbose=False"
+        raise ImportError(message(function, "the package tqdm", "be installed", "none", cure)) from None
+    with tqdm(total=epochs, desc=function, unit="epoch") as bar:
 
         def show(curves: Curves) -> None:
             losses = {"loss": curves.training} | ({"validation": curves.validation} if curves.validation else {})
@@ -104,11 +109,3 @@ def _bar(function: str, epochs: int, verbose: bool) -> Iterator[Callable[[Curves
             bar.update()
 
         yield show
-
-
-def tqdm_of(function: str) -> Any:
-    try:
-        return import_module("tqdm")
-    except ImportError:
-        cure = "install it with pip install tqdm, or give verbose=False"
-        raise ImportError(message(function, "the package tqdm", "be installed", "none", cure)) from None

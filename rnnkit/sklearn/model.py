@@ -11,6 +11,7 @@ from rnnkit.call.workspace import Workspace
 from rnnkit.network.networks import GRU, LSTM, RNN
 from rnnkit.sklearn.pooling import pool, pool_backward
 from rnnkit.sklearn.sequences import Sequences
+from rnnkit.training.readout import views
 
 BLOCK_SEQUENCES, BLOCK_STEPS = 256, 1 << 16  # whose scores are computed at once, at most: this bounds the memory
 
@@ -54,7 +55,7 @@ class Model:
             part = sequences.part(numbers)
             y, hy, _ = self._net.infer(part.batch(), lengths=part.lengths)
             values = pool(self._pooling, y, hy, part.lengths, desc.num_directions).values
-            found[numbers] = _dense(*self._views(readout), values.astype(np.float64))
+            found[numbers] = _dense(*views(readout, self._num_outputs), values.astype(np.float64))
         return found
 
     def find_gradient(self, sequences: Sequences, numbers: np.ndarray, objective: Objective, seed: int) -> float:
@@ -67,9 +68,9 @@ class Model:
         pooled = pool(self._pooling, y, hy, part.lengths, desc.num_directions)
         kept = self._kept(pooled.values, seed)
         outputs = pooled.values if kept is None else pooled.values * kept
-        weight, bias = self._views(self._readout)
+        weight, bias = views(self._readout, self._num_outputs)
         loss, dscores = objective(_dense(weight, bias, outputs), numbers)
-        dweight, dbias = self._views(self.gradients[1])
+        dweight, dbias = views(self.gradients[1], self._num_outputs)
         np.einsum("nc,nk->ck", dscores, outputs, out=dweight)
         np.sum(dscores, axis=0, out=dbias)
         doutputs = np.einsum("nc,ck->nk", dscores, weight)
@@ -81,10 +82,6 @@ class Model:
         self.gradients[0].fill(0)
         self._net.backward(workspace, **given, dw=self.gradients[0])
         return loss
-
-    def _views(self, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights (num_outputs, D*P) and bias (num_outputs,) of a buffer like the readout's."""
-        return buffer[: -self._num_outputs].reshape(self._num_outputs, -1), buffer[-self._num_outputs :]
 
     def _kept(self, values: np.ndarray, seed: int) -> np.ndarray | None:
         """Zero with the probability of dropout, else 1/(1 - dropout)."""

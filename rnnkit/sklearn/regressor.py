@@ -10,8 +10,7 @@ from sklearn.utils import Tags, check_array
 
 from rnnkit import training
 from rnnkit.errors import message
-from rnnkit.sklearn.base import RecurrentEstimator, mean_and_scale, weighted
-from rnnkit.sklearn.model import Objective
+from rnnkit.sklearn.base import RecurrentEstimator
 
 
 class RNNRegressor(RegressorMixin, RecurrentEstimator):
@@ -195,15 +194,8 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
         return targets.shape[1]
 
     def _set_scale(self, function: str, targets: np.ndarray) -> None:
-        self.target_mean_, self.target_scale_ = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
-        if self.standardize:
-            self.target_mean_, self.target_scale_ = mean_and_scale(function, "y", targets)
+        self.target_mean_, self.target_scale_ = self._mean_and_scale(function, "y", targets)
 
-    def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
+    def _loss(self, scores: np.ndarray, targets: np.ndarray) -> training.Loss:
         scaled = (targets - self.target_mean_) / self.target_scale_
-
-        def objective(scores, numbers):
-            wanted = scaled[numbers].astype(scores.dtype)
-            return weighted(training.squared_error(scores, wanted, out=scores), weights[numbers])
-
-        return objective
+        return training.squared_error(scores, scaled.astype(scores.dtype), out=scores)

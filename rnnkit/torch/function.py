@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import MutableSequence, Sequence
 from contextlib import AbstractContextManager
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,15 +29,16 @@ class Layout(NamedTuple):
     def time_major(self, array: Any) -> Any:
         """The array as (T, N, ...); what stands in the padding is anything."""
         if self.rows is not None:
-            padded = _like(array, (*self.shape, array.shape[-1]))
-            padded.reshape(-1, array.shape[-1])[_index(self.rows, array)] = array
+            library = _library(array)
+            padded = library.empty((*self.shape, array.shape[-1]), array.dtype)
+            padded.reshape(-1, array.shape[-1])[library.asarray(self.rows)] = array
             return padded
         return array.swapaxes(0, 1) if self.batch_first else array
 
     def own(self, array: Any) -> Any:
         """An array (T, N, ...) as the tensor has it."""
         if self.rows is not None:
-            return array.reshape(-1, array.shape[-1])[_index(self.rows, array)]
+            return array.reshape(-1, array.shape[-1])[_library(array).asarray(self.rows)]
         return array.swapaxes(0, 1) if self.batch_first else array
 
 
@@ -127,9 +129,7 @@ def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
     """
     if flat.device.type == "cpu":
         return [torch.from_numpy(block) for block in weight_views(desc, flat.numpy()).values()]
-    blocks = weight_layout(desc)
-    ends = [block.start for block in blocks[1:]] + [flat.numel()]
-    return [flat[block.start : end].view(block.shape) for block, end in zip(blocks, ends, strict=True)]
+    return [flat[start : start + prod(shape)].view(shape) for _, shape, start in weight_layout(desc)]
 
 
 def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:
@@ -191,8 +191,8 @@ def _resources(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     return _cupy().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
 
 
-def _index(rows: np.ndarray, array: Any) -> Any:
-    return rows if isinstance(array, np.ndarray) else _cupy().asarray(rows)
+def _library(array: Any) -> Any:
+    return np if isinstance(array, np.ndarray) else _cupy()
 
 
 def _cupy() -> Any:
@@ -206,11 +206,6 @@ def _cupy() -> Any:
 
 def _optional(tensor: Any) -> Any:
     return None if tensor is None else to_array(tensor)
-
-
-def _like(array: Any, shape: tuple[int, ...]) -> Any:
-    library = np if isinstance(array, np.ndarray) else _cupy()
-    return library.empty(shape, array.dtype)
 
 
 class _Lease:

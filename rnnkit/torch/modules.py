@@ -22,7 +22,6 @@ from rnnkit.errors import BackendError, message
 from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, views
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
-_MODES = {"RNN_RELU": "rnn_relu", "RNN_TANH": "rnn_tanh", "LSTM": "lstm", "GRU": "gru"}  # of an nn.RNNBase -> ours
 _IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
 _idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
 """Workspaces of each module whose memory may be used again."""
@@ -33,7 +32,7 @@ def _descriptor(mode, input_size, hidden_size, num_layers, bidirectional, bias, 
     if dtype not in _DTYPES:
         expected = f"be {', '.join(map(str, _DTYPES))}"
         raise TypeError(message("forward", "dtype of the parameters", expected, dtype))
-    network = _MODES[mode], input_size, hidden_size, num_layers, bidirectional
+    network = mode.lower(), input_size, hidden_size, num_layers, bidirectional  # PyTorch's modes are ours in capitals
     options = {"bias": "both" if bias else "none", "proj_size": proj_size or None, "dropout": dropout}
     return RNNDescriptor(*network, dtype=_DTYPES[dtype], **options)
 
@@ -56,9 +55,10 @@ class _Fused(nn.RNNBase):
         if len({one.data_ptr() for one in parameters}) != len(parameters):
             return  # two have one memory, and go on to
         desc = self._desc(0.0)
-        if {name: one.shape for name, one in self._parameters.items()} != dict(map(_entry, weight_layout(desc))):
+        shapes = {block.name: block.shape for block in weight_layout(desc)}
+        if {name: one.shape for name, one in self._parameters.items()} != shapes:
             return
-        ordered: list[Any] = [self._parameters[block.name] for block in weight_layout(desc)]
+        ordered: list[Any] = [self._parameters[name] for name in shapes]
         if are_neighbours(desc, ordered) and (ordered[0].device.type != "cpu" or _have_own_storages(ordered)):
             return
         with torch.inference_mode(False), torch.no_grad():  # what is made here may be trained later
@@ -117,10 +117,6 @@ class _Fused(nn.RNNBase):
 
 def _have_own_storages(parameters: Sequence[nn.Parameter]) -> bool:
     return all(one.untyped_storage().nbytes() == one.nbytes for one in parameters)
-
-
-def _entry(block: Any) -> tuple[str, tuple[int, ...]]:
-    return block.name, block.shape
 
 
 def _is_ours_to_move(parameter: nn.Parameter) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from numbers import Integral
@@ -14,7 +15,7 @@ from rnnkit.common.arrays import library_of, no_array, overlap
 from rnnkit.common.numbers import MAX_SIZE, real_number
 from rnnkit.errors import message, wrong_type
 
-DTYPES = (np.dtype("float32"), np.dtype("float64"))
+DTYPES = "float32", "float64"
 AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 
@@ -26,9 +27,9 @@ def number(function: str, name: str, value: Any, expected: str, inside: Callable
     return number
 
 
-def least(array: Any) -> float:
-    """Return the smallest number above 0 of an array's dtype."""
-    return float(np.nextafter(array.dtype.type(0), array.dtype.type(1)))
+def finite(function: str, name: str, value: Any) -> float:
+    """Return a number that is finite and at least 0."""
+    return number(function, name, value, "be a finite number of at least 0", lambda number: 0 <= number < math.inf)
 
 
 def most(array: Any) -> float:
@@ -44,13 +45,25 @@ def integer(function: str, name: str, value: Any, low: int) -> None:
         raise ValueError(message(function, name, expected, value))
 
 
-def real_array(function: str, name: str, value: Any) -> None:
-    """Check that a value is an array of float32 or float64."""
+def array(function: str, name: str, value: Any) -> None:
     if library_of(value) is None:
         raise no_array(function, name, AN_ARRAY, value)
+
+
+def real_array(function: str, name: str, value: Any) -> None:
+    """Check that a value is an array of float32 or float64."""
+    array(function, name, value)
     if value.dtype not in DTYPES:
         cure = f'convert it with {name}.astype("float32")'
         raise TypeError(message(function, name, "be float32 or float64", value.dtype, cure))
+
+
+def last_size(function: str, name: str, value: Any, size: str) -> int:
+    """Return the last size of an array of float32 or float64, which is at least 1; `size` is its name."""
+    real_array(function, name, value)
+    if value.ndim < 1 or value.shape[-1] < 1:
+        raise ValueError(message(function, name, f"have shape (..., {size})", value.shape))
+    return value.shape[-1]
 
 
 def same_dtype(function: str, name: str, value: Any, like: Any, like_name: str) -> None:
@@ -75,18 +88,29 @@ def writeable(function: str, name: str, value: Any) -> None:
         raise ValueError(message(function, name, "be writeable", "a read-only array"))
 
 
+def like(
+    function: str, name: str, value: Any, other: Any, other_name: str, shape: tuple[int, ...], reason: str
+) -> None:
+    """Check that an array has this shape, and is where the other is and of its dtype."""
+    same_place(function, name, value, other)
+    same_dtype(function, name, value, other, other_name)
+    same_shape(function, name, value, shape, reason)
+
+
+def output(
+    function: str, name: str, value: Any, other: Any, other_name: str, shape: tuple[int, ...], reason: str
+) -> None:
+    """Check as `like` does an array that is to be written."""
+    like(function, name, value, other, other_name, shape, reason)
+    contiguous(function, name, value)
+    writeable(function, name, value)
+
+
 def separate(function: str, name: str, value: Any, **others: Any) -> None:
     """Check that what is written shares no memory with what is read."""
     for other_name, other in others.items():
         if overlap(value, other):
             raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
-
-
-def apart(function: str, found: list[tuple[str, Any]]) -> None:
-    """Check that no two of the arrays that `buffers` found share memory: each is written once."""
-    for (name, array), (other_name, other) in combinations(found, 2):
-        if overlap(array, other):
-            raise ValueError(message(function, other_name, "have memory of its own", f"the memory of {name}"))
 
 
 def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
@@ -104,4 +128,15 @@ def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
         same_place(function, own, array, found[0][1])
         same_dtype(function, own, array, found[0][1], found[0][0])
         contiguous(function, own, array)
+    return found
+
+
+def outputs(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return what `buffers` does of arrays that are to be written, each once: no two share memory."""
+    found = buffers(function, name, value)
+    for own, array in found:
+        writeable(function, own, array)
+    for (own, array), (other_name, other) in combinations(found, 2):
+        if overlap(array, other):
+            raise ValueError(message(function, other_name, "have memory of its own", f"the memory of {own}"))
     return found

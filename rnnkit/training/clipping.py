@@ -47,11 +47,7 @@ def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float
     """
     function = "clip_gradient_norm"
     limit = arguments.number(function, "limit", limit, "be above 0", lambda value: value > 0)
-    found = arguments.buffers(function, "gradient", gradient)
-    for name, array in found:
-        arguments.writeable(function, name, array)
-    arguments.apart(function, found)
-    parts = [array.reshape(-1) for _, array in found]
+    parts = [array.reshape(-1) for _, array in arguments.outputs(function, "gradient", gradient)]
     norm = math.hypot(*map(_norm, parts))
     if limit < norm < math.inf:
         for part in parts:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.common.arrays import Array, library_of, no_array, overlap
+from rnnkit.common.arrays import Array, library_of, overlap
 from rnnkit.errors import message
 from rnnkit.training import arguments
 
@@ -71,10 +71,7 @@ def softmax_cross_entropy(
     [[[0.25, -0.75, 0.25, 0.25]], [[0.0, 0.0, 0.0, 0.0]]]
     """
     function = "softmax_cross_entropy"
-    arguments.real_array(function, "scores", scores)
-    if scores.ndim < 1 or scores.shape[-1] < 1:
-        raise ValueError(message(function, "scores", "have shape (..., num_classes)", scores.shape))
-    num_classes = scores.shape[-1]
+    num_classes = arguments.last_size(function, "scores", scores, "num_classes")
     entries = _Entries(function, scores, targets, scores.shape[:-1], lengths, count, out)
     if targets.dtype.kind not in "iu":
         raise TypeError(message(function, "targets", "hold integers", f"dtype {targets.dtype}"))
@@ -83,9 +80,8 @@ def softmax_cross_entropy(
     if outside.any():
         expected = f"be in 0..num_classes-1={num_classes - 1}"
         raise ValueError(message(function, "targets", expected, int(wanted[outside][0])))
-    gradient, into = entries.gradient()
-    losses = _softmax(entries.scores.reshape(-1, num_classes), wanted, entries.count, into.reshape(-1, num_classes))
-    return entries.loss(gradient, into, losses)
+    rows, gradient = (array.reshape(-1, num_classes) for array in (entries.scores, entries.gradient))
+    return entries.loss(_softmax(rows, wanted, entries.count, gradient))
 
 
 def sigmoid_cross_entropy(
@@ -139,9 +135,7 @@ def sigmoid_cross_entropy(
     outside = ~((found >= 0) & (found <= 1))
     if outside.any():
         raise ValueError(message(function, "targets", "be in 0..1", float(found[outside][0])))
-    gradient, into = entries.gradient()
-    losses = _sigmoid(entries.scores, found, entries.count, into)
-    return entries.loss(gradient, into, losses)
+    return entries.loss(_sigmoid(entries.scores, found, entries.count, entries.gradient))
 
 
 def squared_error(
@@ -187,12 +181,12 @@ def squared_error(
     arguments.real_array(function, "y", y)
     entries = _Entries(function, y, targets, y.shape, lengths, count, out, name="y")
     arguments.same_dtype(function, "targets", targets, y, "y")
-    gradient, into = entries.gradient()
+    gradient = entries.gradient
     with np.errstate(**SILENT):
-        library_of(y).subtract(entries.scores, entries.targets, out=into)
-        losses = into * into
-        into *= 2 / entries.count
-    return entries.loss(gradient, into, losses)
+        library_of(y).subtract(entries.scores, entries.targets, out=gradient)
+        losses = gradient * gradient
+        gradient *= 2 / entries.count
+    return entries.loss(losses)
 
 
 def _softmax(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
@@ -229,19 +223,17 @@ class _Entries:
     """The valid entries of a call, and where what is found about them goes.
 
     `scores` and `targets` are those of the valid steps: themselves without lengths, else copies with one axis in place
-    of T and N.
+    of T and N. `gradient` is where that of these scores is to be written.
     """
 
     def __init__(
         self, function: str, scores: Array, targets: Any, shape: tuple[int, ...], lengths: Any, count: Any, out: Any,
         name: str = "scores",
     ) -> None:
-        if library_of(targets) is None:
-            raise no_array(function, "targets", arguments.AN_ARRAY, targets)
+        arguments.array(function, "targets", targets)
         checks.same_place(function, "targets", targets, scores)
         arguments.same_shape(function, "targets", targets, shape, f"as {name} says")
-        self._like, self._shape, self._out = scores, shape, out
-        self._valid = _valid_steps(function, scores, shape, lengths)
+        self._shape, self._valid = shape, _valid_steps(function, scores, shape, lengths)
         self.scores, self.targets = self._chosen(scores), self._chosen(targets)
         if count is None:
             self.count = float(max(self.targets.size, 1))
@@ -253,25 +245,22 @@ class _Entries:
                 raise ValueError(message(function, "count", f"be at least {least} in {scores.dtype}", count))
         if out is not None:
             _check_out(function, out, name, scores, targets)
+        self._whole = library_of(scores).empty(scores.shape, scores.dtype) if out is None else out
+        self.gradient = self._whole if self._valid is None else self.scores
 
     def _chosen(self, array: Array) -> Array:
         return array if self._valid is None else _by_step(array)[self._valid]
 
-    def gradient(self) -> tuple[Array, Array]:
-        """Return the gradient, and where that of the valid entries is to be written."""
-        gradient = library_of(self._like).empty(self._like.shape, self._like.dtype) if self._out is None else self._out
-        return gradient, gradient if self._valid is None else self.scores
-
-    def loss(self, gradient: Array, valid: Array, losses: Array) -> Loss:
-        """Return the result, padding filled with zeros."""
+    def loss(self, losses: Array) -> Loss:
+        """Return the result, padding filled with zeros, where the losses and the gradient of the valid entries are."""
         loss = float(losses.sum(dtype=np.float64)) / self.count
         if self._valid is None:
-            return Loss(loss, gradient, losses.reshape(self._shape))
-        gradient[...] = 0
-        _by_step(gradient)[self._valid] = valid
+            return Loss(loss, self._whole, losses.reshape(self._shape))
+        self._whole[...] = 0
+        _by_step(self._whole)[self._valid] = self.gradient
         everywhere = library_of(losses).zeros(self._shape, losses.dtype)
         _by_step(everywhere)[self._valid] = losses.reshape(-1, *self._shape[2:])
-        return Loss(loss, gradient, everywhere)
+        return Loss(loss, self._whole, everywhere)
 
 
 def _by_step(array: Array) -> Array:
@@ -294,11 +283,7 @@ def _valid_steps(function: str, scores: Array, shape: tuple[int, ...], lengths: 
 
 
 def _check_out(function: str, out: Any, name: str, scores: Array, targets: Array) -> None:
-    checks.same_place(function, "out", out, scores)
-    arguments.same_dtype(function, "out", out, scores, name)
-    arguments.same_shape(function, "out", out, scores.shape, f"as {name} has")
-    arguments.contiguous(function, "out", out)
-    arguments.writeable(function, "out", out)
+    arguments.output(function, "out", out, scores, name, scores.shape, f"as {name} has")
     for other_name, other in (name, scores), ("targets", targets):
         if out is not scores and overlap(out, other):
             expected = f"be {name} itself, or have memory of its own"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.call.checks import same_place
 from rnnkit.common.arrays import Array, library_of, no_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
@@ -24,11 +23,7 @@ class _Optimizer:
 
     def __init__(self, parameters: Any, weight_decay: Any, *moments: str):
         self._name = type(self).__name__
-        found = arguments.buffers(self._name, "parameters", parameters)
-        for name, array in found:
-            arguments.writeable(self._name, name, array)
-        arguments.apart(self._name, found)
-        self._parameters = [array for _, array in found]
+        self._parameters = [array for _, array in arguments.outputs(self._name, "parameters", parameters)]
         self._is_one = library_of(parameters) is not None
         self._decays = self._checked_decays(weight_decay)
         ends = list(accumulate(array.size for array in self._parameters))
@@ -38,18 +33,18 @@ class _Optimizer:
 
     def _checked_decays(self, value: Any) -> list[float]:
         if isinstance(value, Real):
-            return [_rate(self._name, "weight_decay", value)] * len(self._parameters)
+            return [arguments.finite(self._name, "weight_decay", value)] * len(self._parameters)
         is_list = isinstance(value, np.ndarray) and value.ndim == 1 or isinstance(value, Sequence)
         if not is_list or isinstance(value, (str, bytes)):
             raise wrong_type(self._name, "weight_decay", "a number, or a sequence of one for each array", value)
         if len(value) != len(self._parameters):
             expected = f"hold one number for each of {len(self._parameters)} arrays"
             raise ValueError(message(self._name, "weight_decay", expected, len(value)))
-        return [_rate(self._name, f"weight_decay[{i}]", decay) for i, decay in enumerate(value)]
+        return [arguments.finite(self._name, f"weight_decay[{i}]", decay) for i, decay in enumerate(value)]
 
     def _checked_rate(self, learning_rate: Any, factor: float = 1.0) -> float:
         """Check that a rate is finite in the dtype, also times a factor and the decays: infinity times 0 is NaN."""
-        rate, w = _rate("step", "learning_rate", learning_rate), self._parameters[0]
+        rate, w = arguments.finite("step", "learning_rate", learning_rate), self._parameters[0]
         most = arguments.most(w) / max(1.0, factor, *self._decays)
         if rate > most:
             raise ValueError(message("step", "learning_rate", f"be at most {most} in {w.dtype}", learning_rate))
@@ -65,12 +60,27 @@ class _Optimizer:
             raise ValueError(message("step", "gradients", f"{expected} as the parameters are", got))
         buffers = []
         for w, (name, dw), part, decay in zip(self._parameters, found, self._slices, self._decays, strict=True):
-            same_place("step", name, dw, w)
-            arguments.same_dtype("step", name, dw, w, "the array of parameters")
-            arguments.same_shape("step", name, dw, w.shape, "as its parameters do")
+            arguments.like("step", name, dw, w, "the array of parameters", w.shape, "as its parameters do")
             moments = [moment[part] for moment in self._moments.values()]
             buffers.append((w.reshape(-1), dw.reshape(-1), moments, 1 - rate * decay))
         return buffers
+
+    def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
+        """Move the parameters one step against the gradients.
+
+        Parameters
+        ----------
+        gradients : ndarray or sequence of ndarray
+            One for each array of parameters, with its shape and dtype, C-contiguous.
+        learning_rate : float
+            At least 0, and finite in the parameters' dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong. Nothing is changed then.
+        """
+        raise NotImplementedError
 
     @property
     def state(self) -> dict[str, np.ndarray]:
@@ -170,27 +180,13 @@ class Adam(_Optimizer):
 
     def _check_epsilon(self, given: float) -> None:
         """Check that it is not 0 in the first step, times the root there: a gradient of 0 is divided by it alone."""
-        w, root = self._parameters[0], math.sqrt(1 - self._beta2)
-        least = arguments.least(w)
+        dtype, root = self._parameters[0].dtype, math.sqrt(1 - self._beta2)
+        least = float(np.nextafter(dtype.type(0), dtype.type(1)))  # above 0
         if self._epsilon * root <= least / 2:  # which rounds to 0
-            expected = f"be at least {least / root:.2g} in {w.dtype} with beta2={self._beta2}"
+            expected = f"be at least {least / root:.2g} in {dtype} with beta2={self._beta2}"
             raise ValueError(message("Adam", "epsilon", expected, given))
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
-        """Move the parameters one step against the gradients.
-
-        Parameters
-        ----------
-        gradients : ndarray or sequence of ndarray
-            One for each array of parameters, with its shape and dtype, C-contiguous.
-        learning_rate : float
-            At least 0, and finite in the parameters' dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An argument is wrong. Nothing is changed then.
-        """
         steps = self._steps + 1
         # Both corrections folded into two scalars, as at the end of section 2 of the paper.
         root, share = math.sqrt(1 - self._beta2**steps), 1 - self._beta1**steps
@@ -266,20 +262,6 @@ class SGD(_Optimizer):
         super().__init__(parameters, weight_decay, *(["velocity"] if self._momentum else []))
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
-        """Move the parameters one step against the gradients.
-
-        Parameters
-        ----------
-        gradients : ndarray or sequence of ndarray
-            One for each array of parameters, with its shape and dtype, C-contiguous.
-        learning_rate : float
-            At least 0, and finite in the parameters' dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An argument is wrong. Nothing is changed then.
-        """
         rate = self._checked_rate(learning_rate)
         on_gpu = self._library is not np
         for w, dw, moments, keep in self._buffers(gradients, rate):
@@ -289,10 +271,6 @@ class SGD(_Optimizer):
             else:
                 move = _momentum_descent_on_gpu if on_gpu else _kernels().momentum_descent
                 move(w, dw, *moments, self._momentum, self._nesterov, rate, keep)
-
-
-def _rate(function: str, name: str, value: Any) -> float:
-    return arguments.number(function, name, value, "be a finite number of at least 0", lambda v: 0 <= v < math.inf)
 
 
 def _is_share(value: float) -> bool:

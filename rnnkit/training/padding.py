@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.common.arrays import Array, library_of, no_array, on_host
+from rnnkit.common.arrays import Array, library_of, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
 
@@ -50,8 +50,7 @@ def pad(sequences: Sequence[Array]) -> tuple[Array, np.ndarray]:
     first = sequences[0]
     for i, sequence in enumerate(sequences):
         name = f"sequences[{i}]"
-        if library_of(sequence) is None:
-            raise no_array("pad", name, arguments.AN_ARRAY, sequence)
+        arguments.array("pad", name, sequence)
         checks.same_place("pad", name, sequence, first)
         arguments.same_dtype("pad", name, sequence, first, "sequences[0]")
         if sequence.ndim < 1 or sequence.shape[1:] != first.shape[1:]:
@@ -90,8 +89,7 @@ def unpad(y: Array, lengths: Array | Sequence[int]) -> list[Array]:
     >>> [sequence.tolist() for sequence in unpad(np.array([[1, 4], [2, 0], [3, 0]]), [3, 1])]
     [[1, 2, 3], [4]]
     """
-    if library_of(y) is None:
-        raise no_array("unpad", "y", arguments.AN_ARRAY, y)
+    arguments.array("unpad", "y", y)
     if y.ndim < 2:
         raise ValueError(message("unpad", "y", "have shape (seq_len, batch_size, ...)", y.shape))
     checked = _given("unpad", lengths, *y.shape[:2])
@@ -126,8 +124,7 @@ def lengths_of(mask: Array) -> np.ndarray:
     [2, 1, 0]
     """
     function = "lengths_of"
-    if library_of(mask) is None:
-        raise no_array(function, "mask", arguments.AN_ARRAY, mask)
+    arguments.array(function, "mask", mask)
     if mask.dtype != np.bool_:
         raise TypeError(message(function, "mask", "be bool", mask.dtype, "convert it with mask.astype(bool)"))
     if mask.ndim != 2:

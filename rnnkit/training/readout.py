@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.common.arrays import Array, library_of, no_array
+from rnnkit.common.arrays import Array, library_of
 from rnnkit.errors import message
 from rnnkit.training import arguments
-
-DTYPES = ("float32", "float64")
 
 
 class DenseBackward(NamedTuple):
@@ -52,7 +50,7 @@ def init_dense(input_size: int, num_outputs: int, seed: int | None = None, dtype
     arguments.integer(function, "input_size", input_size, 1)
     arguments.integer(function, "num_outputs", num_outputs, 1)
     checks.seed(function, seed)
-    if dtype not in DTYPES:
+    if dtype not in arguments.DTYPES:
         raise ValueError(message(function, "dtype", 'be "float32" or "float64"', repr(dtype)))
     bound = input_size**-0.5
     return np.random.default_rng(seed).uniform(-bound, bound, num_outputs * (input_size + 1)).astype(dtype)
@@ -93,13 +91,9 @@ def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> 
     _check_input("dense", w, x, num_outputs)
     shape = (*x.shape[:-1], num_outputs)
     if out is not None:
-        checks.same_place("dense", "out", out, x)
-        arguments.same_dtype("dense", "out", out, x, "x")
-        arguments.same_shape("dense", "out", out, shape, "as x and num_outputs say")
-        arguments.contiguous("dense", "out", out)
-        arguments.writeable("dense", "out", out)
+        arguments.output("dense", "out", out, x, "x", shape, "as x and num_outputs say")
         arguments.separate("dense", "out", out, w=w, x=x)
-    weight, bias = _views(w, num_outputs)
+    weight, bias = views(w, num_outputs)
     y = library_of(x).empty(shape, x.dtype) if out is None else out
     rows = y.reshape(-1, num_outputs)
     library_of(x).matmul(x.reshape(-1, x.shape[-1]), weight.T, out=rows)
@@ -140,26 +134,17 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
     ([[10.0, 20.0, 30.0]], [10.0, 0.0, 20.0, 10.0])
     """
     function = "dense_backward"
-    arguments.real_array(function, "dy", dy)
-    if dy.ndim < 1 or dy.shape[-1] < 1:
-        raise ValueError(message(function, "dy", "have shape (..., num_outputs)", dy.shape))
-    num_outputs = dy.shape[-1]
+    num_outputs = arguments.last_size(function, "dy", dy, "num_outputs")
     _check_input(function, w, x, num_outputs)
-    checks.same_place(function, "dy", dy, w)
-    arguments.same_dtype(function, "dy", dy, w, "w")
-    arguments.same_shape(function, "dy", dy, (*x.shape[:-1], num_outputs), "as x says")
+    arguments.like(function, "dy", dy, w, "w", (*x.shape[:-1], num_outputs), "as x says")
     if dw is None:
         dw = library_of(w).zeros(w.shape, w.dtype)
     else:
-        checks.same_place(function, "dw", dw, w)
-        arguments.same_dtype(function, "dw", dw, w, "w")
-        arguments.same_shape(function, "dw", dw, w.shape, "as w has")
-        arguments.contiguous(function, "dw", dw)
-        arguments.writeable(function, "dw", dw)
+        arguments.output(function, "dw", dw, w, "w", w.shape, "as w has")
         arguments.separate(function, "dw", dw, w=w, x=x, dy=dy)
     rows, dy_rows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, num_outputs)
-    weight, _ = _views(w, num_outputs)
-    dweight, dbias = _views(dw, num_outputs)
+    weight, _ = views(w, num_outputs)
+    dweight, dbias = views(dw, num_outputs)
     dweight += dy_rows.T @ rows
     dbias += dy_rows.sum(axis=0)
     return DenseBackward((dy_rows @ weight).reshape(x.shape), dw)
@@ -195,8 +180,7 @@ def last_output(hy: Array, num_directions: int) -> Array:
     """
     function = "last_output"
     directions = _check_directions(function, num_directions)
-    if library_of(hy) is None:
-        raise no_array(function, "hy", arguments.AN_ARRAY, hy)
+    arguments.array(function, "hy", hy)
     if hy.ndim != 3 or hy.shape[0] < 1 or hy.shape[0] % directions:
         expected = f"have shape (num_layers*num_directions, batch_size, hidden_size) with num_directions={directions}"
         raise ValueError(message(function, "hy", expected, hy.shape))
@@ -233,8 +217,7 @@ def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -
     function = "last_output_backward"
     arguments.integer(function, "num_layers", num_layers, 1)
     directions = _check_directions(function, num_directions)
-    if library_of(doutput) is None:
-        raise no_array(function, "doutput", arguments.AN_ARRAY, doutput)
+    arguments.array(function, "doutput", doutput)
     if doutput.ndim != 2 or doutput.shape[1] % directions:
         expected = f"have shape (batch_size, num_directions*hidden_size) with num_directions={directions}"
         raise ValueError(message(function, "doutput", expected, doutput.shape))
@@ -252,17 +235,12 @@ def _check_directions(function: str, value: Any) -> int:
 
 
 def _check_input(function: str, w: Any, x: Any, num_outputs: int) -> None:
-    arguments.real_array(function, "x", x)
-    if x.ndim < 1 or x.shape[-1] < 1:
-        raise ValueError(message(function, "x", "have shape (..., input_size)", x.shape))
-    checks.same_place(function, "w", w, x)
-    arguments.same_dtype(function, "w", w, x, "x")
-    size = num_outputs * (x.shape[-1] + 1)
-    reason = f"for input_size={x.shape[-1]} and num_outputs={num_outputs}"
-    arguments.same_shape(function, "w", w, (size,), reason)
+    input_size = arguments.last_size(function, "x", x, "input_size")
+    reason = f"for input_size={input_size} and num_outputs={num_outputs}"
+    arguments.like(function, "w", w, x, "x", (num_outputs * (input_size + 1),), reason)
     arguments.contiguous(function, "w", w)
 
 
-def _views(w: Array, num_outputs: int) -> tuple[Array, Array]:
+def views(w: Array, num_outputs: int) -> tuple[Array, Array]:
     """Weights (num_outputs, I) and bias (num_outputs,)."""
     return w[:-num_outputs].reshape(num_outputs, -1), w[-num_outputs:]

@@ -168,12 +168,12 @@ FAULTS = {
         ("dw may lie over what forward read", "dcy=dcy, **workspace.inputs)", "dcy=dcy)"),
     ],
     "rnnkit/interop/flux.py": [
-        ("the gates of Flux's GRU are Keras's", '"GRU": "r z n"', '"GRU": "z r n"'),
-        ("the gates of Flux's LSTM are ONNX's", '"LSTM": "i f g o"', '"LSTM": "i o f g"'),
+        ("to_flux hands out the network's memory", '["weight_hh"].copy()', '["weight_hh"]'),
         ("the bias of Flux's GRU has the name of the others'", '"GRU": "b"', '"GRU": "bias"'),
         ("a GRUv3Cell passes for a GRUCell", 'str(field).startswith("Wh_")', "False"),
     ],
     "rnnkit/interop/jax.py": [
+        ("to_jax hands out the network's memory", 'part.copy(order="C")', "part"),
         ("the gates of linen's LSTM are exchanged", '"i f g o") for leaf', '"f i g o") for leaf'),
         ("the gates of nnx's LSTM are exchanged", '_Layout("i f g o", _DENSE', '_Layout("f i g o", _DENSE'),
         ("the gates of nnx's GRU are Keras's", '_Layout("r z n", _DENSE', '_Layout("z r n", _DENSE'),
@@ -260,7 +260,7 @@ FAULTS = {
     ],
     "rnnkit/sklearn/base.py": [
         ("a sample without weight is trained on", "= np.flatnonzero(weights)", "= np.arange(len(weights))"),
-        ("weights do not reach the loss", ".mean(axis=1) * weights)", ".mean(axis=1))"),
+        ("weights do not reach the loss", ".mean(axis=1) * own)", ".mean(axis=1))"),
         ("features are standardized with the validation part", "steps = sequences.valid()", "steps = sequences.steps"),
     ],
     "rnnkit/sklearn/classifier.py": [
@@ -327,8 +327,8 @@ FAULTS = {
     ],
     "rnnkit/training/optimizers.py": [
         ("every array decays as the first",
-         "strict=True):\n            same_place",
-         "strict=True):\n            decay = self._decays[0]\n            same_place"),
+         "strict=True):\n            arguments.like",
+         "strict=True):\n            decay = self._decays[0]\n            arguments.like"),
         ("moments are taken by reference", "np.array(on_host(moment))", "on_host(moment)"),
         ("moments are taken before the steps are checked",
          '        if state["steps"] < 0:\n', '        super()._take(state)\n        if state["steps"] < 0:\n'),
