@@ -31,15 +31,18 @@ from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.operands import Inputs
 
-# Words of the weights times rows of all steps (10 us on one thread) up to which a call is run a step at a time through
-# all layers: W is read in each, and Python takes 20 us less.
-_BRIEF = 1 << int(__import__("os").environ.get("B","19"))
+# Words of the weights times rows of all steps up to which a call is run a step at a time through all layers: Python
+# takes 60 us less. On one thread that way is as soon done with 2^26; on two the steps of a longer call are shared out
+# better.
+_BRIEF = 1 << 22
 _OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and what they write
 
 
 def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
     """Whether a call is run a step at a time through all layers."""
-    return desc.num_directions == 1 and 0 < steps.seq_len * steps.batch_size * num_weights(desc) <= _BRIEF
+    count = steps.seq_len * steps.batch_size
+    is_short = count * num_weights(desc) <= _BRIEF or reads_in_place(steps)
+    return desc.num_directions == 1 and count > 0 and is_short
 
 
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:

@@ -50,6 +50,7 @@ class Call(NamedTuple):
     lengths: Any
     seed: int | None
     idle: MutableSequence[Any]  # workspaces whose memory may be used again
+    weights: Any = None  # the parameters as one flat array, where that is known
 
 
 class Recurrence(torch.autograd.Function):
@@ -59,7 +60,7 @@ class Recurrence(torch.autograd.Function):
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
         with _resources(x):
-            weights, copied = flat_weights(call.desc, parameters)
+            weights, copied = (call.weights, False) if call.weights is not None else flat_weights(call.desc, parameters)
             arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
             options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
             y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
@@ -84,6 +85,8 @@ class Recurrence(torch.autograd.Function):
         with _resources(x):
             dy = None if dy is None else call.layout.time_major(to_array(dy))
             arrays, weights = (dy, _optional(dhy), _optional(dcy)), ctx.weights
+            if weights is None:
+                weights = call.weights
             if weights is None:
                 weights, _ = flat_weights(call.desc, others[-len(weight_layout(call.desc)) :])
             found = engine.backward(call.desc, weights, _workspace(kept), *arrays)
@@ -110,7 +113,7 @@ class _Once(torch.autograd.Function):
 def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without keeping anything."""
     with _resources(x):
-        weights, _ = flat_weights(call.desc, parameters)
+        weights = call.weights if call.weights is not None else flat_weights(call.desc, parameters)[0]
         arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
         y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths)
         return _tensors(call.layout.own(y), hy, cy)
@@ -224,7 +227,9 @@ def _kept(workspace: Any, idle: MutableSequence[Any]) -> torch.Tensor:
 
 
 def _release(workspace: Any, idle: MutableSequence[Any]) -> None:
-    """Let its memory be used again, and the caller's inputs go."""
+    """Let its memory be used again, and the caller's inputs go; that of a small call is the engine's to use."""
+    if workspace.lease is not None:
+        return
     workspace.x, workspace.inputs = workspace.x[:0].copy(), {}
     idle.append(workspace)
 

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message
+from rnnkit.torch import plain
 from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, views
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
@@ -111,8 +112,24 @@ class _Fused(nn.RNNBase):
             The input is neither on a CPU nor on a CUDA device; or the call is traced or exported, which would take its
             results for constants: call :func:`restore` first.
         """
+        if lengths is None and not self.__dict__.get("dropout"):
+            place = self.__dict__.get("_place")
+            if place is not None and place.found is not None and plain.is_plain(place.found, input, hx, self.batch_first):
+                parameters = plain.still(place.found, self._parameters)
+                if parameters is not None:
+                    return _run_plain(self, place.found, input, hx, parameters)
         run = _run_untraced if "torch._dynamo" in sys.modules else _run
         return run(self, input, hx, lengths)
+
+
+def _run_plain(module: _Fused, found: plain.Found, input: torch.Tensor, hx: Any, parameters: list[Any]) -> Any:
+    """The results of a call that `plain` has found to be usual."""
+    shape, batch_first = input.shape, module.batch_first
+    layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
+    states = (*(hx if found.desc.has_cell else (hx,)), None)[:2] if hx is not None else (None, None)
+    idle = _idle.setdefault(module, deque(maxlen=_IDLE))
+    output, *states = _results(Call(found.desc, layout, None, None, idle, found.weights), (input, *states, *parameters))
+    return output, tuple(states) if found.desc.has_cell else states[0]
 
 
 def _have_own_storages(parameters: Sequence[nn.Parameter]) -> bool:
@@ -202,23 +219,33 @@ def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
 
 
 def _call(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], layout: Layout, lengths: Any) -> tuple:
-    """The engine's results, with a gradient where one may be asked for."""
+    """The engine's results for a call that has been checked."""
     desc = module._desc(module.dropout if module.training and module.num_layers > 1 else 0.0)
     parameters = [getattr(module, block.name) for block in weight_layout(desc)]
     # From PyTorch's generator, so that torch.manual_seed decides.
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if desc.dropout else None
     idle = _idle.setdefault(module, deque(maxlen=_IDLE))
-    call, tensors = Call(desc, layout, lengths, seed, idle), (data, *states, *parameters)
+    _place_of(module).found = plain.find(desc, module._parameters) if not desc.dropout else None
+    return _results(Call(desc, layout, lengths, seed, idle), (data, *states, *parameters))
+
+
+def _place_of(module: _Fused) -> plain.Place:
+    return module.__dict__.setdefault("_place", plain.Place())
+
+
+def _results(call: Call, tensors: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """The engine's results, with a gradient where one may be asked for."""
     # A forward derivative may be asked for, too: autograd says that there is none.
     wanted = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
-    if desc.dropout or wanted or forward_ad._current_level >= 0:
+    if call.desc.dropout or wanted or forward_ad._current_level >= 0:
         return Recurrence.apply(call, *tensors)
     return infer(call, *tensors)
 
 
 def release(module: nn.Module) -> None:
-    """Free the memory that is kept for a module's next call."""
+    """Free the memory that is kept for a module's next call, and forget where its parameters were."""
     _idle.pop(module, None)
+    vars(module).pop("_place", None)
 
 
 class RNN(_Fused, nn.RNN):
