@@ -27,6 +27,12 @@ def call(plan, problem):
     return plan.infer(*inputs, lengths=problem.lengths_array)
 
 
+@pytest.fixture(autouse=True)
+def _few_calls_are_brief(monkeypatch):
+    """The sizes above are brief, kept or long."""
+    monkeypatch.setattr(infer, "_BRIEF", 1 << 19)
+
+
 @pytest.fixture
 def laid_out(monkeypatch):
     """The batches of the groups of layers that are laid out from now on."""

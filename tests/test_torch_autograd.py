@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
+from rnnkit.call import memory  # noqa: E402
 from rnnkit.torch.modules import _idle  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
@@ -158,21 +159,27 @@ def test_one_module_twice_in_a_graph(x):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_workspace_is_used_again_when_nobody_needs_it(gru, x):
+@pytest.fixture
+def no_call_is_small(monkeypatch):
+    """Nor is its memory the engine's to use again."""
+    monkeypatch.setattr(memory, "_SMALL_BYTES", 0)
+
+
+def test_a_workspace_is_used_again_when_nobody_needs_it(no_call_is_small, gru, x):
     output, _ = gru(x)
     assert not _idle[gru]
     output.sum().backward()
     (first,) = _idle[gru]  # dropped with what autograd saved, though the output is still there
-    memory = weakref.ref(first.memory)
+    of_first = weakref.ref(first.memory)
     del first
     again = gru(x)
     assert not _idle[gru]
     del again
     gc.collect()
-    assert [one.memory for one in _idle[gru]] == [memory()]
+    assert [one.memory for one in _idle[gru]] == [of_first()]
 
 
-def test_no_workspace_follows_a_module_to_another_device(gru, x):
+def test_no_workspace_follows_a_module_to_another_device(no_call_is_small, gru, x):
     gru(x)[0].sum().backward()
     assert len(_idle[gru]) == 1
     gru.cpu()

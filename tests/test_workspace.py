@@ -281,7 +281,7 @@ def test_an_input_in_the_memory_that_is_used_again_is_refused():
     with pytest.raises(
         ValueError, match=r"\Aforward: x must not view the workspace, .*, got a view of it; give a copy"
     ):
-        rnnkit.forward(problem.desc, problem.w, first.y, workspace=first.workspace)
+        rnnkit.forward(problem.desc, problem.w, first.workspace.hidden(0), workspace=first.workspace)
     problem.backward(first.workspace)
     again = rnnkit.forward(problem.desc, problem.w, first.y.copy(), workspace=first.workspace)
     assert again.y.shape == first.y.shape

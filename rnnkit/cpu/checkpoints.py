@@ -125,7 +125,8 @@ class _Segments:
             self._arena.segment = None  # until it is whole
             groups = self.groups(chain)
             states, planner = self._states(number, final), self.planner(steps)
-            ready, inputs = ready_to_train(groups, planner, segment, self._packed), Inputs(flat(segment.x), self._packed)
+            inputs, packed = Inputs(flat(segment.x), self._packed), self._packed
+            ready = ready_to_train(groups, planner, segment, packed)
             train_groups(ready, states, segment, self._arena, steps, inputs, self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps

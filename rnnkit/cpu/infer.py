@@ -15,6 +15,7 @@ from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape
 from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner, reads_in_place, slabs_of
+from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import (
     ReadyGroup,
@@ -24,7 +25,6 @@ from rnnkit.cpu.run import (
     ready_to_clear,
     run_group,
 )
-from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.stack import Stack, new_array
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights

@@ -151,7 +151,9 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def ready_to_pack(desc: RNNDescriptor, arena: Arena, in_place: bool = False) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
+def ready_to_pack(
+    desc: RNNDescriptor, arena: Arena, in_place: bool = False
+) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
     """Room for packed weights, and the kernel calls that pack the flat ones of every pseudo-layer, unless they are read
     where they are, and sum its biases, where its `offsets` say."""
     layers, calls = layers_of(desc, None, in_place), []

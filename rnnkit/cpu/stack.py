@@ -18,6 +18,7 @@ from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.stack import run_stack
 
+_KEPT_ROOMS = 8  # of the largest size, for each number of rows one
 _CHUNK_ROWS = 64  # of the input that are multiplied at a time, where a step has fewer
 
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
@@ -65,6 +66,7 @@ class Stack:
         places, offsets = (np.stack([getattr(layer, name) for layer in layers]) for name in ("places", "offsets"))
         self._fixed, self._kept = (first.cell, first.sizes, first.products, places, offsets), _Kept()
         self._zeros, self._no_w = np.zeros(desc.hidden_size, dtype), np.empty(0, dtype)
+        self._largest_room = KEPT_BYTES // (1 if packed is None else _KEPT_ROOMS)  # it has packed weights too, or not
         self._dtype, self._words = dtype, int(layers[-1].offsets[-1])
         self._work = sum(layer.input_work + layer.step_work for layer in layers)
 
@@ -107,7 +109,7 @@ class Stack:
         room = rooms.get(key)
         if room is None:
             room = self._room(rows, chunk)
-            if room.nbytes <= KEPT_BYTES:
+            if room.nbytes <= self._largest_room:
                 if room.nbytes + sum(one.nbytes for one in rooms.values()) > KEPT_BYTES:
                     rooms.clear()
                 rooms[key] = room

@@ -15,11 +15,12 @@ from .products import pack_weights, weights_of
 def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
-    `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of it, the lengths, none if all are T, and the
-    flat weights, none where they are packed already. The room has N rows for each step of a chunk, whose input products
-    the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two places, (2*layers, N, ...), and step t writes the place t % 2; y may
-    be empty, where nobody wants it. All rows are computed in every step, from the padding too; those that have ended
-    keep their states, and y is 0. No more than so many `threads` take part.
+    `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, and
+    the flat weights, none where they are packed already. The room has N rows for each step of a chunk, whose input
+    products the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two places,
+    (2*layers, N, ...), and step t writes the place t % 2; y may be empty, where nobody wants it. All rows are computed
+    in every step, from the padding too; those that have ended keep their states, and y is 0. No more than so many
+    `threads` take part.
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, threads)

@@ -16,6 +16,8 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout, weight_views
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
+from rnnkit.torch import plain
+from rnnkit.torch.plain import Found
 from rnnkit.torch.threads import threads
 
 
@@ -50,7 +52,7 @@ class Call(NamedTuple):
     lengths: Any
     seed: int | None
     idle: MutableSequence[Any]  # workspaces whose memory may be used again
-    weights: Any = None  # the parameters as one flat array, where that is known
+    found: Found | None = None  # where the parameters are
 
 
 class Recurrence(torch.autograd.Function):
@@ -60,7 +62,8 @@ class Recurrence(torch.autograd.Function):
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
         with _resources(x):
-            weights, copied = (call.weights, False) if call.weights is not None else flat_weights(call.desc, parameters)
+            _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
+            weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
             arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
             options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
             y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
@@ -86,9 +89,9 @@ class Recurrence(torch.autograd.Function):
             dy = None if dy is None else call.layout.time_major(to_array(dy))
             arrays, weights = (dy, _optional(dhy), _optional(dcy)), ctx.weights
             if weights is None:
-                weights = call.weights
-            if weights is None:
-                weights, _ = flat_weights(call.desc, others[-len(weight_layout(call.desc)) :])
+                parameters = others[-len(weight_layout(call.desc)) :]
+                are_there = call.found is not None and plain.are_there(call.found, parameters)
+                weights = call.found.weights if are_there else flat_weights(call.desc, parameters)[0]
             found = engine.backward(call.desc, weights, _workspace(kept), *arrays)
             dx = to_tensor(call.layout.own(found.dx))
             states = [to_tensor(one) if given else None for one, given in zip(found[1:3], ctx.has_states, strict=True)]
@@ -113,7 +116,8 @@ class _Once(torch.autograd.Function):
 def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without keeping anything."""
     with _resources(x):
-        weights = call.weights if call.weights is not None else flat_weights(call.desc, parameters)[0]
+        _alive = parameters[0].detach()
+        weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
         arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
         y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths)
         return _tensors(call.layout.own(y), hy, cy)

@@ -115,8 +115,8 @@ class _Fused(nn.RNNBase):
         if lengths is None and not self.__dict__.get("dropout"):
             place = self.__dict__.get("_place")
             if place is not None and place.found is not None and plain.is_plain(place.found, input, hx, self.batch_first):
-                parameters = plain.still(place.found, self._parameters)
-                if parameters is not None:
+                parameters = [self._parameters.get(name) for name in place.found.names]
+                if plain.are_there(place.found, parameters):
                     return _run_plain(self, place.found, input, hx, parameters)
         run = _run_untraced if "torch._dynamo" in sys.modules else _run
         return run(self, input, hx, lengths)
@@ -128,7 +128,7 @@ def _run_plain(module: _Fused, found: plain.Found, input: torch.Tensor, hx: Any,
     layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
     states = (*(hx if found.desc.has_cell else (hx,)), None)[:2] if hx is not None else (None, None)
     idle = _idle.setdefault(module, deque(maxlen=_IDLE))
-    output, *states = _results(Call(found.desc, layout, None, None, idle, found.weights), (input, *states, *parameters))
+    output, *states = _results(Call(found.desc, layout, None, None, idle, found), (input, *states, *parameters))
     return output, tuple(states) if found.desc.has_cell else states[0]
 
 

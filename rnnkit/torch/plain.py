@@ -28,9 +28,9 @@ class Found(NamedTuple):
 
     desc: RNNDescriptor
     dtype: torch.dtype
-    blocks: Sequence[tuple[str, int, torch.Size]]  # of each parameter, in the buffer's order: name, address and shape
-    weights: np.ndarray  # the buffer, which `first` keeps alive
-    first: Tensor
+    names: Sequence[str]  # of the parameters, in the buffer's order
+    places: Sequence[tuple[int, torch.Size]]  # their addresses and shapes
+    weights: np.ndarray  # the buffer: to be read only where the parameters are there still
 
 
 class Place:
@@ -46,27 +46,27 @@ class Place:
 def find(desc: RNNDescriptor, parameters: dict[str, Any]) -> Found | None:
     """Look at a module's parameters; None where they are not in one buffer."""
     layout = weight_layout(desc)
-    first = parameters.get(layout[0].name)
+    ordered = [parameters.get(block.name) for block in layout]
+    first = ordered[0]
     if type(first) is not Parameter or not first.is_cpu:
         return None
     itemsize, address, size = first.element_size(), first.data_ptr(), num_weights(desc)
-    blocks = [(block.name, address + block.start * itemsize, torch.Size(block.shape)) for block in layout]
+    names, places = zip(
+        *((block.name, (address + block.start * itemsize, torch.Size(block.shape))) for block in layout), strict=True
+    )
     memory: Any = (ctypes.c_byte * (size * itemsize)).from_address(address)
-    found = Found(desc, first.dtype, blocks, np.frombuffer(memory, desc.np_dtype), first.detach())
-    return found if still(found, parameters) is not None else None
+    found = Found(desc, first.dtype, names, places, np.frombuffer(memory, desc.np_dtype))
+    return found if are_there(found, ordered) else None
 
 
-def still(found: Found, parameters: dict[str, Any]) -> list[Parameter] | None:
-    """The parameters in the buffer's order; None where one is not what and where it was."""
-    ordered = []
-    for name, address, shape in found.blocks:
-        one = parameters.get(name)
+def are_there(found: Found, parameters: Sequence[Any]) -> bool:
+    """Whether each of the parameters, in the buffer's order, is what and where it was."""
+    for one, (address, shape) in zip(parameters, found.places, strict=True):
         if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not found.dtype:
-            return None
+            return False
         if one.shape != shape or not one.is_contiguous() or not one.is_cpu:
-            return None
-        ordered.append(one)
-    return ordered
+            return False
+    return True
 
 
 def is_plain(found: Found, input: Any, hx: Any, batch_first: bool) -> bool:
