@@ -106,7 +106,7 @@ _run_phases = all_of(_phases_of)
 @inner
 def run_step(cell, step, rows, team):
     """One time step of the rows, whose gates hold their input products."""
-    _run_phases(cell, step, rows, team)
+    _run_phases(cell, (step, rows, team))
     projection, operands, grain = step.weights.projection, step.operands, step.grain
     if storage(projection.panels).size > 0:
         barrier(team)

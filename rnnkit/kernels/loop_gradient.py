@@ -100,7 +100,7 @@ def _run_step_back(cell, step, rows, team):
         else:
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
-    _run_phases_back(cell, step, rows, team)
+    _run_phases_back(cell, (step, rows, team))
     if grain > 0:
         barrier(team)
 
@@ -153,7 +153,7 @@ def _sources(cell, operands, hidden_size, x):
     """What the products of a layer multiplied, in their order: x, those of the phases, what stands in front of the
     projection, and for the vectors anything."""
     units = shifted(operands.gates, operands.gates.stride - hidden_size)
-    return (x,) + _sources_of_r(cell, operands, hidden_size) + (units, x)
+    return (x,) + _sources_of_r(cell, (operands, hidden_size)) + (units, x)
 
 
 @inner
@@ -163,7 +163,7 @@ def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
     multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
-    terms = terms_of(cell, layer.products, multiplied, arrays.w, buffer, offsets)
+    terms = terms_of(cell, (layer.products, multiplied, arrays.w, buffer, offsets))
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_field(forward.operands, "vectors", vectors)
     if is_first:

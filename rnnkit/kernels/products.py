@@ -80,7 +80,7 @@ def weights_of(cell, sizes, packed, offsets, rank):
     """The weights of the layer with these offsets in the packed buffer; what they need of scratch is the rank's."""
     projection = offsets.size - 4  # behind it those of the vectors, which have no panels
     return Weights(
-        products=_packed_products(cell, sizes, packed, offsets, rank),
+        products=_packed_products(cell, (sizes, packed, offsets, rank)),
         projection=_packed(packed, offsets, projection, sizes.hidden, sizes.output, (0,), rank),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip

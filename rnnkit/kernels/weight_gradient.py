@@ -47,22 +47,20 @@ def offsets_of(products, columns, threads, itemsize):
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
 
 
-@inner
-def _term(product, place, source, w, buffer, offsets):
-    count, one = (offsets.size - 2) // 2, (0,)
-    weight = Matrix(w, product.rows, product.start, product.depth)
-    packed = Packed(part(buffer, offsets[place], offsets[place + 1]), product.rows.size, product.depth, one)
-    block = part(buffer, offsets[count + place], offsets[count + place + 1])
-    return Term(product.first, weight, product.bias, source, packed, block)
+def _term(place):
+    def term(cell, products, sources, w, buffer, offsets):
+        product, count, one = products[place], (offsets.size - 2) // 2, (0,)
+        weight = Matrix(w, product.rows, product.start, product.depth)
+        packed = Packed(part(buffer, offsets[place], offsets[place + 1]), product.rows.size, product.depth, one)
+        block = part(buffer, offsets[count + place], offsets[count + place + 1])
+        return Term(product.first, weight, product.bias, sources[place], packed, block)
 
-
-def _term_at(place):
-    return lambda cell, products, sources, *others: _term(products[place], place, sources[place], *others)
+    return term
 
 
 # What the products of the forward pass, which multiplied `sources`, are backward, in a tuple: the cell's, the
 # projection's, the vectors'.
-terms_of = all_of(lambda declaration: [_term_at(place) for place in range(len(declaration.products) + 2)])
+terms_of = all_of(lambda declaration: [_term(place) for place in range(len(declaration.products) + 2)])
 
 
 @inner
