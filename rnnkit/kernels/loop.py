@@ -52,12 +52,8 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
                 gate[j] = bias[j] + values[j]
 
 
-def _phases_of(declaration):
-    """Functions for kernels, one a phase: its product, added to the gates or kept apart, and its stages."""
-    return [_phase(declaration, number) for number in range(len(declaration.phases))]
-
-
 def _phase(declaration, number):
+    """The function, to be compiled, of a phase: its product, added to the gates or kept apart, and its stages."""
     multiply = _product(declaration, declaration.phases[number].product, number + 1)
     run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
@@ -100,7 +96,7 @@ def _fill(gates, bias, rows, columns):
         copy(row_part(gates, row, columns), values)
 
 
-_run_phases = all_of(_phases_of)
+_run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(len(declaration.phases))])
 
 
 @inner

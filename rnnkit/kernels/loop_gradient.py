@@ -32,13 +32,9 @@ def _add_output_gradient(target, dh, dy, rows, columns):
             copy(total, carried)
 
 
-def _phases_back_of(declaration):
-    """Functions for kernels, one a phase, last to first: the way back through its product, and what comes next, the
-    stages of the gradient of the phase before."""
-    return [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
-
-
 def _way_back(declaration, number):
+    """The function, to be compiled, of a phase: the way back through its product, and what comes next, the stages of
+    the gradient of the phase before."""
     width, multiply = depth_of(declaration.phases[number].product), _product_back(declaration, number)
     run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
@@ -75,7 +71,9 @@ def _product_back(declaration, number):
     return inner(multiply if of_r.slots else leave if adds else clear_source)
 
 
-_run_phases_back = all_of(_phases_back_of)
+_run_phases_back = all_of(
+    lambda declaration: [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
+)
 
 
 _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)

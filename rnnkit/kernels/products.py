@@ -58,21 +58,17 @@ def depth_of(product):
     return Sizes._fields.index({"x": "input", "h_prev": "output"}.get(product.source, "hidden"))
 
 
-def _packed_products_of(declaration):
-    """Functions, one a product of the cell, that give its packed weights."""
+def _packed_product(place, product):
+    """The function, to be compiled, that gives the packed weights of a product of the cell."""
+    columns, depth = columns_of_slots(product.slots), depth_of(product)
 
-    def packed_product(place, product):
-        columns, depth = columns_of_slots(product.slots), depth_of(product)
+    def find(cell, sizes, packed, offsets, rank):
+        return _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
 
-        def find(cell, sizes, packed, offsets, rank):
-            return _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
-
-        return find
-
-    return [packed_product(place, product) for place, product in enumerate(declaration.products)]
+    return find
 
 
-_packed_products = all_of(_packed_products_of)
+_packed_products = all_of(lambda declaration: [_packed_product(*one) for one in enumerate(declaration.products)])
 
 
 @inner
