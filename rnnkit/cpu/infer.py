@@ -113,7 +113,7 @@ class Inference(StackSteps):
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
             gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
-            shape = (count, 2, steps.num_rows, desc.states_size) if desc.has_cell else (count, 0)
+            shape = (count, 2, steps.batch_size, desc.states_size) if desc.has_cell else (count, 0)
             cells, runs = take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
                 if layer.direction == 0:

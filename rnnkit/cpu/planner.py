@@ -48,7 +48,7 @@ class Planner:
 
     def __init__(self, steps: StepRows, itemsize: int, threads: int | None = None) -> None:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
-        self._rows = max(steps.num_rows, 1)
+        self._rows = max(steps.batch_size, 1)
 
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
         """How a group of pseudo-layers runs forward; in training it keeps the gates of all steps."""
@@ -61,14 +61,14 @@ class Planner:
 
     def chunk_rows(self, schedule: Schedule) -> int:
         """Rows of a buffer for a chunk of steps."""
-        return min(schedule.chunk, self.steps.num_steps) * self.steps.num_rows
+        return min(schedule.chunk, self.steps.seq_len) * self.steps.batch_size
 
     def calls(self, group: Sequence[Layer], schedule: Schedule) -> Sequence[tuple[int, int]]:
         """[start, stop) of the steps, in the order in which they are worked on, of each call of a kernel.
 
         Between two calls Python runs what is to be run on a signal: an interrupt need not wait for the last step.
         """
-        total, count = self.steps.num_steps, steps_of_call(group, self._rows, schedule.chunk)
+        total, count = self.steps.seq_len, steps_of_call(group, self._rows, schedule.chunk)
         if total <= count:
             return ((0, total),)
         return [(start, min(start + count, total)) for start in range(0, total, count)]
@@ -89,7 +89,7 @@ class Planner:
                 keeps_gates=keeps_gates, threads=best.threads * parts, **own
             )  # fmt: skip
 
-        if threads > 1 and steps.num_rows >= rows_for_grain(layer, self.itemsize):
+        if threads > 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
             best = sharing(threads)
             if best.teams == 1:
                 return schedule(best, grain=grain_of(self.itemsize))
@@ -102,7 +102,7 @@ class Planner:
         lag = -(-rows // self._rows)
         even = max(one.work for one in group) <= share * sum(one.work for one in group)
         cached = layer.recurrent_weights * self.itemsize <= _CACHED_BYTES
-        if threads % 2 == 0 and even and cached and steps.num_steps >= least * lag:
+        if threads % 2 == 0 and even and cached and steps.seq_len >= least * lag:
             return schedule(sharing(threads // 2), 2, split=True, lag=lag)
         return schedule(best)
 

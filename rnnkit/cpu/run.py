@@ -46,7 +46,7 @@ class Run(NamedTuple):
     def part(self, steps: StepRows, start: int, stop: int) -> Part:
         """The steps that come start:stop on its way through the sequence."""
         if self.layer.direction == 1:
-            start, stop = steps.num_steps - stop, steps.num_steps - start
+            start, stop = steps.seq_len - stop, steps.seq_len - start
         return steps.part(start, stop)
 
     def ends(self, steps: StepRows) -> tuple[Index, Index, Index, Index]:
@@ -121,7 +121,7 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         ends.append(((*initial, run.units), (*final, run.units), *cells))
     for start, stop in planner.calls(group, schedule):
         parts = [run.part(steps, start, stop) for run in runs]
-        work = sum(run.layer.work for run in runs) * (stop - start) * steps.num_rows
+        work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
         calls.append(team.bound(forward, work, zeros, *arguments, site=layer.site))  # x is flat as well
