@@ -177,7 +177,7 @@ class RunBack(NamedTuple):
         layer, dtype, cells = self.run.layer, self.run.hidden.dtype, self.run.cells.shape[-1]
         batch = part.batch._replace(shift=layer.index * len(self.units))
         gradients = Gradients(
-            y=part.rows.of_call(self.dy, self.run.hidden.shape[-1], dtype, self.run.units.start),
+            y=part.rows.of_call(self.dy, self.run.hidden.shape[-1], dtype, layer.outputs.start),
             x=part.rows.of_call(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
             units=part.batch.of(self.units), hidden=batch.of_call(None, layer.sizes.output, dtype),
             states=batch.of_call(None, cells, dtype),
