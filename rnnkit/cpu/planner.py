@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
@@ -81,12 +81,11 @@ class Planner:
             sizes = self._rows, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
             return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads)
 
-        def schedule(best: Sharing, parts: int = 1, **options: Any) -> Schedule:
-            own = {"grain": 0, "split": False, "lag": 1} | options
+        def schedule(best: Sharing, parts: int = 1, grain: int = 0, split: bool = False, lag: int = 1) -> Schedule:
             bounds = steps.bounds(best.teams) if best.teams > 1 else row_numbers(0)
             return Schedule(
-                bounds=bounds, num_passes=count, pipelined=is_stack(group), chunk=chunk,
-                keeps_gates=keeps_gates, threads=best.threads * parts, **own
+                bounds=bounds, grain=grain, num_passes=count, split=split, pipelined=is_stack(group), lag=lag,
+                chunk=chunk, keeps_gates=keeps_gates, threads=best.threads * parts,
             )  # fmt: skip
 
         if threads > 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
