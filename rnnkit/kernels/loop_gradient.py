@@ -161,7 +161,7 @@ def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
     multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
-    terms = terms_of(cell, (layer.products, multiplied, arrays.w, buffer, offsets))
+    terms = terms_of(layer.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_field(forward.operands, "vectors", vectors)
     if is_first:
