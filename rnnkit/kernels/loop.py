@@ -78,7 +78,10 @@ def _product(declaration, of_r, place):
     def multiply(cell, step, rows, vectors, units):
         gates, weights = step.operands.gates, step.weights
         for column in apart_columns(step.sizes.hidden):
-            _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
+            columns = Range(column + units.start, column + units.stop)
+            bias = part(weights.bias, columns.start, columns.stop)
+            for row in range(rows.start, rows.stop):
+                copy(row_part(gates, row, columns), bias)
         values = source(cell, step.operands, step.sizes.hidden)
         product(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
@@ -86,14 +89,6 @@ def _product(declaration, of_r, place):
         pass
 
     return inner(multiply if of_r.slots else nothing)
-
-
-@inner
-def _fill(gates, bias, rows, columns):
-    """The columns of the bias, in each row."""
-    values = part(bias, columns.start, columns.stop)
-    for row in range(rows.start, rows.stop):
-        copy(row_part(gates, row, columns), values)
 
 
 _run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(len(declaration.phases))])
