@@ -116,9 +116,8 @@ class _Segments:
         segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
         if self._arena.segment != key:
             self._arena.segment = None  # until it is whole
-            groups = self.groups(chain)
-            states, planner = self._states(number, final), self.planner(steps)
-            ready = ready_to_train(groups, planner, segment, self._packed)
+            states = self._states(number, final)
+            ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed)
             train_groups(ready, states, segment, self._arena, steps, flat(segment.x), self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps
