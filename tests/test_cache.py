@@ -358,26 +358,6 @@ def test_addresses_of_this_process_are_not_kept(folder):
     assert not os.path.exists(folder.root)
 
 
-# NUMBA_CACHE_DIR, XDG_CACHE_HOME, HOME (None: unset) -> the folder of caches; the account's home is /account.
-ROOTS = [
-    ("/n", "/x", "/h", "/n"), ("n", "/x", "/h", "n"), ("", "/x", "/h", "/x"), ("", None, "/h", "/h/.cache"),
-    ("", "", "/h", "/h/.cache"), ("", "x", "/h", "/h/.cache"), ("", "~/x", "/h", "/h/.cache"), ("", None, "h", ""),
-    ("", "x", "h", ""), ("", None, "", ""), ("", "/x", "", "/x"), ("", None, None, "/account/.cache"),
-]
-
-
-@pytest.mark.parametrize(("numba_dir", "xdg", "home", "expected"), ROOTS)
-def test_the_folder_of_caches(monkeypatch, numba_dir, xdg, home, expected):
-    pwd = pytest.importorskip("pwd")
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("", "", uid, 0, "", "/account", "")))
-    monkeypatch.setattr(numba.config, "CACHE_DIR", numba_dir)
-    for name, value in (("XDG_CACHE_HOME", xdg), ("HOME", home)):
-        monkeypatch.delenv(name, raising=False)
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    assert cache.root() == expected
-
-
 @pytest.mark.parametrize("root", ["", "here"])
 def test_a_folder_that_is_not_absolute_is_not_used(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 from combinations import nightly
+
+from rnnkit.kernels.machine import cache
 
 SERVE = """
 import numpy as np
@@ -160,3 +163,23 @@ def test_a_kernel_that_multiplies_has_its_tiles_wherever_it_comes_from(tmp_path)
     run = f"import runpy\nrunpy.run_path({str(program)!r})"
     assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("6.0 0\n1536\n", "")
     assert serve(run, NUMBA_CACHE_DIR=str(tmp_path)) == ("6.0 1\n1536\n", "")
+
+
+# NUMBA_CACHE_DIR, XDG_CACHE_HOME, HOME (None: unset) -> the folder of caches; the account's home is /account.
+ROOTS = [
+    ("/n", "/x", "/h", "/n"), ("n", "/x", "/h", "n"), ("", "/x", "/h", "/x"), ("", None, "/h", "/h/.cache"),
+    ("", "", "/h", "/h/.cache"), ("", "x", "/h", "/h/.cache"), ("", "~/x", "/h", "/h/.cache"), ("", None, "h", ""),
+    ("", "x", "h", ""), ("", None, "", ""), ("", "/x", "", "/x"), ("", None, None, "/account/.cache"),
+]
+
+
+@pytest.mark.parametrize(("numba_dir", "xdg", "home", "expected"), ROOTS)
+def test_the_folder_of_caches(monkeypatch, numba_dir, xdg, home, expected):
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("", "", uid, 0, "", "/account", "")))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", numba_dir)
+    for name, value in (("XDG_CACHE_HOME", xdg), ("HOME", home)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert cache.root() == expected

@@ -6,6 +6,7 @@ import pytest
 import rnnkit
 from rnnkit import RNNDescriptor
 from rnnkit.call import checks
+from rnnkit.descriptor.descriptor import check_descriptor
 
 LSTM = RNNDescriptor("lstm", 3, 8, num_layers=2, bidirectional=True)
 PROJECTED = RNNDescriptor("lstm", 3, 8, num_layers=2, bidirectional=True, proj_size=5)
@@ -32,7 +33,7 @@ def read_only(array):
 
 
 ACCEPTED = [
-    (checks.descriptor, GRU),
+    (check_descriptor, GRU),
     (checks.array, "x", zeros(2, 3), (2, 3), ("rows", "columns"), GRU),
     (checks.array, "x", zeros(2, 3), (None, 3), ("rows", "columns"), GRU),
     (checks.inputs, zeros(7, 2, 3), checks.SEQUENCE_DIMS, GRU),
@@ -79,7 +80,7 @@ def test_accepted_lengths_are_copied(lengths, seq_len):
 CELL_CURE = 'only mode="lstm" has a cell'
 X_CURE = 'convert it with x.astype("float32")'
 REFUSED = [
-    (checks.descriptor, ("gru",), TypeError, "desc must be an RNNDescriptor, got str"),
+    (check_descriptor, ("gru",), TypeError, "desc must be an RNNDescriptor, got str"),
     (checks.inputs, ([[[0.0]]], checks.SEQUENCE_DIMS, GRU), TypeError,
      "x must be a numpy.ndarray or a cupy.ndarray, got list"),
     (checks.inputs, (zeros(7, 2, 3, dtype="float64"), checks.SEQUENCE_DIMS, GRU), TypeError,

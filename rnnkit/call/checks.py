@@ -15,14 +15,10 @@ from numpy import ndarray
 
 from rnnkit.common.arrays import device_of, library_of, no_array, overlap
 from rnnkit.descriptor.descriptor import RNNDescriptor, only_with
-from rnnkit.descriptor.descriptor import check_descriptor as descriptor
 from rnnkit.descriptor.modes import text_of_mode
 from rnnkit.descriptor.states import arrays_of
 from rnnkit.descriptor.weights import check_weights, num_weights
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
-
-__all__ = ["array", "cell", "descriptor", "dy", "hidden", "inputs", "integers", "lengths", "same_place", "seed"]
-__all__ += ["separate", "step", "weight_gradient", "weights", "within"]
 
 MAX_SEED = 2**64 - 1
 SEQUENCE_DIMS = ("seq_len", "batch_size", "input_size")

@@ -207,25 +207,18 @@ class Workspace:
 
         Parameters
         ----------
-        layer : int
-            0..L-1.
-        direction : int
-            0 forward, 1 reverse.
+        layer, direction : int
+            As for :meth:`hidden`.
 
         Returns
         -------
         ndarray (T, N, H)
-            A read-only view, void when the memory is used again; 0 beyond a sequence's length. The reverse direction's
-            last state stands at t = 0.
+            A view, as of the hidden state.
 
         Raises
         ------
-        WorkspaceError
-            The workspace's memory has been used by a later forward, or it has checkpoints of the states alone.
-        BackendError
-            The network ran on a GPU: cuDNN does not show its cells.
-        TypeError, ValueError
-            `layer` or `direction` is no int, or out of range, or the mode has no cell.
+        WorkspaceError, BackendError, TypeError, ValueError
+            As :meth:`hidden`; BackendError for all layers of a GPU, ValueError if the mode has no cell.
         """
         self._check_place("cell", layer, direction)
         if "c" not in self.desc.states:
@@ -240,25 +233,19 @@ class Workspace:
         ----------
         name : str
             "h" for the hidden state, as :meth:`hidden` returns it, or one that the cell declares.
-        layer : int
-            0..L-1.
-        direction : int
-            0 forward, 1 reverse.
+        layer, direction : int
+            As for :meth:`hidden`.
 
         Returns
         -------
         ndarray (T, N, H)
-            A read-only view, void when the memory is used again; 0 beyond a sequence's length. The reverse direction's
-            last state stands at t = 0.
+            A view, as of the hidden state.
 
         Raises
         ------
-        WorkspaceError
-            The workspace's memory has been used by a later forward, or it has checkpoints of the states alone.
-        BackendError
-            The network ran on a GPU, and cuDNN does not show this state.
-        TypeError, ValueError
-            `layer` or `direction` is no int, or out of range, or there is no state of this name.
+        WorkspaceError, BackendError, TypeError, ValueError
+            As :meth:`hidden`; BackendError where cuDNN does not show the state, ValueError if there is none of this
+            name.
         """
         self._check_place("state", layer, direction)
         names = "h", *self.desc.states
@@ -288,11 +275,8 @@ class Workspace:
 
     def _check_place(self, function: str, layer: int, direction: int) -> None:
         check_workspace(function, self)
-        bounds = (
-            ("layer", layer, "num_layers", self.desc.num_layers),
-            ("direction", direction, "num_directions", self.desc.num_directions),
-        )
-        for name, value, limit, count in bounds:
+        for name, value, limit in (("layer", layer, "num_layers"), ("direction", direction, "num_directions")):
+            count = getattr(self.desc, limit)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise wrong_type(function, name, "an int", value)
             if not 0 <= value < count:

@@ -8,6 +8,7 @@ from rnnkit.call.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
+from rnnkit.kernels.machine.gemm import padded
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.tile import group_size
 from rnnkit.kernels.products import Product
@@ -28,9 +29,9 @@ def pack_reduced(desc: RNNDescriptor, w: np.ndarray, weights: str) -> np.ndarray
     return words
 
 
-def _groups(panels: np.ndarray, product: Product, depth: int):
+def _groups(panels: np.ndarray, product: Product):
     """The panels of each group of gates, (vectors, depth, columns), and the first of its gates."""
-    lanes, gates = VECTOR_BYTES // _ONE, product.gates
+    lanes, gates, depth = VECTOR_BYTES // _ONE, product.gates, product.depth
     panels = panels.reshape(-1, gates * depth * lanes)
     for first in range(0, gates, group_size(gates)):
         last = min(first + group_size(gates), gates)
@@ -54,8 +55,8 @@ def _in_words(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _bfloat16_panels(panels: np.ndarray, product: Product) -> np.ndarray:
-    groups = _groups(panels, product, product.depth)
-    return _joined([_in_words(_bfloat16(group), FORMS["bfloat16"].per_word) for _, group in groups])
+    per_word = FORMS["bfloat16"].per_word
+    return _joined([_in_words(_bfloat16(group), per_word) for _, group in _groups(panels, product)])
 
 
 def _bfloat16(values: np.ndarray) -> np.ndarray:
@@ -68,9 +69,9 @@ def _bfloat16(values: np.ndarray) -> np.ndarray:
 def _int8_panels(panels: np.ndarray, product: Product) -> np.ndarray:
     """The panels, the scale of each column, and what is added to its sum: minus what the zero point adds to it."""
     lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
-    scales, corrections = np.zeros((2, product.gates, -(-units // lanes) * lanes), np.float32)
+    scales, corrections = np.zeros((2, product.gates, padded(units, _ONE)), np.float32)
     corrections, rounded, form = corrections.view(np.int32), [], FORMS["int8"]
-    for first, group in _groups(panels, product, product.depth):
+    for first, group in _groups(panels, product):
         largest, one = np.abs(group).max(axis=1), np.float32(LARGEST)
         own = np.where(largest < LEAST, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
         usual = own > 0
@@ -81,8 +82,7 @@ def _int8_panels(panels: np.ndarray, product: Product) -> np.ndarray:
         sums = -form.zero_point * whole.sum(axis=1, dtype=np.int32)
         for target, values in (scales, own), (corrections, sums):
             target[gates] = values.reshape(len(own), -1, lanes).swapaxes(0, 1).reshape(-1, target.shape[1])
-    size = -(-product.rows.size // lanes) * lanes
-    columns = np.zeros((2, size), np.float32)
+    columns = np.zeros((2, padded(product.rows.size, _ONE)), np.float32)
     for target, values in zip(columns, (scales, corrections.view(np.float32)), strict=True):
         target[: product.rows.size] = values[:, :units].reshape(-1)
     return np.concatenate([_joined(rounded), columns.reshape(-1)])

@@ -31,7 +31,8 @@ class WeightBlock(NamedTuple):
     name : str
         PyTorch's name, ``weight_hh_l1_reverse`` for example.
     shape : tuple of int
-        Rows are the gates in their order, hidden_size each; ``weight_hr`` (projection) is (proj_size, hidden_size).
+        Rows are the gates in the order of :class:`rnnkit.RNNDescriptor`, hidden_size each; ``weight_hr`` (projection)
+        is (proj_size, hidden_size).
     start : int
         Index of its first element in the buffer.
     """
@@ -51,9 +52,8 @@ def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 
     Returns
     -------
-    tuple of WeightBlock
-        Names are PyTorch's (``weight_ih_l0``, ``weight_hh_l1_reverse``); the rows of a block are the gates in the
-        order of :class:`rnnkit.RNNDescriptor`, hidden_size rows each.
+    tuple of :class:`WeightBlock`
+        Name, shape and start of each.
 
     Raises
     ------
@@ -221,10 +221,19 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
     check_descriptor("pack_weights", desc)
     if not isinstance(named, Mapping):
         raise wrong_type("pack_weights", "named", "a mapping of names to arrays", named)
-    names = [block.name for block in _layout(desc)]
+    layout = _layout(desc)
+    names = [name for name, _, _ in layout]
     check_names("pack_weights", "named", f"the {len(names)} names of weight_layout(desc)", names, named)
     arrays = {name: host_array("pack_weights", f'named["{name}"]', named[name]) for name in names}
-    _check_blocks(desc, arrays)
+    misshapen = [
+        f"{name} {arrays[name].shape} for {shape}" for name, shape, _ in layout if arrays[name].shape != shape
+    ]
+    if misshapen:
+        expected = "have the shapes of weight_layout(desc)"
+        raise ValueError(message("pack_weights", "named", expected, ", ".join(misshapen)))
+    for name, array in arrays.items():
+        if array.dtype != desc.np_dtype:
+            raise wrong_dtype("pack_weights", f'named["{name}"]', desc.dtype, array.dtype)
     return np.concatenate([array.ravel() for array in arrays.values()])
 
 
@@ -260,7 +269,7 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 @lru_cache(_KEPT)
 def _size(desc: RNNDescriptor) -> int:
     first, above = (
-        sum(prod(shape) for _, shape in (*_matrices(desc, layer), *_biases(desc), *_vectors(desc)))
+        sum(prod(shape) for blocks in _BLOCKS for _, shape in blocks(desc, layer))
         for layer in (0, 1)  # those above are like layer 1
     )
     return desc.num_directions * (first + (desc.num_layers - 1) * above)
@@ -272,11 +281,9 @@ def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
         for layer in range(desc.num_layers)
         for direction in range(desc.num_directions)
     ]
-    for layer, suffix in pseudo_layers:
-        yield from ((name + suffix, shape) for name, shape in _matrices(desc, layer))
-    for blocks in (_biases, _vectors):
-        for _, suffix in pseudo_layers:
-            yield from ((name + suffix, shape) for name, shape in blocks(desc))
+    for blocks in _BLOCKS:
+        for layer, suffix in pseudo_layers:
+            yield from ((name + suffix, shape) for name, shape in blocks(desc, layer))
 
 
 def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -289,7 +296,7 @@ def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int,
         yield "weight_hr", (desc.output_size, desc.hidden_size)
 
 
-def _biases(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _biases(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     rows = desc.num_gates * desc.hidden_size
     if desc.has_bias_ih:
         yield "bias_ih", (rows,)
@@ -297,9 +304,12 @@ def _biases(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "bias_hh", (desc.num_recurrent_gates * desc.hidden_size,)
 
 
-def _vectors(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _vectors(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for vector in desc.cell.declaration.vectors:
         yield vector.name, (desc.hidden_size,)
+
+
+_BLOCKS = _matrices, _biases, _vectors
 
 
 def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:
@@ -333,17 +343,3 @@ def check_names(
         raise ValueError(
             message(function, argument, f"hold {expected}", f"{len(given)} names", "; ".join([*listed, *cures]))
         )
-
-
-def _check_blocks(desc: RNNDescriptor, arrays: dict[str, np.ndarray]) -> None:
-    misshapen = [
-        f"{block.name} {arrays[block.name].shape} for {block.shape}"
-        for block in _layout(desc)
-        if arrays[block.name].shape != block.shape
-    ]
-    if misshapen:
-        expected = "have the shapes of weight_layout(desc)"
-        raise ValueError(message("pack_weights", "named", expected, ", ".join(misshapen)))
-    for name, array in arrays.items():
-        if array.dtype != desc.np_dtype:
-            raise wrong_dtype("pack_weights", f'named["{name}"]', desc.dtype, array.dtype)

@@ -14,11 +14,11 @@ behind the lower.
 from .machine.formats import storage
 from .machine.gemm import columns_of, product, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, copy, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Step
-from .phases import columns_of_slots, in_turn, located, per_cell
+from .phases import all_of, columns_of_slots, located, per_cell
 from .products import weights_of
 from .stages import runner
 
@@ -28,11 +28,11 @@ ROWS = 192
 ALONE, LEADS, FOLLOWS = range(3)
 """What a layer pass is to the other one of the call."""
 
-columns_of_input = per_cell(lambda declaration: _first_columns(declaration.products[0]))
 
-
-def _first_columns(product):
-    columns = columns_of_slots(product.slots)
+@per_cell
+def columns_of_input(declaration):
+    """First columns of the gates that W x is added to, from the cell and hidden_size."""
+    columns = columns_of_slots(declaration.products[0].slots)
     return lambda cell, hidden_size: columns(hidden_size)
 
 
@@ -52,12 +52,8 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
                 gate[j] = bias[j] + values[j]
 
 
-def _phases_of(declaration):
-    """Functions for kernels, one a phase: its product, added to the gates or kept apart, and its stages."""
-    return [_phase(declaration, number) for number in range(len(declaration.phases))]
-
-
 def _phase(declaration, number):
+    """The function, to be compiled, of a phase: its product, added to the gates or kept apart, and its stages."""
     multiply = _product(declaration, declaration.phases[number].product, number + 1)
     run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
@@ -77,38 +73,31 @@ def _phase(declaration, number):
 
 def _product(declaration, of_r, place):
     """The function for kernels that adds a product of a phase to the gates; those that it alone writes begin anew."""
-    source, apart_columns = located(declaration, of_r.source), columns_of_slots(of_r.apart)
+    source, apart_columns = inner(located(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
     def multiply(cell, step, rows, vectors, units):
         gates, weights = step.operands.gates, step.weights
         for column in apart_columns(step.sizes.hidden):
-            _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
-        values = source(step.operands, step.sizes.hidden)
+            columns = Range(column + units.start, column + units.stop)
+            bias = part(weights.bias, columns.start, columns.stop)
+            for row in range(rows.start, rows.stop):
+                copy(row_part(gates, row, columns), bias)
+        values = source(cell, step.operands, step.sizes.hidden)
         product(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
     def nothing(cell, step, rows, vectors, units):
         pass
 
-    return per_cell(lambda declaration: multiply if of_r.slots else nothing)
+    return inner(multiply if of_r.slots else nothing)
 
 
-@inner
-def _fill(gates, bias, rows, columns):
-    """The columns of the bias, in each row."""
-    values = part(bias, columns.start, columns.stop)
-    for row in range(rows.start, rows.stop):
-        gate = row_part(gates, row, columns)
-        for j in range(columns.stop - columns.start):
-            gate[j] = values[j]
-
-
-_run_phases = in_turn(_phases_of)
+_run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(len(declaration.phases))])
 
 
 @inner
 def run_step(cell, step, rows, team):
     """One time step of the rows, whose gates hold their input products."""
-    _run_phases(cell, step, rows, team)
+    _run_phases(cell, (step, rows, team))
     projection, operands, grain = step.weights.projection, step.operands, step.grain
     if storage(projection.panels).size > 0:
         barrier(team)
@@ -128,11 +117,11 @@ def with_gates(cell, sizes, weights, operands, gates):
     return with_field(operands, "vectors", vectors)
 
 
-num_slots = per_cell(lambda declaration: _number(len(declaration.slots)))
-
-
-def _number(value):
-    return lambda cell: value
+@per_cell
+def num_slots(declaration):
+    """Slots of a row of the gate buffer, without what a projection multiplies, from the cell."""
+    count = len(declaration.slots)
+    return lambda cell: count
 
 
 @inner

@@ -9,11 +9,11 @@ input's gradient and the columns of the weights' evenly.
 from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
 from .machine.gemm import columns_of, depth_block_of, product, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, or_call_data, part, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import in_turn, located, per_cell, sources
+from .phases import all_of, located
 from .products import depth_of
 from .stages import runner
 from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
@@ -22,25 +22,19 @@ from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, ter
 @inner
 def _add_output_gradient(target, dh, dy, rows, columns):
     """target = dh + dy for a range of columns."""
-    count = columns.stop - columns.start
     for row in range(rows.start, rows.stop):
         total, carried = row_part(target, row, columns), row_part(dh, row, columns)
         if dy.data.size > 0:
             own = row_part(dy, row, columns)
-            for j in range(count):
+            for j in range(total.size):
                 total[j] = carried[j] + own[j]
         else:
-            for j in range(count):
-                total[j] = carried[j]
-
-
-def _phases_back_of(declaration):
-    """Functions for kernels, one a phase, last to first: the way back through its product, and what comes next, the
-    stages of the gradient of the phase before."""
-    return [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
+            copy(total, carried)
 
 
 def _way_back(declaration, number):
+    """The function, to be compiled, of a phase: the way back through its product, and what comes next, the stages of
+    the gradient of the phase before."""
     width, multiply = depth_of(declaration.phases[number].product), _product_back(declaration, number)
     run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
@@ -59,27 +53,27 @@ def _way_back(declaration, number):
 def _product_back(declaration, number):
     """The gradient of what a product of R multiplied, added to what stages wrote of it: a function for kernels."""
     of_r, place, adds = declaration.phases[number].product, number + 1, declaration.adds_to_source(number)
-    target, first = located(declaration, f"d{of_r.source}"), of_r.slots.start
+    target, first = inner(located(declaration, f"d{of_r.source}")), of_r.slots.start
 
     def multiply(cell, step, rows, vectors, columns):
-        dgates, dsource = step.gradients.gates, target(step.gradients, step.sizes.hidden)
+        dgates, dsource = step.gradients.gates, target(cell, step.gradients, step.sizes.hidden)
         dproduct, weights = shifted(dgates, first * step.sizes.hidden), step.weights[place].packed
         product(dsource, dproduct, rows, weights, vectors, step.zeros, not adds, step.from_last)
 
-    def clear(cell, step, rows, vectors, columns):
-        dsource = target(step.gradients, step.sizes.hidden)
+    def clear_source(cell, step, rows, vectors, columns):
+        dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
-            total = row_part(dsource, row, columns)
-            for j in range(columns.stop - columns.start):
-                total[j] = 0
+            clear(row_part(dsource, row, columns))
 
     def leave(cell, step, rows, vectors, columns):
         pass
 
-    return per_cell(lambda declaration: multiply if of_r.slots else leave if adds else clear)
+    return inner(multiply if of_r.slots else leave if adds else clear_source)
 
 
-_run_phases_back = in_turn(_phases_back_of)
+_run_phases_back = all_of(
+    lambda declaration: [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
+)
 
 
 _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
@@ -104,7 +98,7 @@ def _run_step_back(cell, step, rows, team):
         else:
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
-    _run_phases_back(cell, step, rows, team)
+    _run_phases_back(cell, (step, rows, team))
     if grain > 0:
         barrier(team)
 
@@ -118,12 +112,9 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
         return
     for row in range(rows.start, rows.stop):
         total = row_part(dx, row, Range(0, sizes.hidden))
-        for j in range(sizes.hidden):
-            total[j] = 0
+        clear(total)
         for column in columns_of_input(cell, sizes.hidden):
-            gate = row_part(dgates, row, Range(column, column + sizes.hidden))
-            for j in range(sizes.hidden):
-                total[j] += gate[j]
+            add(total, row_part(dgates, row, Range(column, column + sizes.hidden)))
 
 
 @inner
@@ -152,13 +143,24 @@ def _bound(gradients, arrays):
     )  # fmt: skip
 
 
+_sources_of_r = all_of(lambda said: [located(said, product.source) for product in said.products[1:]])
+
+
+@inner
+def _sources(cell, operands, hidden_size, x):
+    """What the products of a layer multiplied, in their order: x, those of the phases, what stands in front of the
+    projection, and for the vectors anything."""
+    units = shifted(operands.gates, operands.gates.stride - hidden_size)
+    return (x,) + _sources_of_r(cell, (operands, hidden_size)) + (units, x)
+
+
 @inner
 def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role, team, whole_team):
     """The steps of one layer pass, last step first, a chunk at a time."""
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
-    multiplied = sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
+    multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
     terms = terms_of(layer.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_field(forward.operands, "vectors", vectors)
@@ -214,7 +216,5 @@ def add_rows(target, addend, count, rank, size, sync):
     team = join(sync, rank, size)
     rows, columns = partition(count, team.rank, team.size), Range(0, target.stride)
     for row in range(rows.start, rows.stop):
-        total, own = row_part(target, row, columns), row_part(addend, row, columns)
-        for j in range(target.stride):
-            total[j] += own[j]
+        add(row_part(target, row, columns), row_part(addend, row, columns))
     barrier(team)

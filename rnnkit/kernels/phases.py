@@ -1,10 +1,13 @@
 """What a kernel does for each phase of a cell: decided by the cell's type, when the kernel is compiled."""
 
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from .machine.jit import OPTIONS
+from .machine.jit import OPTIONS, inner
+from .machine.matrix import shifted
 from .machine.registers import I64
+from .operands import Gradients, Operands
 from .stages import places
 
 
@@ -20,96 +23,36 @@ def per_cell(choose):
     return function
 
 
-def in_turn(functions_of):
-    """Make the function for kernels that calls those of `functions_of(declaration)`, one after the other, with the cell
-    and the same arguments."""
-
-    def starting_at(number):
-        def choose(declaration):
-            own, *later = functions_of(declaration)[number:]
-            if not later:
-                return own
-            first, following = per_cell(lambda declaration: own), starting_at(number + 1)
-
-            def run(cell, *arguments):
-                first(cell, *arguments)
-                following(cell, *arguments)
-
-            return run
-
-        return per_cell(choose)
-
-    return starting_at(0)
-
-
 def all_of(functions_of):
-    """Make the function for kernels that returns what they return, in a tuple."""
+    """Make the function for kernels, of a cell and a tuple of arguments, that calls `functions_of(declaration)` with
+    the cell and these, one after the other; it returns what they return, in a tuple."""
 
-    def starting_at(number):
-        def choose(declaration):
-            own, *later = functions_of(declaration)[number:]
-            first = per_cell(lambda declaration: own)
-            if not later:
-                return lambda cell, *arguments: (first(cell, *arguments),)
-            following = starting_at(number + 1)
-            return lambda cell, *arguments: (first(cell, *arguments),) + following(cell, *arguments)
+    @intrinsic
+    def call_all(typingctx, cell, arguments):
+        functions = [inner(own) for own in functions_of(cell.instance_class.declaration)]
+        calls = [types.Dispatcher(own).get_call_type(typingctx, (cell, *arguments.types), {}) for own in functions]
+        result = types.BaseTuple.from_types([call.return_type for call in calls])
 
-        return per_cell(choose)
+        def generate(context, builder, signature, arguments):
+            cell, given = arguments
+            values = cell, *cgutils.unpack_tuple(builder, given)
+            found = [
+                context.get_function(types.Dispatcher(own), call)(builder, values)
+                for own, call in zip(functions, calls, strict=True)
+            ]
+            return context.make_tuple(builder, result, found)
 
-    return starting_at(0)
+        return result(cell, arguments), generate
 
-
-def _moved(builder, kind, matrix, columns):
-    """The rows of a Matrix from another column on."""
-    field = kind.fields.index("start")
-    return builder.insert_value(matrix, builder.add(builder.extract_value(matrix, field), columns), field)
-
-
-def _emit_place(declaration, name):
-    """What emits the rows of what stands under a name, of a bundle of `Operands` or `Gradients` and hidden_size."""
-    _, field, slot = places(declaration)[name]
-
-    def emit(builder, kind, bundle, hidden_size):
-        number = kind.fields.index(field)
-        found = builder.extract_value(bundle, number)
-        return _moved(builder, kind.types[number], found, builder.mul(hidden_size, I64(slot)))
-
-    return emit
+    return call_all
 
 
 def located(declaration, name):
-    """Make the function that gives the rows of what stands under a name, in the `Operands` or the `Gradients`."""
-    emit = _emit_place(declaration, name)
-
-    @intrinsic
-    def matrix(typingctx, bundle, hidden_size):
-        field = places(declaration)[name][1]
-        return bundle.types[bundle.fields.index(field)](bundle, types.int64), (
-            lambda context, builder, signature, arguments: emit(builder, signature.args[0], *arguments)
-        )
-
-    return matrix
-
-
-@intrinsic
-def sources(typingctx, cell, operands, hidden_size, x):
-    """What the products of a layer multiplied, in their order: x, those of the phases, what stands in front of the
-    projection, and for the vectors anything."""
-    declaration = cell.instance_class.declaration
-    found = [_emit_place(declaration, product.source) for product in declaration.products[1:]]
-    result = types.UniTuple(x, len(found) + 3)
-
-    def generate(context, builder, signature, arguments):
-        _, bundle, hidden_size, x = arguments
-        kind = signature.args[1]
-        gates = builder.extract_value(bundle, kind.fields.index("gates"))
-        stride = builder.extract_value(gates, x_fields.index("stride"))
-        units = _moved(builder, signature.args[3], gates, builder.sub(stride, hidden_size))
-        values = [emit(builder, kind, bundle, hidden_size) for emit in found]
-        return context.make_tuple(builder, result, [x, *values, units, x])
-
-    x_fields = x.fields
-    return result(cell, operands, types.int64, x), generate
+    """The function, to be compiled, that gives the rows of what stands under a name in the `Operands` or the
+    `Gradients`, from the cell, these and hidden_size."""
+    is_gradient, field, slot = places(declaration)[name]
+    number = (Gradients if is_gradient else Operands)._fields.index(field)
+    return lambda cell, bundle, hidden_size: shifted(bundle[number], slot * hidden_size)
 
 
 def columns_of_slots(slots):

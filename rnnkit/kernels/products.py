@@ -7,11 +7,10 @@ import numpy as np
 from numba.extending import overload
 
 from .machine.formats import FORMS, Float, form_of, panels_of, storage
-from .machine.gemm import Packed, pack_columns, panel_size
+from .machine.gemm import Packed, pack_columns, padded, panel_size
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, part
 from .machine.partition import partition
-from .machine.registers import VECTOR_BYTES
 from .machine.sync import barrier, join, post_call
 from .operands import Sizes
 from .phases import all_of, columns_of_slots
@@ -54,32 +53,22 @@ def offsets_of(products, columns, itemsize, start, weights=None):
     return np.array(list(accumulate(sizes, initial=start)), np.int64)
 
 
-def padded(columns, itemsize):
-    """Columns in whole vectors."""
-    lanes = VECTOR_BYTES // itemsize
-    return -(-columns // lanes) * lanes
-
-
 def depth_of(product):
     """Which of `Sizes` is that of a row of what a cell's product multiplies."""
     return Sizes._fields.index({"x": "input", "h_prev": "output"}.get(product.source, "hidden"))
 
 
-def _packed_products_of(declaration):
-    """Functions, one a product of the cell, that give its packed weights."""
+def _packed_product(place, product):
+    """The function, to be compiled, that gives the packed weights of a product of the cell."""
+    columns, depth = columns_of_slots(product.slots), depth_of(product)
 
-    def packed_product(place, product):
-        columns, depth = columns_of_slots(product.slots), depth_of(product)
+    def find(cell, sizes, packed, offsets, rank):
+        return _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
 
-        def find(cell, sizes, packed, offsets, rank):
-            return _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
-
-        return find
-
-    return [packed_product(place, product) for place, product in enumerate(declaration.products)]
+    return find
 
 
-_packed_products = all_of(_packed_products_of)
+_packed_products = all_of(lambda declaration: [_packed_product(*one) for one in enumerate(declaration.products)])
 
 
 @inner
@@ -87,7 +76,7 @@ def weights_of(cell, sizes, packed, offsets, rank):
     """The weights of the layer with these offsets in the packed buffer; what they need of scratch is the rank's."""
     projection = offsets.size - 4  # behind it those of the vectors, which have no panels
     return Weights(
-        products=_packed_products(cell, sizes, packed, offsets, rank),
+        products=_packed_products(cell, (sizes, packed, offsets, rank)),
         projection=_packed(packed, offsets, projection, sizes.hidden, sizes.output, (0,), rank),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Sequences of different lengths: which rows have a step is listed, and what lies beyond the lengths is cleared."""
 
 from .machine.jit import kernel
-from .machine.matrix import Range, row_part
+from .machine.matrix import Range, clear, row_part
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 
@@ -63,7 +63,5 @@ def clear_padding(padded, starts, rank, size, sync):
     first, columns = starts[starts.size - 1], Range(0, padded.stride)
     rows = partition(padded.rows.size - first, team.rank, team.size)
     for row in range(first + rows.start, first + rows.stop):
-        values = row_part(padded, row, columns)
-        for j in range(padded.stride):
-            values[j] = 0
+        clear(row_part(padded, row, columns))
     barrier(team)

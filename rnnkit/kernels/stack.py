@@ -4,7 +4,7 @@ from .loop import project_inputs, run_step, with_gates
 from .machine.formats import storage
 from .machine.gemm import vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, flat, row_part
+from .machine.matrix import Matrix, Range, clear, copy, flat, row_part
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .operands import Operands, Sizes, Step
@@ -53,28 +53,20 @@ def run_stack(cell, sizes, offsets, packed, zeros, grain, threads, arrays, rank,
             if lengths.size > 0:
                 for row in range(own_rows.start, own_rows.stop):
                     if t >= lengths[row]:
-                        _copy_row(operands.hidden_prev, operands.hidden, row)
-                        _copy_row(operands.states_prev, operands.states, row)
+                        _copy_row(operands.hidden, operands.hidden_prev, row)
+                        _copy_row(operands.states, operands.states_prev, row)
                 barrier(team)
             inputs = outputs
         if y.size > 0:
             target = Matrix(flat(y), numbers, t * batch_size * sizes.output, sizes.output)
             for row in range(own_rows.start, own_rows.stop):
-                _copy_row(inputs, target, row)
+                _copy_row(target, inputs, row)
                 if lengths.size > 0 and t >= lengths[row]:
-                    _clear_row(target, row)
+                    clear(row_part(target, row, Range(0, target.stride)))
     barrier(team)
 
 
 @inner
-def _copy_row(source, target, row):
-    values, copy = row_part(source, row, Range(0, source.stride)), row_part(target, row, Range(0, target.stride))
-    for j in range(target.stride):
-        copy[j] = values[j]
-
-
-@inner
-def _clear_row(target, row):
-    values = row_part(target, row, Range(0, target.stride))
-    for j in range(target.stride):
-        values[j] = 0
+def _copy_row(target, source, row):
+    columns = Range(0, target.stride)
+    copy(row_part(target, row, columns), row_part(source, row, columns))

@@ -18,7 +18,7 @@ from .cells.uses import helpers_of
 from .machine import activations as activations  # what the functions that cells are written in compile to
 from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
-from .machine.matrix import matrix_pointers
+from .machine.matrix import row_pointer
 from .machine.registers import I64
 
 
@@ -170,7 +170,7 @@ def runner(stages_of):
                         kind, bundle = kinds[is_gradient], bundles[is_gradient]
                         number = kind.fields.index(field)
                         found = builder.extract_value(bundle, number)
-                        starts[operand] = _row(context, builder, kind.types[number], found, row, first)
+                        starts[operand] = row_pointer(context, builder, kind.types[number], found, row, first)
                     if (operand, slot) not in starts:
                         distance = builder.mul(hidden_size, I64(slot))
                         starts[operand, slot] = builder.gep(starts[operand], [distance])
@@ -190,9 +190,3 @@ def runner(stages_of):
         return signature, generate
 
     return run
-
-
-def _row(context, builder, kind, matrix, row, column):
-    """Pointer to a column of the row at position `row` of a Matrix."""
-    first, rows, stride = matrix_pointers(context, builder, kind, matrix, row, column)
-    return builder.gep(first, [builder.mul(builder.load(rows), stride)])

@@ -13,7 +13,7 @@ from rnnkit.call import checks, debugging, forking
 from rnnkit.call.options import CUPY, NUMPY, CallOptions, check, options_of
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
-from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import apart, arrays_of, joined
 from rnnkit.errors import message, wrong_type
 from rnnkit.types import Floats, States
@@ -154,7 +154,7 @@ def forward(
     >>> result.y.shape, result.hy.shape, result.cy.shape
     ((7, 4, 5), (2, 4, 5), (2, 4, 5))
     """
-    checks.descriptor("forward", desc)
+    check_descriptor("forward", desc)
     seq_len, batch_size = check_call("forward", desc, x, hx, cx)
     if seed is None and desc.dropout:
         seed = secrets.randbits(64)
@@ -247,7 +247,7 @@ def backward(
     >>> gradients.dx.shape, gradients.dw.shape == w.shape
     ((7, 4, 3), True)
     """
-    checks.descriptor("backward", desc)
+    check_descriptor("backward", desc)
     if not isinstance(workspace, Workspace):
         raise wrong_type("backward", "workspace", "the Workspace of a forward", workspace)
     check_workspace("backward", workspace, desc)
@@ -312,7 +312,7 @@ def infer(
     >>> infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((7, 4, 3), np.float32)).y.shape
     (7, 4, 10)
     """
-    checks.descriptor("infer", desc)
+    check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
     options = options_of("infer", desc, seq_len, batch_size, lengths)
     checks.weights("infer", w, desc, x)

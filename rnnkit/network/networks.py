@@ -64,16 +64,12 @@ class GRU(BaseNetwork[None]):
 
     Parameters
     ----------
-    input_size : int
-        I, the number of features of x.
-    hidden_size : int
-        H, the number of units of each layer and direction.
-    num_layers : int
-        L.
+    input_size, hidden_size, num_layers : int
+        I, H and L, as for :class:`LSTM`.
     bidirectional : bool
-        Whether each layer also runs over the sequence in reverse.
+        As for :class:`LSTM`.
     seed : int, optional
-        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)]; None draws other ones each time.
+        As for :class:`LSTM`.
     **options
         `bias`, `input_mode`, `dropout`, `reset_after` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
 
@@ -102,18 +98,14 @@ class RNN(BaseNetwork[None]):
 
     Parameters
     ----------
-    input_size : int
-        I, the number of features of x.
-    hidden_size : int
-        H, the number of units of each layer and direction.
-    num_layers : int
-        L.
+    input_size, hidden_size, num_layers : int
+        I, H and L, as for :class:`LSTM`.
     bidirectional : bool
-        Whether each layer also runs over the sequence in reverse.
+        As for :class:`LSTM`.
     nonlinearity : {"tanh", "relu"}
         The activation.
     seed : int, optional
-        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)]; None draws other ones each time.
+        As for :class:`LSTM`.
     **options
         `bias`, `input_mode`, `dropout` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
 
@@ -150,17 +142,12 @@ class Network(BaseNetwork[Any]):
     ----------
     mode : str or cell
         As for :class:`rnnkit.RNNDescriptor`: a cell of :mod:`rnnkit.cells` or your own, or a mode's name.
-    input_size : int
-        I, the number of features of x.
-    hidden_size : int
-        H, the number of units of each layer and direction.
-    num_layers : int
-        L.
+    input_size, hidden_size, num_layers : int
+        I, H and L, as for :class:`LSTM`.
     bidirectional : bool
-        Whether each layer also runs over the sequence in reverse.
+        As for :class:`LSTM`.
     seed : int, optional
-        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)] but for a cell's vectors, which it declares;
-        None draws other ones each time.
+        As for :class:`LSTM`, but for a cell's vectors, which it declares.
     **options
         `bias`, `input_mode`, `proj_size`, `dropout` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
 

@@ -11,7 +11,7 @@ from rnnkit.call import checks
 from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, options_of, refusal
 from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
-from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import apart, joined
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.engine import Infer, backend, check_call
@@ -186,7 +186,7 @@ def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) ->
     >>> plan.step(np.ones((4, 3), np.float32)).y.shape
     (4, 5)
     """
-    checks.descriptor("prepare", desc)
+    check_descriptor("prepare", desc)
     if library_of(w) is None:
         raise wrong_type("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
     checks.weights("prepare", w, desc, w)

@@ -79,15 +79,12 @@ class Folder:
         """Return the bytes last written under this name; None where there are none, or not those that were written."""
         try:
             with self._opened() as (folder, at):
-                file = os.open(at(name), _READ, dir_fd=folder)
+                stream = open(at(name), "rb", opener=lambda path, _: os.open(path, _READ, dir_fd=folder))
         except FileNotFoundError:
             return None
-        try:
-            _check_owner(file, os.path.join(self.path, name))
-            with open(file, "rb", closefd=False) as stream:
-                digest, data = stream.read(_DIGEST_BYTES), stream.read()
-        finally:
-            os.close(file)
+        with stream:
+            _check_owner(stream.fileno(), os.path.join(self.path, name))
+            digest, data = stream.read(_DIGEST_BYTES), stream.read()
         return data if digest == _digest(name, data) else None
 
     def write(self, name, data):
@@ -160,9 +157,7 @@ def _check_owner(descriptor, path):
 
 def _digest(name, data):
     """What stands before the data, so that neither damage nor another entry's file is taken for code."""
-    digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES)
-    digest.update(data)
-    return digest.digest()
+    return hashlib.blake2b(name.encode() + data, digest_size=_DIGEST_BYTES).digest()
 
 
 @cache

@@ -18,9 +18,9 @@ from numba.extending import intrinsic, overload
 
 from .jit import OPTIONS
 from .matrix import part
-from .registers import FEATURES, I64, VECTOR_BYTES, emit_fma, panel_lanes
+from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma, panel_lanes
 
-_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_I16 = ir.IntType(16)
 ROWS_AT_ONCE = 96  # of what is multiplied, converted before: with so many rows reading the panels takes no time
 LARGEST = 127  # of a signed byte
 LEAST = 2.0**-100  # of a row's largest magnitude: a row of less is zeros, or 127 by it might be infinite
@@ -108,7 +108,7 @@ class Bfloat16Wide(Float):
     name, per_word, parts = "bf16", 2, 2
 
     def unpack(self, builder, words):
-        bits = ir.VectorType(_I32, self.vector.count)
+        bits = ir.VectorType(I32, self.vector.count)
         words = builder.bitcast(words, bits)
         low = builder.shl(words, _all(bits, 16))
         high = builder.and_(words, _all(bits, 0xFFFF0000))
@@ -120,7 +120,7 @@ class _Int8(Float):
 
     def __init__(self, real, lanes):
         super().__init__(real, lanes)
-        self.sum = ir.VectorType(_I32, lanes)
+        self.sum = ir.VectorType(I32, lanes)
 
 
 class Int8Dot(_Int8):
@@ -142,13 +142,13 @@ class Int8Wide(_Int8):
 
     def add(self, builder, value, column, total):
         pairs = ir.VectorType(_I16, 2 * self.vector.count)
-        wide = ir.VectorType(_I32, pairs.count)
+        wide = ir.VectorType(I32, pairs.count)
         value, column = (builder.sext(builder.bitcast(one, pairs), wide) for one in (value, column))
         products = builder.mul(value, column)  # with the sums of neighbours, one instruction: vpmaddwd
         even, odd = (
             builder.shuffle_vector(
                 products, ir.Constant(wide, ir.Undefined),
-                ir.Constant(self.sum, [_I32(i) for i in range(first, pairs.count, 2)]),
+                ir.Constant(self.sum, [I32(i) for i in range(first, pairs.count, 2)]),
             )
             for first in (0, 1)
         )

@@ -43,10 +43,15 @@ def depth_block(itemsize):
     return _BLOCK_BYTES // itemsize
 
 
+def padded(columns, itemsize):
+    """Columns in whole vectors."""
+    lanes = VECTOR_BYTES // itemsize
+    return -(-columns // lanes) * lanes
+
+
 def panel_size(depth, units, gates, itemsize):
     """Elements of a packed matrix of `depth` rows and `units` columns of `gates` gates each."""
-    lanes = VECTOR_BYTES // itemsize
-    return -(-units // lanes) * lanes * depth * gates
+    return padded(units, itemsize) * depth * gates
 
 
 class Packed(NamedTuple):

@@ -75,8 +75,8 @@ def matrix_pointers(context, builder, kind, matrix, row, column):
     return first, data_pointer(context, builder, kind.types[1], rows, row), stride
 
 
-def _view(context, builder, kind, first, size):
-    """The `size` elements from a pointer on, as a value of a one-dimensional array type."""
+def view(context, builder, kind, first, size):
+    """The `size` elements from a pointer on, as a value of a one-dimensional array type, in LLVM IR."""
     result = context.make_array(kind)(context, builder)
     itemsize = size.type(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
     context.populate_array(
@@ -92,7 +92,7 @@ def flat(typingctx, array):
 
     def generate(context, builder, signature, arguments):
         found = context.make_array(signature.args[0])(context, builder, *arguments)
-        return _view(context, builder, result, found.data, found.nitems)
+        return view(context, builder, result, found.data, found.nitems)
 
     return result(array), generate
 
@@ -107,9 +107,15 @@ def part(typingctx, array, start, stop):
     def generate(context, builder, signature, arguments):
         array, start, stop = arguments
         first = data_pointer(context, builder, signature.args[0], array, start)
-        return _view(context, builder, signature.args[0], first, builder.sub(stop, start))
+        return view(context, builder, signature.args[0], first, builder.sub(stop, start))
 
     return array(array, types.int64, types.int64), generate
+
+
+def row_pointer(context, builder, kind, matrix, row, column):
+    """Where a column of the row at position `row` of the row list is, in LLVM IR."""
+    first, rows, stride = matrix_pointers(context, builder, kind, matrix, row, column)
+    return builder.gep(first, [builder.mul(builder.load(rows), stride)])
 
 
 @intrinsic
@@ -120,8 +126,28 @@ def row_part(typingctx, matrix, row, columns):
     def generate(context, builder, signature, arguments):
         matrix, row, columns = arguments
         start, stop = (builder.extract_value(columns, field) for field in range(2))
-        first, rows, stride = matrix_pointers(context, builder, signature.args[0], matrix, row, start)
-        first = builder.gep(first, [builder.mul(builder.load(rows), stride)])
-        return _view(context, builder, result, first, builder.sub(stop, start))
+        first = row_pointer(context, builder, signature.args[0], matrix, row, start)
+        return view(context, builder, result, first, builder.sub(stop, start))
 
     return result(matrix, types.int64, columns), generate
+
+
+@inner
+def clear(values):
+    """values = 0, for a part of a row."""
+    for j in range(values.size):
+        values[j] = 0
+
+
+@inner
+def copy(target, source):
+    """target = source, for parts of rows."""
+    for j in range(target.size):
+        target[j] = source[j]
+
+
+@inner
+def add(target, addend):
+    """target += addend, for parts of rows."""
+    for j in range(target.size):
+        target[j] += addend[j]

@@ -10,10 +10,10 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from .jit import kernel
-from .registers import I64
+from .matrix import view
+from .registers import I32, I64
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, sync_size, take_part
 from .team import WORK_PER_SPIN
 
@@ -24,20 +24,18 @@ arguments of `take_part` for the others."""
 
 def _emit_others_part(context, module, like, kind):
     """Emit the function of the threads but the first, by Numba's convention, as what calls compiled functions must."""
-    function = ir.Function(module, ir.FunctionType(ir.IntType(32), [*kind.args[:2], I64.as_pointer()]), "others_part")
+    function = ir.Function(module, ir.FunctionType(I32, [*kind.args[:2], I64.as_pointer()]), "others_part")
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
     sync, size, known, spins = (
         builder.load(builder.gep(function.args[2], [I64(field)])) for field in (_SYNC, _SIZE, _KNOWN, _SPINS)
     )
-    array = context.make_array(like)(context, builder)
-    data = builder.inttoptr(sync, I64.as_pointer())
-    populate_array(array, data=data, shape=[size], strides=[I64(8)], itemsize=I64(8), meminfo=None)
+    array = view(context, builder, like, builder.inttoptr(sync, I64.as_pointer()), size)
     target = types.Dispatcher(take_part)
     own = target.get_call_type(context.typing_context, (like, types.int64, types.int64, types.int64), {})
     last = builder.add(known, I64(1))
-    context.get_function(target, own)(builder, [array._getvalue(), known, last, spins])
-    builder.ret(ir.IntType(32)(0))
+    context.get_function(target, own)(builder, [array, known, last, spins])
+    builder.ret(I32(0))
     return function
 
 
@@ -58,8 +56,8 @@ def _entry(typingctx, like):
             address = inside.load(inside.gep(fields, [I64(field)]))
             return inside.call(inside.inttoptr(address, ir.FunctionType(result, []).as_pointer()), [])
 
-        number = call(_THREAD_NUMBER, ir.IntType(32))
-        with inside.if_else(inside.icmp_signed("==", number, ir.IntType(32)(0))) as (first, rest):
+        number = call(_THREAD_NUMBER, I32)
+        with inside.if_else(inside.icmp_signed("==", number, I32(0))) as (first, rest):
             with first:
                 call(_CALLER, ir.VoidType())
             with rest:

@@ -9,7 +9,7 @@ from numba.core import cgutils, config
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-I64 = ir.IntType(64)
+I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 def _host():

@@ -19,10 +19,8 @@ from .formats import (
     words_of,
 )
 from .jit import OPTIONS, inner
-from .matrix import Matrix, Range, part, row_part
-from .registers import real_of
-
-_I32 = ir.IntType(32)
+from .matrix import Matrix, Range, clear, copy, part, row_part
+from .registers import I32, real_of
 
 
 def rows_at_once(panels, count):
@@ -60,10 +58,8 @@ def _converted_of(panels, a, rows, depth):
 
 @inner
 def _copy(target, source, words):
-    for k in range(source.size):
-        target[1 + k] = source[k]
-    for k in range(source.size, 2 * words):
-        target[1 + k] = 0
+    copy(part(target, 1, 1 + source.size), source)
+    clear(part(target, 1 + source.size, 1 + 2 * words))
 
 
 @inner
@@ -130,15 +126,15 @@ def _bfloat16_pair(typingctx, low, high):
     """Two float32 rounded to bfloat16, to even where two are as near, in one word."""
 
     def rounded(builder, value):
-        bits = builder.bitcast(value, _I32)
-        odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
-        near = builder.add(bits, builder.add(odd, _I32(0x7FFF)))
-        quiet = builder.or_(bits, _I32(0x400000))  # a NaN whose low bits alone say so would become infinite
-        return builder.lshr(builder.select(builder.fcmp_unordered("uno", value, value), quiet, near), _I32(16))
+        bits = builder.bitcast(value, I32)
+        odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
+        near = builder.add(bits, builder.add(odd, I32(0x7FFF)))
+        quiet = builder.or_(bits, I32(0x400000))  # a NaN whose low bits alone say so would become infinite
+        return builder.lshr(builder.select(builder.fcmp_unordered("uno", value, value), quiet, near), I32(16))
 
     def generate(context, builder, signature, arguments):
         low, high = (rounded(builder, value) for value in arguments)
-        return builder.bitcast(builder.or_(low, builder.shl(high, _I32(16))), ir.FloatType())
+        return builder.bitcast(builder.or_(low, builder.shl(high, I32(16))), ir.FloatType())
 
     return low(low, high), generate
 
@@ -148,7 +144,7 @@ def _magnitude(typingctx, value):
     """The bits of |value|, as an int32: ordered as the numbers are, NaN above all."""
 
     def generate(context, builder, signature, arguments):
-        return builder.and_(builder.bitcast(*arguments, _I32), _I32(0x7FFFFFFF))
+        return builder.and_(builder.bitcast(*arguments, I32), I32(0x7FFFFFFF))
 
     return types.int32(value), generate
 
@@ -161,12 +157,12 @@ def _word(typingctx, values, scale):
 
     def generate(context, builder, signature, arguments):
         values, scale = arguments
-        word = _I32(0)
+        word = I32(0)
         for place in range(signature.args[0].count):
             value = builder.fmul(builder.extract_value(values, place), scale)
-            rounded = builder.bitcast(builder.fadd(value, value.type(first)), _I32)
-            own = builder.and_(rounded, _I32((1 << bits) - 1))
-            word = builder.or_(word, builder.shl(own, _I32(bits * place)))
+            rounded = builder.bitcast(builder.fadd(value, value.type(first)), I32)
+            own = builder.and_(rounded, I32((1 << bits) - 1))
+            word = builder.or_(word, builder.shl(own, I32(bits * place)))
         return builder.bitcast(word, ir.FloatType())
 
     return scale(values, scale), generate

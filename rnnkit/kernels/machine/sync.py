@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .jit import inner, kernel
-from .registers import data_pointer
+from .registers import I32, I64, data_pointer
 
 # Elements of `sync`, in groups on cache lines of their own. ARRIVED counts those who are at a barrier, PASSED the
 # barriers: on one line, which comes to the last one to arrive, and from there to those who wait. GATE holds
@@ -34,7 +34,6 @@ AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleepi
 _SPINS_BEFORE_YIELD = 4000  # who waits longer (about 100 us) has lost its partner's core: let others run
 _NO_CALL = 1 << 40  # a number that none has
 _ABI_ARGUMENTS = 2  # by Numba's convention a function's first two are where its result and an error go
-_I64 = ir.IntType(64)
 
 
 class Team(NamedTuple):
@@ -56,7 +55,7 @@ def _emit_pause(builder):
     if machine == "x86_64":
         hint, arguments = "llvm.x86.sse2.pause", []
     elif machine in ("aarch64", "arm64"):
-        hint, arguments = "llvm.aarch64.hint", [ir.IntType(32)(1)]
+        hint, arguments = "llvm.aarch64.hint", [I32(1)]
     else:
         return
     kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
@@ -78,7 +77,7 @@ def _give_way(typingctx):
 
     def generate(context, builder, signature, arguments):
         name = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.IntType(32), []), name)
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I32, []), name)
         builder.call(function, [])
         return context.get_dummy_value()
 
@@ -131,7 +130,7 @@ def exchange(typingctx, sync, place, expected, value):
 def _helpers_entry(kernel, frame_type, own_place):
     """A function (frame, rank, size) that calls the kernel with the arguments in the frame, but as that rank: rank and
     size have their place among them."""
-    kind = ir.FunctionType(ir.VoidType(), [frame_type.as_pointer(), _I64, _I64])
+    kind = ir.FunctionType(ir.VoidType(), [frame_type.as_pointer(), I64, I64])
     entry = ir.Function(kernel.module, kind, f"{kernel.name}.helper")
     entry.linkage = "internal"
     builder = ir.IRBuilder(entry.append_basic_block())
@@ -164,13 +163,13 @@ def post_call(typingctx, sync, rank, size):
         with builder.goto_entry_block():
             frame = builder.alloca(frame_type)
         entry = _helpers_entry(kernel, frame_type, own_place)
-        calls = builder.and_(builder.icmp_signed("==", rank, _I64(0)), builder.icmp_signed(">", size, _I64(1)))
+        calls = builder.and_(builder.icmp_signed("==", rank, I64(0)), builder.icmp_signed(">", size, I64(1)))
         with builder.if_then(calls):
             for number, argument in enumerate(kernel.args[_ABI_ARGUMENTS:]):
                 builder.store(argument, cgutils.gep_inbounds(builder, frame, 0, number))
             for place, address in ((_FUNCTION, entry), (_FRAME, frame)):
-                target = data_pointer(context, builder, signature.args[0], sync, _I64(place))
-                builder.store(builder.ptrtoint(address, _I64), target)
+                target = data_pointer(context, builder, signature.args[0], sync, I64(place))
+                builder.store(builder.ptrtoint(address, I64), target)
         return context.get_dummy_value()
 
     return types.void(sync, rank, size), generate
@@ -183,11 +182,11 @@ def _call_posted(typingctx, sync, rank, size):
     def generate(context, builder, signature, arguments):
         sync, *numbers = arguments
         function, frame = (
-            builder.load(data_pointer(context, builder, signature.args[0], sync, _I64(place)))
+            builder.load(data_pointer(context, builder, signature.args[0], sync, I64(place)))
             for place in (_FUNCTION, _FRAME)
         )
         byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, _I64, _I64]).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, I64, I64]).as_pointer()
         builder.call(builder.inttoptr(function, kind), [builder.inttoptr(frame, byte), *numbers])
         return context.get_dummy_value()
 

@@ -6,9 +6,7 @@
 from llvmlite import ir
 from numba.core import cgutils
 
-from .registers import REGISTERS, VECTOR_BYTES, emit_fma
-
-_I64 = ir.IntType(64)
+from .registers import I32, I64, REGISTERS, VECTOR_BYTES, emit_fma
 
 ROW, STREAM, WIDE, NARROW = range(4)
 """Shapes of a tile: one row of many panels, one row of fewer whose weights come from farther away, several rows of few
@@ -64,16 +62,17 @@ def _rows(vectors):
 
 
 def most_rows(gates, shape):
+    """Largest number of rows of a tile."""
     return 1 if shape in (ROW, STREAM) else _rows(group_size(gates) * units(gates, shape))
 
 
 def function_type(form, real, gates):
     """Type of a tile function of so many gates, its arguments in the order of `Tile.function`."""
-    pointer, indices = real.as_pointer(), _I64.as_pointer()
-    matrix, panels = [pointer, indices, _I64], [pointer, _I64]
+    pointer, indices = real.as_pointer(), I64.as_pointer()
+    matrix, panels = [pointer, indices, I64], [pointer, I64]
     scales = [pointer, pointer] if form.has_scales else []
-    fixed = [_I64, _I64, *matrix, *panels, *matrix, pointer, ir.IntType(1), _I64, _I64, *scales]
-    return ir.FunctionType(ir.VoidType(), fixed + [_I64] * gates)
+    fixed = [I64, I64, *matrix, *panels, *matrix, pointer, ir.IntType(1), I64, I64, *scales]
+    return ir.FunctionType(ir.VoidType(), fixed + [I64] * gates)
 
 
 class Tile:
@@ -107,7 +106,7 @@ class Tile:
         (rows, depth, a, a_rows, lda, b, ldb, c, c_rows, ldc, bias, overwrite, width, begin, *rest) = function.args
         self.depth, self.ldb, self.bias, self.overwrite, self.columns = depth, ldb, bias, overwrite, rest[-self.gates :]
         self.scales = rest[: -self.gates]
-        a = builder.gep(a, [builder.mul(begin, _I64(self.form.parts))])
+        a = builder.gep(a, [builder.mul(begin, I64(self.form.parts))])
         most = group_size(self.gates)
         self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
         self.mask = self._mask(builder, width) if self.masked else None
@@ -115,7 +114,7 @@ class Tile:
         switch = builder.switch(rows, done)
         for count in range(1, self.most_rows + 1):
             block = function.append_basic_block(f"rows{count}")
-            switch.add_case(_I64(count), block)
+            switch.add_case(I64(count), block)
             builder.position_at_end(block)
             a_row = [self._row(builder, a, a_rows, lda, i) for i in range(count)]
             c_row = [self._row(builder, c, c_rows, ldc, i) for i in range(count)]
@@ -131,28 +130,24 @@ class Tile:
     def _group_pointer(self, builder, b, begin, first):
         """Where the group of gates from `first` on stands in the panel, at k = begin; and its vectors per k."""
         size = min(group_size(self.gates), self.gates - first)
-        depth = builder.udiv(self.ldb, _I64(self.gates))  # of the whole panel, times the lanes
-        start = builder.add(builder.mul(depth, _I64(first)), builder.mul(begin, _I64(size * self.lanes)))
+        depth = builder.udiv(self.ldb, I64(self.gates))  # of the whole panel, times the lanes
+        start = builder.add(builder.mul(depth, I64(first)), builder.mul(begin, I64(size * self.lanes)))
         return builder.gep(b, [start]), size
 
     def _row(self, builder, data, rows, stride, i):
         """Pointer to the row whose number stands at position i of `rows`."""
-        number = builder.load(builder.gep(rows, [_I64(i)]))
+        number = builder.load(builder.gep(rows, [I64(i)]))
         return builder.gep(data, [builder.mul(number, stride)])
 
     def _mask(self, builder, width):
         """Lanes below `width`: the last panel may be wider than C."""
-        lane_type = ir.VectorType(_I64, self.lanes)
-        index = ir.Constant(lane_type, [ir.Constant(_I64, lane) for lane in range(self.lanes)])
-        first = builder.insert_element(ir.Constant(lane_type, ir.Undefined), width, ir.IntType(32)(0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
-        limit = builder.shuffle_vector(first, ir.Constant(lane_type, ir.Undefined), zeros)
-        return builder.icmp_signed("<", index, limit)
+        index = ir.Constant(ir.VectorType(I64, self.lanes), [I64(lane) for lane in range(self.lanes)])
+        return builder.icmp_signed("<", index, self._in_every_lane(builder, width))
 
     def _columns(self, builder, row):
         """Pointers to the group's vectors of C (or of the bias) in one row, as the columns place them."""
         for gate, unit in (divmod(vector, self.units) for vector in self.group):
-            yield builder.gep(row, [builder.add(self.columns[gate], _I64(unit * self.lanes))])
+            yield builder.gep(row, [builder.add(self.columns[gate], I64(unit * self.lanes))])
 
     def _panel_columns(self, builder, k):
         """Pointers to the group's vectors of the panels, and where each stands within its panel's row of k."""
@@ -160,8 +155,8 @@ class Tile:
             gate, unit = divmod(vector, self.units)
             number, within = divmod(gate, group_size(self.gates))
             group, size = self.groups[number]
-            start = builder.add(builder.mul(k, _I64(size * self.lanes)), builder.mul(self.ldb, _I64(unit)))
-            yield builder.gep(group, [builder.add(start, _I64(within * self.lanes))]), size, within
+            start = builder.add(builder.mul(k, I64(size * self.lanes)), builder.mul(self.ldb, I64(unit)))
+            yield builder.gep(group, [builder.add(start, I64(within * self.lanes))]), size, within
 
     def _load(self, builder, pointer):
         pointer = builder.bitcast(pointer, self.vector.as_pointer())
@@ -169,10 +164,10 @@ class Tile:
             return builder.load(pointer, align=self.align)
         load = cgutils.get_or_insert_function(
             self.module,
-            ir.FunctionType(self.vector, [pointer.type, ir.IntType(32), self.mask.type, self.vector]),
+            ir.FunctionType(self.vector, [pointer.type, I32, self.mask.type, self.vector]),
             f"llvm.masked.load.{self.suffix}.p0",
         )
-        return builder.call(load, [pointer, ir.IntType(32)(self.align), self.mask, ir.Constant(self.vector, None)])
+        return builder.call(load, [pointer, I32(self.align), self.mask, ir.Constant(self.vector, None)])
 
     def _store(self, builder, value, pointer):
         pointer = builder.bitcast(pointer, self.vector.as_pointer())
@@ -181,10 +176,10 @@ class Tile:
             return
         store = cgutils.get_or_insert_function(
             self.module,
-            ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, ir.IntType(32), self.mask.type]),
+            ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, I32, self.mask.type]),
             f"llvm.masked.store.{self.suffix}.p0",
         )
-        builder.call(store, [value, pointer, ir.IntType(32)(self.align), self.mask])
+        builder.call(store, [value, pointer, I32(self.align), self.mask])
 
     def _start(self, builder, c_row):
         """The tile's first values: the bias in every row where C is overwritten, else what C holds.
@@ -220,10 +215,10 @@ class Tile:
             words = builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align)
             columns.append(self.form.unpack(builder, words))
             if self.streams and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
-                self._prefetch(builder, builder.gep(pointer, [_I64(_AHEAD // self.align)]))
-        result, k = [], builder.mul(k, _I64(parts)) if parts > 1 else k
+                self._prefetch(builder, builder.gep(pointer, [I64(_AHEAD // self.align)]))
+        result, k = [], builder.mul(k, I64(parts)) if parts > 1 else k
         for i, row in enumerate(a_row):
-            pointers = [builder.gep(row, [builder.add(k, _I64(part)) if part else k]) for part in range(parts)]
+            pointers = [builder.gep(row, [builder.add(k, I64(part)) if part else k]) for part in range(parts)]
             values = [self._in_every_lane(builder, builder.load(pointer)) for pointer in pointers]
             for j, column in enumerate(columns):
                 total = sums[i * len(columns) + j]
@@ -233,18 +228,16 @@ class Tile:
         return result
 
     def _in_every_lane(self, builder, value):
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [ir.IntType(32)(0)] * self.lanes)
-        return builder.shuffle_vector(
-            builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
-        )
+        undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [I32(0)] * self.lanes)
+        return builder.shuffle_vector(builder.insert_element(undefined, value, I32(0)), undefined, zeros)
 
     def _prefetch(self, builder, pointer):
         """Ask for the cache line at the pointer, which may lie beyond the array: a prefetch never faults."""
-        i32, pointer = ir.IntType(32), builder.bitcast(pointer, ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
         prefetch = cgutils.get_or_insert_function(self.module, kind, "llvm.prefetch.p0")
-        builder.call(prefetch, [pointer, i32(0), i32(3), i32(1)])  # to read, into all levels, data
+        builder.call(prefetch, [pointer, I32(0), I32(3), I32(1)])  # to read, into all levels, data
 
     def _loop(self, builder, a_row, sums, start, stop, step):
         """Run k from `start` to `stop` by `step`, `step` multiply-adds an iteration; returns the sums behind it."""
@@ -252,7 +245,7 @@ class Tile:
         head, body, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
         builder.branch(head)
         builder.position_at_end(head)
-        k = builder.phi(_I64)
+        k = builder.phi(I64)
         k.add_incoming(start, before)
         running = [builder.phi(self.form.sum) for _ in sums]
         for phi, value in zip(running, sums, strict=True):
@@ -261,8 +254,8 @@ class Tile:
         builder.position_at_end(body)
         values = running
         for offset in range(step):
-            values = self._multiply_add(builder, a_row, builder.add(k, _I64(offset)), offset, values)
-        k.add_incoming(builder.add(k, _I64(step)), builder.block)
+            values = self._multiply_add(builder, a_row, builder.add(k, I64(offset)), offset, values)
+        k.add_incoming(builder.add(k, I64(step)), builder.block)
         for phi, value in zip(running, values, strict=True):
             phi.add_incoming(value, builder.block)
         back = builder.branch(head)
@@ -281,8 +274,8 @@ class Tile:
     def _tile(self, builder, a_row, c_row):
         sums = self._start(builder, c_row)
         unroll = max(1, _LINES * _LINE_BYTES // VECTOR_BYTES // len(self.group)) if self.streams else _UNROLL
-        even = builder.sub(self.depth, builder.urem(self.depth, _I64(unroll)))
-        sums = self._loop(builder, a_row, sums, _I64(0), even, unroll)
+        even = builder.sub(self.depth, builder.urem(self.depth, I64(unroll)))
+        sums = self._loop(builder, a_row, sums, I64(0), even, unroll)
         sums = self._loop(builder, a_row, sums, even, self.depth, 1)
         if self.form.has_scales:
             sums = self._scaled(builder, a_row, c_row, sums)
@@ -297,7 +290,7 @@ class Tile:
         sums = iter(sums)
         scales = [self._load(builder, pointer) for pointer in self._columns(builder, self.scales[0])]
         for a, c in zip(a_row, c_row, strict=True):
-            own = self._in_every_lane(builder, builder.load(builder.gep(a, [_I64(-1)])))
+            own = self._in_every_lane(builder, builder.load(builder.gep(a, [I64(-1)])))
             places = zip(self._columns(builder, self.bias), self._columns(builder, c), scales, strict=True)
             for bias, present, scale in places:
                 first = builder.select(self.overwrite, self._load(builder, bias), self._load(builder, present))

@@ -17,10 +17,9 @@ from .cache import supplies
 from .formats import FORMS, Float, form_of, no_panels, storage_type
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
-from .registers import VECTOR_BYTES, data_pointer
+from .registers import I64, VECTOR_BYTES, data_pointer
 from .tile import NARROW, NEVER_FAR, ROW, STREAM, WIDE, Tile, function_type, most_rows, near_bytes, units
 
-_I64 = ir.IntType(64)
 _SHAPES = ROW, STREAM, WIDE, NARROW
 _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
@@ -50,8 +49,8 @@ def _entry(builder, panels, gates, shape):
     table = builder.module.globals.get(symbol)
     if table is None:
         _supply_table(symbol)  # before there is code that refers to it, whoever compiles that
-        table = ir.GlobalVariable(builder.module, ir.ArrayType(_I64, len(_SHAPES)), symbol)
-    return builder.gep(table, [_I64(0), shape])
+        table = ir.GlobalVariable(builder.module, ir.ArrayType(I64, len(_SHAPES)), symbol)
+    return builder.gep(table, [I64(0), shape])
 
 
 @intrinsic
@@ -64,8 +63,8 @@ def _write_addresses(typingctx, like, columns, table):
                 continue
             real = context.get_value_type(kind)
             function = Tile(builder.module, form, real, kind.bitwidth, gates, shape).function()
-            place = data_pointer(context, builder, signature.args[2], arguments[2], _I64(shape))
-            builder.store(builder.ptrtoint(function, _I64), place)
+            place = data_pointer(context, builder, signature.args[2], arguments[2], I64(shape))
+            builder.store(builder.ptrtoint(function, I64), place)
         return context.get_dummy_value()
 
     return types.void(like, columns, table), generate
@@ -96,10 +95,10 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
         begin, end = (builder.extract_value(k, field) for field in range(2))
         data, depth, units, columns = (builder.extract_value(packed, field) for field in range(4))
         depth = form.words(builder, depth)
-        lanes = _I64(VECTOR_BYTES * 8 // kind.bitwidth)
-        unit, panel = builder.mul(vector, lanes), builder.mul(builder.mul(depth, lanes), _I64(gates))
+        lanes = I64(VECTOR_BYTES * 8 // kind.bitwidth)
+        unit, panel = builder.mul(vector, lanes), builder.mul(builder.mul(depth, lanes), I64(gates))
         c_first, c_rows, ldc = matrix_pointers(context, builder, c_type, c, start, unit)
-        a_first, a_rows, lda = matrix_pointers(context, builder, a_type, a, builder.sub(start, first), _I64(0))
+        a_first, a_rows, lda = matrix_pointers(context, builder, a_type, a, builder.sub(start, first), I64(0))
         columns = cgutils.unpack_tuple(builder, columns, gates)
         scales, array = [], data
         if form is not Float:
@@ -107,7 +106,7 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
         if form.has_scales:  # as if they stood at the columns of C
             own = builder.extract_value(data, len(panels.types) - 1)
             own = context.make_array(panels.types[-1])(context, builder, own)
-            half = builder.udiv(own.nitems, _I64(2))
+            half = builder.udiv(own.nitems, I64(2))
             at = builder.sub(unit, columns[0])
             scales = [builder.gep(own.data, [at]), builder.gep(own.data, [builder.add(at, half)])]
         values = [
@@ -125,26 +124,20 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
     return types.void(i64, c, a, rows, i64, packed, i64, k, bias, types.boolean), generate
 
 
-def _by_shape(builder, shape, values):
-    *others, found = map(_I64, values)
-    for one, value in zip(_SHAPES, others, strict=False):
-        found = builder.select(builder.icmp_signed("==", shape, _I64(one)), value, found)
-    return found
+def _of_tile(number):
+    """Make the function for kernels that gives `number(gates, shape)` of a tile of len(columns) gates."""
+
+    @intrinsic
+    def of_tile(typingctx, columns, shape):
+        def generate(context, builder, signature, arguments):
+            *others, found = (I64(number(len(columns), one)) for one in _SHAPES)
+            for one, value in zip(_SHAPES, others, strict=False):
+                found = builder.select(builder.icmp_signed("==", arguments[1], I64(one)), value, found)
+            return found
+
+        return types.int64(columns, types.int64), generate
+
+    return of_tile
 
 
-@intrinsic
-def units_of_tile(typingctx, columns, shape):
-    """Neighbouring panels that a tile of len(columns) gates covers."""
-    values = [units(len(columns), shape) for shape in _SHAPES]
-    return types.int64(columns, types.int64), lambda context, builder, signature, arguments: _by_shape(
-        builder, arguments[1], values
-    )
-
-
-@intrinsic
-def rows_of_tile(typingctx, columns, shape):
-    """Largest number of rows of a tile of len(columns) gates."""
-    values = [most_rows(len(columns), shape) for shape in _SHAPES]
-    return types.int64(columns, types.int64), lambda context, builder, signature, arguments: _by_shape(
-        builder, arguments[1], values
-    )
+units_of_tile, rows_of_tile = _of_tile(units), _of_tile(most_rows)

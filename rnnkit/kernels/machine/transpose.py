@@ -6,9 +6,7 @@ from numba.extending import intrinsic
 
 from .jit import inner
 from .matrix import matrix_pointers, offset
-from .registers import VECTOR_BYTES, data_pointer, panel_lanes
-
-_I64 = ir.IntType(64)
+from .registers import I32, I64, VECTOR_BYTES, data_pointer, panel_lanes
 
 
 def _emit_transpose(builder, vectors):
@@ -18,7 +16,7 @@ def _emit_transpose(builder, vectors):
     while distance:
         low = [lane if not lane & distance else lane - distance + count for lane in range(count)]
         high = [lane + distance if not lane & distance else lane + count for lane in range(count)]
-        masks = [ir.Constant(ir.VectorType(ir.IntType(32), count), [ir.IntType(32)(i) for i in m]) for m in (low, high)]
+        masks = [ir.Constant(ir.VectorType(I32, count), [I32(i) for i in m]) for m in (low, high)]
         for i in range(count):
             if not i & distance:
                 pair = vectors[i], vectors[i + distance]
@@ -40,11 +38,11 @@ def _transpose_square(typingctx, target, at, target_stride, a, row, column):
         source, rows, stride = matrix_pointers(context, builder, signature.args[3], a, row, column)
         loaded = []
         for i in range(lanes):
-            number = builder.load(builder.gep(rows, [_I64(i)]))
+            number = builder.load(builder.gep(rows, [I64(i)]))
             pointer = builder.gep(source, [builder.mul(number, stride)])
             loaded.append(builder.load(builder.bitcast(pointer, vector), align=bits // 8))
         for j, values in enumerate(_emit_transpose(builder, loaded)):
-            pointer = builder.gep(target, [builder.mul(target_stride, _I64(j))])
+            pointer = builder.gep(target, [builder.mul(target_stride, I64(j))])
             builder.store(values, builder.bitcast(pointer, vector), align=bits // 8)
         return context.get_dummy_value()
 
