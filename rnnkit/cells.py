@@ -50,6 +50,7 @@ equations, and of what they use: see :func:`rnnkit.load`.
 :func:`rnnkit.check_cell` compares the gradients with differences of the values.
 """
 
+# ruff: noqa: F401  what is imported here is what there is: `__all__` lists it
 from rnnkit.kernels.cells.activated_lstm import ActivatedLSTM
 from rnnkit.kernels.cells.activations import (
     Activation,
@@ -74,37 +75,4 @@ from rnnkit.kernels.cells.minimal_gated_unit import MinimalGatedUnit
 from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
 from rnnkit.kernels.cells.slstm import SLSTM
 
-__all__ = [
-    "ActivatedLSTM",
-    "Activation",
-    "Affine",
-    "CellError",
-    "CoupledLSTM",
-    "Elu",
-    "Gate",
-    "HardSigmoid",
-    "IndRNN",
-    "LeakyRelu",
-    "MinGRU",
-    "MinimalGatedUnit",
-    "PeepholeLSTM",
-    "Relu",
-    "SLSTM",
-    "ScaledTanh",
-    "Sigmoid",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "ThresholdedRelu",
-    "Vector",
-    "cell",
-    "clip",
-    "exp",
-    "fma",
-    "forward",
-    "gradient",
-    "sigmoid",
-    "slope",
-    "tanh",
-    "value",
-]
+__all__ = sorted(name for name in globals() if not name.startswith("_"))

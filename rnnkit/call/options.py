@@ -34,9 +34,11 @@ def options_of(
     """Return the options of a call on so many steps and rows, each checked; None is not asked for."""
     if lengths is seed is checkpoint_steps is weights is None and batch_size <= LISTED_ROWS:
         return _unasked(seq_len, batch_size)
+    steps = steps_of(seq_len, batch_size, checks.lengths(function, lengths, seq_len, batch_size))
+    checks.seed(function, seed)
     return CallOptions(
-        steps_of(seq_len, batch_size, checks.lengths(function, lengths, seq_len, batch_size)),
-        _checked_seed(function, seed, desc),
+        steps,
+        seed if desc.dropout else None,
         checked_checkpoint_steps(function, checkpoint_steps),
         _checked_weights(function, weights),
     )
@@ -45,11 +47,6 @@ def options_of(
 @lru_cache(maxsize=4)  # a training loop asks for the same again and again
 def _unasked(seq_len: int, batch_size: int) -> CallOptions:
     return CallOptions(steps_of(seq_len, batch_size))
-
-
-def _checked_seed(function: str, value: Any, desc: RNNDescriptor) -> int | None:
-    checks.seed(function, value)
-    return value if desc.dropout else None
 
 
 def checked_checkpoint_steps(function: str, value: Any) -> int | None:

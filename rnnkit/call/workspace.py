@@ -283,11 +283,8 @@ class Workspace:
 
     def _check_place(self, function: str, layer: int, direction: int) -> None:
         check_workspace(function, self)
-        bounds = (
-            ("layer", layer, "num_layers", self.desc.num_layers),
-            ("direction", direction, "num_directions", self.desc.num_directions),
-        )
-        for name, value, limit, count in bounds:
+        for name, value, limit in (("layer", layer, "num_layers"), ("direction", direction, "num_directions")):
+            count = getattr(self.desc, limit)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise wrong_type(function, name, "an int", value)
             if not 0 <= value < count:

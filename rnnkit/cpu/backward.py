@@ -114,8 +114,8 @@ class Gradient:
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
         like = Arrays(*[np.empty(0, self._dtype)] * len(Arrays._fields))
         for start, stop in spans:  # counted from the end
-            parts = [back.run.part(steps, steps.num_steps - stop, steps.num_steps - start) for back in backs]
-            work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.num_rows
+            parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
+            work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
             passes = [back.layer_pass(part) for back, part in zip(backs, parts, strict=True)]
             arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
             calls.append(team.bound(loop_gradient.backward, work, like, *arguments, site=layer.site))
@@ -154,9 +154,9 @@ class Gradient:
         layer, dtype = run.layer, self._dtype
         offsets = _offsets(self._desc, layer.index, self._planner.threads, rows, self._planner.in_place)
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
-        dunits = arena.take(f"dunits_{number}", (self._steps.num_rows, layer.sizes.hidden), dtype)
+        dunits = arena.take(f"dunits_{number}", (self._steps.batch_size, layer.sizes.hidden), dtype)
         work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
-        return RunBack(run, dy, dx, dgates, dunits, self._steps.num_rows, work, offsets)
+        return RunBack(run, dy, dx, dgates, dunits, work, offsets)
 
 
 class RunBack(NamedTuple):
@@ -169,16 +169,15 @@ class RunBack(NamedTuple):
     dx: np.ndarray | None
     gates: np.ndarray
     units: np.ndarray
-    num_rows: int
     buffer: np.ndarray
     offsets: np.ndarray
 
     def layer_pass(self, part: Part) -> LayerPassBack:
         """A part of the steps, for a kernel."""
         layer, dtype, cells = self.run.layer, self.run.hidden.dtype, self.run.cells.shape[-1]
-        batch = part.batch._replace(shift=layer.index * self.num_rows)
+        batch = part.batch._replace(shift=layer.index * len(self.units))
         gradients = Gradients(
-            y=part.rows.of_call(self.dy, self.run.hidden.shape[-1], dtype, self.run.units.start),
+            y=part.rows.of_call(self.dy, self.run.hidden.shape[-1], dtype, layer.outputs.start),
             x=part.rows.of_call(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
             units=part.batch.of(self.units), hidden=batch.of_call(None, layer.sizes.output, dtype),
             states=batch.of_call(None, cells, dtype),

@@ -42,16 +42,10 @@ def forward(
         outputs = y if top.layer == desc.num_layers - 1 else steps.after(kept[f"output_l{top.layer}"])
         for number in range(len(run.bounds)):
             (segment, own_steps), part = run.segment(chain, number, final), outputs[slice(*run.steps_of(chain, number))]
-            _copy_outputs(segment, top, part)
+            part[:, :, top.outputs] = own_steps.after(segment.arrays[f"hidden_l{top.layer}"])[:, :, top.outputs]
             for clear in ready_to_clear([part], own_steps, of_states=False):
                 clear()
     return y, final.hy, final.cy
-
-
-def _copy_outputs(segment: Workspace, layer: Layer, target: np.ndarray) -> None:
-    size = layer.sizes.output
-    units = slice(layer.direction * size, (layer.direction + 1) * size)
-    target[:, :, units] = segment.steps.after(segment.arrays[f"hidden_l{layer.layer}"])[:, :, units]
 
 
 def backward(
@@ -123,10 +117,8 @@ class _Segments:
         segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
         if self._arena.segment != key:
             self._arena.segment = None  # until it is whole
-            groups = self.groups(chain)
-            states, planner = self._states(number, final), self.planner(steps)
-            inputs, packed = Inputs(flat(segment.x), self._packed), self._packed
-            ready = ready_to_train(groups, planner, segment, packed)
+            states, inputs = self._states(number, final), Inputs(flat(segment.x), self._packed)
+            ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed)
             train_groups(ready, states, segment, self._arena, steps, inputs, self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps

@@ -114,18 +114,12 @@ class Inference(Stack):
         """The groups of layers over the steps, and the calls that clear the padding; kept for the next call of this
         size, or one group after another."""
 
-        def lay_out(new: Callable[..., np.ndarray]) -> tuple[Iterator[ReadyGroup], list[Callable[[], None]]]:
+        def make() -> tuple[Iterable[ReadyGroup], list[Callable[[], None]]]:
             clearing = ready_to_clear([out], planner.steps, of_states=True)
-            return self._ready_groups(planner, packed, out, arena.take, new), clearing
+            groups = self._ready_groups(planner, packed, out, arena.take, arena.take if is_kept else new_array)
+            return list(groups) if is_kept else groups, clearing
 
-        if not is_kept:
-            return lay_out(new_array)
-
-        def make() -> tuple[list[ReadyGroup], list[Callable[[], None]]]:
-            groups, clearing = lay_out(arena.take)
-            return list(groups), clearing
-
-        return arena.keep("infer", (planner.steps, planner.threads), make)
+        return arena.keep("infer", (planner.steps, planner.threads), make) if is_kept else make()
 
     def _ready_groups(
         self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
@@ -140,7 +134,7 @@ class Inference(Stack):
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
             gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
-            shape = (count, 2, steps.num_rows, desc.states_size) if desc.has_cell else (count, 0)
+            shape = (count, 2, steps.batch_size, desc.states_size) if desc.has_cell else (count, 0)
             cells, runs = take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
                 if layer.direction == 0:

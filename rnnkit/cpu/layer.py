@@ -55,6 +55,11 @@ class Layer(NamedTuple):
         return self.sizes.input or self.sizes.hidden
 
     @property
+    def outputs(self) -> slice:
+        """Its columns of the hidden states of both directions."""
+        return slice(self.direction * self.sizes.output, (self.direction + 1) * self.sizes.output)
+
+    @property
     def work(self) -> int:
         """Multiply-adds of a row in a step, without a projection's."""
         return self.products[0].rows.size * (self.sizes.input + self.sizes.output)

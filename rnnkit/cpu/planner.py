@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
@@ -52,7 +52,7 @@ class Planner:
         self, steps: StepRows, itemsize: int, threads: int | None = None, in_place: bool | None = None
     ) -> None:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
-        self._rows = max(steps.num_rows, 1)
+        self._rows = max(steps.batch_size, 1)
         self.in_place = reads_in_place(steps) if in_place is None else in_place
 
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
@@ -66,14 +66,14 @@ class Planner:
 
     def chunk_rows(self, schedule: Schedule) -> int:
         """Rows of a buffer for a chunk of steps."""
-        return min(schedule.chunk, self.steps.num_steps) * self.steps.num_rows
+        return min(schedule.chunk, self.steps.seq_len) * self.steps.batch_size
 
     def calls(self, group: Sequence[Layer], schedule: Schedule) -> Sequence[tuple[int, int]]:
         """[start, stop) of the steps, in the order in which they are worked on, of each call of a kernel.
 
         Between two calls Python runs what is to be run on a signal: an interrupt need not wait for the last step.
         """
-        total, count = self.steps.num_steps, steps_of_call(group, self._rows, schedule.chunk)
+        total, count = self.steps.seq_len, steps_of_call(group, self._rows, schedule.chunk)
         if total <= count:
             return ((0, total),)
         return [(start, min(start + count, total)) for start in range(0, total, count)]
@@ -86,15 +86,14 @@ class Planner:
             sizes = self._rows, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
             return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads)
 
-        def schedule(best: Sharing, parts: int = 1, **options: Any) -> Schedule:
-            own = {"grain": 0, "split": False, "lag": 1} | options
+        def schedule(best: Sharing, parts: int = 1, grain: int = 0, split: bool = False, lag: int = 1) -> Schedule:
             bounds = steps.bounds(best.teams) if best.teams > 1 else row_numbers(0)
             return Schedule(
-                bounds=bounds, num_passes=count, pipelined=is_stack(group), chunk=chunk,
-                keeps_gates=keeps_gates, threads=best.threads * parts, **own
+                bounds=bounds, grain=grain, num_passes=count, split=split, pipelined=is_stack(group), lag=lag,
+                chunk=chunk, keeps_gates=keeps_gates, threads=best.threads * parts,
             )  # fmt: skip
 
-        if threads > 1 and steps.num_rows >= rows_for_grain(layer, self.itemsize):
+        if threads > 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
             best = sharing(threads)
             if best.teams == 1:
                 return schedule(best, grain=grain_of(self.itemsize))
@@ -107,7 +106,7 @@ class Planner:
         lag = -(-rows // self._rows)
         even = max(one.work for one in group) <= share * sum(one.work for one in group)
         cached = layer.recurrent_weights * self.itemsize <= _CACHED_BYTES
-        if threads % 2 == 0 and even and cached and steps.num_steps >= least * lag:
+        if threads % 2 == 0 and even and cached and steps.seq_len >= least * lag:
             return schedule(sharing(threads // 2), 2, split=True, lag=lag)
         return schedule(best)
 

@@ -85,7 +85,6 @@ class Part(NamedTuple):
 class StepRows(Steps):
     """The steps of a batch with their row numbers: the one object that says where a row stands.
 
-    T and N are those of the arrays, `seq_len` and `batch_size`; the time loop has `num_steps` of at most `num_rows`.
     Where sequences differ in length `relist` lists them, for batch after batch: the arrays stay, and with them what was
     laid out for the kernels.
     """
@@ -105,16 +104,6 @@ class StepRows(Steps):
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
         self._list = team.bound(list_rows, 0, sequences[0], *arguments)
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of the time loop."""
-        return self.seq_len
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that run side by side in a step, at most."""
-        return self.batch_size
 
     @property
     def kept(self) -> bool:

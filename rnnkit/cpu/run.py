@@ -37,16 +37,10 @@ class Run(NamedTuple):
     cells: np.ndarray
     passing: bool
 
-    @property
-    def units(self) -> slice:
-        """Its columns of the hidden states."""
-        size = self.layer.sizes.output
-        return slice(self.layer.direction * size, (self.layer.direction + 1) * size)
-
     def part(self, steps: StepRows, start: int, stop: int) -> Part:
         """The steps that come start:stop on its way through the sequence."""
         if self.layer.direction == 1:
-            start, stop = steps.num_steps - stop, steps.num_steps - start
+            start, stop = steps.seq_len - stop, steps.seq_len - start
         return steps.part(start, stop)
 
     def ends(self, steps: StepRows) -> tuple[Index, Index, Index, Index]:
@@ -62,8 +56,8 @@ class Run(NamedTuple):
         before, after = part.states(layer.direction, self.passing)
         gates = (part.positions if keeps_gates else part.listed).of(self.gates)
         operands = Operands(
-            gates=gates, hidden_prev=part.previous[layer.direction].of(self.hidden, self.units.start),
-            hidden=part.following.of(self.hidden, self.units.start),
+            gates=gates, hidden_prev=part.previous[layer.direction].of(self.hidden, layer.outputs.start),
+            hidden=part.following.of(self.hidden, layer.outputs.start),
             states_prev=before.of(self.cells), states=after.of(self.cells),
         )  # fmt: skip
         x = part.rows.of_call(self.source, layer.input_size, dtype)
@@ -119,10 +113,10 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
     for run in runs:
         initial, final, *cells = run.ends(steps)
-        ends.append(((*initial, run.units), (*final, run.units), *cells))
+        ends.append(((*initial, run.layer.outputs), (*final, run.layer.outputs), *cells))
     for start, stop in planner.calls(group, schedule):
         parts = [run.part(steps, start, stop) for run in runs]
-        work = sum(run.layer.work for run in runs) * (stop - start) * steps.num_rows
+        work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
         arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
         calls.append(team.bound(forward, work, Inputs(zeros, zeros), *arguments, site=layer.site))  # flat as well

@@ -60,18 +60,14 @@ def read(file: archive.Reader, cell: type | None = None, check_source: bool = Tr
     found = file.array("format") if dtype.kind in "iu" and shape == () else f"of dtype {dtype} and shape {shape}"
     if found != FORMAT:
         raise file.refusal(f"hold a network in format {FORMAT}", f"format {found}")
-    desc = _read_descriptor(file, cell, check_source)
+    text = file.text("descriptor")
+    try:
+        desc = descriptor_of(text, cell, check_source)
+    except ValueError as error:
+        raise file.refusal("hold a valid descriptor", error) from error
     dtype, shape, *_ = file.header("weights")
     stored = np.dtype("V2") if desc.dtype == "bfloat16" else desc.np_dtype  # the format has no names for extensions
     if dtype != stored or shape != (num_weights(desc),):
         expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
         raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
     return desc, file.array("weights").view(desc.np_dtype)
-
-
-def _read_descriptor(file: archive.Reader, cell: type | None, check_source: bool) -> RNNDescriptor:
-    text = file.text("descriptor")
-    try:
-        return descriptor_of(text, cell, check_source)
-    except ValueError as error:
-        raise file.refusal("hold a valid descriptor", error) from error

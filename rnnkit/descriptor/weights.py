@@ -221,10 +221,19 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
     check_descriptor("pack_weights", desc)
     if not isinstance(named, Mapping):
         raise wrong_type("pack_weights", "named", "a mapping of names to arrays", named)
-    names = [block.name for block in _layout(desc)]
+    layout = _layout(desc)
+    names = [name for name, _, _ in layout]
     check_names("pack_weights", "named", f"the {len(names)} names of weight_layout(desc)", names, named)
     arrays = {name: host_array("pack_weights", f'named["{name}"]', named[name]) for name in names}
-    _check_blocks(desc, arrays)
+    misshapen = [
+        f"{name} {arrays[name].shape} for {shape}" for name, shape, _ in layout if arrays[name].shape != shape
+    ]
+    if misshapen:
+        expected = "have the shapes of weight_layout(desc)"
+        raise ValueError(message("pack_weights", "named", expected, ", ".join(misshapen)))
+    for name, array in arrays.items():
+        if array.dtype != desc.np_dtype:
+            raise wrong_dtype("pack_weights", f'named["{name}"]', desc.dtype, array.dtype)
     return np.concatenate([array.ravel() for array in arrays.values()])
 
 
@@ -334,17 +343,3 @@ def check_names(
         raise ValueError(
             message(function, argument, f"hold {expected}", f"{len(given)} names", "; ".join([*listed, *cures]))
         )
-
-
-def _check_blocks(desc: RNNDescriptor, arrays: dict[str, np.ndarray]) -> None:
-    misshapen = [
-        f"{block.name} {arrays[block.name].shape} for {block.shape}"
-        for block in _layout(desc)
-        if arrays[block.name].shape != block.shape
-    ]
-    if misshapen:
-        expected = "have the shapes of weight_layout(desc)"
-        raise ValueError(message("pack_weights", "named", expected, ", ".join(misshapen)))
-    for name, array in arrays.items():
-        if array.dtype != desc.np_dtype:
-            raise wrong_dtype("pack_weights", f'named["{name}"]', desc.dtype, array.dtype)

@@ -51,12 +51,8 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
                 gate[j] = bias[j] + values[j]
 
 
-def _phases_of(declaration):
-    """Functions for kernels, one a phase: its product, added to the gates or kept apart, and its stages."""
-    return [_phase(declaration, number) for number in range(len(declaration.phases))]
-
-
 def _phase(declaration, number):
+    """The function, to be compiled, of a phase: its product, added to the gates or kept apart, and its stages."""
     multiply = _product(declaration, declaration.phases[number].product, number + 1)
     run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
@@ -81,7 +77,10 @@ def _product(declaration, of_r, place):
     def multiply(cell, step, rows, vectors, units):
         gates, weights = step.operands.gates, step.weights
         for column in apart_columns(step.sizes.hidden):
-            _fill(gates, weights.bias, rows, Range(column + units.start, column + units.stop))
+            columns = Range(column + units.start, column + units.stop)
+            bias = part(weights.bias, columns.start, columns.stop)
+            for row in range(rows.start, rows.stop):
+                copy(row_part(gates, row, columns), bias)
         values = source(cell, step.operands, step.sizes.hidden)
         product_with(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
@@ -91,21 +90,13 @@ def _product(declaration, of_r, place):
     return inner(multiply if of_r.slots else nothing)
 
 
-@inner
-def _fill(gates, bias, rows, columns):
-    """The columns of the bias, in each row."""
-    values = part(bias, columns.start, columns.stop)
-    for row in range(rows.start, rows.stop):
-        copy(row_part(gates, row, columns), values)
-
-
-_run_phases = all_of(_phases_of)
+_run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(len(declaration.phases))])
 
 
 @inner
 def run_step(cell, step, rows, team):
     """One time step of the rows, whose gates hold their input products."""
-    _run_phases(cell, step, rows, team)
+    _run_phases(cell, (step, rows, team))
     projection, operands, grain = step.weights.projection, step.operands, step.grain
     if projection.matrix.rows.size > 0:
         barrier(team)

@@ -32,13 +32,9 @@ def _add_output_gradient(target, dh, dy, rows, columns):
             copy(total, carried)
 
 
-def _phases_back_of(declaration):
-    """Functions for kernels, one a phase, last to first: the way back through its product, and what comes next, the
-    stages of the gradient of the phase before."""
-    return [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
-
-
 def _way_back(declaration, number):
+    """The function, to be compiled, of a phase: the way back through its product, and what comes next, the stages of
+    the gradient of the phase before."""
     width, multiply = depth_of(declaration.phases[number].product), _product_back(declaration, number)
     run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
@@ -76,7 +72,9 @@ def _product_back(declaration, number):
     return inner(multiply if of_r.slots else leave if adds else clear_source)
 
 
-_run_phases_back = all_of(_phases_back_of)
+_run_phases_back = all_of(
+    lambda declaration: [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
+)
 
 
 _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
@@ -103,7 +101,7 @@ def _run_step_back(cell, step, rows, team):
         else:
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
-    _run_phases_back(cell, step, rows, team)
+    _run_phases_back(cell, (step, rows, team))
     if grain > 0:
         barrier(team)
 
@@ -157,7 +155,7 @@ def _sources(cell, operands, hidden_size, x):
     """What the products of a layer multiplied, in their order: x, those of the phases, what stands in front of the
     projection, and for the vectors anything."""
     units = shifted(operands.gates, operands.gates.stride - hidden_size)
-    return (x,) + _sources_of_r(cell, operands, hidden_size) + (units, x)
+    return (x,) + _sources_of_r(cell, (operands, hidden_size)) + (units, x)
 
 
 @inner
@@ -167,7 +165,7 @@ def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
     multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
-    terms = terms_of(cell, forward.products, multiplied, arrays.w, buffer, offsets)
+    terms = terms_of(forward.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_field(forward.operands, "vectors", vectors)
     if is_first:

@@ -1,6 +1,7 @@
 """What a kernel does for each phase of a cell: decided by the cell's type, when the kernel is compiled."""
 
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from .machine.jit import OPTIONS, inner
@@ -23,21 +24,27 @@ def per_cell(choose):
 
 
 def all_of(functions_of):
-    """Make the function for kernels that calls those of `functions_of(declaration)`, one after the other, with the cell
-    and the same arguments; it returns what they return, in a tuple."""
+    """Make the function for kernels, of a cell and a tuple of arguments, that calls `functions_of(declaration)` with
+    the cell and these, one after the other; it returns what they return, in a tuple."""
 
-    def starting_at(number):
-        def choose(declaration):
-            own, *later = functions_of(declaration)[number:]
-            first = inner(own)
-            if not later:
-                return lambda cell, *arguments: (first(cell, *arguments),)
-            following = starting_at(number + 1)
-            return lambda cell, *arguments: (first(cell, *arguments),) + following(cell, *arguments)
+    @intrinsic
+    def call_all(typingctx, cell, arguments):
+        functions = [inner(own) for own in functions_of(cell.instance_class.declaration)]
+        calls = [types.Dispatcher(own).get_call_type(typingctx, (cell, *arguments.types), {}) for own in functions]
+        result = types.BaseTuple.from_types([call.return_type for call in calls])
 
-        return per_cell(choose)
+        def generate(context, builder, signature, arguments):
+            cell, given = arguments
+            values = cell, *cgutils.unpack_tuple(builder, given)
+            found = [
+                context.get_function(types.Dispatcher(own), call)(builder, values)
+                for own, call in zip(functions, calls, strict=True)
+            ]
+            return context.make_tuple(builder, result, found)
 
-    return starting_at(0)
+        return result(cell, arguments), generate
+
+    return call_all
 
 
 def located(declaration, name):

@@ -66,22 +66,20 @@ def depth_of(product):
     return Sizes._fields.index({"x": "input", "h_prev": "output"}.get(product.source, "hidden"))
 
 
-def _packed_products_of(declaration):
-    """Functions, one a product of the cell, that give its weights."""
+def _weights_of_product(place, product):
+    """The function, to be compiled, that gives the weights of a product of the cell."""
+    columns, depth = columns_of_slots(product.slots), depth_of(product)
 
-    def packed_product(place, product):
-        columns, depth = columns_of_slots(product.slots), depth_of(product)
+    def find(cell, sizes, packed, offsets, products, places, w, rank):
+        panels = _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
+        return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
 
-        def find(cell, sizes, packed, offsets, products, places, w, rank):
-            panels = _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
-            return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
-
-        return find
-
-    return [packed_product(place, product) for place, product in enumerate(declaration.products)]
+    return find
 
 
-_packed_products = all_of(_packed_products_of)
+_weights_of_products = all_of(
+    lambda declaration: [_weights_of_product(*one) for one in enumerate(declaration.products)]
+)
 
 
 @inner
@@ -91,7 +89,7 @@ def weights_of(cell, sizes, packed, offsets, products, places, w, rank):
     number = len(products) - 2  # behind it those of the vectors, which have no panels
     projection = _packed(packed, offsets, number, sizes.hidden, sizes.output, (0,), rank)
     return Weights(
-        products=_packed_products(cell, sizes, packed, offsets, products, places, w, rank),
+        products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, rank)),
         projection=WeightMatrix(projection, Matrix(w, products[number].rows, places[number, 0], sizes.hidden)),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip

@@ -13,14 +13,7 @@ from rnnkit.call.forking import Call, at_work, new_call
 from rnnkit.call.options import check, options_of
 from rnnkit.call.steps import row_numbers
 from rnnkit.common.arrays import folded, library_of, no_array, on_host
-from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
-
-
-def state_sizes(desc: RNNDescriptor) -> dict[str, int]:
-    """Return the states of a network by name, and their sizes: the one place that says which there are."""
-    sizes = {"hx": desc.output_size, "cx": desc.states_size}
-    return sizes if desc.has_cell else {"hx": desc.output_size}
 
 
 class Stream:
@@ -81,7 +74,7 @@ class Stream:
         self._arena = Arena()
         self._room: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
         self._places = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
-        sizes = state_sizes(self.desc)
+        sizes = {"hx": self.desc.output_size} | ({"cx": self.desc.states_size} if self.desc.has_cell else {})
         self._names = tuple(sizes)
         self._states = self._alone("stream", self._zeros, sizes.values())
         self._buffers: Any = None  # what a step of all streams writes: never the memory of the states

@@ -112,12 +112,11 @@ class _Fused(nn.RNNBase):
             The input is neither on a CPU nor on a CUDA device; or the call is traced or exported, which would take its
             results for constants: call :func:`restore` first.
         """
-        if lengths is None and not self.__dict__.get("dropout"):
-            place = self.__dict__.get("_place")
-            if place is not None and place.found is not None and plain.is_plain(place.found, input, hx, self.batch_first):
-                parameters = [self._parameters.get(name) for name in place.found.names]
-                if plain.are_there(place.found, parameters):
-                    return _run_plain(self, place.found, input, hx, parameters)
+        found = self.__dict__.get("_place", plain.NOWHERE).found
+        if lengths is None and found is not None and plain.is_plain(found, input, hx, self.batch_first):
+            parameters = [self._parameters.get(name) for name in found.names]
+            if plain.are_there(found, parameters) and not (self.dropout and self.training):
+                return _run_plain(self, found, input, hx, parameters)
         run = _run_untraced if "torch._dynamo" in sys.modules else _run
         return run(self, input, hx, lengths)
 

@@ -43,6 +43,9 @@ class Place:
         return Place, ()
 
 
+NOWHERE = Place()
+
+
 def find(desc: RNNDescriptor, parameters: dict[str, Any]) -> Found | None:
     """Look at a module's parameters; None where they are not in one buffer."""
     layout = weight_layout(desc)

@@ -292,7 +292,7 @@ FAULTS = {
     "rnnkit/network/stream.py": [
         ("a mask is not looked up", "            found = np.flatnonzero(found)\n", ""),
         ("the state is no copy", "np.array(on_host(array))", "on_host(array)"),
-        ("a stream has room for one state", '"cx": desc.states_size}', '"cx": desc.hidden_size}'),
+        ("a stream has room for one state", '"cx": self.desc.states_size}', '"cx": self.desc.hidden_size}'),
     ],
     "rnnkit/torch/function.py": [
         ("a gradient of batch_first is not turned back", "to_tensor(call.layout.own(found.dx))", "to_tensor(found.dx)"),

@@ -125,7 +125,7 @@ def _check_signature(said, stage):
 
 def _check_forward(said):
     """Every name is written before it is read, and all that a step leaves is written."""
-    products = {gate.name for gate in said.gates} | {gate.apart for gate in said.gates if gate.apart is not None}
+    products = {name for product in said.products for name in said.names_of(product)}
     before = {f"{state}_prev" for state in said.states} | {"h_prev"} | {vector.name for vector in said.vectors}
     writable, known, written = {*said.slots, *said.states, "h"}, products | before, set()
     for number, phase in enumerate(said.phases):

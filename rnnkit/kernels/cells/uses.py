@@ -3,6 +3,7 @@
 Two functions of the same text compute different things if a name in them refers to different values.
 """
 
+import builtins
 import dis
 import sys
 import types
@@ -33,7 +34,7 @@ def uses(function):
         for instruction in dis.get_instructions(code):
             name = instruction.argval
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                path, value = name, _global(function, name)
+                path, value = name, function.__globals__.get(name, getattr(builtins, name, _NOTHING))
             elif instruction.opname == "LOAD_DEREF" and name in around:
                 path, value = name, _content(around[name])
             elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path and isinstance(value, _WITH_NAMES):
@@ -79,11 +80,6 @@ def codes_in(code):
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from codes_in(constant)
-
-
-def _global(function, name):
-    names = function.__globals__
-    return names.get(name, getattr(sys.modules["builtins"], name, _NOTHING))
 
 
 def _content(around):

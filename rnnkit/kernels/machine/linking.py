@@ -25,10 +25,10 @@ class _LinkedLibrary(JITCodeLibrary):
 
     def __init__(self, codegen, name):
         super().__init__(codegen, name)
-        self._linked = {}
+        self.linked = {}
 
     def add_linking_library(self, library):
-        self._linked[library] = None
+        self.linked[library] = None
 
     def add_llvm_module(self, ll_module):
         """Let whatever links the module have a copy of what it uses, and drop that where it is inlined."""
@@ -42,10 +42,6 @@ class _LinkedLibrary(JITCodeLibrary):
 
     def _get_module_for_linking(self):
         return self._final_module
-
-    def with_linked(self):
-        """This library, then those of the functions it calls: the linker takes only what has been asked for before."""
-        return [self, *self._linked]
 
 
 class _KernelLibrary(JITCodeLibrary):
@@ -82,7 +78,8 @@ class _Lowering(NativeLowering):
         fndesc, environment = state.cr.fndesc, state.cr.env
         # What callers know the function by; nobody calls it, so it has no address.
         entry = _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, environment, (library,))
-        state.targetctx.insert_user_function(entry, fndesc, library.with_linked())
+        # The libraries of the functions it calls come behind its own: the linker takes what has been asked for before.
+        state.targetctx.insert_user_function(entry, fndesc, [library, *library.linked])
         state.cr = state.cr._replace(cfunc=entry)
         return True
 

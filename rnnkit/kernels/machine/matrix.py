@@ -75,8 +75,8 @@ def matrix_pointers(context, builder, kind, matrix, row, column):
     return first, data_pointer(context, builder, kind.types[1], rows, row), stride
 
 
-def _view(context, builder, kind, first, size):
-    """The `size` elements from a pointer on, as a value of a one-dimensional array type."""
+def view(context, builder, kind, first, size):
+    """The `size` elements from a pointer on, as a value of a one-dimensional array type, in LLVM IR."""
     result = context.make_array(kind)(context, builder)
     itemsize = size.type(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
     context.populate_array(
@@ -92,7 +92,7 @@ def flat(typingctx, array):
 
     def generate(context, builder, signature, arguments):
         found = context.make_array(signature.args[0])(context, builder, *arguments)
-        return _view(context, builder, result, found.data, found.nitems)
+        return view(context, builder, result, found.data, found.nitems)
 
     return result(array), generate
 
@@ -107,7 +107,7 @@ def part(typingctx, array, start, stop):
     def generate(context, builder, signature, arguments):
         array, start, stop = arguments
         first = data_pointer(context, builder, signature.args[0], array, start)
-        return _view(context, builder, signature.args[0], first, builder.sub(stop, start))
+        return view(context, builder, signature.args[0], first, builder.sub(stop, start))
 
     return array(array, types.int64, types.int64), generate
 
@@ -127,7 +127,7 @@ def row_part(typingctx, matrix, row, columns):
         matrix, row, columns = arguments
         start, stop = (builder.extract_value(columns, field) for field in range(2))
         first = row_pointer(context, builder, signature.args[0], matrix, row, start)
-        return _view(context, builder, result, first, builder.sub(stop, start))
+        return view(context, builder, result, first, builder.sub(stop, start))
 
     return result(matrix, types.int64, columns), generate
 

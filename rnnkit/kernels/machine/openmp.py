@@ -10,9 +10,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from .jit import kernel
+from .matrix import view
 from .registers import I32, I64
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, sync_size, take_part
 from .team import WORK_PER_SPIN
@@ -30,13 +30,11 @@ def _emit_others_part(context, module, like, kind):
     sync, size, known, spins = (
         builder.load(builder.gep(function.args[2], [I64(field)])) for field in (_SYNC, _SIZE, _KNOWN, _SPINS)
     )
-    array = context.make_array(like)(context, builder)
-    data = builder.inttoptr(sync, I64.as_pointer())
-    populate_array(array, data=data, shape=[size], strides=[I64(8)], itemsize=I64(8), meminfo=None)
+    array = view(context, builder, like, builder.inttoptr(sync, I64.as_pointer()), size)
     target = types.Dispatcher(take_part)
     own = target.get_call_type(context.typing_context, (like, types.int64, types.int64, types.int64), {})
     last = builder.add(known, I64(1))
-    context.get_function(target, own)(builder, [array._getvalue(), known, last, spins])
+    context.get_function(target, own)(builder, [array, known, last, spins])
     builder.ret(I32(0))
     return function
 

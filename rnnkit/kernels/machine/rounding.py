@@ -18,7 +18,7 @@ from .formats import (
     words_of,
 )
 from .jit import OPTIONS, inner
-from .matrix import Matrix, Range, part, row_part
+from .matrix import Matrix, Range, clear, copy, part, row_part
 from .registers import I32, real_of
 
 
@@ -57,10 +57,8 @@ def _converted_of(panels, a, rows, depth):
 
 @inner
 def _copy(target, source, words):
-    for k in range(source.size):
-        target[1 + k] = source[k]
-    for k in range(source.size, 2 * words):
-        target[1 + k] = 0
+    copy(part(target, 1, 1 + source.size), source)
+    clear(part(target, 1 + source.size, 1 + 2 * words))
 
 
 @inner
