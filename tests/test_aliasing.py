@@ -69,7 +69,7 @@ def test_backward_refuses_a_gradient_over_an_input(cell, name):
 def test_backward_refuses_a_gradient_in_the_workspace():
     problem = Problem(mode="rnn_tanh", num_layers=2, seq_len=40)
     result = problem.forward()
-    memory = result.y.base  # bytes
+    memory = result.workspace.arrays["hidden_l1"].base  # bytes
     begin = -memory.ctypes.data % 8
     dw = memory[begin : begin + 8 * problem.w.size].view(problem.dtype)
     with pytest.raises(ValueError, match="backward: dw must have memory of its own, got the memory of the workspace"):

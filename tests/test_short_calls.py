@@ -12,7 +12,7 @@ from shipped_networks import INPUT, LENGTHS, N, T, arrays_of, cases
 from tolerances import GRADIENTS, OUTPUTS
 
 import rnnkit
-from rnnkit.call.memory import idle_memories
+from rnnkit.call.memory import Memory, idle_memories
 from rnnkit.cpu import planner
 from rnnkit.kernels.machine import gemm, sync
 from rnnkit.kernels.machine.gemm import Packed, WeightMatrix
@@ -185,4 +185,4 @@ def test_a_large_call_keeps_nothing():
     result = net.forward(x)
     assert np.shares_memory(result.y, result.workspace.arrays["hidden_l0"])
     del result
-    assert not idle_memories(net.desc, 100, 30)
+    assert not idle_memories(Memory, net.desc, 100, 30)

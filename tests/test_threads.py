@@ -11,7 +11,7 @@ from combinations import nightly, pairs
 from problems import CELLS, FLOAT32, Problem, step_loop
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
-from rnnkit.cpu import planner
+from rnnkit.cpu import infer, planner
 from rnnkit.kernels.machine import sync, team
 
 pytestmark = pytest.mark.cores(2)
@@ -159,6 +159,7 @@ def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch, layers_
     (batch_size, lengths), (layers, size) = batch, layers_and_threads
     monkeypatch.setattr(planner, "_PIPELINED_BY_UNITS", (6, 8, 1.0))
     monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (6, 16, 1.0))
+    monkeypatch.setattr(infer, "_BRIEF", 0)
     sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
     passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)

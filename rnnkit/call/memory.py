@@ -70,7 +70,7 @@ class Memory:
 
 
 @lru_cache(64)
-def idle_memories(desc: RNNDescriptor, seq_len: int, batch_size: int) -> deque[Memory]:
+def idle_memories(kind: type[Memory], desc: RNNDescriptor, seq_len: int, batch_size: int) -> deque[Memory]:
     """Memories of small calls of this size that nobody has any more, with what was laid out on them."""
     return deque()
 

@@ -165,7 +165,7 @@ def forward(
     chosen = backend("forward", "forward", desc, x, options)
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
-    idle, call = idle_memories(desc, seq_len, batch_size), forking.new_call()
+    idle, call = idle_memories(chosen.Memory, desc, seq_len, batch_size), forking.new_call()
     memory = workspace.memory if workspace is not None else _popped(idle) or chosen.Memory()
     try:
         memory.renew(call)

@@ -133,14 +133,14 @@ class _InColumns(Float):
 
 
 class Bfloat16Dot(Float):
-    name, per_word = "bf16", 2
+    name, per_word = "bfloat16", 2
 
     def add(self, builder, value, column, total):
         return _dot(builder, BFLOAT16_DOT, total, value, column)
 
 
 class Bfloat16Wide(Float):
-    name, per_word, parts = "bf16", 2, 2
+    name, per_word, parts = "bfloat16", 2, 2
 
     def unpack(self, builder, words):
         bits = ir.VectorType(I32, self.vector.count)
