@@ -68,6 +68,15 @@ def _threads_of_the_engine(request, monkeypatch):
         pytest.skip(f"needs {needed} cores, {num_cores()} here")
 
 
+@pytest.fixture(autouse=True)
+def _no_idle_memory_from_before():
+    """What was laid out by other constants than the next test has, which it may have set itself."""
+    from rnnkit.call.memory import idle_memories
+
+    yield
+    idle_memories.cache_clear()
+
+
 @pytest.fixture
 def threads_as_before():
     """What a test sets by `numba.set_num_threads` holds no longer than the test."""

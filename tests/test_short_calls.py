@@ -74,8 +74,7 @@ def reading(monkeypatch):
         monkeypatch.setattr(planner, "_READS", 1 << 40 if in_place else 0)
         idle_memories.cache_clear()
 
-    yield read
-    idle_memories.cache_clear()
+    return read
 
 
 BATCHES = [(1, 1, None), (4, 3, None), (5, 9, (5, 0, 1, 5, 3, 2, 4, 5, 1)), (70, 17, None)]

@@ -26,12 +26,13 @@ def backward(
 ) -> tuple:
     """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = rows_of(workspace.steps, arena)
-    result, planner = begin(desc, w, steps, dhy, dcy, dw), Planner(steps, w.itemsize)
+    result, threads = begin(desc, w, steps, dhy, dcy, dw), team.wanted_size()
 
     def make() -> Gradient:
+        planner = Planner(steps, w.itemsize, threads)
         return Gradient(desc, workspace.arrays, planner, arena, groups_of(desc, desc.dropout > 0))
 
-    key = desc, steps, planner.threads
+    key = desc, steps, threads
     gradient = arena.keep("backward", key, make) if steps.kept else make()
     gradient.run(arrays_of(w, workspace.x, dy, *result))
     return result

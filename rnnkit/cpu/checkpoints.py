@@ -19,10 +19,9 @@ from rnnkit.cpu.backward import Chain, Gradient, add, arrays_of, begin
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
-from rnnkit.cpu.run import BoundaryStates, boundary_states, ready_to_clear, ready_to_train, train_groups
+from rnnkit.cpu.run import final_states, given, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import Inputs
 
 
 def forward(
@@ -36,7 +35,7 @@ def forward(
     if desc.has_cell:
         kept["start_cell"][0] = 0 if cx is None else cx
     y = np.empty((steps.seq_len, steps.batch_size, desc.num_directions * desc.output_size), w.dtype)
-    final = boundary_states(desc, None, None, steps.batch_size)
+    final = final_states(desc, steps.batch_size)
     for chain in chains(desc):
         top = layers_of(desc)[chain[-1]]
         outputs = y if top.layer == desc.num_layers - 1 else steps.after(kept[f"output_l{top.layer}"])
@@ -45,7 +44,7 @@ def forward(
             part[:, :, top.outputs] = own_steps.after(segment.arrays[f"hidden_l{top.layer}"])[:, :, top.outputs]
             for clear in ready_to_clear([part], own_steps, of_states=False):
                 clear()
-    return y, final.hy, final.cy
+    return y, *final
 
 
 def backward(
@@ -107,7 +106,7 @@ class _Segments:
         return tuple((layers_of(self._desc)[index],) for index in chain)
 
     def segment(
-        self, chain: tuple[int, ...], number: int, final: BoundaryStates | None = None
+        self, chain: tuple[int, ...], number: int, final: tuple[Any, Any] | None = None
     ) -> tuple[Workspace, StepRows]:
         """All that forward computes of a segment, and its steps: run, unless this arena has run it last.
 
@@ -117,9 +116,9 @@ class _Segments:
         segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
         if self._arena.segment != key:
             self._arena.segment = None  # until it is whole
-            states, inputs = self._states(number, final), Inputs(flat(segment.x), self._packed)
-            ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed)
-            train_groups(ready, states, segment, self._arena, steps, inputs, self.steps_of(chain, number)[0])
+            own = given(segment.x, self._packed[:0], *self._states(number, final))
+            ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed, packs=False)
+            train_groups(ready, own, segment, self._arena, steps, self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps
 
@@ -137,15 +136,12 @@ class _Segments:
             segment.arrays[f"hidden_{below}"] = kept[f"output_{below}"][start : stop + 2]
         return segment
 
-    def _states(self, number: int, final: BoundaryStates | None) -> BoundaryStates:
-        """The states in front of a segment, and where those behind it go: nowhere where they are kept already."""
-        desc, kept, before = self._desc, self._workspace.arrays, {}
-        for name, key in (("hidden", "h"), ("cell", "c")):
-            starts = kept.get(f"start_{name}")
-            before[f"{key}x"] = None if starts is None else starts[number]
-            before[f"{key}y"] = None if starts is None or number + 1 == len(starts) else starts[number + 1]
+    def _states(self, number: int, final: tuple[Any, Any] | None) -> tuple[Any, ...]:
+        """hx and cx in front of a segment, and where hy and cy go: nowhere where they are kept already."""
+        starts = [self._workspace.arrays.get(name) for name in ("start_hidden", "start_cell")]
+        before, behind = ([None if one is None else one[at : at + 1] for one in starts] for at in (number, number + 1))
         if final is None:
-            return boundary_states(desc, before["hx"], before["cx"], self._workspace.steps.batch_size)
-        if number + 1 == len(self.bounds):
-            return final._replace(hx=before["hx"], cx=before["cx"])
-        return BoundaryStates(**before)
+            behind = final_states(self._desc, self._workspace.steps.batch_size)
+        elif number + 1 == len(self.bounds):
+            behind = final
+        return *before, *behind

@@ -17,12 +17,12 @@ from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu import backward as whole
 from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference, infer
-from rnnkit.cpu.layer import flat, groups_of, ready_to_pack
+from rnnkit.cpu.layer import flat, groups_of, room_for_packed
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import rows_of
-from rnnkit.cpu.run import ReadyGroup, boundary_states, ready_to_clear, ready_to_train, train_groups
+from rnnkit.cpu.run import Calls, final_states, given, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.operands import Inputs
+from rnnkit.kernels.machine import team
 
 __all__ = ["Inference", "Memory", "backward", "forward", "infer", "prepare"]
 
@@ -32,9 +32,8 @@ prepare = Inference  # which packs, and so copies, the weights
 class _Ready(NamedTuple):
     """What forward has laid out."""
 
-    packing: Sequence[Callable[[np.ndarray], None]]  # on the flat weights
     arrays: dict[str, Any]  # of the workspace
-    groups: Sequence[ReadyGroup]
+    groups: Sequence[Calls]
     clearing: Sequence[Callable[[], None]]
 
 
@@ -46,29 +45,27 @@ def forward(
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     arena = workspace.memory.arena
     steps = rows_of(workspace.steps, arena)
-    planner = Planner(steps, w.itemsize)
+    threads = team.wanted_size()
 
     def make() -> _Ready:
-        packed, packing = ready_to_pack(desc, arena, planner.in_place)
+        planner = Planner(steps, w.itemsize, threads)
+        packed = room_for_packed(desc, arena, planner.in_place)
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
         groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
         padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
-        running = ready_to_train(groups, planner, workspace, packed)
+        running = ready_to_train(groups, planner, workspace, packed, packs=True)
         clearing = ready_to_clear(padded, steps, of_states=True)
-        return _Ready(packing, workspace.arrays, running, clearing)
+        return _Ready(workspace.arrays, running, clearing)
 
-    key = desc, steps, planner.threads
+    key = desc, steps, threads
     ready = arena.keep("forward", key, make) if steps.kept else make()
-    workspace.arrays, w = ready.arrays, flat(w)
-    for pack in ready.packing:
-        pack(w)
-    states = boundary_states(desc, hx, cx, steps.batch_size)
-    train_groups(ready.groups, states, workspace, arena, steps, Inputs(flat(x), w))
+    workspace.arrays, (hy, cy) = ready.arrays, final_states(desc, steps.batch_size)
+    train_groups(ready.groups, given(x, flat(w), hx, cx, hy, cy), workspace, arena, steps)
     for clear in ready.clearing:
         clear()
     y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])
     y.flags.writeable = False  # backward reads it
-    return y, states.hy, states.cy
+    return y, hy, cy
 
 
 def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:

@@ -13,23 +13,15 @@ from rnnkit.call.arena import KEPT_BYTES, Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape
-from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack
+from rnnkit.cpu.layer import DESCRIPTORS, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner, reads_in_place, slabs_of
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
-from rnnkit.cpu.run import (
-    ReadyGroup,
-    Run,
-    boundary_states,
-    ready_group,
-    ready_to_clear,
-    run_group,
-)
+from rnnkit.cpu.run import Calls, Run, final_states, given, ready_group, ready_to_clear
 from rnnkit.cpu.stack import Stack, new_array
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import Inputs
 
 # Words of the weights times rows of all steps up to which a call is run a step at a time through all layers: Python
 # takes 60 us less. On one thread that way is as soon done with 2^26; on two the steps of a longer call are shared out
@@ -91,13 +83,14 @@ class Inference(Stack):
             hidden, clearing = arena.take("y", shape, x.dtype) if is_kept else np.empty(shape, x.dtype), []
             for start, stop in slabs:
                 rows = whole if is_kept else segment_of(steps, start, stop)
-                inputs = Inputs(flat(x[start:stop]), self._no_w)
-                out, states = hidden[start : stop + directions], boundary_states(desc, hx, cx, steps.batch_size)
+                out, (hy, cy) = hidden[start : stop + directions], final_states(desc, steps.batch_size)
+                own = given(x[start:stop], self._no_w, hx, cx, hy, cy)
                 groups, clearing_next = self._laid_out(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
-                for ready in groups:
-                    run_group(ready, states, inputs)
-                    del ready  # and its arrays, before there are the next one's
-                hx, cx = states.hy, states.cy
+                for _, calls in groups:
+                    for run in calls:
+                        run(own)
+                    del calls, run  # and their arrays, before there are the next ones'
+                hx, cx = hy, cy
                 for clear in clearing:  # of the slab before, in whose last step this one's initial states stood
                     clear()
                 clearing = clearing_next
@@ -110,11 +103,11 @@ class Inference(Stack):
 
     def _laid_out(
         self, planner: Planner, packed: Any, out: np.ndarray, arena: Arena, is_kept: bool
-    ) -> tuple[Iterable[ReadyGroup], list[Callable[[], None]]]:
+    ) -> tuple[Iterable[Calls], list[Callable[[], None]]]:
         """The groups of layers over the steps, and the calls that clear the padding; kept for the next call of this
         size, or one group after another."""
 
-        def make() -> tuple[Iterable[ReadyGroup], list[Callable[[], None]]]:
+        def make() -> tuple[Iterable[Calls], list[Callable[[], None]]]:
             clearing = ready_to_clear([out], planner.steps, of_states=True)
             groups = self._ready_groups(planner, packed, out, arena.take, arena.take if is_kept else new_array)
             return list(groups) if is_kept else groups, clearing
@@ -124,7 +117,7 @@ class Inference(Stack):
     def _ready_groups(
         self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
         new: Callable[..., np.ndarray],
-    ) -> Iterator[ReadyGroup]:
+    ) -> Iterator[Calls]:
         """Lay out all layers over the steps, one group after another; the last writes into `out`.
 
         Groups share the arrays that they `take`. What one puts out is `new`: the caller's to let go, or to use again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -156,25 +156,15 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def ready_to_pack(
-    desc: RNNDescriptor, arena: Arena, in_place: bool = False
-) -> tuple[np.ndarray, list[Callable[[np.ndarray], None]]]:
-    """Room for packed weights, and the kernel calls that pack the flat ones of every pseudo-layer, unless they are read
-    where they are, and sum its biases, where its `offsets` say."""
-    layers, calls = layers_of(desc, None, in_place), []
-    packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
-    for layer in layers:
-        work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
-        w = packed  # such as each call gives
-        arguments = layer.products, layer.places, packed, layer.offsets
-        calls.append(team.bound(pack_layer, work, w, *arguments, site=layer.site))
-    return packed, calls
+def room_for_packed(desc: RNNDescriptor, arena: Arena, in_place: bool = False) -> np.ndarray:
+    """Room for packed weights and summed biases, or for these alone where the weights are read where they are."""
+    return arena.take("packed", (int(layers_of(desc, None, in_place)[-1].offsets[-1]),), desc.np_dtype)
 
 
 def pack(desc: RNNDescriptor, w: np.ndarray, arena: Arena) -> np.ndarray:
-    """The packed weights, in the arena."""
-    packed, calls = ready_to_pack(desc, arena)
-    w = flat(w)
-    for call in calls:
-        call(w)
+    """The packed weights of every pseudo-layer, in the arena."""
+    packed, w = room_for_packed(desc, arena), flat(w)
+    for layer in layers_of(desc):
+        work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
+        team.run(pack_layer, work, layer.products, layer.places, packed, layer.offsets, w)
     return packed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,9 @@ from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
 from rnnkit.kernels.rows import list_rows
 
-Index = tuple[Any, Any]
-"""Which of the states (..., N, size) are meant, one for each sequence: a step or steps, and the sequences."""
-
 LIST_BYTES = 40
 """What lists take for each step of each sequence, where these differ in length."""
 
-_ALL = slice(None)
 _NO_NUMBERS = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
 
 
@@ -97,9 +93,9 @@ class StepRows(Steps):
             super().__init__(seq_len, batch_size, np.full(batch_size, seq_len), False)
             return
         self.starts, self._lists = np.empty(seq_len + 1, np.int64), np.empty((5, seq_len * batch_size), np.int64)
-        sequences, self._positions = np.empty((4, batch_size), np.int64), Rows(row_numbers(seq_len * batch_size))
+        sequences, self._positions = np.empty((5, batch_size), np.int64), Rows(row_numbers(seq_len * batch_size))
         super().__init__(seq_len, batch_size, sequences[0], True)
-        self._order, self._first, self._odd = sequences[1:]
+        self._order, *self._ends = sequences[1:]
         if order is not None:
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
@@ -165,21 +161,24 @@ class StepRows(Steps):
         return np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
 
     @lazy
-    def initial(self) -> tuple[Index, Index]:
-        """Where the initial states stand in arrays (T + D, N, ...), forward and reverse."""
-        return (0, _ALL), (self.seq_len + 1, _ALL)
+    def initial(self) -> tuple[Rows, Rows]:
+        """The sequences' initial states in arrays (T + D, N, ...), forward and reverse."""
+        numbers = row_numbers(self.batch_size)
+        return Rows(numbers), Rows(numbers, (self.seq_len + 1) * self.batch_size)
 
     @lazy
-    def final(self) -> tuple[Index, Index]:
-        """Where the final states stand in arrays (T + D, N, ...), forward and reverse."""
+    def final(self) -> tuple[Rows, Rows]:
+        """Their final states there."""
         if self.padded:
-            return (self.lengths, row_numbers(self.batch_size)), (self._first, row_numbers(self.batch_size))
-        return (self.seq_len, _ALL), (1, _ALL)
+            return Rows(self._ends[0]), Rows(self._ends[1])
+        numbers = row_numbers(self.batch_size)
+        return Rows(numbers, self.seq_len * self.batch_size), Rows(numbers, self.batch_size)
 
     @lazy
-    def passing_ends(self) -> tuple[Index, Index]:
-        """Where states that stand in one of two places in turn do so before the first and after the last step."""
-        return (0, _ALL), (self._odd, row_numbers(self.batch_size)) if self.padded else (self.seq_len % 2, _ALL)
+    def passing_ends(self) -> tuple[Rows, Rows]:
+        """States that stand in one of two places in turn, before the first step and after the last, forward."""
+        numbers = row_numbers(self.batch_size)
+        return Rows(numbers), Rows(self._ends[2]) if self.padded else Rows(numbers, self.seq_len % 2 * self.batch_size)
 
 
 def rows_of(steps: Steps, arena: Arena) -> StepRows:

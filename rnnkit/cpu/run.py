@@ -12,14 +12,14 @@ import numpy.random  # NumPy would import it on first use: in the middle of a ca
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import Steps
 from rnnkit.call.workspace import Workspace
-from rnnkit.cpu.layer import Layer, filled
+from rnnkit.cpu.layer import Layer, filled, flat
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.rows import Index, Part, StepRows
+from rnnkit.cpu.rows import Part, StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import Inputs, LayerPass, Operands, Schedule
+from rnnkit.kernels.operands import Ends, Given, LayerPass, Operands, Schedule, Stage
 from rnnkit.kernels.rows import clear_padding
 
 _DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
@@ -43,12 +43,13 @@ class Run(NamedTuple):
             start, stop = steps.seq_len - stop, steps.seq_len - start
         return steps.part(start, stop)
 
-    def ends(self, steps: StepRows) -> tuple[Index, Index, Index, Index]:
-        """Where the initial and the final hidden state, the initial and the final cell stand."""
+    def ends(self, steps: StepRows) -> Ends:
+        """The initial and the final states, for a kernel."""
         direction = self.layer.direction
         hidden = steps.initial[direction], steps.final[direction]
         cells = (steps.passing_ends if direction == 0 else steps.passing_ends[::-1]) if self.passing else hidden
-        return *hidden, *cells
+        states = [rows.of(self.hidden, self.layer.outputs.start) for rows in hidden]
+        return Ends(self.layer.index, *states, *(rows.of(self.cells) for rows in cells))
 
     def layer_pass(self, part: Part, keeps_gates: bool) -> LayerPass:
         """A part of the steps, for a kernel. Of the gates there are those of all steps, or of a chunk."""
@@ -83,85 +84,61 @@ def _kept_source(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, laye
     return arrays[f"input_l{layer}"] if desc.dropout > 0 else steps.after(arrays[f"hidden_l{layer - 1}"])
 
 
-class BoundaryStates(NamedTuple):
-    """States of all pseudo-layers: hx and cx, None for zeros, and where hy and cy go; cy is None without cells."""
-
-    hx: Any
-    cx: Any
-    hy: np.ndarray
-    cy: Any
-
-
-def boundary_states(desc: RNNDescriptor, hx: Any, cx: Any, batch_size: int) -> BoundaryStates:
+def final_states(desc: RNNDescriptor, batch_size: int) -> tuple[np.ndarray, Any]:
+    """Where hy and cy go; cy is None without cells."""
     count, dtype = desc.num_pseudo_layers, desc.np_dtype
     hy = np.empty((count, batch_size, desc.output_size), dtype)
-    cy = np.empty((count, batch_size, desc.states_size), dtype) if desc.has_cell else None
-    return BoundaryStates(hx, cx, hy, cy)
+    return hy, np.empty((count, batch_size, desc.states_size), dtype) if desc.has_cell else None
 
 
-class ReadyGroup(NamedTuple):
-    """A group of pseudo-layers that is ready to run: what follows from the sizes and from where its arrays are."""
+def given(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> Given:
+    """The arrays of a call, as the kernel takes them; w is flat, hx, cx and cy may be None."""
+    nothing, hy = w[:0], hy.reshape(-1)
+    hx, cx = (nothing if one is None else flat(one) for one in (hx, cx))
+    return Given(flat(x), w, hx, cx, hy, nothing if cy is None else cy.reshape(-1))
 
-    runs: Sequence[Run]
-    ends: list[tuple[Index, Index, Index, Index]]  # of each run, `Run.ends`, the hidden states' with their columns
-    calls: list[Callable[[Inputs], None]]  # of the kernel
+
+Calls = tuple[Layer, Sequence[Callable[[Given], None]]]
+"""A group of pseudo-layers that is ready to run: its lowest one, and the calls of the kernel."""
 
 
-def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any) -> ReadyGroup:
-    """Lay out the kernel calls of a group with these weights, in the order in which they run."""
-    steps, group, ends, calls = planner.steps, [run.layer for run in runs], [], []
+def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any, packs: bool = False) -> Calls:
+    """Lay out the kernel calls of a group, the first of which may pack the weights, in the order in which they run."""
+    steps, group, calls = planner.steps, [run.layer for run in runs], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
-    for run in runs:
-        initial, final, *cells = run.ends(steps)
-        ends.append(((*initial, run.layer.outputs), (*final, run.layer.outputs), *cells))
+    ends = filled([run.ends(steps) for run in runs], layer)
     for start, stop in planner.calls(group, schedule):
-        parts = [run.part(steps, start, stop) for run in runs]
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
-        passes = [run.layer_pass(part, schedule.keeps_gates) for run, part in zip(runs, parts, strict=True)]
-        arguments = layer.cell, filled(passes, layer), schedule, packed, zeros
-        calls.append(team.bound(forward, work, Inputs(zeros, zeros), *arguments, site=layer.site))  # flat as well
-    return ReadyGroup(runs, ends, calls)
-
-
-def run_group(ready: ReadyGroup, states: BoundaryStates, inputs: Inputs) -> None:
-    """Run a group of pseudo-layers over all steps, from their initial to their final states."""
-    runs, ends, calls = ready
-    for run, (initial, _, initial_cells, _) in zip(runs, ends, strict=True):
-        run.hidden[initial] = 0 if states.hx is None else states.hx[run.layer.index]
-        if states.cy is not None:
-            run.cells[initial_cells] = 0 if states.cx is None else states.cx[run.layer.index]
-    for call in calls:
-        call(inputs)
-    for run, (_, final, _, final_cells) in zip(runs, ends, strict=True):
-        states.hy[run.layer.index] = run.hidden[final]
-        if states.cy is not None:
-            states.cy[run.layer.index] = run.cells[final_cells]
+        passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
+        stage = Stage(packs and not calls, not calls, stop == steps.seq_len)
+        arguments = layer.cell, filled(passes, layer), ends, schedule, stage, packed, zeros
+        calls.append(team.bound(forward, work, Given(*[zeros] * 6), *arguments, site=layer.site))
+    return layer, calls
 
 
 def ready_to_train(
-    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, packed: np.ndarray
-) -> tuple[ReadyGroup, ...]:
-    """Groups of pseudo-layers that write into the workspace's arrays."""
+    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, packed: np.ndarray, packs: bool
+) -> tuple[Calls, ...]:
+    """Groups of pseudo-layers that write into the workspace's arrays, and may pack their weights before."""
     ready = []
     for group in groups:
         runs = kept_runs(workspace.desc, workspace.arrays, planner.steps, group)
-        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True), packed))
+        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True), packed, packs))
     return tuple(ready)
 
 
 def train_groups(
-    ready: Sequence[ReadyGroup], states: BoundaryStates, workspace: Workspace, arena: Arena, steps: StepRows,
-    inputs: Inputs, first_step: int = 0,
+    ready: Sequence[Calls], own: Given, workspace: Workspace, arena: Arena, steps: StepRows, first_step: int = 0
 ) -> None:
     """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace.
 
     The first of its `steps` is the sequence's `first_step`, from where on dropout's masks are drawn.
     """
-    for group in ready:
-        layer = group.runs[0].layer.layer
-        if layer and workspace.desc.dropout > 0:
-            _drop_outputs(workspace, arena, steps, layer, first_step)
-        run_group(group, states, inputs)
+    for lowest, calls in ready:
+        if lowest.layer and workspace.desc.dropout > 0:
+            _drop_outputs(workspace, arena, steps, lowest.layer, first_step)
+        for call in calls:
+            call(own)
 
 
 def _drop_outputs(workspace: Workspace, arena: Arena, steps: StepRows, layer: int, first_step: int) -> None:

@@ -11,14 +11,15 @@ even: the directions of one layer are independent; two layers of one direction a
 behind the lower.
 """
 
+from .machine.formats import storage
 from .machine.gemm import columns_of, product_with, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, copy, or_call_data, part, row_part, shifted, with_field
-from .machine.partition import next_block, num_claims, shares_rows, split_team, team_of_rows
+from .machine.matrix import Matrix, Range, clear, copy, or_call_data, part, row_part, shifted, with_field
+from .machine.partition import next_block, num_claims, partition, shares_rows, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Step
 from .phases import all_of, columns_of_slots, located, per_cell
-from .products import weights_of
+from .products import pack_weights, weights_of
 from .stages import runner
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
@@ -152,12 +153,12 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
 
 
 @inner
-def _run_pass(cell, layer, schedule, packed, zeros, inputs, role, team, whole_team):
+def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_team):
     """The steps of one layer pass, a chunk of input products at a time."""
     weights = weights_of(
-        cell, layer.sizes, packed, layer.offsets, layer.products, layer.places, inputs.w, whole_team.rank
+        cell, layer.sizes, packed, layer.offsets, layer.products, layer.places, given.w, whole_team.rank
     )
-    num_steps, x = layer.starts.size - 1, or_call_data(layer.x, inputs.x)
+    num_steps, x = layer.starts.size - 1, or_call_data(layer.x, given.x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
     for done in range(0, num_steps, chunk):
@@ -197,13 +198,54 @@ def fitting(size, schedule):
     return most - most % teams if most >= teams else most
 
 
+@inner
+def _begin(index, target, width, given, team):
+    """The states of a pseudo-layer = those that are given for all, or zeros."""
+    count = target.rows.size
+    own = partition(count, team.rank, team.size)
+    for row in range(own.start, own.stop):
+        values = row_part(target, row, Range(0, width))
+        if given.size > 0:
+            start = (index * count + row) * width
+            copy(values, part(given, start, start + width))
+        else:
+            clear(values)
+
+
+@inner
+def _end(index, source, width, target, team):
+    """What is returned of all = the states of a pseudo-layer."""
+    count = source.rows.size
+    own = partition(count, team.rank, team.size)
+    for row in range(own.start, own.stop):
+        start = (index * count + row) * width
+        copy(part(target, start, start + width), row_part(source, row, Range(0, width)))
+
+
 @kernel
-def forward(cell, passes, schedule, packed, zeros, inputs, rank, size, sync):
-    """The next steps of the layer passes on the inputs of the call."""
+def forward(cell, passes, ends, schedule, stage, packed, zeros, given, rank, size, sync):
+    """The next steps of the layer passes, from what the call is given or the call before has left."""
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))
+    for index in range(schedule.num_passes if stage.packs or stage.is_first else 0):
+        layer, own = passes[index], ends[index]
+        if stage.packs:
+            pack_weights(layer.products, layer.places, storage(packed), layer.offsets, given.w, team)
+        if stage.is_first:
+            _begin(own.index, own.hidden_initial, layer.sizes.output, given.hx, team)
+            if given.cy.size > 0:
+                _begin(own.index, own.states_initial, own.states_initial.stride, given.cx, team)
+    if stage.packs or stage.is_first:
+        barrier(team)
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
-        _run_pass(cell, passes[index], schedule, packed, zeros, inputs, role, own_team, team)
+        _run_pass(cell, passes[index], schedule, packed, zeros, given, role, own_team, team)
     barrier(team)
+    for index in range(schedule.num_passes if stage.is_last else 0):
+        own = ends[index]
+        _end(own.index, own.hidden_final, passes[index].sizes.output, given.hy, team)
+        if given.cy.size > 0:
+            _end(own.index, own.states_final, own.states_final.stride, given.cy, team)
+    if stage.is_last:
+        barrier(team)

@@ -58,6 +58,16 @@ class LayerPass(NamedTuple):
     operands: Operands  # the gates counted from the first position whose gates are kept
 
 
+class Ends(NamedTuple):
+    """Where the states of all sequences stand in a layer pass before the first step and after the last."""
+
+    index: int  # of the pseudo-layer
+    hidden_initial: Matrix
+    hidden_final: Matrix
+    states_initial: Matrix
+    states_final: Matrix
+
+
 class LayerPassBack(NamedTuple):
     """The same backward: what it was forward, and what is computed of it."""
 
@@ -67,11 +77,24 @@ class LayerPassBack(NamedTuple):
     offsets: np.ndarray  # of what the buffer has room for
 
 
-class Inputs(NamedTuple):
-    """What a forward call is given, flat: the input, and the weights; these may be empty where they are packed."""
+class Given(NamedTuple):
+    """What a forward call is given, flat: the input, the weights (which may be empty where they are packed already),
+    the initial states of all pseudo-layers (empty for zeros), and where their final ones go (empty without any)."""
 
     x: np.ndarray
     w: np.ndarray
+    hx: np.ndarray
+    cx: np.ndarray
+    hy: np.ndarray
+    cy: np.ndarray
+
+
+class Stage(NamedTuple):
+    """Which of the calls for some steps each this is."""
+
+    packs: bool  # the first, which packs the weights
+    is_first: bool
+    is_last: bool
 
 
 class Arrays(NamedTuple):

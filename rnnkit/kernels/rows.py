@@ -18,9 +18,9 @@ def list_rows(starts, lists, sequences, ordered, lengths, rank, size, sync):
         Written at each position: the row t*N + n; n; where the state before the step stands on the reverse way, in an
         array with an initial state in front and one behind; and before and after the step in one of two places. Behind
         the last valid one the first list has the rows of the padding.
-    sequences : (4, N)
-        Written for each sequence: its length; the sequences, the longest first (read where `ordered`); where the final
-        state stands, in an array with initial states, on the reverse way; and in which of two places on the forward.
+    sequences : (5, N)
+        Written for each sequence: its length; the sequences, the longest first (read where `ordered`); the row of its
+        final state in an array with initial states, forward and on the reverse way; and in one of two places, forward.
     lengths : (N,)
     rank, size, sync
         Not read: the work is too little to share.
@@ -31,7 +31,9 @@ def list_rows(starts, lists, sequences, ordered, lengths, rank, size, sync):
     for n in range(batch_size):
         length = lengths[n]
         starts[length] += 1
-        sequences[0, n], sequences[2, n], sequences[3, n] = length, 1 if length > 0 else seq_len + 1, length % 2
+        sequences[0, n], sequences[2, n] = length, length * batch_size + n
+        sequences[3, n] = (1 if length > 0 else seq_len + 1) * batch_size + n
+        sequences[4, n] = length % 2 * batch_size + n
     longer = 0
     for length in range(seq_len, -1, -1):
         starts[length], longer = longer, longer + starts[length]
