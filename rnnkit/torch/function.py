@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import MutableSequence, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.descriptor.weights import num_weights, weight_layout, weight_views
+from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
 from rnnkit.torch import plain
@@ -67,8 +68,12 @@ class Recurrence(torch.autograd.Function):
             arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
             options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
             y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
-            # The workspace's own is read again, and the user may change his.
-            results = _tensors(call.layout.own(y).copy(order="C"), hy, cy)
+            if workspace.lease is not None:
+                y.flags.writeable = True  # that of a small call is the user's
+            y = call.layout.own(y)
+            if workspace.lease is None or not y.flags.c_contiguous:
+                y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
+            results = _tensors(y, hy, cy)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
@@ -95,7 +100,7 @@ class Recurrence(torch.autograd.Function):
             found = engine.backward(call.desc, weights, _workspace(kept), *arrays)
             dx = to_tensor(call.layout.own(found.dx))
             states = [to_tensor(one) if given else None for one, given in zip(found[1:3], ctx.has_states, strict=True)]
-            found = dx, *states, *views(call.desc, to_tensor(found.dw))
+            found = dx, *states, *views(call.desc, found.dw)
         if torch.is_grad_enabled():  # create_graph: whoever asks for the gradient of a gradient must not get zeros
             found = _Once.apply(len(found), *found, x, *cotangents, *others)
         return None, *found
@@ -128,15 +133,21 @@ def _tensors(*arrays: Any) -> tuple[torch.Tensor, ...]:
     return tuple(to_tensor(array) for array in arrays if array is not None)
 
 
-def views(desc: RNNDescriptor, flat: torch.Tensor) -> list[torch.Tensor]:
-    """The blocks of a flat buffer, in its order.
+@lru_cache(256)
+def _blocks(desc: RNNDescriptor) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+    return tuple((slice(start, start + prod(shape)), shape) for _, shape, start in weight_layout(desc))
+
+
+def views(desc: RNNDescriptor, flat: Any) -> list[torch.Tensor]:
+    """The blocks of a flat array, in its order.
 
     On the CPU each is a storage of its own in the buffer's memory: what saves or shares tensors goes by storages, and
     takes tensors of one storage for tied ones. On a GPU they are views, as those that PyTorch makes for cuDNN.
     """
-    if flat.device.type == "cpu":
-        return [torch.from_numpy(block) for block in weight_views(desc, flat.numpy()).values()]
-    return [flat[start : start + prod(shape)].view(shape) for _, shape, start in weight_layout(desc)]
+    if isinstance(flat, np.ndarray):
+        return [torch.from_numpy(flat[own].reshape(shape)) for own, shape in _blocks(desc)]
+    flat = to_tensor(flat)
+    return [flat[own].view(shape) for own, shape in _blocks(desc)]
 
 
 def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:
@@ -179,8 +190,8 @@ def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: 
 
 def to_array(tensor: torch.Tensor) -> Any:
     """The tensor's memory as an array, NumPy's or CuPy's."""
-    if tensor.device.type == "cpu":
-        return tensor.detach().resolve_neg().numpy()
+    if tensor.is_cpu:
+        return (tensor.detach().resolve_neg() if tensor.is_neg() else tensor.detach()).numpy()
     if tensor.device.type == "cuda":
         return _cupy().from_dlpack(tensor.detach())
     raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
@@ -193,7 +204,7 @@ def to_tensor(array: Any) -> torch.Tensor:
 
 def _resources(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     """What PyTorch would compute with where the tensor is: its threads, or its stream."""
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         return threads()
     return _cupy().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
 
@@ -226,14 +237,18 @@ class _Lease:
 def _kept(workspace: Any, idle: MutableSequence[Any]) -> torch.Tensor:
     """A tensor that has the workspace with it, for autograd to save."""
     kept = torch.empty(0, device="cpu")
-    kept.lease = _Lease(workspace, idle)
+    kept.lease = _Lease(workspace, idle) if workspace.lease is None else _Small(workspace)
     return kept
 
 
+class _Small(NamedTuple):
+    """The workspace of a small call, whose memory the engine uses again."""
+
+    workspace: Any
+
+
 def _release(workspace: Any, idle: MutableSequence[Any]) -> None:
-    """Let its memory be used again, and the caller's inputs go; that of a small call is the engine's to use."""
-    if workspace.lease is not None:
-        return
+    """Let its memory be used again, and the caller's inputs go."""
     workspace.x, workspace.inputs = workspace.x[:0].copy(), {}
     idle.append(workspace)
 

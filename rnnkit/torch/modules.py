@@ -20,7 +20,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.torch import plain
-from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, views
+from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, to_array, views
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 _IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
@@ -64,7 +64,7 @@ class _Fused(nn.RNNBase):
             return
         with torch.inference_mode(False), torch.no_grad():  # what is made here may be trained later
             flat = torch.cat([one.reshape(-1) for one in ordered])
-            for one, view in zip(ordered, views(desc, flat), strict=True):
+            for one, view in zip(ordered, views(desc, to_array(flat)), strict=True):
                 one.data = view
 
     def _desc(self, dropout: float) -> RNNDescriptor:
