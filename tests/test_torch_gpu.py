@@ -22,7 +22,7 @@ T, N, F, H = 6, 4, 3, 5
 
 def test_a_cuda_tensor_without_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    tensor = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    tensor = SimpleNamespace(device=SimpleNamespace(type="cuda"), is_cpu=False)
     with pytest.raises(rnnkit.BackendError, match="forward: CuPy must be installed for CUDA tensors, got none"):
         to_array(tensor)
 

@@ -26,7 +26,8 @@ def backward(
 ) -> tuple:
     """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = rows_of(workspace.steps, arena)
-    result, threads = begin(desc, w, steps, dhy, dcy, dw), team.wanted_size()
+    is_new = dw is None and not steps.padded and steps.seq_len * steps.batch_size > 0
+    result, threads = begin(desc, w, steps, dhy, dcy, np.empty(w.shape, w.dtype) if is_new else dw), team.wanted_size()
 
     def make() -> Gradient:
         planner = Planner(steps, w.itemsize, threads)
@@ -34,17 +35,18 @@ def backward(
 
     key = desc, steps, threads
     gradient = arena.keep("backward", key, make) if steps.kept else make()
-    gradient.run(arrays_of(w, workspace.x, dy, *result))
+    gradient.run(arrays_of(w, workspace.x, dy, *result, is_new))
     return result
 
 
 def arrays_of(
-    w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray
+    w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray,
+    dw_is_new: bool = False,
 ) -> Arrays:
     """The arrays of a call, as the kernel takes them; dy and dcx may be None."""
     dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
     dcx = dhx if dcx is None else dcx.reshape(-1)
-    return Arrays(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw)
+    return Arrays(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw, dw_is_new)
 
 
 def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any) -> tuple:
@@ -113,7 +115,7 @@ class Gradient:
             if is_stack(group):
                 dy = backs[-1].dx
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
-        like = Arrays(*[np.empty(0, self._dtype)] * len(Arrays._fields))
+        like = Arrays(*[np.empty(0, self._dtype)] * (len(Arrays._fields) - 1), False)
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size

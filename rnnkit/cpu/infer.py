@@ -26,7 +26,7 @@ from rnnkit.kernels.machine import team
 # Words of the weights times rows of all steps up to which a call is run a step at a time through all layers: Python
 # takes 60 us less. On one thread that way is as soon done with 2^26; on two the steps of a longer call are shared out
 # better.
-_BRIEF = 1 << 22
+_BRIEF = 1 << 23
 _OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and what they write
 
 

@@ -193,7 +193,8 @@ def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role
             rows = Range(row, min(row + depth_block_of(buffer), stop_row))
             pack_sources(terms, rows, team)
             barrier(team)
-            add_weight_gradients(terms, arrays.dw, dgates, rows, scratch, numbers, team)
+            is_new = arrays.dw_is_new and is_first and done == 0 and row == starts[start]
+            add_weight_gradients(terms, arrays.dw, is_new, dgates, rows, scratch, zeros, numbers, team)
             barrier(team)
 
 

@@ -108,6 +108,7 @@ class Arrays(NamedTuple):
     dhx: np.ndarray
     dcx: np.ndarray
     dw: np.ndarray
+    dw_is_new: bool  # not yet written: the first rows of the call do, others are added
 
 
 class Schedule(NamedTuple):

@@ -118,8 +118,9 @@ def _sum_rows(sums, dgates, rows, columns):
 
 
 @inner
-def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
-    """Add to dw what the rows, whose sources are packed, contribute; every column of `dgates` is one rank's.
+def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, team):
+    """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
+    `dgates` is one rank's.
 
     `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
     """
@@ -139,8 +140,9 @@ def add_weight_gradients(terms, dw, dgates, rows, scratch, numbers, team):
                 positions = Matrix(term.source.data, listed, term.source.start, term.source.stride)
                 product_of_rows(
                     Matrix(dw, weight.rows, weight.start, weight.stride), dgates_t, Range(start, stop), source,
-                    positions, Range(0, vectors_of(scratch, weight.stride)), scratch, False, False
+                    positions, Range(0, vectors_of(scratch, weight.stride)), zeros, is_new, False
                 )
             if term.bias >= 0:
                 for i in range(start, stop):
-                    dw[term.bias + weight.rows[i]] += scratch[term.first + i]
+                    place, total = term.bias + weight.rows[i], scratch[term.first + i]
+                    dw[place] = total if is_new else dw[place] + total
