@@ -1,6 +1,7 @@
 """The suite of calls of PyTorch's modules: both are run, compared and timed, and what is slower is listed."""
 
 import os
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from perf import call_suite  # noqa: E402
 from perf.__main__ import main  # noqa: E402
 from perf.call_suite import CALLS, Call, Row  # noqa: E402
 
+STEP = call_suite._step
 SMALL = "gru-t1-n1-h16-l1/infer,rnn-t5-n1-h16-lbi/train"
 
 
@@ -49,21 +51,20 @@ def test_the_worst_come_first(monkeypatch, capsys):
 def test_wrong_results_are_not_timed(monkeypatch):
     """Neither of the output nor of a gradient."""
     for pass_name, wrong in (("infer", lambda y: 1.01 * y), ("train", lambda y: y + 0.1 * (y - y.detach()))):
-        step = call_suite._step
-        steps = iter((step, lambda *arguments, wrong=wrong: _changed(step, wrong, *arguments)))
+        steps = iter((STEP, partial(_changed, wrong)))
         monkeypatch.setattr(call_suite, "_step", lambda *arguments, steps=steps: next(steps)(*arguments))
         with pytest.raises(AssertionError, match="not close"):
             call_suite.measure(Call("GRU", 5, 1, 16, "1", pass_name), 1, 0)
         monkeypatch.undo()
 
 
-def _changed(step, wrong, torch, module, x, pass_name):
+def _changed(wrong, torch, module, x, pass_name):
     class Wrong(torch.nn.Module):
         def forward(self, x):
             y, hx = module(x)
             return wrong(y), hx
 
-    return step(torch, Wrong(), x, pass_name)
+    return STEP(torch, Wrong(), x, pass_name)
 
 
 @pytest.mark.parametrize(
