@@ -27,8 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite in ("cells", "torch") and find_spec("torch") is None:
+    if args.suite in ("cells", "torch", "calls") and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
+    elif args.suite == "calls":
+        return _run_calls(args)
     else:
         rows = (_torch_rows if args.suite == "torch" else _rows)(args)
     if isinstance(rows, str):
@@ -57,15 +59,32 @@ def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
     return run.run(pairs, args.against, threads, args.seconds, args.out, args.device)
 
 
+def _run_calls(args: argparse.Namespace) -> int:
+    """Time PyTorch's modules, plain and accelerated; returns the exit status."""
+    from perf import call_suite
+
+    wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
+    if wrong is None and not call_suite.run(args.cases, args.threads, args.seconds):
+        wrong = f"--cases must match a name such as {call_suite.CALLS[0].name}, got {args.cases!r}"
+    if wrong is not None:
+        print(f"perf: {wrong}", file=sys.stderr)
+    return 0 if wrong is None else 2
+
+
+def _foreign(args: argparse.Namespace, *names: str) -> str | None:
+    """What is wrong where one of these options is given, which the suite does not have."""
+    default = build_parser().parse_args(["run"])
+    given = [f"--{name}" for name in names if getattr(args, name) != getattr(default, name)]
+    return f"--suite {args.suite} has no choice of {', '.join(given)}" if given else None
+
+
 def _torch_rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
     """Measure the training steps of PyTorch's models; return the rows, or why there can be none."""
     from perf import cases, run, torch_suite
 
-    default = build_parser().parse_args(["run"])
-    others = ("device", "tf32", "against", "passes")
-    foreign = [f"--{name}" for name in others if getattr(args, name) != getattr(default, name)]
-    if foreign:
-        return f"--suite torch has no choice of {', '.join(foreign)}"
+    wrong = _foreign(args, "device", "tf32", "against", "passes")
+    if wrong is not None:
+        return wrong
     pairs = cases.select(args.cases, (torch_suite.PASS,), among=torch_suite.CASES)
     if not pairs:
         return f"--cases must match a name such as small/gru/fit, got {args.cases!r}"
@@ -118,10 +137,12 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
     suite = "networks beside other engines, cells that are no modes beside loops over time, or training steps of "
-    suite += "PyTorch's models with and without rnnkit.torch, or plans with weights of fewer bits (default: engines)"
-    command.add_argument("--suite", choices=("engines", "cells", "torch", "reduced"), default="engines", help=suite)
-    cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, or "
-    cases += "ds2-int8/lstm/infer for reduced, with commas (default: all)"
+    suite += "PyTorch's models with and without rnnkit.torch, or calls of its modules, or plans with weights of fewer "
+    suite += "bits (default: engines)"
+    suites = "engines", "cells", "torch", "calls", "reduced"
+    command.add_argument("--suite", choices=suites, default="engines", help=suite)
+    cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
+    cases += "gru-t1-n1-h32-l1/train for calls, or ds2-int8/lstm/infer for reduced, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

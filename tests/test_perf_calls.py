@@ -1,0 +1,79 @@
+"""The suite of calls of PyTorch's modules: both are run, compared and timed, and what is slower is listed."""
+
+import os
+from functools import partial
+
+import pytest
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+
+from perf import call_suite  # noqa: E402
+from perf.__main__ import main  # noqa: E402
+from perf.call_suite import CALLS, Call, Row  # noqa: E402
+
+STEP = call_suite._step
+SMALL = "gru-t1-n1-h16-l1/infer,rnn-t5-n1-h16-lbi/train"
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_every_size_is_there_once():
+    names = [call.name for call in CALLS]
+    assert len(set(names)) == len(names) == 3 * 4 * 3 * 7 * 3 * 2
+    assert "lstm-t100-n32-h512-l2/train" in names
+
+
+def test_calls_are_timed_and_listed(capsys):
+    assert main(["run", "--suite", "calls", "--cases", SMALL, "--threads", "1", "--seconds", "0"]) == 0
+    *lines, summary, first, second = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == SMALL.split(",")
+    assert summary.endswith("of 2 below 1.0")
+    assert {first, second} == set(lines)
+
+
+def test_the_worst_come_first(monkeypatch, capsys):
+    times = {call: number for number, call in enumerate(CALLS)}
+    monkeypatch.setattr(call_suite, "measure", lambda call, threads, _: Row(call, threads, 100.0, times[call] + 1.0))
+    call_suite.run("*", [2], 0)
+    summary, *worst = capsys.readouterr().out.splitlines()[len(CALLS) :]
+    assert summary == f"{len(CALLS) - 100} of {len(CALLS)} below 1.0"
+    assert [line.split()[0] for line in worst] == [call.name for call in CALLS[:-11:-1]]
+
+
+def test_wrong_results_are_not_timed(monkeypatch):
+    """Neither of the output nor of a gradient."""
+    for pass_name, wrong in (("infer", lambda y: 1.01 * y), ("train", lambda y: y + 0.1 * (y - y.detach()))):
+        steps = iter((STEP, partial(_changed, wrong)))
+        monkeypatch.setattr(call_suite, "_step", lambda *arguments, steps=steps: next(steps)(*arguments))
+        with pytest.raises(AssertionError, match="not close"):
+            call_suite.measure(Call("GRU", 5, 1, 16, "1", pass_name), 1, 0)
+        monkeypatch.undo()
+
+
+def _changed(wrong, torch, module, x, pass_name):
+    class Wrong(torch.nn.Module):
+        def forward(self, x):
+            y, hx = module(x)
+            return wrong(y), hx
+
+    return STEP(torch, Wrong(), x, pass_name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cases", "nothing/*"], "perf: --cases must match a name such as gru-t1-n1-h16-l1/infer, got 'nothing/*'"),
+        (["--out", "a.csv"], "perf: --suite calls has no choice of --out"),
+    ],
+)
+def test_what_the_suite_does_not_have_is_an_error(arguments, message, capsys):
+    assert main(["run", "--suite", "calls", "--threads", "1", *arguments]) == 2
+    assert capsys.readouterr().err.strip() == message
