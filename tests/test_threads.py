@@ -84,8 +84,8 @@ def assert_threads_change_no_bit(monkeypatch, problem, size, calls):
 
 
 def assert_split(call, size):
-    """Each half of the threads went its own way: all met before the first step and behind the last, and each half by itself if it is
-    several."""
+    """Each half of the threads went its own way: all met before the first step and behind the last alone, and each half
+    by itself if it is several."""
     assert call.barriers[0] <= 3
     if size > 2:
         assert min(call.barriers[1:]) > 0

@@ -122,8 +122,8 @@ def forward(
     Forward
         y (T, N, D*P), 0 beyond a sequence's length: a view of the workspace, which backward reads (read-only; on a GPU,
         where CuPy has no such arrays, do not change it before backward), of a small call a read-only copy, with
-        `checkpoint_steps` a new array; hy (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the states after each sequence's last step; and the
-        workspace.
+        `checkpoint_steps` a new array; hy (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the states after each
+        sequence's last step; and the workspace.
 
     Raises
     ------

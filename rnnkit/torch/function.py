@@ -191,7 +191,7 @@ def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: 
 def to_array(tensor: torch.Tensor) -> Any:
     """The tensor's memory as an array, NumPy's or CuPy's."""
     if tensor.is_cpu:
-        return (tensor.detach().resolve_neg() if tensor.is_neg() else tensor.detach()).numpy()
+        return tensor.detach().resolve_neg().numpy()
     if tensor.device.type == "cuda":
         return _cupy().from_dlpack(tensor.detach())
     raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
