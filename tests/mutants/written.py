@@ -305,7 +305,7 @@ FAULTS = {
         ("an input is read without its strides",
          "resolve_neg().numpy()\n", 'resolve_neg().numpy().ravel("K").reshape(tensor.shape)\n'),
         ("lengths are for training", "*arrays, lengths=call.lengths)", "*arrays)"),
-        ("gradients are views of one storage", 'flat.device.type == "cpu"', "False"),
+        ("gradients are views of one storage", "isinstance(flat, np.ndarray)", "False"),
         ("parameters that another thread replaces are freed", "        memory.first = ", "        "),
         ("what autocast converted is read again", "weights if copied else None", "None"),
         ("parameters of another dtype are neighbours", "first.dtype != getattr(torch, str(desc.dtype))", "False"),
