@@ -14,6 +14,7 @@ from tolerances import GRADIENTS, OUTPUTS
 import rnnkit
 from rnnkit.call.memory import Memory, idle_memories
 from rnnkit.cpu import planner
+from rnnkit.cpu.stack import Stack
 from rnnkit.kernels.machine import gemm, sync
 from rnnkit.kernels.machine.gemm import Packed, WeightMatrix
 from rnnkit.kernels.machine.jit import inner
@@ -117,6 +118,22 @@ def test_cells_have_the_same_bits_however_they_read_the_weights(reading, kind, d
         return net.infer(x, lengths=LENGTHS), result, net.backward(result.workspace, dy)
 
     assert_reads_alike(reading, run)
+
+
+def test_what_calls_between_packing_and_running_packs_elsewhere(monkeypatch):
+    """As a signal's handler may: weights of another network of this size."""
+    one, other = (rnnkit.LSTM(3, 17, seed=seed) for seed in range(2))
+    x = np.ones((20, 1, 3), np.float32)
+    expected, run = one.infer(x).y, Stack._run
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(Stack, "_run", run)
+        other.infer(x)
+        return run(*arguments)
+
+    monkeypatch.setattr(Stack, "_run", interrupted)
+    assert np.array_equal(one.infer(x).y, expected)
+    assert Stack._run is run
 
 
 def small():

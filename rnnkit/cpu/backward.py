@@ -12,7 +12,7 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
-from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, kept_runs
 from rnnkit.descriptor.descriptor import RNNDescriptor
@@ -30,7 +30,7 @@ def backward(
     result, threads = begin(desc, w, steps, dhy, dcy, np.empty(w.shape, w.dtype) if is_new else dw), team.wanted_size()
 
     def make() -> Gradient:
-        planner = Planner(steps, w.itemsize, threads)
+        planner = Planner(steps, w.itemsize, threads, reads_in_place(desc, steps))
         return Gradient(desc, workspace.arrays, planner, arena, groups_of(desc, desc.dropout > 0))
 
     key = desc, steps, threads

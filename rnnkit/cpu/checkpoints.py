@@ -86,7 +86,7 @@ class _Segments:
 
     def planner(self, steps: StepRows) -> Planner:
         """How a segment of these steps is worked on."""
-        return Planner(steps, self._w.itemsize, self._threads, in_place=False)
+        return Planner(steps, self._w.itemsize, self._threads)
 
     @lazy
     def _packed(self) -> np.ndarray:
@@ -117,7 +117,7 @@ class _Segments:
         if self._arena.segment != key:
             self._arena.segment = None  # until it is whole
             own = given(segment.x, self._packed[:0], *self._states(number, final))
-            ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed, packs=False)
+            ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed)
             train_groups(ready, own, segment, self._arena, steps, self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps

@@ -17,8 +17,8 @@ from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu import backward as whole
 from rnnkit.cpu import checkpoints
 from rnnkit.cpu.infer import Inference, infer
-from rnnkit.cpu.layer import flat, groups_of, room_for_packed
-from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.layer import flat, groups_of, layers_of, ready_to_pack
+from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import Calls, final_states, given, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
@@ -32,6 +32,7 @@ prepare = Inference  # which packs, and so copies, the weights
 class _Ready(NamedTuple):
     """What forward has laid out."""
 
+    packing: Sequence[Callable[[np.ndarray], None]]  # on the flat weights; of those that are read in place none
     arrays: dict[str, Any]  # of the workspace
     groups: Sequence[Calls]
     clearing: Sequence[Callable[[], None]]
@@ -48,19 +49,24 @@ def forward(
     threads = team.wanted_size()
 
     def make() -> _Ready:
-        planner = Planner(steps, w.itemsize, threads)
-        packed = room_for_packed(desc, arena, planner.in_place)
+        planner = Planner(steps, w.itemsize, threads, reads_in_place(desc, steps))
+        layers = layers_of(desc, None, planner.in_place)
+        packed = arena.take("packed", (int(layers[-1].offsets[-1]),), w.dtype)
+        packing = [] if planner.in_place else ready_to_pack(packed, layers)
         workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
         groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
         padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
-        running = ready_to_train(groups, planner, workspace, packed, packs=True)
+        running = ready_to_train(groups, planner, workspace, packed)
         clearing = ready_to_clear(padded, steps, of_states=True)
-        return _Ready(workspace.arrays, running, clearing)
+        return _Ready(packing, workspace.arrays, running, clearing)
 
     key = desc, steps, threads
     ready = arena.keep("forward", key, make) if steps.kept else make()
     workspace.arrays, (hy, cy) = ready.arrays, final_states(desc, steps.batch_size)
-    train_groups(ready.groups, given(x, flat(w), hx, cx, hy, cy), workspace, arena, steps)
+    own = given(x, flat(w), hx, cx, hy, cy)
+    for pack in ready.packing:
+        pack(own.w)
+    train_groups(ready.groups, own, workspace, arena, steps)
     for clear in ready.clearing:
         clear()
     y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])

@@ -33,7 +33,7 @@ _OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and 
 def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
     """Whether a call is run a step at a time through all layers."""
     count = steps.seq_len * steps.batch_size
-    is_short = count * num_weights(desc) <= _BRIEF or reads_in_place(steps)
+    is_short = count * num_weights(desc) <= _BRIEF or reads_in_place(desc, steps)
     return desc.num_directions == 1 and count > 0 and is_short
 
 
@@ -42,12 +42,12 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     steps = options.steps
     if not is_brief(desc, steps):
         return Inference(desc, w).infer(x, hx, cx, options)
-    return _stack_of(desc, reads_in_place(steps)).steps(x, hx, cx, steps, w)
+    return _stack_of(desc, reads_in_place(desc, steps)).steps(x, hx, cx, steps, w)
 
 
 @lru_cache(2 * DESCRIPTORS)
 def _stack_of(desc: RNNDescriptor, in_place: bool) -> Stack:
-    return Stack(desc, layers_of(desc, None, in_place))
+    return Stack(desc, layers_of(desc, None, in_place), None, in_place)
 
 
 class Inference(Stack):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -156,15 +156,20 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def room_for_packed(desc: RNNDescriptor, arena: Arena, in_place: bool = False) -> np.ndarray:
-    """Room for packed weights and summed biases, or for these alone where the weights are read where they are."""
-    return arena.take("packed", (int(layers_of(desc, None, in_place)[-1].offsets[-1]),), desc.np_dtype)
+def ready_to_pack(packed: np.ndarray, layers: Sequence[Layer]) -> list[Callable[[np.ndarray], None]]:
+    """The kernel calls that pack the flat weights of every pseudo-layer and sum its biases, where its `offsets` say."""
+    calls = []
+    for layer in layers:
+        work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
+        arguments = layer.products, layer.places, packed, layer.offsets
+        calls.append(team.bound(pack_layer, work, packed, *arguments, site=layer.site))  # w is flat, too
+    return calls
 
 
 def pack(desc: RNNDescriptor, w: np.ndarray, arena: Arena) -> np.ndarray:
-    """The packed weights of every pseudo-layer, in the arena."""
-    packed, w = room_for_packed(desc, arena), flat(w)
-    for layer in layers_of(desc):
-        work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
-        team.run(pack_layer, work, layer.products, layer.places, packed, layer.offsets, w)
+    """The packed weights, in the arena."""
+    layers, w = layers_of(desc), flat(w)
+    packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
+    for call in ready_to_pack(packed, layers):
+        call(w)
     return packed

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.in_place import MOST_ROWS
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
@@ -49,11 +50,11 @@ class Planner:
     """Decides for one call of the engine, so that all of it agrees on the number of threads."""
 
     def __init__(
-        self, steps: StepRows, itemsize: int, threads: int | None = None, in_place: bool | None = None
+        self, steps: StepRows, itemsize: int, threads: int | None = None, in_place: bool = False
     ) -> None:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
         self._rows = max(steps.batch_size, 1)
-        self.in_place = reads_in_place(steps) if in_place is None else in_place
+        self.in_place = in_place  # whether the weights are read where they are
 
     def forward(self, group: Sequence[Layer], keeps_gates: bool) -> Schedule:
         """How a group of pseudo-layers runs forward; in training it keeps the gates of all steps."""
@@ -111,8 +112,13 @@ class Planner:
         return schedule(best)
 
 
-def reads_in_place(steps: Steps) -> bool:
-    """Whether a call reads the weights where they are: each read serves a few rows, packed they serve all."""
+def reads_in_place(desc: RNNDescriptor, steps: Steps) -> bool:
+    """Whether a call reads the weights where they are: each read serves a few rows, packed they serve all.
+
+    Those of a projection are always packed: to compile the other way for them, too, would take every cell 0.5 s more.
+    """
+    if desc.projected:
+        return False
     reads = -(-steps.seq_len * steps.batch_size // MOST_ROWS) + steps.seq_len * -(-steps.batch_size // MOST_ROWS)
     return reads < _READS
 

@@ -102,28 +102,28 @@ Calls = tuple[Layer, Sequence[Callable[[Given], None]]]
 """A group of pseudo-layers that is ready to run: its lowest one, and the calls of the kernel."""
 
 
-def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any, packs: bool = False) -> Calls:
-    """Lay out the kernel calls of a group, the first of which may pack the weights, in the order in which they run."""
+def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any) -> Calls:
+    """Lay out the kernel calls of a group with these weights, in the order in which they run."""
     steps, group, calls = planner.steps, [run.layer for run in runs], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
-    ends = filled([run.ends(steps) for run in runs], layer)
+    ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and planner.in_place
     for start, stop in planner.calls(group, schedule):
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
-        stage = Stage(packs and not calls, not calls, stop == steps.seq_len)
+        stage = Stage(in_place and not calls, not calls, stop == steps.seq_len)
         arguments = layer.cell, filled(passes, layer), ends, schedule, stage, packed, zeros
         calls.append(team.bound(forward, work, Given(*[zeros] * 6), *arguments, site=layer.site))
     return layer, calls
 
 
 def ready_to_train(
-    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, packed: np.ndarray, packs: bool
+    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, packed: np.ndarray
 ) -> tuple[Calls, ...]:
-    """Groups of pseudo-layers that write into the workspace's arrays, and may pack their weights before."""
+    """Groups of pseudo-layers that write into the workspace's arrays."""
     ready = []
     for group in groups:
         runs = kept_runs(workspace.desc, workspace.arrays, planner.steps, group)
-        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True), packed, packs))
+        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True), packed))
     return tuple(ready)
 
 

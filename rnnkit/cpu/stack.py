@@ -11,7 +11,7 @@ import numpy as np
 from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory
 from rnnkit.call.steps import Steps, row_numbers
-from rnnkit.cpu.layer import Layer, dense
+from rnnkit.cpu.layer import Layer, dense, ready_to_pack
 from rnnkit.cpu.planner import grain_of, rows_for_grain, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
@@ -36,6 +36,7 @@ class Room(NamedTuple):
     numbers: np.ndarray  # of the rows of `gates`
     gates: np.ndarray
     nbytes: int  # of them, and of scratch
+    packing: Sequence[Callable[[np.ndarray], None]]  # of the flat weights that a call gives
     call: Callable[[tuple[np.ndarray, ...]], None]
 
 
@@ -56,7 +57,9 @@ class Stack:
         The packed weights; None where each call gives its flat ones.
     """
 
-    def __init__(self, desc: RNNDescriptor, layers: Sequence[Layer], packed: Any = None) -> None:
+    def __init__(
+        self, desc: RNNDescriptor, layers: Sequence[Layer], packed: Any = None, in_place: bool = False
+    ) -> None:
         self._desc, self._layers, self._form, self.weights = desc, layers, layers[0].precision, packed
         self._memory, first, dtype = Memory(), layers[0], desc.np_dtype if packed is None else packed.dtype
         self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell else 0
@@ -67,7 +70,7 @@ class Stack:
         self._fixed, self._kept = (first.cell, first.sizes, first.products, places, offsets), _Kept()
         self._zeros, self._no_w = np.zeros(desc.hidden_size, dtype), np.empty(0, dtype)
         self._largest_room = KEPT_BYTES // (1 if packed is None else _KEPT_ROOMS)  # it has packed weights too, or not
-        self._dtype, self._words = dtype, int(layers[-1].offsets[-1])
+        self._dtype, self._words, self._in_place = dtype, int(layers[-1].offsets[-1]), in_place
         self._work = sum(layer.input_work + layer.step_work for layer in layers)
 
     def buffers(self, rows: int, take: Callable[..., np.ndarray] = new_array) -> tuple[np.ndarray, np.ndarray, Room]:
@@ -81,9 +84,11 @@ class Stack:
         numbers = row_numbers((chunk + 1) * rows)
         gates = take("gates", (numbers.size * layer.columns,), dtype)
         threads, packed, nbytes = threads_of_step(rows, self._layers, dtype.itemsize), self.weights, gates.nbytes
+        packing: Sequence[Callable[[np.ndarray], None]] = ()
         if packed is None:
             packed = take("packed", (self._words,), dtype)
             nbytes += packed.nbytes
+            packing = () if self._in_place else ready_to_pack(packed, self._layers)
         if self._form is not None:  # more threads than there is scratch for do not come in, however many there will be
             threads = min(threads, team.most_threads())
             packed = self.with_scratch(chunk * rows, threads, take)
@@ -92,7 +97,7 @@ class Stack:
         work = self._work * max(rows, _ROWS_OF_A_READ)
         like = self._no_y, states, states, self._no_y, states, states, gates, numbers, _ALL_STEPS, self._no_w
         arguments = like, *self._fixed, packed, self._zeros, grain, threads
-        return Room(numbers, gates, nbytes, team.bound(run_stack, work, *arguments, site=layer.site))
+        return Room(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
         """The packed weights as the kernels take them, with scratch for as many rows as each thread takes at a time."""
@@ -105,15 +110,18 @@ class Stack:
 
     def _kept_room(self, rows: int, chunk: int) -> Room:
         """Room of this Python thread's, the same as for its last steps of so many rows where that is kept."""
-        rooms, key = self._kept.rooms, (rows, chunk)
-        room = rooms.get(key)
+        room = self._kept.rooms.get((rows, chunk))
         if room is None:
             room = self._room(rows, chunk)
-            if room.nbytes <= self._largest_room:
-                if room.nbytes + sum(one.nbytes for one in rooms.values()) > KEPT_BYTES:
-                    rooms.clear()
-                rooms[key] = room
+            self._keep(rows, chunk, room)
         return room
+
+    def _keep(self, rows: int, chunk: int, room: Room) -> None:
+        rooms = self._kept.rooms
+        if room.nbytes <= self._largest_room:
+            if room.nbytes + sum(one.nbytes for one in rooms.values()) > KEPT_BYTES:
+                rooms.clear()
+            rooms[rows, chunk] = room
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step; returns y, hy and cy, in the buffers where there are any."""
@@ -134,8 +142,17 @@ class Stack:
         hy = np.empty((places * layers, batch, outputs), x.dtype)
         cy = np.empty((places * layers, batch, cells), x.dtype) if cells else self._no_cells
         lengths = dense(steps.lengths) if steps.padded else _ALL_STEPS
-        w, room = self._no_w if w is None else dense(w), self._kept_room(batch, min(seq_len, -(-_CHUNK_ROWS // batch)))
-        self._run(x.reshape(seq_len * batch, size), hx, cx, y, hy, cy, room, lengths, w)
+        chunk, x = min(seq_len, -(-_CHUNK_ROWS // batch)), x.reshape(seq_len * batch, size)
+        if w is None or self._in_place:
+            w = self._no_w if w is None else dense(w)
+            self._run(x, hx, cx, y, hy, cy, self._kept_room(batch, chunk), lengths, w)
+        else:
+            # Nobody else's meanwhile: a signal's handler may call the engine between packing and running.
+            room, w = self._kept.rooms.pop((batch, chunk), None) or self._room(batch, chunk), dense(w)
+            for pack in room.packing:
+                pack(w)
+            self._run(x, hx, cx, y, hy, cy, room, lengths, self._no_w)
+            self._keep(batch, chunk, room)
         first = (seq_len - 1) % 2 * layers
         last = slice(first, first + layers)
         return y.reshape(seq_len, batch, outputs), hy[last], cy[last] if cells else None

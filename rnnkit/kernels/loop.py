@@ -12,14 +12,15 @@ behind the lower.
 """
 
 from .machine.formats import storage
-from .machine.gemm import columns_of, product_with, vectors_of
+from .machine.gemm import columns_of, product, product_with, vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, clear, copy, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, shares_rows, split_team, team_of_rows
+from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Step
 from .phases import all_of, columns_of_slots, located, per_cell
-from .products import pack_weights, weights_of
+from .products import sum_biases, weights_of
 from .stages import runner
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
@@ -99,18 +100,18 @@ def run_step(cell, step, rows, team):
     """One time step of the rows, whose gates hold their input products."""
     _run_phases(cell, (step, rows, team))
     projection, operands, grain = step.weights.projection, step.operands, step.grain
-    if projection.matrix.rows.size > 0:
+    if storage(projection.panels).size > 0:
         barrier(team)
         count = vectors_of(step.zeros, step.sizes.output)
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
-            product_with(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.from_last)
+            product(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.from_last)
 
 
 @inner
 def with_gates(cell, sizes, weights, operands, gates):
     """The operands with these gates; what a projection multiplies has the last columns of their rows."""
-    projected = weights.projection.matrix.rows.size > 0
+    projected = storage(weights.projection.panels).size > 0
     units = shifted(gates, gates.stride - sizes.hidden) if projected else operands.hidden
     vectors = Matrix(weights.bias, gates.rows, num_slots(cell) * sizes.hidden, 0)
     operands = with_field(with_field(operands, "gates", gates), "units", units)
@@ -199,27 +200,21 @@ def fitting(size, schedule):
 
 
 @inner
-def _begin(index, target, width, given, team):
-    """The states of a pseudo-layer = those that are given for all, or zeros."""
-    count = target.rows.size
+def _copy_states(states, width, all_states, index, begins, team):
+    """The states of a pseudo-layer (N rows) = those that are given of all (flat), or zeros; or the other way."""
+    not_inlined()
+    count = states.rows.size
     own = partition(count, team.rank, team.size)
     for row in range(own.start, own.stop):
-        values = row_part(target, row, Range(0, width))
-        if given.size > 0:
-            start = (index * count + row) * width
-            copy(values, part(given, start, start + width))
-        else:
+        values, start = row_part(states, row, Range(0, width)), (index * count + row) * width
+        if all_states.size == 0:
             clear(values)
-
-
-@inner
-def _end(index, source, width, target, team):
-    """What is returned of all = the states of a pseudo-layer."""
-    count = source.rows.size
-    own = partition(count, team.rank, team.size)
-    for row in range(own.start, own.stop):
-        start = (index * count + row) * width
-        copy(part(target, start, start + width), row_part(source, row, Range(0, width)))
+            continue
+        others = part(all_states, start, start + width)
+        if begins:
+            copy(values, others)
+        else:
+            copy(others, values)
 
 
 @kernel
@@ -227,15 +222,14 @@ def forward(cell, passes, ends, schedule, stage, packed, zeros, given, rank, siz
     """The next steps of the layer passes, from what the call is given or the call before has left."""
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))
-    for index in range(schedule.num_passes if stage.packs or stage.is_first else 0):
+    for index in range(schedule.num_passes if stage.is_first else 0):
         layer, own = passes[index], ends[index]
-        if stage.packs:
-            pack_weights(layer.products, layer.places, storage(packed), layer.offsets, given.w, team)
-        if stage.is_first:
-            _begin(own.index, own.hidden_initial, layer.sizes.output, given.hx, team)
-            if given.cy.size > 0:
-                _begin(own.index, own.states_initial, own.states_initial.stride, given.cx, team)
-    if stage.packs or stage.is_first:
+        if stage.sums_biases:
+            sum_biases(layer.products, layer.places, storage(packed), layer.offsets, given.w, team)
+        _copy_states(own.hidden_initial, layer.sizes.output, given.hx, own.index, True, team)
+        if given.cy.size > 0:
+            _copy_states(own.states_initial, own.states_initial.stride, given.cx, own.index, True, team)
+    if stage.is_first:
         barrier(team)
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
@@ -244,8 +238,8 @@ def forward(cell, passes, ends, schedule, stage, packed, zeros, given, rank, siz
     barrier(team)
     for index in range(schedule.num_passes if stage.is_last else 0):
         own = ends[index]
-        _end(own.index, own.hidden_final, passes[index].sizes.output, given.hy, team)
+        _copy_states(own.hidden_final, passes[index].sizes.output, given.hy, own.index, False, team)
         if given.cy.size > 0:
-            _end(own.index, own.states_final, own.states_final.stride, given.cy, team)
+            _copy_states(own.states_final, own.states_final.stride, given.cy, own.index, False, team)
     if stage.is_last:
         barrier(team)

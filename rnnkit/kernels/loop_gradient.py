@@ -7,7 +7,7 @@ input's gradient and the columns of the weights' evenly.
 """
 
 from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
-from .machine.gemm import columns_of, depth_block_of, product_of_rows, vectors_of
+from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, part, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
@@ -85,8 +85,8 @@ def _run_step_back(cell, step, rows, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     sizes, gradients, zeros, grain = step.sizes, step.gradients, step.zeros, step.grain
     units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
-    projection = step.weights[len(step.weights) - 2]  # behind it are the vectors
-    projected = projection.weight.rows.size > 0
+    projection = step.weights[len(step.weights) - 2].packed  # behind it are the vectors
+    projected = projection.panels.size > 0
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projected:  # the gradient of its sum comes first, all of it
         columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
@@ -96,8 +96,7 @@ def _run_step_back(cell, step, rows, team):
         vectors = next_block(claim, units, grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
         if projected:
-            packed, weight = projection.packed, projection.weight
-            product_of_rows(gradients.units, total, rows, packed, weight, vectors, zeros, True, step.from_last)
+            product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
         else:
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)

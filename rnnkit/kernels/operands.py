@@ -92,7 +92,7 @@ class Given(NamedTuple):
 class Stage(NamedTuple):
     """Which of the calls for some steps each this is."""
 
-    packs: bool  # the first, which packs the weights
+    sums_biases: bool  # the first, where the weights are read where they are
     is_first: bool
     is_last: bool
 

@@ -9,7 +9,7 @@ from numba.extending import overload
 from .machine.formats import FORMS, Float, form_of, panels_of, storage
 from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_size
 from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, part
+from .machine.matrix import Matrix, clear, part
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 from .operands import Sizes
@@ -37,7 +37,7 @@ class Weights(NamedTuple):
     """A layer's weights, by the product that they are for, and what the gates start from."""
 
     products: tuple  # of a WeightMatrix for each of the cell's products
-    projection: WeightMatrix
+    projection: Packed
     bias: np.ndarray  # of each column of the gates; then the vectors
 
 
@@ -86,11 +86,10 @@ _weights_of_products = all_of(
 def weights_of(cell, sizes, packed, offsets, products, places, w, rank):
     """The weights of the layer with these offsets in the packed buffer and these places in the flat weights; what they
     need of scratch is the rank's."""
-    number = len(products) - 2  # behind it those of the vectors, which have no panels
-    projection = _packed(packed, offsets, number, sizes.hidden, sizes.output, (0,), rank)
+    projection = offsets.size - 4  # behind it those of the vectors, which have no panels
     return Weights(
         products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, rank)),
-        projection=WeightMatrix(projection, Matrix(w, products[number].rows, places[number, 0], sizes.hidden)),
+        projection=_packed(packed, offsets, projection, sizes.hidden, sizes.output, (0,), rank),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip
 
@@ -112,18 +111,11 @@ def _packed_of(packed, offsets, number, depth, units, columns, rank):
 
 
 @inner
-def pack_weights(products, places, packed, offsets, w, team):
-    """Pack those weights of one layer that have panels, and sum its biases: each rank a part."""
-    for number in range(len(products)):
-        p = products[number]
-        panels = part(packed, offsets[number], offsets[number + 1])
-        if panels.size > 0:
-            matrix = Matrix(w, p.rows, places[number, 0], places[number, 1])
-            pack_columns(panels, matrix, p.rows.size // p.gates, p.gates, team)
+def sum_biases(products, places, packed, offsets, w, team):
+    """Sum the biases of one layer: each rank a part of its columns."""
     bias = part(packed, offsets[offsets.size - 2], offsets[offsets.size - 1])
     own = partition(bias.size, team.rank, team.size)
-    for column in range(own.start, own.stop):
-        bias[column] = 0
+    clear(part(bias, own.start, own.stop))
     for number in range(len(products)):
         p, start = products[number], places[number, 2]
         if start >= 0:
@@ -136,5 +128,11 @@ def pack_layer(products, places, packed, offsets, w, rank, size, sync):
     """Pack the weights of one layer and sum its biases."""
     post_call(sync, rank, size)
     team = join(sync, rank, size)
-    pack_weights(products, places, packed, offsets, w, team)
+    for number in range(len(products)):
+        p = products[number]
+        panels = part(packed, offsets[number], offsets[number + 1])
+        if panels.size > 0:
+            matrix = Matrix(w, p.rows, places[number, 0], places[number, 1])
+            pack_columns(panels, matrix, p.rows.size // p.gates, p.gates, team)
+    sum_biases(products, places, packed, offsets, w, team)
     barrier(team)

@@ -8,7 +8,7 @@ from .machine.matrix import Matrix, Range, clear, copy, flat, row_part
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .operands import Operands, Sizes, Step
-from .products import pack_weights, weights_of
+from .products import sum_biases, weights_of
 
 
 @kernel
@@ -16,11 +16,11 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
     `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, and
-    the flat weights, none where they are packed already. The room has N rows for each step of a chunk, whose input
-    products the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two places,
-    (2*layers, N, ...), and step t writes the place t % 2; y may be empty, where nobody wants it. All rows are computed
-    in every step, from the padding too; those that have ended keep their states, and y is 0. No more than so many
-    `threads` take part.
+    the flat weights where they are read where they are, else none. The room has N rows for each step of a chunk, whose
+    input products the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two
+    places, (2*layers, N, ...), and step t writes the place t % 2; y may be empty, where nobody wants it. All rows are
+    computed in every step, from the padding too; those that have ended keep their states, and y is 0. No more than so
+    many `threads` take part.
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, threads)
@@ -30,7 +30,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     own_rows = partition(batch_size, team.rank, team.size)
     rows, count, num_steps = Range(0, batch_size), vectors_of(zeros, sizes.hidden), x.shape[0] // max(batch_size, 1)
     for layer in range(layers if w.size > 0 else 0):
-        pack_weights(products, places[layer], storage(packed), offsets[layer], w, team)
+        sum_biases(products, places[layer], storage(packed), offsets[layer], w, team)
     if w.size > 0:
         barrier(team)
     for t in range(num_steps):

@@ -232,19 +232,13 @@ def _product_with(c, a, rows, weights, vectors, bias, overwrite, from_last):
 
 @inner
 def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
+    """Gate by gate: a unit's weights are a row of the matrix."""
     not_inlined()
     matrix, units, columns = weights.matrix, weights.packed.units, weights.packed.columns
-    count, whole = rows.stop - rows.start, min(vectors.stop, units // panel_lanes(matrix.data))
-    tiles, depth = (count + MOST_ROWS - 1) // MOST_ROWS, Range(0, matrix.stride)
     for gate in range(len(columns)):
         own = InColumns(matrix.data, part(matrix.rows, gate * units, (gate + 1) * units), matrix.start, matrix.stride)
         gate_weights = Packed(own, matrix.stride, units, (columns[gate],))
-        for vector in range(vectors.start, vectors.stop):
-            shape = WIDE if vector < whole else NARROW
-            for number in range(tiles):
-                some = partition(count, number, tiles)
-                positions = Range(rows.start + some.start, rows.start + some.stop)
-                tile(shape, c, a, positions, 0, gate_weights, vector, depth, bias, overwrite)
+        _tiles_in_place(c, a, rows, gate_weights, vectors, bias, overwrite, 1, MOST_ROWS, False)
 
 
 @inner
@@ -253,5 +247,28 @@ def product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, from_last)
     if weights.panels.size > 0:
         product(c, a, rows, weights, vectors, bias, overwrite, from_last)
     else:
-        own = Packed(InRows(b.data, b.rows, b.start, b.stride), weights.depth, weights.units, weights.columns)
-        product(c, a, rows, own, vectors, bias, overwrite, False)
+        own, one = Packed(InRows(b.data, b.rows, b.start, b.stride), weights.depth, weights.units, (0,)), (0,)
+        wide = units_of_tile(one, WIDE), rows_of_tile(one, WIDE)
+        _tiles_in_place(c, a, rows, own, vectors, bias, overwrite, wide[0], wide[1], rows.stop - rows.start == 1)
+
+
+@inner
+def _tiles_in_place(c, a, rows, weights, vectors, bias, overwrite, units, most, is_row):
+    """The product with the weights of one gate, tile by tile, each of so many vectors and rows where there are as many;
+    of one row alone (`is_row`) as many vectors as hide the latency."""
+    not_inlined()
+    count, depth, vector = rows.stop - rows.start, Range(0, weights.depth), vectors.start
+    whole, one = min(vectors.stop, weights.units // panel_lanes(storage(weights.panels))), (0,)
+    while vector < vectors.stop:
+        left, shape, own = whole - vector, NARROW, 1
+        if is_row and left >= units_of_tile(one, ROW):
+            shape, own = ROW, units_of_tile(one, ROW)
+        elif left >= units:
+            shape, own = WIDE, units
+        at_once = most if shape == WIDE else MOST_ROWS
+        tiles = (count + at_once - 1) // at_once
+        for number in range(tiles):
+            some = partition(count, number, tiles)
+            positions = Range(rows.start + some.start, rows.start + some.stop)
+            tile(shape, c, a, positions, 0, weights, vector, depth, bias, overwrite)
+        vector += own

@@ -7,7 +7,7 @@ transposed in registers, a square at a time, which serves all rows of A.
 from llvmlite import ir
 
 from .registers import I32, I64, emit_fma
-from .tile import Tile
+from .tile import NARROW, WIDE, Tile
 from .transpose import emit_transpose
 
 MOST_ROWS = 8
@@ -34,6 +34,19 @@ class ColumnsTile(Tile):
         super().__init__(*arguments)
         self.units = self.vectors = 1  # two squares do not stay in registers
         self.most_rows = MOST_ROWS
+
+    @staticmethod
+    def has_shape(gates, shape):
+        return shape in (WIDE, NARROW)
+
+    def _counts(self):
+        return (1, (1,)), (2, (2,)), (4, (3, 4)), (MOST_ROWS, range(5, MOST_ROWS + 1))
+
+    def _position(self, builder, rows, i, cases):
+        """Where there are fewer rows, the last one again: it is computed twice, which takes less than a square."""
+        if i < cases[0]:
+            return I64(i)
+        return builder.select(builder.icmp_signed("<", I64(i), rows), I64(i), builder.sub(rows, I64(1)))
 
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
         first, last, self.b_row = builder.gep(b, [begin]), builder.sub(width, I64(1)), []

@@ -98,6 +98,11 @@ class Tile:
         self.vectors = gates * self.units
         self.name = f"rnnkit_tile_{self.suffix}{form.name}_{gates}_{('row', 'stream', 'wide', 'narrow')[shape]}"
 
+    @staticmethod
+    def has_shape(gates, shape):
+        """Whether there is a tile function of this shape."""
+        return shape != STREAM or near_bytes(gates) != NEVER_FAR
+
     def function(self):
         """The tile function of this shape, emitted into the module."""
         function = ir.Function(self.module, function_type(self.form, self.real, self.gates), self.name)
@@ -113,12 +118,14 @@ class Tile:
         self.mask = self._mask(builder, width) if self.masked else None
         most, done = group_size(self.gates), function.append_basic_block("done")
         switch = builder.switch(rows, done)
-        for count in range(1, self.most_rows + 1):
+        for count, cases in self._counts():
             block = function.append_basic_block(f"rows{count}")
-            switch.add_case(I64(count), block)
+            for case in cases:
+                switch.add_case(I64(case), block)
             builder.position_at_end(block)
-            a_row = [self._row(builder, a, a_rows, lda, i) for i in range(count)]
-            c_row = [self._row(builder, c, c_rows, ldc, i) for i in range(count)]
+            positions = [self._position(builder, rows, i, cases) for i in range(count)]
+            a_row = [self._row(builder, a, a_rows, lda, position) for position in positions]
+            c_row = [self._row(builder, c, c_rows, ldc, position) for position in positions]
             size = self.vectors if count <= _rows(self.vectors) else most * self.units
             for first in range(0, self.vectors, size):
                 self.group = range(first, min(first + size, self.vectors))
@@ -140,9 +147,17 @@ class Tile:
         start = builder.add(builder.mul(depth, I64(first)), builder.mul(begin, I64(size * self.lanes)))
         return builder.gep(b, [start]), size
 
-    def _row(self, builder, data, rows, stride, i):
-        """Pointer to the row whose number stands at position i of `rows`."""
-        number = builder.load(builder.gep(rows, [I64(i)]))
+    def _counts(self):
+        """The numbers of rows that there is code for, and for which numbers it serves."""
+        return ((count, (count,)) for count in range(1, self.most_rows + 1))
+
+    def _position(self, builder, rows, i, cases):
+        """The i-th position, in code that serves for these numbers of rows."""
+        return I64(i)
+
+    def _row(self, builder, data, rows, stride, position):
+        """Pointer to the row whose number stands at a position of `rows`."""
+        number = builder.load(builder.gep(rows, [position]))
         return builder.gep(data, [builder.mul(number, stride)])
 
     def _mask(self, builder, width):

@@ -19,7 +19,7 @@ from .in_place import ColumnsTile, RowsTile
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import I64, VECTOR_BYTES, data_pointer
-from .tile import NARROW, NEVER_FAR, ROW, STREAM, WIDE, Tile, function_type, most_rows, near_bytes, units
+from .tile import NARROW, ROW, STREAM, WIDE, Tile, function_type, most_rows, units
 
 _SHAPES = ROW, STREAM, WIDE, NARROW
 _TILES = {"rows": RowsTile, "columns": ColumnsTile}
@@ -60,11 +60,11 @@ def _write_addresses(typingctx, like, columns, table):
         panels, gates = signature.args[0], len(columns)
         form, kind = form_of(panels), storage_type(panels).dtype
         for shape in _SHAPES:
-            if shape == STREAM and near_bytes(gates) == NEVER_FAR:
+            tiles = _TILES.get(form.name, Tile)
+            if not tiles.has_shape(gates, shape):
                 continue
             real = context.get_value_type(kind)
-            emitted = _TILES.get(form.name, Tile)(builder.module, form, real, kind.bitwidth, gates, shape)
-            function = emitted.function()
+            function = tiles(builder.module, form, real, kind.bitwidth, gates, shape).function()
             place = data_pointer(context, builder, signature.args[2], arguments[2], I64(shape))
             builder.store(builder.ptrtoint(function, I64), place)
         return context.get_dummy_value()
