@@ -136,6 +136,26 @@ def test_what_calls_between_packing_and_running_packs_elsewhere(monkeypatch):
     assert Stack._run is run
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"num_layers": 2, "dropout": 0.5}, {"lengths": (4, 0, 2)}, {"seq_len": 0}, {"batch_size": 0},
+        {"states": False},
+    ],  # fmt: skip
+)
+def test_small_inference_of_two_directions(changes):
+    """It goes the way of training, but drops nothing; its memory is used again, and its results are the caller's."""
+    problem = Problem(mode="lstm", bidirectional=True, dtype="float32", **changes)
+    plan, other = rnnkit.prepare(problem.desc, problem.w), problem.twin(seed=1)
+    found = problem.infer()
+    again, third = rnnkit.infer(other.desc, other.w, *other.inputs[1:], lengths=other.lengths_array), problem.infer()
+    expected = plan.infer(*problem.inputs[1:], lengths=problem.lengths_array)
+    for name in OUTPUTS:
+        one = getattr(found, name)
+        assert one.flags.writeable and np.array_equal(one, getattr(expected, name)), name
+        assert np.array_equal(getattr(third, name), one) and not np.shares_memory(getattr(again, name), one)
+
+
 def small():
     net = rnnkit.LSTM(3, 4, seed=0)
     return net, np.ones((2, 5, 3), np.float32)

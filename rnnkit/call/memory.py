@@ -75,6 +75,14 @@ def idle_memories(kind: type[Memory], desc: RNNDescriptor, seq_len: int, batch_s
     return deque()
 
 
+def popped(idle: deque[Memory]) -> Memory | None:
+    """One of the idle memories; None where there is none: another thread may take the last one meanwhile."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
+
+
 class Lease:
     """Has the memory of a small call, which is idle again when nobody has the lease any more."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from functools import cache
 from types import ModuleType
 from typing import Any, Generic, NamedTuple
@@ -11,7 +10,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks, debugging, forking
-from rnnkit.call.memory import Lease, Memory, idle_memories
+from rnnkit.call.memory import Lease, idle_memories, popped
 from rnnkit.call.options import CUPY, NUMPY, CallOptions, check, options_of
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
@@ -166,7 +165,7 @@ def forward(
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
     idle, call = idle_memories(chosen.Memory, desc, seq_len, batch_size), forking.new_call()
-    memory = workspace.memory if workspace is not None else _popped(idle) or chosen.Memory()
+    memory = workspace.memory if workspace is not None else popped(idle) or chosen.Memory()
     try:
         memory.renew(call)
         cx = joined(desc, cx)
@@ -179,14 +178,6 @@ def forward(
         return Forward(y, hy, apart(desc, cy), filled)
     finally:
         memory.calls.discard(call)
-
-
-def _popped(idle: deque[Memory]) -> Memory | None:
-    """One of the idle memories; None where there is none: another thread may take the last one meanwhile."""
-    try:
-        return idle.pop()
-    except IndexError:
-        return None
 
 
 def _check_reuse(workspace: Any, **inputs: Any) -> None:
