@@ -126,8 +126,7 @@ def _run_plain(module: _Fused, found: plain.Found, input: torch.Tensor, hx: Any,
     shape, batch_first = input.shape, module.batch_first
     layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
     states = (*(hx if found.desc.has_cell else (hx,)), None)[:2] if hx is not None else (None, None)
-    idle = _idle.setdefault(module, deque(maxlen=_IDLE))
-    output, *states = _results(Call(found.desc, layout, None, None, idle, found), (input, *states, *parameters))
+    output, *states = _results(Call(found.desc, layout, None, None, _idle_of(module), found), (input, *states, *parameters))
     return output, tuple(states) if found.desc.has_cell else states[0]
 
 
@@ -223,9 +222,13 @@ def _call(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], layout: L
     parameters = [getattr(module, block.name) for block in weight_layout(desc)]
     # From PyTorch's generator, so that torch.manual_seed decides.
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if desc.dropout else None
-    idle = _idle.setdefault(module, deque(maxlen=_IDLE))
     _place_of(module).found = plain.find(desc, module._parameters) if not desc.dropout else None
-    return _results(Call(desc, layout, lengths, seed, idle), (data, *states, *parameters))
+    return _results(Call(desc, layout, lengths, seed, _idle_of(module)), (data, *states, *parameters))
+
+
+def _idle_of(module: _Fused) -> MutableSequence[Any]:
+    idle = _idle.get(module)
+    return _idle.setdefault(module, deque(maxlen=_IDLE)) if idle is None else idle
 
 
 def _place_of(module: _Fused) -> plain.Place:

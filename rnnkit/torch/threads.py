@@ -25,9 +25,14 @@ def threads() -> AbstractContextManager[None]:
     """Run the engine's calls meanwhile on the number of threads that PyTorch has."""
     size = torch.get_num_threads()
     team = _team(size) if size > 1 and not _forked else None
+    return _lent()(size, team)
+
+
+@cache
+def _lent() -> Any:
     with forking.importing:
         from rnnkit.kernels.machine.team import lent
-    return lent(size, team)
+    return lent
 
 
 @cache
