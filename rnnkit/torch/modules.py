@@ -126,7 +126,8 @@ def _run_plain(module: _Fused, found: plain.Found, input: torch.Tensor, hx: Any,
     shape, batch_first = input.shape, module.batch_first
     layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
     states = (*(hx if found.desc.has_cell else (hx,)), None)[:2] if hx is not None else (None, None)
-    output, *states = _results(Call(found.desc, layout, None, None, _idle_of(module), found), (input, *states, *parameters))
+    call = Call(found.desc, layout, None, None, _idle_of(module), found)
+    output, *states = _results(call, (input, *states, *parameters))
     return output, tuple(states) if found.desc.has_cell else states[0]
 
 
