@@ -138,6 +138,20 @@ def test_what_calls_between_packing_and_running_packs_elsewhere(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("cell", "batch", "layers", "options"), pairs(FLOAT32, [(1, 1, None), *BATCHES[2:]], LAYERS, OPTIONS, each=1)
+)
+def test_every_weight_has_a_gradient_where_nobody_gives_dw(soil, cell, batch, layers, options):
+    """It is written in new memory, to the bits that adding to zeros has."""
+    seq_len, batch_size, lengths = batch
+    sizes = dict(seq_len=seq_len, batch_size=batch_size, lengths=lengths)
+    problem = Problem(dtype="float32", **CELLS[cell] | sizes | layers | options)
+    workspace, zeros = problem.forward(seed=1).workspace, np.zeros_like(problem.w)
+    expected = problem.backward(workspace, dw=zeros).dw
+    soil(0xFF)
+    assert np.array_equal(problem.backward(workspace).dw, expected)
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {}, {"num_layers": 2, "dropout": 0.5}, {"lengths": (4, 0, 2)}, {"seq_len": 0}, {"batch_size": 0},

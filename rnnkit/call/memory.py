@@ -13,6 +13,7 @@ from rnnkit.errors import WorkspaceError, message
 
 _SMALL_BYTES, _IDLE_BYTES = 1 << 20, 1 << 22  # of one, and of the idle memories of one descriptor and size
 
+
 class Memory:
     """What a workspace and its successors share.
 
@@ -71,12 +72,12 @@ class Memory:
 
 @lru_cache(64)
 def idle_memories(kind: type[Memory], desc: RNNDescriptor, seq_len: int, batch_size: int) -> deque[Memory]:
-    """Memories of small calls of this size that nobody has any more, with what was laid out on them."""
+    """Memories of small calls of this size whose workspaces are gone, with what was laid out on them."""
     return deque()
 
 
 def popped(idle: deque[Memory]) -> Memory | None:
-    """One of the idle memories; None where there is none: another thread may take the last one meanwhile."""
+    """Take one of the idle memories; None if there is none. Another thread may take the last one at any moment."""
     try:
         return idle.pop()
     except IndexError:
@@ -84,11 +85,11 @@ def popped(idle: deque[Memory]) -> Memory | None:
 
 
 class Lease:
-    """Has the memory of a small call, which is idle again when nobody has the lease any more."""
+    """What a workspace holds its memory by in a small call: when it is deleted, the memory is idle."""
 
     def __init__(self, memory: Memory, idle: deque[Memory]) -> None:
         self.memory, self.idle, self.generation = memory, idle, memory.generation
-        self.is_shown = False  # whether anything may view the memory for longer
+        self.is_shown = False  # whether an array outside may still view the memory then
 
     def __del__(self) -> None:
         memory, idle = self.memory, self.idle

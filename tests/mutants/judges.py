@@ -36,6 +36,7 @@ _PUBLIC = {
     "interop_networks",
     "rnnkit/common/numbers.py": "descriptor cell_numbers training_optimizers",
     "rnnkit/call/options.py": "call_options time_checkpoints checks errors gpu reduced_weights stream_errors",
+    "rnnkit/call/memory.py": "short_calls exclusive workspace fork_locks",
     "rnnkit/network/networks.py": "network network_objects archive descriptor errors types",
     "rnnkit/descriptor/saved.py": "archive network network_objects language_model_model",
     "rnnkit/network/stream.py": "stream stream_errors network_objects exclusive own_cells docs",
@@ -49,6 +50,8 @@ _PUBLIC = {
 _ENGINE = {
     "rnnkit/cpu/checkpoints.py": "time_checkpoints checkpoint_memory",
     "rnnkit/cpu/planner.py": "digests sharing threads steps plan_calls perf_many_cores time_checkpoints",
+    "rnnkit/cpu/infer.py": "short_calls plan_calls digests forward bits exclusive reduced_weights sharing algebra",
+    "rnnkit/cpu/stack.py": "short_calls plan_calls stream digests bits reduced_weights exclusive sharing",
     "rnnkit/cpu/reduced.py": "reduced_weights perf_reduced",
     "rnnkit/cpu/rows.py": "digests steps time_checkpoints plan_calls workspace exclusive",
     "rnnkit/cpu": "digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory threads "
@@ -68,6 +71,8 @@ _ENGINE = {
     "rnnkit/kernels/machine/compiler.py": "linking jit arguments",
     "rnnkit/kernels/machine/forks.py": "fork_locks openmp processes",
     "rnnkit/kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
+    "rnnkit/kernels/machine/gemm.py": "short_calls kernels digests bits reduced_weights threads vectorization",
+    "rnnkit/kernels/machine/in_place.py": "short_calls digests",
     "rnnkit/kernels/machine/jit.py": "jit linking team cache vectorization warmup own_cache fork_locks",
     "rnnkit/kernels/machine/linking.py": "linking jit cache vectorization",
     "rnnkit/kernels/machine/openmp.py": "openmp torch_modules",
