@@ -12,6 +12,7 @@ from shipped_networks import INPUT, LENGTHS, N, T, arrays_of, cases
 from tolerances import GRADIENTS, OUTPUTS
 
 import rnnkit
+from rnnkit.call import memory
 from rnnkit.call.memory import Memory, idle_memories
 from rnnkit.cpu import planner
 from rnnkit.cpu.stack import Stack
@@ -138,7 +139,7 @@ def test_what_calls_between_packing_and_running_packs_elsewhere(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cell", "batch", "layers", "options"), pairs(FLOAT32, [(1, 1, None), *BATCHES[2:]], LAYERS, OPTIONS, each=1)
+    ("cell", "batch", "layers", "options"), pairs(FLOAT32, [*BATCHES, (5, 3, (0, 0, 0))], LAYERS, OPTIONS, each=1)
 )
 def test_every_weight_has_a_gradient_where_nobody_gives_dw(soil, cell, batch, layers, options):
     """It is written in new memory, to the bits that adding to zeros has."""
@@ -204,13 +205,12 @@ def copied(result):
 @pytest.mark.parametrize("kept", [view_of, copied])
 def test_memory_that_may_be_read_still_is_not_used_again(kept):
     net, x = small()
+    expected = net.forward(x).workspace.cell(0).copy()
     result = net.forward(x)
-    expected = result.workspace.cell(0).copy() if kept is copied else None
     one, before = kept(result), addresses(result.workspace)["cell_0"]
-    values = expected if kept is copied else one.copy()
     del result
     assert addresses(net.forward(2 * x).workspace)["cell_0"] != before
-    assert np.array_equal(one.cell(0) if kept is copied else one, values)
+    assert np.array_equal(one.cell(0) if kept is copied else one, expected)
 
 
 def test_a_workspace_that_gave_its_memory_to_a_later_one_does_not_give_it_back():
@@ -229,6 +229,14 @@ def test_a_copy_of_a_workspace_has_no_idle_memory_with_it():
         kept = net.forward(x).workspace
     assert pickle.loads(pickle.dumps(kept)).lease is None
     assert len(pickle.dumps(kept)) == len(pickle.dumps(copy.deepcopy(kept)))
+
+
+def test_idle_memory_has_a_bound(monkeypatch):
+    net, x = small()
+    several = [net.forward(x) for _ in range(10)]
+    monkeypatch.setattr(memory, "_IDLE_BYTES", 3 * several[0].workspace.memory.arena.nbytes)
+    del several
+    assert len(idle_memories(Memory, net.desc, 2, 5)) == 3
 
 
 def test_a_large_call_keeps_nothing():

@@ -17,7 +17,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters  # noqa: E
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
 
 import rnnkit.torch  # noqa: E402
-from rnnkit.torch import accelerate, restore  # noqa: E402
+from rnnkit.torch import accelerate, function, restore  # noqa: E402
+from rnnkit.torch.function import flat_weights  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -231,13 +232,16 @@ def by_another_place(module):
 
 
 @pytest.mark.parametrize("change", [nn.Module.share_memory, by_another_place])
-def test_parameters_may_move_between_forward_and_backward(model, x, change):
+def test_parameters_may_move_between_forward_and_backward(monkeypatch, x, change):
     module = rnnkit.torch.GRU(F, H, bidirectional=True)
     expected = torch.autograd.grad(module(x)[0].sum(), list(module.parameters()))
     output, _ = module(x)
     change(module)
+    gathered = []
+    monkeypatch.setattr(function, "flat_weights", lambda *given: gathered.append(given) or flat_weights(*given))
     for a, b in zip(torch.autograd.grad(output.sum(), list(module.parameters())), expected, strict=True):
         assert torch.equal(a, b)
+    assert len(gathered) == 1  # not read where they were: that memory may be another's
 
 
 def test_replicas(model, x):

@@ -254,8 +254,8 @@ class BaseNetwork(Generic[States]):
         Returns
         -------
         Forward
-            y (read-only: a view of the workspace, or a copy in a small call; a new array with `checkpoint_steps`), hy, cy
-            and the workspace.
+            y (read-only: a view of the workspace, or a copy in a small call; with `checkpoint_steps` a new array), hy,
+            cy and the workspace.
         """
         return engine.forward(
             self._desc, self._weights, x, hx, cx, lengths=lengths, seed=seed, workspace=workspace,

@@ -174,6 +174,8 @@ def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> b
     for (_, shape, start), one in zip(weight_layout(desc), parameters, strict=True):
         if one.data_ptr() != address + start * itemsize or one.shape != shape or not one.is_contiguous():
             return False
+        if one.dtype != first.dtype:
+            return False
     if first.device.type == "cpu":
         return True
     return first.untyped_storage().nbytes() >= (first.storage_offset() + num_weights(desc)) * itemsize

@@ -122,7 +122,7 @@ class _Fused(nn.RNNBase):
 
 
 def _run_plain(module: _Fused, found: plain.Found, input: torch.Tensor, hx: Any, parameters: list[Any]) -> Any:
-    """The results of a call that `plain` has found to be usual."""
+    """The results of a call that `plain.is_plain`."""
     shape, batch_first = input.shape, module.batch_first
     layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
     states = (*(hx if found.desc.has_cell else (hx,)), None)[:2] if hx is not None else (None, None)

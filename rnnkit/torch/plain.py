@@ -1,6 +1,5 @@
-"""Calls of plain tensors on the CPU, as nearly all are: told at a glance, and the weights found where they were.
-
-Whatever is unusual, wrong input too, is left to `modules`, which looks closer.
+"""Calls with plain tensors on the CPU, as nearly all are: recognised in a few checks, with the parameters where they
+were in the call before. Everything else, wrong input too, is left to `modules`.
 """
 
 from __future__ import annotations
@@ -12,29 +11,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout
 
 _is_compiled, _compiler = torch.compiler.is_dynamo_compiling, torch._C._dynamo.eval_frame.get_eval_frame_callback
-_is_traced, _is_transformed = torch._C._get_tracing_state, torch._C._are_functorch_transforms_active
-_num_modes = torch._C._len_torch_dispatch_stack
+_tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 
 
 class Found(NamedTuple):
-    """A network's parameters in one buffer, as they were when they were looked at."""
+    """A module's parameters, which lie in one buffer: where each was, so that a call can see that they still do."""
 
     desc: RNNDescriptor
     dtype: torch.dtype
     names: Sequence[str]  # of the parameters, in the buffer's order
     places: Sequence[tuple[int, torch.Size]]  # their addresses and shapes
-    weights: np.ndarray  # the buffer: to be read only where the parameters are there still
+    weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
 
 
 class Place:
-    """Where a module keeps what was found; neither copies nor pickles of the module have it."""
+    """Where a module keeps what was found. A copy or a pickle of the module has an empty one."""
 
     def __init__(self) -> None:
         self.found: Found | None = None
@@ -47,7 +44,7 @@ NOWHERE = Place()
 
 
 def find(desc: RNNDescriptor, parameters: dict[str, Any]) -> Found | None:
-    """Look at a module's parameters; None where they are not in one buffer."""
+    """Look at a module's parameters; None if they do not follow each other in one buffer on the CPU."""
     layout = weight_layout(desc)
     ordered = [parameters.get(block.name) for block in layout]
     first = ordered[0]
@@ -63,7 +60,7 @@ def find(desc: RNNDescriptor, parameters: dict[str, Any]) -> Found | None:
 
 
 def are_there(found: Found, parameters: Sequence[Any]) -> bool:
-    """Whether each of the parameters, in the buffer's order, is what and where it was."""
+    """Whether the parameters, in the buffer's order, have the memory, shape and dtype that they had."""
     for one, (address, shape) in zip(parameters, found.places, strict=True):
         if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not found.dtype:
             return False
@@ -73,16 +70,14 @@ def are_there(found: Found, parameters: Sequence[Any]) -> bool:
 
 
 def is_plain(found: Found, input: Any, hx: Any, batch_first: bool) -> bool:
-    """Whether an input and states are what the network takes, and nothing but their values is asked for."""
-    if _is_compiled() or _compiler() is not None or _num_modes() or _is_transformed() or _is_traced() is not None:
-        return False
-    if forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
+    """Whether input and states are tensors as the network takes them, and nothing traces the call."""
+    if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None:
         return False
     desc, dtype = found.desc, found.dtype
     if not _is_usual(input, dtype) or input.dim() != 3:
         return False
     shape = input.shape
-    if shape[2] != desc.input_size or not (shape[0] and shape[1]):
+    if shape[2] != desc.input_size:
         return False
     if hx is None:
         return True
@@ -97,6 +92,4 @@ def is_plain(found: Found, input: Any, hx: Any, batch_first: bool) -> bool:
 
 
 def _is_usual(tensor: Any, dtype: torch.dtype) -> bool:
-    if type(tensor) is not Tensor or tensor.dtype is not dtype or not tensor.is_cpu:
-        return False
-    return tensor.layout is torch.strided and not tensor.is_neg()
+    return type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu
