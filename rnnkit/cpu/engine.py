@@ -82,8 +82,8 @@ def forward(
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
     """Run the network with these weights once; returns y, hy and cy.
 
-    A small call of two directions goes the way of training, for which all is laid out already where one of its size was
-    before: that takes 20 us, and 150 the other way.
+    A small call of two directions runs as a training forward. If there was one of its size before, its arrays and kernel
+    calls are there already: it then takes 20 us, where `infer` would take 150.
     """
     steps = options.steps
     if desc.num_directions == 1 or not _is_small(desc, steps.seq_len, steps.batch_size):
