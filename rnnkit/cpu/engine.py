@@ -82,8 +82,8 @@ def forward(
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
     """Run the network with these weights once; returns y, hy and cy.
 
-    A small call of two directions runs as a training forward. If there was one of its size before, its arrays and kernel
-    calls are there already: it then takes 20 us, where `infer` would take 150.
+    A small call of two directions runs as a training forward: if there was one of its size before, its arrays and its
+    kernel calls are there already, and it takes 20 us instead of 150.
     """
     steps = options.steps
     if desc.num_directions == 1 or not _is_small(desc, steps.seq_len, steps.batch_size):
