@@ -13,6 +13,7 @@ from numba.extending import overload
 from rnnkit.kernels.machine import arguments, team
 from rnnkit.kernels.machine import compiler as chosen
 from rnnkit.kernels.machine.arguments import types_of
+from rnnkit.kernels.machine.arrays import FlatArray
 from rnnkit.kernels.machine.jit import OPTIONS, kernel
 from rnnkit.kernels.machine.matrix import Matrix, Range
 
@@ -106,7 +107,7 @@ def _number_of(cell):
 @overload(_number_of, jit_options=OPTIONS)
 def _number_of_class(cell):
     number = 1 if cell.instance_class is ONE else 2
-    if isinstance(cell.types[0], numba.types.Array):
+    if isinstance(cell.types[0], FlatArray):
         return lambda cell: number * cell.a[0]
     return lambda cell: number * cell.a
 

@@ -24,6 +24,7 @@ import rnnkit
 from rnnkit.kernels import loop, loop_gradient
 from rnnkit.kernels.machine import compiler as chosen
 from rnnkit.kernels.machine import jit, team
+from rnnkit.kernels.machine.arrays import signature_of
 from rnnkit.kernels.machine.cache import Folder
 from rnnkit.kernels.machine.jit import OPTIONS, inner, kernel
 from rnnkit.kernels.machine.operators import KeptFlags, keeping_answers
@@ -222,7 +223,7 @@ def test_a_gate_loop_is_vectorized_where_it_is_linked(calls, part, wanted):
     result = rnnkit.forward(desc, rnnkit.init_weights(desc, seed=0), np.ones((2, 3, 8), np.float32))
     if part is loop_gradient.backward:
         rnnkit.backward(desc, rnnkit.init_weights(desc, seed=0), result.workspace, result.y)
-    signature = tuple(map(numba.typeof, dict(calls)[part]))
+    signature = signature_of(dict(calls)[part])
     anew = kernel(part.py_func)  # what comes from the cache has no text
     anew.compile(signature)
     text = anew.inspect_asm(signature)

@@ -11,10 +11,11 @@ even: the directions of one layer are independent; two layers of one direction a
 behind the lower.
 """
 
+from .machine.arrays import part
 from .machine.formats import storage
 from .machine.gemm import columns_of, product, product_with, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, clear, copy, or_call_data, part, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, clear, copy, or_call_data, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, shares_rows, split_team, team_of_rows
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress

@@ -7,9 +7,10 @@ input's gradient and the columns of the weights' evenly.
 """
 
 from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
+from .machine.arrays import part
 from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, part, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
+from .machine.arrays import part
 from .machine.formats import FORMS, Float, form_of, panels_of, storage
 from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_size
 from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, clear, part
+from .machine.matrix import Matrix, clear
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 from .operands import Sizes

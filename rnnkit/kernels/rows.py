@@ -27,7 +27,7 @@ def list_rows(starts, lists, sequences, ordered, lengths, rank, size, sync):
     """
     seq_len, batch_size = starts.size - 1, lengths.size
     order = sequences[1]
-    starts[:] = 0
+    clear(starts)
     for n in range(batch_size):
         length = lengths[n]
         starts[length] += 1

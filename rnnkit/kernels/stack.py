@@ -1,10 +1,11 @@
 """Steps of a whole stack of layers of one direction in one call: what streaming asks for, and brief sequences."""
 
 from .loop import project_inputs, run_step, with_gates
+from .machine.arrays import flat
 from .machine.formats import storage
 from .machine.gemm import vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, clear, copy, flat, row_part
+from .machine.matrix import Matrix, Range, clear, copy, row_part
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .operands import Operands, Sizes, Step
@@ -30,7 +31,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     own_rows = partition(batch_size, team.rank, team.size)
     rows, count, num_steps = Range(0, batch_size), vectors_of(zeros, sizes.hidden), x.shape[0] // max(batch_size, 1)
     for layer in range(layers if w.size > 0 else 0):
-        sum_biases(products, places[layer], storage(packed), offsets[layer], w, team)
+        sum_biases(products, places[layer], storage(packed), flat(offsets[layer]), w, team)
     if w.size > 0:
         barrier(team)
     for t in range(num_steps):
@@ -39,7 +40,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
         hidden_prev, cells_prev = flat(hx if t == 0 else hy), flat(cx if t == 0 else cy)
         for layer in range(layers):
             own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
-            weights = weights_of(cell, own, packed, offsets[layer], products, places[layer], w, team.rank)
+            weights = weights_of(cell, own, packed, flat(offsets[layer]), products, places[layer], w, team.rank)
             at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
             outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
             place = t % chunk if layer == 0 else chunk

@@ -7,6 +7,7 @@ Every element is loaded into a local first and stored last: reading back what wa
 
 import numpy as np
 
+from .machine.arrays import part
 from .machine.jit import kernel
 
 
@@ -50,7 +51,7 @@ def add_squares(lanes, values):
     One chain of additions a lane, in every vector width: the sum has the same bits on every machine.
     """
     for start in range(0, values.size, lanes.size):
-        block = values[start : start + lanes.size]
+        block = part(values, start, min(start + lanes.size, values.size))
         for j in range(block.size):
             value = np.float64(block[j])
             lanes[j] += value * value

@@ -7,9 +7,10 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from .machine.arrays import part
 from .machine.gemm import Packed, depth_block, pack_rows, panel_size, product_of_rows, vectors_of
 from .machine.jit import inner
-from .machine.matrix import Matrix, Range, add, clear, part, row_part
+from .machine.matrix import Matrix, Range, add, clear, row_part
 from .machine.partition import next_block, num_claims
 from .machine.registers import I64
 from .machine.transpose import transpose

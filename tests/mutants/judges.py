@@ -66,6 +66,7 @@ _ENGINE = {
     "onnx_cells "
     "own_cache descriptor weights",
     "rnnkit/kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
+    "rnnkit/kernels/machine/arrays.py": "flat_arrays arguments kernels digests",
     "rnnkit/kernels/machine/arguments.py": "arguments team",
     "rnnkit/kernels/machine/cache.py": "cache cache_processes own_cache jit",
     "rnnkit/kernels/machine/compiler.py": "linking jit arguments",

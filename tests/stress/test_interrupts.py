@@ -58,10 +58,12 @@ def survives(call, seconds):
 
 
 def without_interrupts(call, *arguments):
-    """The result of what may not be interrupted: one late signal may still be on its way."""
-    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    """The result of what may not be interrupted: one late signal may strike before it is ignored."""
+    with suppress(Interrupted):
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
     found = call(*arguments)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, interrupt)
     return found
 
 

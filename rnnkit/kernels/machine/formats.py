@@ -16,8 +16,8 @@ from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from .arrays import part
 from .jit import OPTIONS
-from .matrix import part
 from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma, panel_lanes
 
 _I16 = ir.IntType(16)

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
+from .arrays import part
 from .formats import Float, InColumns, InRows, form_of, storage, words_of
 from .in_place import MOST_ROWS
 from .jit import OPTIONS, inner
-from .matrix import Matrix, Range, offset, part
+from .matrix import Matrix, Range, offset
 from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
 from .rounding import converted, rows_at_once
@@ -148,7 +149,7 @@ def shape_of_tile(columns, rows, whole, near):
     """The shape of the next tile, where there are so many rows and whole panels, and the weights are near or far."""
     if rows == 1 and whole >= units_of_tile(columns, ROW if near else STREAM):
         return ROW if near else STREAM
-    return WIDE if whole >= units_of_tile(columns, WIDE) else NARROW
+    return WIDE if whole >= units_of_tile(columns, WIDE) > 1 else NARROW
 
 
 @inner
@@ -263,7 +264,7 @@ def _tiles_in_place(c, a, rows, weights, vectors, bias, overwrite, units, most, 
         left, shape, own = whole - vector, NARROW, 1
         if is_row and left >= units_of_tile(one, ROW):
             shape, own = ROW, units_of_tile(one, ROW)
-        elif left >= units:
+        elif left >= units > 1:
             shape, own = WIDE, units
         at_once = most if shape == WIDE else MOST_ROWS
         tiles = (count + at_once - 1) // at_once

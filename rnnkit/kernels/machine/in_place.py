@@ -7,7 +7,7 @@ transposed in registers, a square at a time, which serves all rows of A.
 from llvmlite import ir
 
 from .registers import I32, I64, emit_fma
-from .tile import NARROW, WIDE, Tile
+from .tile import NARROW, Tile
 from .transpose import emit_transpose
 
 MOST_ROWS = 8
@@ -37,7 +37,7 @@ class ColumnsTile(Tile):
 
     @staticmethod
     def has_shape(gates, shape):
-        return shape in (WIDE, NARROW)
+        return shape == NARROW
 
     def _counts(self):
         return (1, (1,)), (2, (2,)), (4, (3, 4)), (MOST_ROWS, range(5, MOST_ROWS + 1))
@@ -51,7 +51,7 @@ class ColumnsTile(Tile):
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
         first, last, self.b_row = builder.gep(b, [begin]), builder.sub(width, I64(1)), []
         for unit in map(I64, range(self.lanes)):
-            if self.masked:  # instead of rows behind the last one that one again
+            if self.may_be_cut:  # instead of rows behind the last one that one again
                 unit = builder.select(builder.icmp_signed("<", unit, last), unit, last)
             number = builder.load(builder.gep(b_rows, [unit]))
             self.b_row.append(builder.gep(first, [builder.mul(number, ldb)]))

@@ -6,8 +6,8 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from .arrays import FlatArray, data_pointer, view
 from .jit import inner
-from .registers import data_pointer
 
 
 class Matrix(NamedTuple):
@@ -75,43 +75,6 @@ def matrix_pointers(context, builder, kind, matrix, row, column):
     return first, data_pointer(context, builder, kind.types[1], rows, row), stride
 
 
-def view(context, builder, kind, first, size):
-    """The `size` elements from a pointer on, as a value of a one-dimensional array type, in LLVM IR."""
-    result = context.make_array(kind)(context, builder)
-    itemsize = size.type(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-    context.populate_array(
-        result, data=first, shape=[size], strides=[itemsize], itemsize=itemsize, meminfo=None, parent=None
-    )
-    return result._getvalue()
-
-
-@intrinsic
-def flat(typingctx, array):
-    """A C-contiguous array in one dimension; array.reshape takes 60 ns to find out that it need not copy."""
-    result = types.Array(array.dtype, 1, "C")
-
-    def generate(context, builder, signature, arguments):
-        found = context.make_array(signature.args[0])(context, builder, *arguments)
-        return view(context, builder, result, found.data, found.nitems)
-
-    return result(array), generate
-
-
-@intrinsic
-def part(typingctx, array, start, stop):
-    """array[start:stop] for 0 <= start <= stop <= array.size, without the code for all other bounds.
-
-    A loop over range(part.size) is vectorised; one with an offset in the index is not, for Python's negative indices.
-    """
-
-    def generate(context, builder, signature, arguments):
-        array, start, stop = arguments
-        first = data_pointer(context, builder, signature.args[0], array, start)
-        return view(context, builder, signature.args[0], first, builder.sub(stop, start))
-
-    return array(array, types.int64, types.int64), generate
-
-
 def row_pointer(context, builder, kind, matrix, row, column):
     """Where a column of the row at position `row` of the row list is, in LLVM IR."""
     first, rows, stride = matrix_pointers(context, builder, kind, matrix, row, column)
@@ -121,7 +84,7 @@ def row_pointer(context, builder, kind, matrix, row, column):
 @intrinsic
 def row_part(typingctx, matrix, row, columns):
     """A range of columns of the row at position `row` of the row list."""
-    result = matrix.types[0]
+    result = FlatArray(matrix.types[0].dtype)
 
     def generate(context, builder, signature, arguments):
         matrix, row, columns = arguments

@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from .arrays import FlatArray, view
 from .jit import kernel
-from .matrix import view
 from .registers import I32, I64
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, sync_size, take_part
 from .team import WORK_PER_SPIN
@@ -22,7 +22,7 @@ _THREAD_NUMBER, _CALLER, _SYNC, _SIZE, _KNOWN, _SPINS, _FIELDS = range(7)
 arguments of `take_part` for the others."""
 
 
-def _emit_others_part(context, module, like, kind):
+def _emit_others_part(context, module, kind):
     """Emit the function of the threads but the first, by Numba's convention, as what calls compiled functions must."""
     function = ir.Function(module, ir.FunctionType(I32, [*kind.args[:2], I64.as_pointer()]), "others_part")
     function.linkage = "internal"
@@ -30,9 +30,9 @@ def _emit_others_part(context, module, like, kind):
     sync, size, known, spins = (
         builder.load(builder.gep(function.args[2], [I64(field)])) for field in (_SYNC, _SIZE, _KNOWN, _SPINS)
     )
-    array = view(context, builder, like, builder.inttoptr(sync, I64.as_pointer()), size)
-    target = types.Dispatcher(take_part)
-    own = target.get_call_type(context.typing_context, (like, types.int64, types.int64, types.int64), {})
+    numbers, target = FlatArray(types.int64), types.Dispatcher(take_part)
+    array = view(context, builder, numbers, builder.inttoptr(sync, I64.as_pointer()), size)
+    own = target.get_call_type(context.typing_context, (numbers, types.int64, types.int64, types.int64), {})
     last = builder.add(known, I64(1))
     context.get_function(target, own)(builder, [array, known, last, spins])
     builder.ret(I32(0))
@@ -40,12 +40,12 @@ def _emit_others_part(context, module, like, kind):
 
 
 @intrinsic
-def _entry(typingctx, like):
+def _entry(typingctx):
     """Address of the C function that all threads of a region run."""
 
     def generate(context, builder, signature, arguments):
         module, kind = builder.module, builder.function.function_type
-        others = _emit_others_part(context, module, signature.args[0], kind)
+        others = _emit_others_part(context, module, kind)
         byte = ir.IntType(8).as_pointer()
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [byte]), "region")
         function.linkage = "internal"
@@ -66,12 +66,12 @@ def _entry(typingctx, like):
         inside.ret_void()
         return builder.ptrtoint(function, I64)
 
-    return types.int64(like), generate
+    return types.int64(), generate
 
 
 @kernel
-def _region_entry(like):
-    return _entry(like)
+def _region_entry():
+    return _entry()
 
 
 class OpenMPTeam:
@@ -95,7 +95,7 @@ class OpenMPTeam:
         self._done = False
         addresses = [ctypes.cast(one, ctypes.c_void_p).value for one in (library.omp_get_thread_num, self._callback)]
         self._fields = np.array([*addresses, self._sync.ctypes.data, self._sync.size, 0, AWAKE_SPINS], np.int64)
-        self._entry = _region_entry(self._sync)
+        self._entry = _region_entry()
         assert len(self._fields) == _FIELDS
 
     def is_awake(self, work):

@@ -1,7 +1,8 @@
 """How work is shared out among the ranks of a team."""
 
+from .arrays import part
 from .jit import inner
-from .matrix import Range, part
+from .matrix import Range
 from .sync import CACHE_LINE, MEETING, PASSED, TAKEN, TEAMS, Team, exchange, load
 
 _MOST_BLOCKS = 1 << 20  # of a share

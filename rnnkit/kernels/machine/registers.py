@@ -9,6 +9,8 @@ from numba.core import cgutils, config
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from .arrays import data_pointer
+
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
@@ -52,10 +54,6 @@ def emit_fma(builder, a, b, c):
     kind = f"v{a.type.count}{bits}" if isinstance(a.type, ir.VectorType) else bits
     fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(a.type, [a.type] * 3), f"llvm.fma.{kind}")
     return builder.call(fused, [a, b, c])
-
-
-def data_pointer(context, builder, array_type, array, start):
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [start])
 
 
 @intrinsic

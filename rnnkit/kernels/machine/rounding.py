@@ -5,6 +5,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from .arrays import part
 from .formats import (
     LARGEST,
     LEAST,
@@ -18,7 +19,7 @@ from .formats import (
     words_of,
 )
 from .jit import OPTIONS, inner
-from .matrix import Matrix, Range, clear, copy, part, row_part
+from .matrix import Matrix, Range, clear, copy, row_part
 from .registers import I32, real_of
 
 

@@ -15,8 +15,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .arrays import data_pointer
 from .jit import inner, kernel
-from .registers import I32, I64, data_pointer
+from .registers import I32, I64
 
 # Elements of `sync`, in groups on cache lines of their own. ARRIVED counts those who are at a barrier, PASSED the
 # barriers: on one line, which comes to the last one to arrive, and from there to those who wait. GATE holds

@@ -22,6 +22,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel
 
 from .arguments import check_arrays, types_of
+from .arrays import signature_of
 from .forks import after_fork_in_child
 from .jit import TeamKernel
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serve, sync_size
@@ -192,7 +193,7 @@ def _machine_code(kernel, arguments):
     in an import that Numba puts off until then, say.
     """
     with global_compiler_lock:
-        signature = tuple(map(numba.typeof, arguments))
+        signature = signature_of(arguments)
         kernel.compile(signature)
         return kernel.overloads[signature].entry_point
 

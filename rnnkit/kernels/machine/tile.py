@@ -10,7 +10,7 @@ from .registers import I32, I64, REGISTERS, VECTOR_BYTES, emit_fma
 
 ROW, STREAM, WIDE, NARROW = range(4)
 """Shapes of a tile: one row of many panels, one row of fewer whose weights come from farther away, several rows of few
-panels, several rows of one panel that C cuts off."""
+panels (where that is more than one), several rows of one panel, which C may cut off."""
 
 _CHAINS = 8  # sums that hide the latency of two FMA units
 _MOST_ROWS = _CHAINS  # more would only grow the code
@@ -86,7 +86,7 @@ class Tile:
     """
 
     def __init__(self, module, form, real, bits, gates, shape):
-        self.real, self.gates, self.units, self.masked = real, gates, units(gates, shape), shape == NARROW
+        self.real, self.gates, self.units, self.may_be_cut = real, gates, units(gates, shape), shape == NARROW
         self.streams = shape == STREAM
         self.most_rows = most_rows(gates, shape)
         self.lanes = VECTOR_BYTES * 8 // bits
@@ -100,7 +100,9 @@ class Tile:
 
     @staticmethod
     def has_shape(gates, shape):
-        """Whether there is a tile function of this shape."""
+        """Whether there is a tile function of this shape of its own."""
+        if shape == WIDE:
+            return units(gates, WIDE) > 1
         return shape != STREAM or near_bytes(gates) != NEVER_FAR
 
     def function(self):
@@ -115,7 +117,8 @@ class Tile:
         self.scales = rest[: -self.gates]
         a = builder.gep(a, [builder.mul(begin, I64(self.form.parts))])
         self._find_weights(builder, begin, width, *weights)
-        self.mask = self._mask(builder, width) if self.masked else None
+        self.is_whole = builder.icmp_signed(">=", width, I64(self.lanes))
+        self.mask = self._mask(builder, width) if self.may_be_cut else None
         most, done = group_size(self.gates), function.append_basic_block("done")
         switch = builder.switch(rows, done)
         for count, cases in self._counts():
@@ -179,28 +182,58 @@ class Tile:
             start = builder.add(builder.mul(k, I64(size * self.lanes)), builder.mul(self.ldb, I64(unit)))
             yield builder.gep(group, [builder.add(start, I64(within * self.lanes))]), size, within
 
-    def _load(self, builder, pointer):
+    def _load(self, builder, pointer, mask=None):
         pointer = builder.bitcast(pointer, self.vector.as_pointer())
-        if not self.masked:
+        if mask is None:
             return builder.load(pointer, align=self.align)
         load = cgutils.get_or_insert_function(
             self.module,
-            ir.FunctionType(self.vector, [pointer.type, I32, self.mask.type, self.vector]),
+            ir.FunctionType(self.vector, [pointer.type, I32, mask.type, self.vector]),
             f"llvm.masked.load.{self.suffix}.p0",
         )
-        return builder.call(load, [pointer, I32(self.align), self.mask, ir.Constant(self.vector, None)])
+        return builder.call(load, [pointer, I32(self.align), mask, ir.Constant(self.vector, None)])
 
-    def _store(self, builder, value, pointer):
+    def _store(self, builder, value, pointer, mask=None):
         pointer = builder.bitcast(pointer, self.vector.as_pointer())
-        if not self.masked:
+        if mask is None:
             builder.store(value, pointer, align=self.align)
             return
         store = cgutils.get_or_insert_function(
             self.module,
-            ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, I32, self.mask.type]),
+            ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, I32, mask.type]),
             f"llvm.masked.store.{self.suffix}.p0",
         )
-        builder.call(store, [value, pointer, I32(self.align), self.mask])
+        builder.call(store, [value, pointer, I32(self.align), mask])
+
+    def _whole_or_cut(self, builder, emit):
+        """What `emit(mask)` emits, a list of values; where C may cut off the panel once more, with a mask of its lanes.
+
+        Instructions with a mask take many times as long on some CPUs (to store 8 numbers on Zen 3).
+        """
+        if not self.may_be_cut:
+            return emit(None)
+        found = []
+        with builder.if_else(self.is_whole) as sides:
+            for side, mask in zip(sides, (None, self.mask), strict=True):
+                with side:
+                    found.append((emit(mask), builder.block))
+        return self._merged(builder, *found)
+
+    def _merged(self, builder, *sides):
+        """The values of that side, (values, last block), from which control came."""
+        merged = []
+        for values in zip(*(values for values, _ in sides), strict=True):
+            phi = builder.phi(values[0].type)
+            for value, (_, block) in zip(values, sides, strict=True):
+                phi.add_incoming(value, block)
+            merged.append(phi)
+        return merged
+
+    def _columns_of(self, builder, row):
+        """The group's vectors of C (or of the bias) in one row."""
+        return self._whole_or_cut(
+            builder, lambda mask: [self._load(builder, pointer, mask) for pointer in self._columns(builder, row)]
+        )
 
     def _start(self, builder, c_row):
         """The tile's first values: the bias in every row where C is overwritten, else what C holds.
@@ -208,26 +241,19 @@ class Tile:
         A sum that is scaled at the end begins with what its columns say.
         """
         if self.form.has_scales:
-            columns = [self._load(builder, pointer) for pointer in self._columns(builder, self.scales[1])]
+            columns = self._columns_of(builder, self.scales[1])
             return [builder.bitcast(column, self.form.sum) for column in columns] * len(c_row)
-        function = builder.function
-        from_bias, from_c, merge = (function.append_basic_block(name) for name in ("bias", "accumulate", "start"))
-        builder.cbranch(self.overwrite, from_bias, from_c)
-        builder.position_at_end(from_bias)
-        bias = [self._load(builder, pointer) for pointer in self._columns(builder, self.bias)]
-        builder.branch(merge)
-        builder.position_at_end(from_c)
-        present = [[self._load(builder, pointer) for pointer in self._columns(builder, row)] for row in c_row]
-        builder.branch(merge)
-        builder.position_at_end(merge)
-        sums = []
-        for row in present:
-            for column, value in enumerate(row):
-                phi = builder.phi(self.vector)
-                phi.add_incoming(bias[column], from_bias)
-                phi.add_incoming(value, from_c)
-                sums.append(phi)
-        return sums
+
+        def present(mask):
+            pointers = [pointer for row in c_row for pointer in self._columns(builder, row)]
+            return [self._load(builder, pointer, mask) for pointer in pointers]
+
+        with builder.if_else(self.overwrite) as (begins, adds):
+            with begins:
+                bias = self._columns_of(builder, self.bias) * len(c_row), builder.block
+            with adds:
+                before = self._whole_or_cut(builder, present), builder.block
+        return self._merged(builder, bias, before)
 
     def _iteration(self, builder, a_row, k, step, sums):
         """sums + A[rows, k] * B[k, :] for so many k."""
@@ -307,20 +333,23 @@ class Tile:
         sums = self._loop(builder, a_row, sums, even, self.depth, 1)
         if self.form.has_scales:
             sums = self._scaled(builder, a_row, c_row, sums)
-        sums = iter(sums)
-        for row in c_row:
-            for pointer in self._columns(builder, row):
-                self._store(builder, next(sums), pointer)
+        pointers, sums = [pointer for row in c_row for pointer in self._columns(builder, row)], list(sums)
+
+        def store(mask):
+            for value, pointer in zip(sums, pointers, strict=True):
+                self._store(builder, value, pointer, mask)
+            return []
+
+        self._whole_or_cut(builder, store)
 
     def _scaled(self, builder, a_row, c_row, sums):
         """What C is to hold: its first values and the sums times the scales of their row, which stands in front of it,
         and of their column."""
         sums = iter(sums)
-        scales = [self._load(builder, pointer) for pointer in self._columns(builder, self.scales[0])]
+        scales, bias = (self._columns_of(builder, row) for row in (self.scales[0], self.bias))
         for a, c in zip(a_row, c_row, strict=True):
             own = self._in_every_lane(builder, builder.load(builder.gep(a, [I64(-1)])))
-            places = zip(self._columns(builder, self.bias), self._columns(builder, c), scales, strict=True)
-            for bias, present, scale in places:
-                first = builder.select(self.overwrite, self._load(builder, bias), self._load(builder, present))
+            for first, present, scale in zip(bias, self._columns_of(builder, c), scales, strict=True):
+                first = builder.select(self.overwrite, first, present)
                 total = builder.sitofp(next(sums), self.vector)
                 yield emit_fma(builder, total, builder.fmul(scale, own), first)

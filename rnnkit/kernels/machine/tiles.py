@@ -13,12 +13,13 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
+from .arrays import data_pointer, view_of
 from .cache import supplies
 from .formats import Float, form_of, no_panels, storage_type
 from .in_place import ColumnsTile, RowsTile
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
-from .registers import I64, VECTOR_BYTES, data_pointer
+from .registers import I64, VECTOR_BYTES
 from .tile import NARROW, ROW, STREAM, WIDE, Tile, function_type, most_rows, units
 
 _SHAPES = ROW, STREAM, WIDE, NARROW
@@ -111,10 +112,9 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
             weights = data_pointer(context, builder, words, array, builder.mul(vector, panel)), panel
         if form.has_scales:  # as if they stood at the columns of C
             own = builder.extract_value(data, len(panels.types) - 1)
-            own = context.make_array(panels.types[-1])(context, builder, own)
-            half = builder.udiv(own.nitems, I64(2))
-            at = builder.sub(unit, columns[0])
-            scales = [builder.gep(own.data, [at]), builder.gep(own.data, [builder.add(at, half)])]
+            first, size = view_of(context, builder, panels.types[-1], own)
+            first = builder.gep(first, [builder.sub(unit, columns[0])])
+            scales = [first, builder.gep(first, [builder.udiv(size, I64(2))])]
         values = [
             builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda, *weights, c_first, c_rows, ldc,
             data_pointer(context, builder, bias_type, bias, unit),

@@ -4,9 +4,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from .arrays import data_pointer
 from .jit import inner
 from .matrix import matrix_pointers, offset
-from .registers import I32, I64, VECTOR_BYTES, data_pointer, panel_lanes
+from .registers import I32, I64, VECTOR_BYTES, panel_lanes
 
 
 def emit_transpose(builder, vectors):
