@@ -234,7 +234,7 @@ def test_a_copy_of_a_workspace_has_no_idle_memory_with_it():
 def test_idle_memory_has_a_bound(monkeypatch):
     net, x = small()
     several = [net.forward(x) for _ in range(10)]
-    monkeypatch.setattr(memory, "_IDLE_BYTES", 3 * several[0].workspace.memory.arena.nbytes)
+    monkeypatch.setattr(memory, "IDLE_BYTES", 3 * several[0].workspace.memory.arena.nbytes)
     del several
     assert len(idle_memories(Memory, net.desc, 2, 5)) == 3
 

@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 
 import rnnkit.torch  # noqa: E402
 from rnnkit.call import memory  # noqa: E402
+from rnnkit.cpu import small  # noqa: E402
 from rnnkit.torch import accelerate, restore  # noqa: E402
 from rnnkit.torch.modules import _idle  # noqa: E402
 
@@ -152,7 +153,8 @@ def test_modules_that_only_look_like_pytorchs_are_left():
 
 
 def test_restore_frees_what_was_kept_for_the_next_call(monkeypatch):
-    monkeypatch.setattr(memory, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
+    monkeypatch.setattr(small, "is_small", lambda *size: False)
     module = nn.GRU(3, 4)
     accelerate(module)
     module(torch.ones(5, 2, 3))[0].sum().backward()

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
 from rnnkit.call import memory  # noqa: E402
+from rnnkit.cpu import small  # noqa: E402
 from rnnkit.torch.modules import _idle  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
@@ -162,7 +163,8 @@ def test_one_module_twice_in_a_graph(x):
 @pytest.fixture
 def no_call_is_small(monkeypatch):
     """Nor is its memory the engine's to use again."""
-    monkeypatch.setattr(memory, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
+    monkeypatch.setattr(small, "is_small", lambda *size: False)
 
 
 def test_a_workspace_is_used_again_when_nobody_needs_it(no_call_is_small, gru, x):

@@ -15,6 +15,11 @@ from rnnkit.errors import WorkspaceError, message, wrong_type
 _on = os.environ.get("RNNKIT_DEBUG", "") not in ("", "0")
 
 
+def is_on() -> bool:
+    """Whether forward notes, and backward compares."""
+    return _on
+
+
 def set_debug(on: bool) -> None:
     """Let backward notice weights or inputs that have changed since forward: a mistake that gives wrong gradients.
 

@@ -11,7 +11,8 @@ from rnnkit.call.forking import Call, at_work, entering
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message
 
-_SMALL_BYTES, _IDLE_BYTES = 1 << 20, 1 << 22  # of one, and of the idle memories of one descriptor and size
+SMALL_BYTES, IDLE_BYTES = 1 << 20, 1 << 22
+"""Of the memory of a small call, and of idle ones of one descriptor and size, at most."""
 
 
 class Memory:
@@ -38,7 +39,7 @@ class Memory:
     @property
     def is_small(self) -> bool:
         """Whether a workspace here may be given back when it is not needed any more."""
-        return self.is_pooled and self.arena.nbytes <= _SMALL_BYTES
+        return self.is_pooled and self.arena.nbytes <= SMALL_BYTES
 
     def renew(self, call: Call) -> None:
         """Begin a call that writes the workspace anew: what earlier ones left is void."""
@@ -93,6 +94,6 @@ class Lease:
 
     def __del__(self) -> None:
         memory, idle = self.memory, self.idle
-        fits = memory.arena.nbytes * (len(idle) + 1) <= _IDLE_BYTES
+        fits = memory.arena.nbytes * (len(idle) + 1) <= IDLE_BYTES
         if fits and not self.is_shown and memory.generation == self.generation:
             idle.append(memory)

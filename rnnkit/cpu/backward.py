@@ -49,13 +49,17 @@ def arrays_of(
     return Arrays(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw, dw_is_new)
 
 
-def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any) -> tuple:
-    """Where the gradients go: dx, dhx, dcx and dw, with what the last three begin from."""
+def begin(
+    desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool = True
+) -> tuple:
+    """Where the gradients go, the last three with what they begin from: dx (empty if not wanted), dhx, dcx and dw."""
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
     dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell else None
-    return (np.zeros if steps.padded else np.empty)((steps.seq_len, batch, desc.input_size), w.dtype), dhx, dcx, dw
+    shape = (steps.seq_len, batch, desc.input_size) if wants_dx else (0,)
+    dx = (np.zeros if steps.padded else np.empty)(shape, w.dtype)
+    return dx, dhx, dcx, dw
 
 
 def _start(shape: tuple[int, ...], dtype: np.dtype, given: Any) -> np.ndarray:
@@ -130,7 +134,7 @@ class Gradient:
             for call in ready.calls:
                 call(arrays)
             lowest, dx = ready.layers[-1].layer, ready.dx
-            if len(dx) == 2 and not is_stack(ready.layers):
+            if len(dx) == 2 and not is_stack(ready.layers) and (lowest > 0 or arrays.dx.size > 0):
                 shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(lowest)
                 dx = [arrays.dx.reshape(shape) if one is None else one for one in dx]
                 add(*dx, self._steps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from rnnkit.cpu import infer as inference
 from rnnkit.cpu.infer import Inference
 from rnnkit.cpu.layer import flat, groups_of, layers_of, ready_to_pack
 from rnnkit.cpu.planner import Planner, reads_in_place
-from rnnkit.cpu.rows import rows_of
+from rnnkit.cpu.rows import StepRows, rows_of
 from rnnkit.cpu.run import Calls, final_states, given, ready_to_clear, ready_to_train, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
@@ -34,13 +34,27 @@ __all__ = ["Inference", "Memory", "backward", "forward", "infer", "prepare"]
 prepare = Inference  # which packs, and so copies, the weights
 
 
-class _Ready(NamedTuple):
+class Ready(NamedTuple):
     """What forward has laid out."""
 
     packing: Sequence[Callable[[np.ndarray], None]]  # on the flat weights; of those that are read in place none
     arrays: dict[str, Any]  # of the workspace
     groups: Sequence[Calls]
     clearing: Sequence[Callable[[], None]]
+
+
+def laid_out(workspace: Workspace, steps: StepRows, threads: int) -> Ready:
+    """Take the workspace's arrays from its memory, and lay out the kernel calls that fill them."""
+    desc, arena = workspace.desc, workspace.memory.arena
+    planner = Planner(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps))
+    layers = layers_of(desc, None, planner.in_place)
+    packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
+    packing = [] if planner.in_place else ready_to_pack(packed, layers)
+    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
+    groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
+    padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
+    running = ready_to_train(groups, planner, workspace, packed)
+    return Ready(packing, workspace.arrays, running, ready_to_clear(padded, steps, of_states=True))
 
 
 def forward(
@@ -52,20 +66,7 @@ def forward(
     arena = workspace.memory.arena
     steps = rows_of(workspace.steps, arena)
     threads = team.wanted_size()
-
-    def make() -> _Ready:
-        planner = Planner(steps, w.itemsize, threads, reads_in_place(desc, steps))
-        layers = layers_of(desc, None, planner.in_place)
-        packed = arena.take("packed", (int(layers[-1].offsets[-1]),), w.dtype)
-        packing = [] if planner.in_place else ready_to_pack(packed, layers)
-        workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
-        groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
-        padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
-        running = ready_to_train(groups, planner, workspace, packed)
-        clearing = ready_to_clear(padded, steps, of_states=True)
-        return _Ready(packing, workspace.arrays, running, clearing)
-
-    key = desc, steps, threads
+    make, key = partial(laid_out, workspace, steps, threads), (desc, steps, threads)
     ready = arena.keep("forward", key, make) if steps.kept else make()
     workspace.arrays, (hy, cy) = ready.arrays, final_states(desc, steps.batch_size)
     own = given(x, flat(w), hx, cx, hy, cy)

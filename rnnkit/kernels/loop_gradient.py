@@ -130,7 +130,8 @@ def _steps_back(cell, layer, step, steps, schedule, team):
         rows = rows_of_step(starts, t, schedule.bounds, team)
         _run_step_back(cell, with_field(step, "from_last", t % 2 == 1), rows, team_of_steps)
     barrier(team)
-    first, count = starts[steps.start], starts[steps.stop] - starts[steps.start]
+    wanted = step.gradients.x.data.size > 0
+    first, count = starts[steps.start], starts[steps.stop] - starts[steps.start] if wanted else 0
     for claim in range(num_claims(count, ROWS, team)):
         block = next_block(claim, count, ROWS, team)
         rows = Range(first + block.start, first + block.stop)

@@ -94,16 +94,24 @@ class Recurrence(torch.autograd.Function):
             dy = None if dy is None else call.layout.time_major(to_array(dy))
             arrays, weights = (dy, _optional(dhy), _optional(dcy)), ctx.weights
             if weights is None:
-                parameters = others[-len(weight_layout(call.desc)) :]
-                are_there = call.found is not None and plain.are_there(call.found, parameters)
-                weights = call.found.weights if are_there else flat_weights(call.desc, parameters)[0]
-            found = engine.backward(call.desc, weights, _workspace(kept), *arrays)
+                weights = weights_now(call.desc, call.found, others[-len(weight_layout(call.desc)) :])
+            found = engine.backward(call.desc, weights, saved_by(kept).workspace, *arrays)
             dx = to_tensor(call.layout.own(found.dx))
             states = [to_tensor(one) if given else None for one, given in zip(found[1:3], ctx.has_states, strict=True)]
             found = dx, *states, *views(call.desc, found.dw)
-        if torch.is_grad_enabled():  # create_graph: whoever asks for the gradient of a gradient must not get zeros
-            found = _Once.apply(len(found), *found, x, *cotangents, *others)
-        return None, *found
+        return None, *once(found, x, *cotangents, *others)
+
+
+def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[torch.Tensor]) -> Any:
+    """The flat weights that backward reads: the parameters may have moved since forward."""
+    if found is not None and plain.are_there(found, parameters):
+        return found.weights
+    return flat_weights(desc, parameters)[0]
+
+
+def once(gradients: Sequence[Any], *tensors: Any) -> Sequence[Any]:
+    """The gradients; where create_graph asks for theirs, which there are not, they depend on the tensors."""
+    return _Once.apply(len(gradients), *gradients, *tensors) if torch.is_grad_enabled() else gradients
 
 
 class _Once(torch.autograd.Function):
@@ -263,9 +271,10 @@ def _idle_one(idle: MutableSequence[Any]) -> Any:
         return None
 
 
-def _workspace(kept: torch.Tensor) -> Any:
+def saved_by(kept: torch.Tensor) -> Any:
+    """What forward saved with the tensor."""
     try:
-        return kept.lease.workspace
+        return kept.lease
     except AttributeError:
         cure = "hooks that move saved tensors elsewhere (save_on_cpu) do not work with the engine"
         raise BackendError(message("backward", "what forward saved", "be as it was", "a copy", cure)) from None

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message
-from rnnkit.torch import plain
+from rnnkit.torch import plain, small
 from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, to_array, views
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
@@ -124,10 +124,16 @@ class _Fused(nn.RNNBase):
 def _run_plain(module: _Fused, found: plain.Found, input: torch.Tensor, hx: Any, parameters: list[Any]) -> Any:
     """The results of a call that `plain.is_plain`."""
     shape, batch_first = input.shape, module.batch_first
-    layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
     states = (*(hx if found.desc.has_cell else (hx,)), None)[:2] if hx is not None else (None, None)
+    tensors = input, *states, *parameters
+    wants_gradient = _wants_gradient(tensors)
+    size = small.size_of(found, input, batch_first) if wants_gradient else None
+    if size is not None:
+        output, *states = small.SmallRecurrence.apply(size, *tensors)
+        return output, tuple(states) if found.desc.has_cell else states[0]
+    layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
     call = Call(found.desc, layout, None, None, _idle_of(module), found)
-    output, *states = _results(call, (input, *states, *parameters))
+    output, *states = (Recurrence.apply if wants_gradient else infer)(call, *tensors)
     return output, tuple(states) if found.desc.has_cell else states[0]
 
 
@@ -238,11 +244,13 @@ def _place_of(module: _Fused) -> plain.Place:
 
 def _results(call: Call, tensors: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     """The engine's results, with a gradient where one may be asked for."""
-    # A forward derivative may be asked for, too: autograd says that there is none.
+    return (Recurrence.apply if call.desc.dropout or _wants_gradient(tensors) else infer)(call, *tensors)
+
+
+def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
+    """Whether a gradient may be asked for; or a forward derivative: autograd says that there is none."""
     wanted = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
-    if call.desc.dropout or wanted or forward_ad._current_level >= 0:
-        return Recurrence.apply(call, *tensors)
-    return infer(call, *tensors)
+    return wanted or forward_ad._current_level >= 0
 
 
 def release(module: nn.Module) -> None:

@@ -28,6 +28,7 @@ class Found(NamedTuple):
     names: Sequence[str]  # of the parameters, in the buffer's order
     places: Sequence[tuple[int, torch.Size]]  # their addresses and shapes
     weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
+    sizes: dict[Any, Any]  # of small training calls, see `small`
 
 
 class Place:
@@ -55,7 +56,7 @@ def find(desc: RNNDescriptor, parameters: dict[str, Any]) -> Found | None:
         *((block.name, (address + block.start * itemsize, torch.Size(block.shape))) for block in layout), strict=True
     )
     memory: Any = (ctypes.c_byte * (size * itemsize)).from_address(address)
-    found = Found(desc, first.dtype, names, places, np.frombuffer(memory, desc.np_dtype))
+    found = Found(desc, first.dtype, names, places, np.frombuffer(memory, desc.np_dtype), {})
     return found if are_there(found, ordered) else None
 
 
@@ -92,4 +93,4 @@ def is_plain(found: Found, input: Any, hx: Any, batch_first: bool) -> bool:
 
 
 def _is_usual(tensor: Any, dtype: torch.dtype) -> bool:
-    return type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu
+    return type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu and not tensor.is_neg()

@@ -1,0 +1,92 @@
+"""Small training calls without options, again and again: laid out once, after which a call is its kernels."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from rnnkit.call.arena import Arena
+from rnnkit.call.memory import IDLE_BYTES, SMALL_BYTES, Memory, popped
+from rnnkit.call.options import options_of
+from rnnkit.call.workspace import Workspace, workspace_nbytes
+from rnnkit.cpu.backward import Gradient, arrays_of, begin
+from rnnkit.cpu.engine import laid_out
+from rnnkit.cpu.layer import groups_of
+from rnnkit.cpu.planner import Planner, reads_in_place
+from rnnkit.cpu.rows import rows_of
+from rnnkit.cpu.run import final_states, given
+from rnnkit.descriptor.descriptor import RNNDescriptor
+
+
+@lru_cache(256)
+def is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
+    """Whether there are `SmallCall`s of this size. The rest takes the long way: dropout, and no steps at all."""
+    some = seq_len * batch_size > 0 and not desc.dropout
+    return some and workspace_nbytes(desc, seq_len, batch_size) <= SMALL_BYTES
+
+
+class SmallCall:
+    """A forward, and backward as often as it is wanted, in arrays of its own; they run on so many threads.
+
+    The arguments have been checked; the results are new arrays. A forward makes the one before void: whoever has the
+    object has it alone, until nothing of its forward is needed any more.
+    """
+
+    def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
+        self.desc, self._threads = desc, threads
+        nothing = {"x": np.empty(0, desc.np_dtype)}
+        workspace = Workspace(desc, nothing, options_of("forward", desc, seq_len, batch_size), Memory())
+        self._steps = rows_of(workspace.steps, workspace.memory.arena)
+        self._ready = laid_out(workspace, self._steps, threads)
+        self._calls = [call for _, calls in self._ready.groups for call in calls]
+        self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
+        self._gradients: deque[Gradient] = deque()
+        self.nbytes = workspace.memory.arena.nbytes
+
+    def forward(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """y, hy and cy."""
+        hy, cy = final_states(self.desc, self._steps.batch_size)
+        own = given(x, w, hx, cx, hy, cy)
+        for pack in self._ready.packing:
+            pack(w)
+        for call in self._calls:
+            call(own)
+        return self._y.copy(), hy, cy
+
+    def backward(self, w: np.ndarray, x: np.ndarray, dy: Any, dhy: Any, dcy: Any, wants_dx: bool) -> tuple:
+        """dx (empty where it is not wanted), dhx, dcx and dw."""
+        dx, dhx, dcx, dw = begin(self.desc, w, self._steps, dhy, dcy, np.empty(w.shape, w.dtype), wants_dx)
+        try:
+            gradient = self._gradients.pop()
+        except IndexError:  # the first time, or another thread is at work with it
+            gradient = self._laid_out()
+        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, dw_is_new=True))
+        self._gradients.append(gradient)
+        return dx, dhx, dcx, dw
+
+    def _laid_out(self) -> Gradient:
+        desc, steps = self.desc, self._steps
+        planner = Planner(steps, desc.np_dtype.itemsize, self._threads, reads_in_place(desc, steps))
+        return Gradient(desc, self._ready.arrays, planner, Arena(), groups_of(desc))
+
+
+class Held:
+    """What holds a `SmallCall` until nothing of its forward is needed any more; then the next call of its size may have
+    it."""
+
+    __slots__ = "call", "idle"
+
+    def __init__(self, call: SmallCall, idle: deque[SmallCall]) -> None:
+        self.call, self.idle = call, idle
+
+    def __del__(self) -> None:
+        if self.call.nbytes * (len(self.idle) + 1) <= IDLE_BYTES:
+            self.idle.append(self.call)
+
+
+def taken(desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int, idle: deque[SmallCall]) -> Held:
+    """One of the idle calls of this size, or a new one."""
+    return Held(popped(idle) or SmallCall(desc, seq_len, batch_size, threads), idle)

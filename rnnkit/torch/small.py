@@ -1,0 +1,98 @@
+"""Small training calls with plain tensors: as `function.Recurrence`, without what they do not need."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rnnkit.call import debugging, forking
+from rnnkit.torch.function import once, saved_by, views, weights_now
+from rnnkit.torch.plain import Found
+from rnnkit.torch.threads import threads
+
+_SIZES = 16  # of which a module keeps what was laid out
+
+
+class Size(NamedTuple):
+    """A module's parameters and a size of its small calls, with those of them that are idle."""
+
+    found: Found
+    seq_len: int
+    batch_size: int
+    batch_first: bool
+    threads: int
+    idle: deque[Any]
+
+
+def size_of(found: Found, x: torch.Tensor, batch_first: bool) -> Size | None:
+    """The size of a training call; None if it is not a small one."""
+    seq_len, batch_size, _ = x.shape
+    if batch_first:
+        seq_len, batch_size = batch_size, seq_len
+    key = seq_len, batch_size, batch_first, torch.get_num_threads()
+    size = found.sizes.get(key)
+    if size is None and not debugging.is_on() and _calls().is_small(found.desc, seq_len, batch_size):
+        if len(found.sizes) >= _SIZES:
+            found.sizes.clear()
+        size = found.sizes[key] = Size(found, *key, deque())
+    return size
+
+
+class SmallRecurrence(torch.autograd.Function):
+    """The network, in a call whose arguments are plain and whose parameters are where they were found."""
+
+    @staticmethod
+    def forward(ctx, size, x, hx, cx, *parameters):
+        found, swaps = size.found, size.batch_first
+        with threads():
+            _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
+            held = _calls().taken(found.desc, size.seq_len, size.batch_size, size.threads, size.idle)
+            y, hy, cy = held.call.forward(found.weights, _array(x, swaps), _array(hx), _array(cx))
+        y = torch.from_numpy(np.ascontiguousarray(y.swapaxes(0, 1)) if swaps else y)
+        # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
+        # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
+        kept = torch.empty(0)
+        kept.lease = held
+        states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
+        ctx.save_for_backward(x, kept, *states, *parameters)
+        ctx.size, ctx.has_states = size, (hx is not None, cx is not None)
+        ctx.set_materialize_grads(False)
+        if cy is None:
+            return y, torch.from_numpy(hy)
+        return y, torch.from_numpy(hy), torch.from_numpy(cy)
+
+    @staticmethod
+    def backward(ctx, dy, dhy, dcy=None):
+        size, (x, kept, *others) = ctx.size, ctx.saved_tensors
+        if dy is None and dhy is None and dcy is None:
+            return (None,) * len(ctx.needs_input_grad)
+        found, parameters, swaps, wants_dx = size.found, others[2:], size.batch_first, ctx.needs_input_grad[1]
+        call = saved_by(kept).call
+        with threads():
+            _alive = parameters[0].detach()
+            w = weights_now(found.desc, found, parameters)
+            arrays = _array(x, swaps), _array(dy, swaps), _array(dhy), _array(dcy)
+            dx, dhx, dcx, dw = call.backward(w, *arrays, wants_dx)
+        dx = torch.from_numpy(dx.swapaxes(0, 1) if swaps else dx) if wants_dx else None
+        states = (torch.from_numpy(one) if had else None for one, had in zip((dhx, dcx), ctx.has_states, strict=True))
+        gradients = dx, *states, *views(found.desc, dw)
+        return None, *once(gradients, x, dy, dhy, dcy, *others)
+
+
+def _array(tensor: Any, swaps: bool = False) -> Any:
+    if tensor is None:
+        return None
+    array = tensor.detach().numpy()
+    return array.swapaxes(0, 1) if swaps else array
+
+
+@cache
+def _calls() -> ModuleType:
+    with forking.importing:
+        from rnnkit.cpu import small
+    return small

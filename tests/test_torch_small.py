@@ -1,0 +1,335 @@
+"""Small training calls with plain tensors go a way of their own: to the bits of the long one."""
+
+import copy
+import dataclasses
+import gc
+import os
+import pickle
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+from tolerances import assert_same_bits
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import rnnkit  # noqa: E402
+import rnnkit.torch  # noqa: E402
+from rnnkit.cpu import small  # noqa: E402
+from rnnkit.interop import from_torch  # noqa: E402
+
+T, N, F, H = 5, 3, 4, 6
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The calls that are laid out from here on."""
+    found = []
+
+    class Noted(small.SmallCall):
+        def __init__(self, *size):
+            super().__init__(*size)
+            found.append(self)
+
+    monkeypatch.setattr(small, "SmallCall", Noted)
+    return found
+
+
+def module(kind="GRU", size=F, **options):
+    torch.manual_seed(0)
+    own = getattr(rnnkit.torch, kind)(size, H, **options)
+    own(torch.ones(1, 1, size, dtype=options.get("dtype")))  # which looks at the parameters
+    return own
+
+
+def drawn(*shape, dtype=None, gradient=False):
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randn(*shape, generator=generator, dtype=dtype or torch.float32).requires_grad_(gradient)
+
+
+def trained(own, *inputs, wanted=(), loss=lambda output, states: output.square().sum() + sum(map(torch.sum, states))):
+    """Outputs, then the gradients of a loss of all of them by what is wanted and the parameters."""
+    output, states = own(*inputs)
+    states = states if isinstance(states, tuple) else (states,)
+    return (output, *states, *torch.autograd.grad(loss(output, states), (*wanted, *own.parameters())))
+
+
+def assert_same(found, expected):
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert one.shape == other.shape
+        assert_same_bits(f"tensor {number}", one.detach().numpy(), other.detach().numpy())
+
+
+def both_ways(monkeypatch, made, compute):
+    """What is computed in small calls, and the long way."""
+    found = compute()
+    assert made
+    with monkeypatch.context() as patch:
+        patch.setattr(small, "is_small", lambda *size: False)
+        count, expected = len(made), compute()
+    assert len(made) == count
+    return found, expected
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("options", [
+    {}, {"bias": False}, {"num_layers": 3}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True},
+    {"batch_first": True}, {"dtype": torch.float64},
+], ids=lambda options: " ".join(options) or "plain")  # fmt: skip
+def test_the_bits_of_the_long_way(monkeypatch, made, kind, options):
+    dtype = options.get("dtype")
+    x = drawn(*((N, T, F) if options.get("batch_first") else (T, N, F)), dtype=dtype, gradient=True)
+    found, expected = both_ways(monkeypatch, made, lambda: trained(module(kind, **options), x, wanted=(x,)))
+    assert_same(found, expected)
+    assert found[0].is_contiguous()
+
+
+def test_a_projection_and_initial_states(monkeypatch, made):
+    x, h, c = drawn(T, N, F), drawn(2, N, 3, gradient=True), drawn(2, N, H, gradient=True)
+    for wanted in ((h, c), (c,)):
+        compute = lambda wanted=wanted: trained(module("LSTM", proj_size=3, num_layers=2), x, (h, c), wanted=wanted)  # noqa: E731
+        assert_same(*both_ways(monkeypatch, made, compute))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (40, 1), (60, 20)])
+def test_sizes_read_in_place_and_packed(monkeypatch, made, shape):
+    x = drawn(*shape, F)
+    assert_same(*both_ways(monkeypatch, made, lambda: trained(module("LSTM", num_layers=2), x)))
+
+
+@pytest.mark.parametrize("used", ["output", "states", "one state"])
+def test_what_the_loss_does_not_use(monkeypatch, made, used):
+    loss = {
+        "output": lambda output, states: output.sum(),
+        "states": lambda output, states: states[0].sum() + states[1].sum(),
+        "one state": lambda output, states: states[1].square().sum(),
+    }[used]
+    assert_same(*both_ways(monkeypatch, made, lambda: trained(module("LSTM"), drawn(T, N, F), loss=loss)))
+
+
+def test_a_strided_input(monkeypatch, made):
+    x = drawn(F, N, 2 * T).permute(2, 1, 0)[::2]
+    assert not x.is_contiguous()
+    assert_same(*both_ways(monkeypatch, made, lambda: trained(module(), x)))
+
+
+def test_as_pytorch(made):
+    own, x = module("LSTM", num_layers=2, bidirectional=True), drawn(T, N, F, gradient=True)
+    plain = nn.LSTM(F, H, num_layers=2, bidirectional=True)
+    plain.load_state_dict(own.state_dict())
+    for found, expected in zip(trained(own, x, wanted=(x,)), trained(plain, x, wanted=(x,)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert made
+
+
+def test_a_chain_of_calls_and_then_another(made):
+    """Each has arrays of its own until its backward has come, and the next chain has the same."""
+    own, steps = module(), drawn(7, 1, N, F)
+
+    def chain():
+        state, outputs = None, []
+        for step in steps:
+            output, state = own(step, state)
+            outputs.append(output)
+        return torch.autograd.grad(torch.cat(outputs).square().sum(), list(own.parameters()))
+
+    whole = torch.autograd.grad(own(steps[:, 0])[0].square().sum(), list(own.parameters()))
+    first = chain()
+    count = len(made)
+    for one, again, expected in zip(first, chain(), whole, strict=True):
+        assert torch.equal(one, again)
+        torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-5)
+    assert len(made) == count
+
+
+def test_a_forward_without_backward_gives_its_arrays_back(made):
+    own, x = module(), drawn(T, N, F)
+    for _ in range(5):
+        own(x)
+    assert len(made) == 1
+
+
+def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
+    own, x = module(), drawn(T, N, F)
+    own(x)
+    monkeypatch.setattr(small, "IDLE_BYTES", 3 * made[0].nbytes)
+    held = [own(x) for _ in range(6)]
+    del held
+    (size,) = (one for one in own._place.found.sizes.values() if one.seq_len == T)
+    assert len(size.idle) == 3
+
+
+def test_sizes_that_a_module_keeps_are_few(made):
+    own = module()
+    for length in range(1, 40):
+        own(drawn(length, N, F))
+    assert len(own._place.found.sizes) <= 16
+
+
+def test_backward_twice(made):
+    own, x = module(), drawn(T, N, F)
+    loss = own(x)[0].square().sum()
+    first = torch.autograd.grad(loss, list(own.parameters()), retain_graph=True)
+    own(x)[0].sum().backward()  # in other arrays
+    assert_same(torch.autograd.grad(loss, list(own.parameters())), first)
+
+
+def test_results_are_the_users(made):
+    own, x = module(), drawn(T, N, F)
+    output, state = own(x)
+    expected = torch.autograd.grad(output.sum() + state.sum(), list(own.parameters()), retain_graph=True)
+    with torch.no_grad():
+        output.zero_(), state.zero_()
+    assert_same(torch.autograd.grad(output.sum() + state.sum(), list(own.parameters())), expected)
+
+
+def test_a_weight_or_an_input_that_is_changed_before_backward(made):
+    own, x = module(), drawn(T, N, F)
+    for changed in (own.weight_hh_l0, x):
+        output, _ = own(x)
+        with torch.no_grad():
+            changed.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
+    assert made
+
+
+def test_the_gradient_of_a_gradient_is_refused(made):
+    own, x = module(), drawn(T, N, F, gradient=True)
+    (dx,) = torch.autograd.grad(own(x)[0].sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivatives need PyTorch's own module"):
+        dx.sum().backward()
+    assert made
+
+
+def test_hooks_that_move_saved_tensors_are_refused(made):
+    own, x = module(), drawn(T, N, F)
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda one: one):
+        output, _ = own(x)
+    with pytest.raises(rnnkit.errors.BackendError, match="save_on_cpu"):
+        output.sum().backward()
+    assert made
+
+
+def test_debugging_goes_the_long_way(made):
+    own, x = module(), drawn(T, N, F)
+    rnnkit.set_debug(True)
+    try:
+        loss = own(x)[0].sum()
+        own.weight_hh_l0.data.mul_(2)
+        with pytest.raises(rnnkit.WorkspaceError, match="changed since"):
+            loss.backward()
+    finally:
+        rnnkit.set_debug(False)
+    assert not made
+
+
+def test_no_steps_and_dropout_go_the_long_way(made):
+    for options, shape in (({}, (0, N)), ({}, (T, 0)), ({"num_layers": 2, "dropout": 0.5}, (T, N))):
+        module(**options)(drawn(*shape, F))[0].sum().backward()
+    assert not made
+
+
+def test_only_some_networks_and_sizes():
+    """What a call lays out has no masks of dropout, and needs a step."""
+    desc = rnnkit.RNNDescriptor("gru", F, H, num_layers=2)
+    assert small.is_small(desc, T, N) and not small.is_small(desc, 0, N) and not small.is_small(desc, T, 0)
+    assert not small.is_small(dataclasses.replace(desc, dropout=0.5), T, N)
+    assert not small.is_small(desc, 10_000, 10)
+
+
+def test_a_backward_during_another(made, monkeypatch):
+    """Each works in arrays of its own."""
+    own, x, at_work, run = module(), drawn(T, N, F), [], small.Gradient.run
+    loss, weights = own(x)[0].square().sum(), list(own.parameters())
+    expected, inner = torch.autograd.grad(loss, weights, retain_graph=True), []
+
+    def interrupted(self, arrays):
+        at_work.append(self)
+        if len(at_work) == 1:
+            inner.extend(torch.autograd.grad(loss, weights, retain_graph=True))
+        run(self, arrays)
+
+    monkeypatch.setattr(small.Gradient, "run", interrupted)
+    assert_same(torch.autograd.grad(loss, weights, retain_graph=True), expected)
+    assert_same(inner, expected)
+    torch.autograd.grad(loss, weights)
+    assert at_work[0] is not at_work[1] and at_work[2] in at_work[:2]
+
+
+def test_eight_threads_at_once():
+    """Forward and backward of one module, and backward of one graph."""
+    own, x = module("LSTM", num_layers=2), drawn(T, N, F)
+    expected = trained(own, x)
+    kept = own(x)[0].square().sum()
+    of_kept = torch.autograd.grad(kept, list(own.parameters()), retain_graph=True)
+    errors, start = [], threading.Barrier(8)
+
+    def work(number):
+        try:
+            start.wait()
+            for _ in range(60):
+                if number % 2:
+                    assert_same(trained(own, x), expected)
+                else:
+                    assert_same(torch.autograd.grad(kept, list(own.parameters()), retain_graph=True), of_kept)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+
+
+def test_nothing_leaks(made):
+    own, x = module(), drawn(T, N, F)
+    for _ in range(20):
+        trained(own, x)
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(200):
+        trained(own, x)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    own_bytes = sum(one.nbytes for one in own.parameters())
+    assert grown < 200 * own_bytes / 4, f"{grown} bytes in 200 steps"
+    assert len(made) == 1
+
+
+def test_a_copy_of_a_module_lays_out_its_own(made):
+    own, x = module(), drawn(T, N, F)
+    expected = trained(own, x)
+    for other in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):
+        assert_same(trained(other, x), expected)
+        with torch.no_grad():
+            other.weight_ih_l0.mul_(2)
+    assert_same(trained(own, x), expected)
+
+
+def test_gradients_of_the_input_are_left_out_where_nobody_asks(made, monkeypatch):
+    """The product for them is a third of a backward."""
+    wanted, old = [], small.SmallCall.backward
+    monkeypatch.setattr(small.SmallCall, "backward", lambda *given: wanted.append(given[-1]) or old(*given))
+    for gradient in (False, True):
+        trained(module(), drawn(T, N, F, gradient=gradient))
+    assert wanted == [False, True]
+
+
+def test_numpy_has_the_same_bits(made):
+    own, x = module("GRU", num_layers=2, bidirectional=True), drawn(T, N, F, gradient=True)
+    output, state, dx, *_ = trained(own, x, wanted=(x,))
+    net = from_torch(own.state_dict())
+    result = net.forward(x.detach().numpy())
+    back = net.backward(result.workspace, 2 * result.y, np.ones_like(result.hy))
+    assert_same_bits("output", output.detach().numpy(), result.y)
+    assert_same_bits("dx", dx.numpy(), back.dx)
