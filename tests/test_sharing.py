@@ -147,7 +147,7 @@ def test_no_more_helpers_are_woken_than_pay():
 def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
     """Of eight helpers as many come in as the planner says, to the same bits."""
     monkeypatch.setattr(team, "_SMALL_WORK", 0)
-    monkeypatch.setattr(team, "_BRIEF_WORK", 0)
+    monkeypatch.setattr(team, "BRIEF_WORK", 0)
     monkeypatch.setattr(team, "WORK_PER_SPIN", 1e-3)  # every helper is waited for
     monkeypatch.setattr(team, "_WAKING_WORK", 1)
     monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
@@ -197,7 +197,7 @@ def test_a_few_threads_less_for_a_little_time():
 def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
     """All others know how many they are, where they would have been whole teams with it."""
     for owner, name, value in (
-        (team, "_SMALL_WORK", 0), (team, "_BRIEF_WORK", 0), (team, "_WAKING_WORK", 1), (team, "WORK_PER_SPIN", 1),
+        (team, "_SMALL_WORK", 0), (team, "BRIEF_WORK", 0), (team, "_WAKING_WORK", 1), (team, "WORK_PER_SPIN", 1),
         (planner, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1])),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)

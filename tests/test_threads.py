@@ -38,7 +38,7 @@ def calls(monkeypatch, soil):
     """
     soil(0xFF)
     monkeypatch.setattr(team, "_SMALL_WORK", 0)
-    monkeypatch.setattr(team, "_BRIEF_WORK", 0)
+    monkeypatch.setattr(team, "BRIEF_WORK", 0)
     run, run_together, seen = team.run, team._Team.run, []
 
     def watched(kernel, kind, work, *arguments):

@@ -14,11 +14,12 @@ from rnnkit.call.options import options_of
 from rnnkit.call.workspace import Workspace, workspace_nbytes
 from rnnkit.cpu.backward import Gradient, arrays_of, begin
 from rnnkit.cpu.engine import laid_out
-from rnnkit.cpu.layer import groups_of
+from rnnkit.cpu.layer import groups_of, layers_of
 from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import final_states, given
 from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.kernels.machine import team
 
 
 @lru_cache(256)
@@ -45,6 +46,8 @@ class SmallCall:
         self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
         self._gradients: deque[Gradient] = deque()
         self.nbytes = workspace.memory.arena.nbytes
+        work = sum(2 * layer.work for layer in layers_of(desc)) * seq_len * batch_size
+        self.is_brief = work <= team.BRIEF_WORK and not self._ready.packing  # it runs on one thread
 
     def forward(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """y, hy and cy."""

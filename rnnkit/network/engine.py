@@ -67,6 +67,14 @@ def _cpu_engine() -> ModuleType:
     return engine
 
 
+@cache
+def small_calls() -> ModuleType:
+    """Return the module of training calls that are laid out once, for arguments that are checked."""
+    with forking.importing:
+        from rnnkit.cpu import small
+    return small
+
+
 def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, like: Any = None) -> tuple[int, int]:
     """Check what forward and infer have in common, beside the weights; x says where the others are, or `like` does.
 

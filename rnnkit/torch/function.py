@@ -17,7 +17,6 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
-from rnnkit.torch import plain
 from rnnkit.torch.plain import Found
 from rnnkit.torch.threads import threads
 
@@ -103,8 +102,9 @@ class Recurrence(torch.autograd.Function):
 
 
 def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[torch.Tensor]) -> Any:
-    """The flat weights that backward reads: the parameters may have moved since forward."""
-    if found is not None and plain.are_there(found, parameters):
+    """The flat weights that backward reads: the parameters may have moved since forward. Those that have not may be of
+    another shape or dtype: what their memory holds is what forward read."""
+    if found is not None and [one.data_ptr() for one in parameters] == found.addresses:
         return found.weights
     return flat_weights(desc, parameters)[0]
 

@@ -249,8 +249,10 @@ def _results(call: Call, tensors: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
 
 def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
     """Whether a gradient may be asked for; or a forward derivative: autograd says that there is none."""
-    wanted = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
-    return wanted or forward_ad._current_level >= 0
+    if torch.is_grad_enabled():  # of most calls the last one, a parameter, says so
+        if tensors[-1].requires_grad or any(one is not None and one.requires_grad for one in tensors):
+            return True
+    return forward_ad._current_level >= 0
 
 
 def release(module: nn.Module) -> None:

@@ -26,7 +26,8 @@ class Found(NamedTuple):
     desc: RNNDescriptor
     dtype: torch.dtype
     names: Sequence[str]  # of the parameters, in the buffer's order
-    places: Sequence[tuple[int, torch.Size]]  # their addresses and shapes
+    addresses: list[int]
+    shapes: list[torch.Size]
     weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
     sizes: dict[Any, Any]  # of small training calls, see `small`
 
@@ -52,18 +53,18 @@ def find(desc: RNNDescriptor, parameters: dict[str, Any]) -> Found | None:
     if type(first) is not Parameter or not first.is_cpu:
         return None
     itemsize, address, size = first.element_size(), first.data_ptr(), num_weights(desc)
-    names, places = zip(
-        *((block.name, (address + block.start * itemsize, torch.Size(block.shape))) for block in layout), strict=True
-    )
+    names, addresses = [block.name for block in layout], [address + block.start * itemsize for block in layout]
+    shapes = [torch.Size(block.shape) for block in layout]
     memory: Any = (ctypes.c_byte * (size * itemsize)).from_address(address)
-    found = Found(desc, first.dtype, names, places, np.frombuffer(memory, desc.np_dtype), {})
+    found = Found(desc, first.dtype, names, addresses, shapes, np.frombuffer(memory, desc.np_dtype), {})
     return found if are_there(found, ordered) else None
 
 
 def are_there(found: Found, parameters: Sequence[Any]) -> bool:
     """Whether the parameters, in the buffer's order, have the memory, shape and dtype that they had."""
-    for one, (address, shape) in zip(parameters, found.places, strict=True):
-        if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not found.dtype:
+    dtype = found.dtype
+    for one, address, shape in zip(parameters, found.addresses, found.shapes, strict=True):
+        if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not dtype:
             return False
         if one.shape != shape or not one.is_contiguous() or not one.is_cpu:
             return False

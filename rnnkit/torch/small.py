@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import cache
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from rnnkit.call import debugging, forking
+from rnnkit.call import debugging
+from rnnkit.network import engine
 from rnnkit.torch.function import once, saved_by, views, weights_now
 from rnnkit.torch.plain import Found
 from rnnkit.torch.threads import threads
@@ -36,7 +35,7 @@ def size_of(found: Found, x: torch.Tensor, batch_first: bool) -> Size | None:
         seq_len, batch_size = batch_size, seq_len
     key = seq_len, batch_size, batch_first, torch.get_num_threads()
     size = found.sizes.get(key)
-    if size is None and not debugging.is_on() and _calls().is_small(found.desc, seq_len, batch_size):
+    if size is None and not debugging.is_on() and engine.small_calls().is_small(found.desc, seq_len, batch_size):
         if len(found.sizes) >= _SIZES:
             found.sizes.clear()
         size = found.sizes[key] = Size(found, *key, deque())
@@ -49,18 +48,18 @@ class SmallRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, size, x, hx, cx, *parameters):
         found, swaps = size.found, size.batch_first
-        with threads():
-            _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
-            held = _calls().taken(found.desc, size.seq_len, size.batch_size, size.threads, size.idle)
-            y, hy, cy = held.call.forward(found.weights, _array(x, swaps), _array(hx), _array(cx))
+        kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
+        kept.lease = held = engine.small_calls().taken(found.desc, size.seq_len, size.batch_size, size.threads, size.idle)
+        y, hy, cy = _run(held.call, held.call.forward, found.weights, _array(x, swaps), _array(hx), _array(cx))
         y = torch.from_numpy(np.ascontiguousarray(y.swapaxes(0, 1)) if swaps else y)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
-        kept = torch.empty(0)
-        kept.lease = held
-        states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
-        ctx.save_for_backward(x, kept, *states, *parameters)
-        ctx.size, ctx.has_states = size, (hx is not None, cx is not None)
+        if hx is None:
+            ctx.save_for_backward(x, kept, None, None, *parameters)
+        else:
+            states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
+            ctx.save_for_backward(x, kept, *states, *parameters)
+        ctx.size, ctx.has_states = size, hx is not None
         ctx.set_materialize_grads(False)
         if cy is None:
             return y, torch.from_numpy(hy)
@@ -71,28 +70,26 @@ class SmallRecurrence(torch.autograd.Function):
         size, (x, kept, *others) = ctx.size, ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        found, parameters, swaps, wants_dx = size.found, others[2:], size.batch_first, ctx.needs_input_grad[1]
-        call = saved_by(kept).call
-        with threads():
-            _alive = parameters[0].detach()
-            w = weights_now(found.desc, found, parameters)
-            arrays = _array(x, swaps), _array(dy, swaps), _array(dhy), _array(dcy)
-            dx, dhx, dcx, dw = call.backward(w, *arrays, wants_dx)
+        found, swaps, wants_dx, call = size.found, size.batch_first, ctx.needs_input_grad[1], saved_by(kept).call
+        w = weights_now(found.desc, found, others[2:])
+        arrays = _array(x, swaps), _array(dy, swaps), _array(dhy), _array(dcy)
+        dx, dhx, dcx, dw = _run(call, call.backward, w, *arrays, wants_dx)
         dx = torch.from_numpy(dx.swapaxes(0, 1) if swaps else dx) if wants_dx else None
-        states = (torch.from_numpy(one) if had else None for one, had in zip((dhx, dcx), ctx.has_states, strict=True))
-        gradients = dx, *states, *views(found.desc, dw)
-        return None, *once(gradients, x, dy, dhy, dcy, *others)
+        has_cells = ctx.has_states and dcx is not None
+        states = torch.from_numpy(dhx) if ctx.has_states else None, torch.from_numpy(dcx) if has_cells else None
+        return None, *once((dx, *states, *views(found.desc, dw)), x, dy, dhy, dcy, *others)
+
+
+def _run(call: Any, function: Any, *arguments: Any) -> Any:
+    """The results of a function of a call, on PyTorch's threads where they pay."""
+    if call.is_brief:
+        return function(*arguments)
+    with threads():
+        return function(*arguments)
 
 
 def _array(tensor: Any, swaps: bool = False) -> Any:
     if tensor is None:
         return None
-    array = tensor.detach().numpy()
+    array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
     return array.swapaxes(0, 1) if swaps else array
-
-
-@cache
-def _calls() -> ModuleType:
-    with forking.importing:
-        from rnnkit.cpu import small
-    return small

@@ -29,7 +29,8 @@ from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serv
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
 _WAKING_WORK = 250_000  # multiply-adds in the 5 us that the caller takes to wake one of them
-_BRIEF_WORK = 500_000  # multiply-adds, about 4 us on one thread: what pays with helpers that are awake
+BRIEF_WORK = 500_000
+"""Multiply-adds up to which a call runs on one thread, about 4 us: more pay with helpers that are awake."""
 WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half of what the work takes
 _CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awake
 
@@ -220,7 +221,7 @@ def run(kernel, work, *arguments):
 
 
 def _run(kernel, work, arguments):
-    if work <= _BRIEF_WORK or wanted_size() == 1:
+    if work <= BRIEF_WORK or wanted_size() == 1:
         kernel(*arguments, 0, 1, _alone)
         return
     call = object()
@@ -246,7 +247,7 @@ def bound(kernel, work, like, *arguments, site=None):
         code = _code_of(kernel, (*arguments, like))
         if site is not None:
             site[kernel] = code
-    if work > _BRIEF_WORK:
+    if work > BRIEF_WORK:
         return lambda last: _run(code, work, (*arguments, last))
     alone = partial(code, *arguments)
     return lambda last: alone(last, 0, 1, _alone)
