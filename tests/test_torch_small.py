@@ -10,6 +10,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from combinations import nightly
 from tolerances import assert_same_bits
 
 if os.environ.get("CI") == "true":
@@ -20,7 +21,7 @@ from torch import nn  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
-from rnnkit.cpu import small  # noqa: E402
+from rnnkit.cpu import planner, small  # noqa: E402
 from rnnkit.interop import from_torch  # noqa: E402
 
 T, N, F, H = 5, 3, 4, 6
@@ -316,13 +317,34 @@ def test_a_copy_of_a_module_lays_out_its_own(made):
     assert_same(trained(own, x), expected)
 
 
-def test_gradients_of_the_input_are_left_out_where_nobody_asks(made, monkeypatch):
-    """The product for them is a third of a backward."""
+def test_gradients_are_left_out_where_nobody_asks(made, monkeypatch):
+    """The product for those of the input is a third of a backward."""
     wanted, old = [], small.SmallCall.backward
-    monkeypatch.setattr(small.SmallCall, "backward", lambda *given: wanted.append(given[-1]) or old(*given))
-    for gradient in (False, True):
-        trained(module(), drawn(T, N, F, gradient=gradient))
-    assert wanted == [False, True]
+    monkeypatch.setattr(small.SmallCall, "backward", lambda *given: wanted.append(given[-2:]) or old(*given))
+    for of_x, of_h in ((False, False), (True, False), (False, True)):
+        trained(module(), drawn(T, N, F, gradient=of_x), drawn(1, N, H, gradient=of_h))
+    assert wanted == [(False, False), (True, False), (False, True)]
+
+
+@pytest.mark.parametrize(("mode", "options"), [
+    ("gru", {"bidirectional": True}), ("lstm", {"num_layers": 2}), nightly("gru", {"reset_after": False}),
+    nightly("rnn_relu", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("steps", [1, 90])
+def test_what_is_left_out(monkeypatch, mode, options, steps):
+    """All else has the same bits: also where several calls of a kernel go back through the steps."""
+    monkeypatch.setattr(planner, "_CALL_WORK", 1)
+    desc, rng = rnnkit.RNNDescriptor(mode, F, H, **options), np.random.default_rng(0)
+    w = rnnkit.init_weights(desc, seed=0)
+    x, dy = (rng.standard_normal((steps, 24, size)).astype("f4") for size in (F, H * desc.num_directions))
+    call = small.SmallCall(desc, steps, 24, 1)
+    call.forward(w, x, rng.standard_normal((desc.num_pseudo_layers, 24, H)).astype("f4"), None)
+    dx, dhx, dcx, dw = call.backward(w, x, dy, None, None, True, True)
+    for wants_dx, wants_dhx in ((False, True), (True, False), (False, False)):
+        found = call.backward(w, x, dy, None, None, wants_dx, wants_dhx)
+        assert_same_bits("dw", found[3], dw)
+        assert found[0].size == 0 if not wants_dx else found[0].tobytes() == dx.tobytes()
+        assert wants_dhx == (found[1].tobytes() == dhx.tobytes()), "the product was not left out"
 
 
 def test_numpy_has_the_same_bits(made):

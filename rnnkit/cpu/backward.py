@@ -41,12 +41,12 @@ def backward(
 
 def arrays_of(
     w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray,
-    dw_is_new: bool = False,
+    dw_is_new: bool = False, wants_dhx: bool = True,
 ) -> Arrays:
     """The arrays of a call, as the kernel takes them; dy and dcx may be None."""
     dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
     dcx = dhx if dcx is None else dcx.reshape(-1)
-    return Arrays(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw, dw_is_new)
+    return Arrays(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw, dw_is_new, wants_dhx)
 
 
 def begin(
@@ -119,12 +119,13 @@ class Gradient:
             if is_stack(group):
                 dy = backs[-1].dx
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
-        like = Arrays(*[np.empty(0, self._dtype)] * (len(Arrays._fields) - 1), False)
+        like = Arrays(*[np.empty(0, self._dtype)] * (len(Arrays._fields) - 2), False, True)
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
             passes = [back.layer_pass(part) for back, part in zip(backs, parts, strict=True)]
-            arguments = layer.cell, filled(passes, layer), schedule, self._packs and not calls, zeros, numbers
+            ends = self._packs and not calls, stop == steps.seq_len
+            arguments = layer.cell, filled(passes, layer), schedule, *ends, zeros, numbers
             calls.append(team.bound(loop_gradient.backward, work, like, *arguments, site=layer.site))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 

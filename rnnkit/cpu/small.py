@@ -59,14 +59,16 @@ class SmallCall:
             call(own)
         return self._y.copy(), hy, cy
 
-    def backward(self, w: np.ndarray, x: np.ndarray, dy: Any, dhy: Any, dcy: Any, wants_dx: bool) -> tuple:
-        """dx (empty where it is not wanted), dhx, dcx and dw."""
+    def backward(
+        self, w: np.ndarray, x: np.ndarray, dy: Any, dhy: Any, dcy: Any, wants_dx: bool, wants_dhx: bool
+    ) -> tuple:
+        """dx (empty where it is not wanted), dhx (then anything), dcx and dw."""
         dx, dhx, dcx, dw = begin(self.desc, w, self._steps, dhy, dcy, np.empty(w.shape, w.dtype), wants_dx)
         try:
             gradient = self._gradients.pop()
         except IndexError:  # the first time, or another thread is at work with it
             gradient = self._laid_out()
-        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, dw_is_new=True))
+        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, True, wants_dhx))
         self._gradients.append(gradient)
         return dx, dhx, dcx, dw
 

@@ -174,7 +174,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
         _project_chunk(cell, layer, weights, x, gates, steps, schedule, team)
         for index in range(steps.start, steps.stop):
             t = steps.start + steps.stop - 1 - index if layer.reverse else index
-            step = Step(layer.sizes, weights, operands, None, zeros, schedule.grain, t % 2 == 1)
+            step = Step(layer.sizes, weights, operands, None, zeros, schedule.grain, t % 2 == 1, True)
             run_step(cell, step, rows_of_step(layer.starts, t, schedule.bounds, team), team_of_steps)
             barrier(team_of_steps)
         if shares_rows(schedule.bounds, team):

@@ -56,7 +56,11 @@ def _product_back(declaration, number):
     of_r, place, adds = declaration.phases[number].product, number + 1, declaration.adds_to_source(number)
     target, first = inner(located(declaration, f"d{of_r.source}")), of_r.slots.start
 
+    of_state = of_r.source == "h_prev"
+
     def multiply(cell, step, rows, vectors, columns):
+        if of_state and not step.wants_prev:
+            return
         dgates, dsource = step.gradients.gates, target(cell, step.gradients, step.sizes.hidden)
         dproduct, term = shifted(dgates, first * step.sizes.hidden), step.weights[place]
         zeros, from_last = step.zeros, step.from_last
@@ -122,13 +126,14 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
 
 
 @inner
-def _steps_back(cell, layer, step, steps, schedule, team):
-    """The steps of a layer pass, last step first, and the gradient of their input."""
+def _steps_back(cell, layer, step, steps, first, schedule, team):
+    """The steps of a layer pass, last step first, and their input's gradient; not that of the state before `first`."""
     starts, (_, team_of_steps) = layer.starts, team_of_rows(schedule.bounds, team)
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index
         rows = rows_of_step(starts, t, schedule.bounds, team)
-        _run_step_back(cell, with_field(step, "from_last", t % 2 == 1), rows, team_of_steps)
+        own = with_field(with_field(step, "from_last", t % 2 == 1), "wants_prev", t != first)
+        _run_step_back(cell, own, rows, team_of_steps)
     barrier(team)
     wanted = step.gradients.x.data.size > 0
     first, count = starts[steps.start], starts[steps.stop] - starts[steps.start] if wanted else 0
@@ -160,7 +165,7 @@ def _sources(cell, operands, hidden_size, x):
 
 
 @inner
-def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role, team, whole_team):
+def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numbers, role, team, whole_team):
     """The steps of one layer pass, last step first, a chunk at a time."""
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
@@ -173,18 +178,21 @@ def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role
         pack_terms(terms, team)
         barrier(team)
     chunk, lag = schedule.chunk, schedule.chunk if role == ALONE else schedule.lag
+    first = -1
+    if is_last and not arrays.wants_dhx:
+        first = num_steps - 1 if forward.reverse else 0
     for done in range(0, num_steps, chunk):
         count = min(chunk, num_steps - done)
         start = done if forward.reverse else num_steps - done - count
         dgates = shifted(bound.gates, -starts[start] * bound.gates.stride)
         gradients = with_field(bound, "gates", dgates)
-        step = Step(forward.sizes, terms, operands, gradients, zeros, schedule.grain, False)
+        step = Step(forward.sizes, terms, operands, gradients, zeros, schedule.grain, False, True)
         for earlier in range(0, count, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
                 wait_for_progress(whole_team, done + now)
             own = Range(earlier, now) if forward.reverse else Range(count - now, count - earlier)
-            _steps_back(cell, forward, step, Range(start + own.start, start + own.stop), schedule, team)
+            _steps_back(cell, forward, step, Range(start + own.start, start + own.stop), first, schedule, team)
             if role == LEADS:
                 barrier(team)
                 if team.rank == 0:
@@ -200,18 +208,19 @@ def _run_pass_back(cell, layer, schedule, is_first, arrays, zeros, numbers, role
 
 
 @kernel
-def backward(cell, passes, schedule, is_first, zeros, numbers, arrays, rank, size, sync):
+def backward(cell, passes, schedule, is_first, is_last, zeros, numbers, arrays, rank, size, sync):
     """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
     the states before.
 
-    Calls go from the last steps to the first, whole chunks at a time; the first one packs the weights for all.
+    Calls go from the last steps to the first, whole chunks at a time; the first one packs the weights for all, and the
+    last one works on the first step.
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
-        _run_pass_back(cell, passes[index], schedule, is_first, arrays, zeros, numbers, role, own_team, team)
+        _run_pass_back(cell, passes[index], schedule, is_first, is_last, arrays, zeros, numbers, role, own_team, team)
     barrier(team)
 
 

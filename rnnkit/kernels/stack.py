@@ -59,7 +59,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
                     project_inputs(cell, own, weights, inputs, pre_activations, of_chunk, vectors)
                 if grain > 0:
                     barrier(team)
-            run_step(cell, Step(own, weights, operands, None, zeros, grain, t % 2 == 1), rows, team)
+            run_step(cell, Step(own, weights, operands, None, zeros, grain, t % 2 == 1, True), rows, team)
             barrier(team)
             if lengths.size > 0:
                 for row in range(own_rows.start, own_rows.stop):

@@ -49,7 +49,8 @@ class SmallRecurrence(torch.autograd.Function):
     def forward(ctx, size, x, hx, cx, *parameters):
         found, swaps = size.found, size.batch_first
         kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
-        kept.lease = held = engine.small_calls().taken(found.desc, size.seq_len, size.batch_size, size.threads, size.idle)
+        own = found.desc, size.seq_len, size.batch_size, size.threads
+        kept.lease = held = engine.small_calls().taken(*own, size.idle)
         y, hy, cy = _run(held.call, held.call.forward, found.weights, _array(x, swaps), _array(hx), _array(cx))
         y = torch.from_numpy(np.ascontiguousarray(y.swapaxes(0, 1)) if swaps else y)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
@@ -59,7 +60,7 @@ class SmallRecurrence(torch.autograd.Function):
         else:
             states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
             ctx.save_for_backward(x, kept, *states, *parameters)
-        ctx.size, ctx.has_states = size, hx is not None
+        ctx.size = size
         ctx.set_materialize_grads(False)
         if cy is None:
             return y, torch.from_numpy(hy)
@@ -70,14 +71,15 @@ class SmallRecurrence(torch.autograd.Function):
         size, (x, kept, *others) = ctx.size, ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        found, swaps, wants_dx, call = size.found, size.batch_first, ctx.needs_input_grad[1], saved_by(kept).call
+        found, swaps, (_, wants_dx, wants_dhx, *_) = size.found, size.batch_first, ctx.needs_input_grad
+        call = saved_by(kept).call
         w = weights_now(found.desc, found, others[2:])
         arrays = _array(x, swaps), _array(dy, swaps), _array(dhy), _array(dcy)
-        dx, dhx, dcx, dw = _run(call, call.backward, w, *arrays, wants_dx)
+        dx, dhx, dcx, dw = _run(call, call.backward, w, *arrays, wants_dx, wants_dhx)
         dx = torch.from_numpy(dx.swapaxes(0, 1) if swaps else dx) if wants_dx else None
-        has_cells = ctx.has_states and dcx is not None
-        states = torch.from_numpy(dhx) if ctx.has_states else None, torch.from_numpy(dcx) if has_cells else None
-        return None, *once((dx, *states, *views(found.desc, dw)), x, dy, dhy, dcy, *others)
+        dhx = torch.from_numpy(dhx) if wants_dhx else None
+        dcx = torch.from_numpy(dcx) if ctx.needs_input_grad[3] else None
+        return None, *once((dx, dhx, dcx, *views(found.desc, dw)), x, dy, dhy, dcy, *others)
 
 
 def _run(call: Any, function: Any, *arguments: Any) -> Any:
