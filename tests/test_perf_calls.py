@@ -1,6 +1,7 @@
 """The suite of calls of PyTorch's modules: both are run, compared and timed, and what is slower is listed."""
 
 import os
+import random
 from functools import partial
 
 import pytest
@@ -77,3 +78,18 @@ def _changed(wrong, torch, module, x, pass_name):
 def test_what_the_suite_does_not_have_is_an_error(arguments, message, capsys):
     assert main(["run", "--suite", "calls", "--threads", "1", *arguments]) == 2
     assert capsys.readouterr().err.strip() == message
+
+LEAST = 0.9  # of PyTorch's speed, of any call
+
+
+@pytest.mark.nightly
+def test_no_call_is_slower_than_pytorch():
+    """Of 40 that are drawn; one that seems slower is timed once more, for longer."""
+    slower = []
+    for call in random.sample(CALLS, 40):
+        row = call_suite.measure(call, 1, 0.1)
+        if row.ratio < LEAST:
+            row = call_suite.measure(call, 1, 0.5)
+        if row.ratio < LEAST:
+            slower.append(row)
+    assert not slower, "\n".join(map(str, slower))
