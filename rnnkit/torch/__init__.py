@@ -3,7 +3,7 @@
 Imports PyTorch, so import it by name: ``import rnnkit.torch``.
 """
 
-from rnnkit.torch.acceleration import Acceleration, accelerate, restore
+from rnnkit.torch.acceleration import Acceleration, accelerate, accelerated, restore
 from rnnkit.torch.modules import GRU, LSTM, RNN
 
-__all__ = ["GRU", "LSTM", "RNN", "Acceleration", "accelerate", "restore"]
+__all__ = ["GRU", "LSTM", "RNN", "Acceleration", "accelerate", "accelerated", "restore"]

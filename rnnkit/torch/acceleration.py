@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from rnnkit.errors import wrong_type
-from rnnkit.torch.modules import GRU, LSTM, RNN, release
-
-_FUSED = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
-_NAMES = tuple(plain.__name__ for plain in _FUSED)
-_PLAIN = {fused: plain for plain, fused in _FUSED.items()}
+from rnnkit.torch.classes import NAMES, NotOurs, fused_class, is_fused, plain_class
+from rnnkit.torch.modules import release
 
 
 class Acceleration(NamedTuple):
@@ -31,7 +32,7 @@ class Acceleration(NamedTuple):
 
 
 def accelerate(model: nn.Module) -> Acceleration:
-    """Make every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model run on the engine.
+    """Make every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model run on the engine, subclasses that only add to them, too.
 
     The modules and their parameters stay the same objects: references to them, hooks, names, values and an
     optimizer's state all hold. Only their class is another one, which is a subclass of theirs. Each parameter has a
@@ -66,11 +67,54 @@ def accelerate(model: nn.Module) -> Acceleration:
         obstacle = _obstacle(module)
         if obstacle is not None:
             left[name] = obstacle
-        elif type(module) in _FUSED:
-            module.__class__ = _FUSED[type(module)]
+        elif not is_fused(type(module)):
+            module.__class__ = fused_class(type(module))
             module.flatten_parameters()
             changed.append(name)
     return Acceleration(tuple(changed), left)
+
+
+@contextmanager
+def accelerated() -> Iterator[None]:
+    """Let the recurrent modules that this thread makes meanwhile run on the engine, as if by `accelerate`.
+
+    For models that a library makes inside of its `fit`. To `isinstance` the modules are of PyTorch's classes, and so
+    are their pickles: they load without rnnkit, and then run without it. What `accelerate` would leave stays.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> with accelerated():
+    ...     module = nn.LSTM(8, 16)
+    >>> type(module), isinstance(module, nn.LSTM)
+    (<class 'rnnkit.torch.modules.LSTM'>, True)
+    """
+    _watch_births()
+    before, _births.watched = getattr(_births, "watched", False), True
+    try:
+        yield
+    finally:
+        _births.watched = before
+
+
+_births = threading.local()
+
+
+@cache
+def _watch_births() -> None:
+    """Let every recurrent module that is made ask from now on whether it is to run on the engine."""
+    make = nn.RNNBase.__init__
+
+    @wraps(make)
+    def make_and_accelerate(self: nn.RNNBase, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        kind = type(self)
+        if getattr(_births, "watched", False) and not is_fused(kind) and _obstacle(self) is None:
+            self.__class__ = fused_class(kind)
+            self.__dict__["_born_as"] = kind
+            self.flatten_parameters()
+
+    nn.RNNBase.__init__ = make_and_accelerate  # type: ignore[method-assign]
 
 
 def restore(model: nn.Module) -> tuple[str, ...]:
@@ -93,8 +137,8 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     """
     changed = []
     for name, module in _recurrent("restore", model):
-        if type(module) in _PLAIN:
-            module.__class__ = _PLAIN[type(module)]
+        if is_fused(type(module)):
+            module.__class__ = plain_class(type(module))
             module.flatten_parameters()
             release(module)
             changed.append(name)
@@ -107,7 +151,7 @@ def _recurrent(function: str, model: nn.Module):
         raise wrong_type(function, "model", "a torch.nn.Module", model)
     for name, module in model.named_modules():
         kinds = [kind.__name__ for kind in type(module).__mro__]
-        scripted = isinstance(module, torch.jit.ScriptModule) and module.original_name in _NAMES
+        scripted = isinstance(module, torch.jit.ScriptModule) and module.original_name in NAMES
         if scripted or isinstance(module, nn.RNNCellBase) or any("RNNBase" in kind for kind in kinds):
             yield name, module
 
@@ -115,14 +159,16 @@ def _recurrent(function: str, model: nn.Module):
 def _obstacle(module: nn.Module) -> str | None:
     """Why a module cannot run on the engine; None where it can, or does."""
     kind = type(module)
-    if kind in _PLAIN:
+    if is_fused(kind):
         return None
     if isinstance(module, nn.RNNCellBase):
         return f"a {kind.__name__} runs one step at a time"
     if isinstance(module, torch.jit.ScriptModule):
         return f"a {module.original_name} of TorchScript is compiled already"
-    if kind not in _FUSED:
-        return f"{kind.__module__}.{kind.__qualname__} is a class of its own, not torch.nn's"
+    try:
+        fused_class(kind)
+    except NotOurs as reason:
+        return str(reason)
     if "forward" in vars(module):
         return "it has a forward of its own"
     dtypes = {one.dtype for one in module.parameters()}

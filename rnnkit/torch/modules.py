@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import sys
 from collections import deque
 from collections.abc import MutableSequence, Sequence
@@ -79,6 +81,20 @@ class _Fused(nn.RNNBase):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
         self.flatten_parameters()  # assign=True puts in others
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A pickle of a module that `accelerated` made is one of PyTorch's: to load it takes no rnnkit."""
+        born_as = self.__dict__.get("_born_as")
+        if born_as is None:
+            return super().__reduce_ex__(protocol)
+        own = {name: value for name, value in super().__getstate__().items() if name not in ("_born_as", "_place")}
+        return copyreg._reconstructor, (born_as, object, None), own  # type: ignore[attr-defined]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """As without this one: a copy of the same class."""
+        memo[id(self)] = copied = self.__new__(type(self))
+        copied.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        return copied
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -256,9 +272,10 @@ def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
 
 
 def release(module: nn.Module) -> None:
-    """Free the memory that is kept for a module's next call, and forget where its parameters were."""
+    """Free what is kept for a module's next call, and forget that it ran on the engine."""
     _idle.pop(module, None)
-    vars(module).pop("_place", None)
+    for name in ("_place", "_born_as"):
+        vars(module).pop(name, None)
 
 
 class RNN(_Fused, nn.RNN):

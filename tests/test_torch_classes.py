@@ -1,0 +1,259 @@
+"""Subclasses and parametrized modules that run on the engine, and modules that are born on it."""
+
+import copy
+import io
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.utils import parametrizations, parametrize, prune  # noqa: E402
+
+import rnnkit.torch  # noqa: E402
+from rnnkit.torch import accelerate, accelerated, restore  # noqa: E402
+from rnnkit.torch.classes import is_fused  # noqa: E402
+
+T, N, F, H = 5, 3, 4, 6
+_functional = torch._VF
+
+
+class Doubled(nn.LSTM):
+    """As pytorch-forecasting's: it looks at the arguments and hands them on."""
+
+    def forward(self, x, hx=None, lengths=None):
+        output, states = super().forward(x, hx)
+        return 2 * output, states
+
+
+class Renamed(Doubled):
+    pass
+
+
+class Further(Renamed):
+    def __init__(self, *sizes, factor=3):
+        super().__init__(*sizes)
+        self.factor = factor
+
+    def forward(self, x):
+        output, states = super().forward(x)
+        return self.factor * output, states
+
+
+class Other(nn.GRU):
+    def forward(self, x, hx=None):
+        return x, hx
+
+
+class Base(nn.GRU):
+    def forward(self, x, hx=None):
+        return nn.GRU.forward(self, x, hx)
+
+
+class Inside(nn.LSTM):
+    """It goes past the module's forward."""
+
+    def forward(self, x):
+        if x.requires_grad:
+            return super().forward(x)
+        return _functional, self._flat_weights
+
+
+class FromBase(nn.RNNBase):
+    pass
+
+
+def drawn():
+    return torch.randn(T, N, F, generator=torch.Generator().manual_seed(0))
+
+
+def outputs(module):
+    output, states = module(drawn())
+    output.square().sum().backward()
+    gradients = [one.grad.clone() for one in module.parameters()]
+    module.zero_grad()
+    return [output, *(states if isinstance(states, tuple) else (states,)), *gradients]
+
+
+def assert_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Doubled, Renamed, Further])
+def test_a_subclass_that_hands_its_calls_on(kind):
+    torch.manual_seed(0)
+    module = kind(F, H)
+    expected = outputs(module)
+    assert accelerate(module) == (("",), {})
+    assert is_fused(type(module)) and isinstance(module, kind)
+    assert (type(module).__name__, type(module).__module__) == (kind.__name__, kind.__module__)
+    assert_close(outputs(module), expected)
+    assert accelerate(module) == ((), {}) and restore(module) == ("",)
+    assert type(module) is kind
+    assert_close(outputs(module), expected)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies_of_a_subclass_run_on_the_engine(copied):
+    module = Further(F, H, factor=5)
+    expected = outputs(module)
+    accelerate(module)
+    found = copied(module)
+    assert type(found) is type(module) and found.factor == 5
+    assert_close(outputs(found), expected)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [
+    *((kind, f"{kind.__name__}.forward does not call super().forward") for kind in (Other, Base, Inside)),
+    (FromBase, "FromBase is a class of its own, not torch.nn's"),
+])  # fmt: skip
+def test_another_subclass_is_left(kind, reason):
+    module = kind("GRU", F, H) if kind is FromBase else kind(F, H)
+    assert accelerate(module) == ((), {"": f"{kind.__module__}.{reason}"})
+    assert type(module) is kind
+
+
+def trained(module, steps=3):
+    optimizer, losses = torch.optim.SGD(module.parameters(), 0.1), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = module(drawn())[0].square().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize("parametrization", [parametrizations.weight_norm, parametrizations.orthogonal])
+@pytest.mark.parametrize("kind", [nn.GRU, Doubled])
+def test_a_parametrized_module(kind, parametrization):
+    def made():
+        torch.manual_seed(0)
+        return parametrization(kind(F, H), "weight_hh_l0")
+
+    expected, module = trained(made(), 6), made()
+    was = type(module)
+    assert accelerate(module) == (("",), {})
+    found = trained(module)
+    assert is_fused(type(module)) and type(module).__name__ == was.__name__ and parametrize.is_parametrized(module)
+    restore(module)
+    assert type(module).__name__ == was.__name__ and not is_fused(type(module))
+    assert_close(found + trained(module), expected)
+    accelerate(module)
+    parametrize.remove_parametrizations(module, "weight_hh_l0")
+    assert type(module).__name__ == kind.__name__ and is_fused(type(module)) and isinstance(module, kind)
+    restore(module)
+    assert type(module) is kind
+
+
+def test_a_module_that_is_parametrized_later_is_restored():
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        found.append(module := nn.GRU(F, H))
+        accelerate(module)
+        parametrizations.weight_norm(module, "weight_hh_l0")
+    expected = trained(found[0])
+    assert restore(module) == ("",) and not is_fused(type(module))
+    assert_close(trained(module), expected)
+
+
+def test_a_pruned_module():
+    def made():
+        torch.manual_seed(0)
+        module = nn.GRU(F, H)
+        prune.random_unstructured(module, "weight_hh_l0", 0.5)
+        return module
+
+    expected, module = trained(made()), made()
+    assert accelerate(module) == (("",), {})
+    assert_close(trained(module), expected)
+
+
+class Model(nn.Module):
+    """What a library makes inside of its fit."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder, self.other = nn.LSTM(F, H), Further(F, H), Other(F, H)
+        self.short = nn.GRU(F, H, dtype=torch.float16)
+
+
+def test_modules_that_are_born_on_the_engine():
+    with accelerated():
+        model = Model()
+        own = rnnkit.torch.GRU(F, H)
+    assert type(model.encoder) is rnnkit.torch.LSTM and is_fused(type(model.decoder)) and model.decoder.factor == 3
+    assert type(model.other) is Other and type(model.short) is nn.GRU and type(own) is rnnkit.torch.GRU
+    assert type(Model().encoder) is nn.LSTM
+    assert accelerate(model).changed == ()
+    restore(model)
+    assert type(model.encoder) is nn.LSTM and type(model.decoder) is Further
+
+
+def test_each_thread_and_each_context_by_itself():
+    found = []
+    with accelerated():
+        with accelerated():
+            pass
+        found.append(type(nn.GRU(F, H)))
+        thread = threading.Thread(target=lambda: found.append(type(nn.GRU(F, H))))
+        thread.start()
+        thread.join()
+    with pytest.raises(ZeroDivisionError), accelerated():
+        1 / 0  # noqa: B018
+    found.append(type(nn.GRU(F, H)))
+    assert found == [rnnkit.torch.GRU, nn.GRU, nn.GRU]
+
+
+def test_what_is_born_has_pytorchs_values():
+    torch.manual_seed(0)
+    plain = nn.LSTM(F, H, num_layers=2, bidirectional=True)
+    torch.manual_seed(0)
+    with accelerated():
+        module = nn.LSTM(F, H, num_layers=2, bidirectional=True)
+    assert list(module.state_dict()) == list(plain.state_dict())
+    assert_close(outputs(module), outputs(plain))
+
+
+def test_a_pickle_of_what_is_born_is_pytorchs(tmp_path):
+    """It loads where there is no rnnkit."""
+    with accelerated():
+        module, subclass = nn.LSTM(F, H, num_layers=2), Further(F, H, factor=7)
+    expected = outputs(module)
+    for one in (module, subclass):
+        found = pickle.loads(pickle.dumps(one))
+        assert type(found) in (nn.LSTM, Further) and vars(found).keys() == vars(type(found)(F, H)).keys()
+        assert_close(outputs(found), outputs(one))
+    with open(tmp_path / "module.pt", "wb") as file:
+        torch.save(module, file)
+    text = (
+        "import sys; sys.modules['rnnkit'] = None; import io, torch; "
+        f"module = torch.load({os.fspath(tmp_path / 'module.pt')!r}, weights_only=False); "
+        f"buffer = torch.ones({T}, {N}, {F}); print(type(module).__module__, module(buffer)[0].sum().item())"
+    )
+    result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    name, total = result.stdout.split()
+    assert name == "torch.nn.modules.rnn"
+    assert float(total) == pytest.approx(module(torch.ones(T, N, F))[0].sum().item(), rel=1e-5)
+    assert_close(outputs(copy.deepcopy(module)), expected)
+    assert type(copy.deepcopy(module)) is rnnkit.torch.LSTM
+
+
+def test_a_checkpoint_of_what_is_born(tmp_path):
+    with accelerated():
+        module = nn.GRU(F, H)
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    buffer.seek(0)
+    plain = nn.GRU(F, H)
+    plain.load_state_dict(torch.load(buffer))
+    assert_close(outputs(module), outputs(plain))
