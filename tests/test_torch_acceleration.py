@@ -80,6 +80,29 @@ def test_a_quantised_module_is_left():
     assert list(accelerate(quantised).left) == ["0"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
+def test_who_quantises_is_told_what_is_left():
+    model = nn.Sequential(nn.LSTM(3, 4), nn.Linear(4, 4))
+    accelerate(model)
+    with pytest.warns(UserWarning, match="LSTM is not quantized while it runs on rnnkit: call rnnkit.torch.restore"):
+        quantised = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM, nn.Linear}, dtype=torch.qint8)
+    assert type(quantised[0]) is rnnkit.torch.LSTM and type(quantised[1]) is not nn.Linear
+    assert quantised[0](torch.ones(5, 2, 3))[0].shape == (5, 2, 4)
+    restore(model)
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM}, dtype=torch.qint8)
+    assert "quantized" in type(quantised[0]).__module__
+
+
+def test_what_cannot_be_scripted():
+    model = nn.Sequential(nn.GRU(3, 4))
+    accelerate(model)
+    with pytest.warns(DeprecationWarning), pytest.raises(rnnkit.BackendError, match="call rnnkit.torch.restore first"):
+        torch.jit.script(model)
+    restore(model)
+    with pytest.warns(DeprecationWarning):
+        assert torch.jit.script(model)(torch.ones(5, 2, 3))[0].shape == (5, 2, 4)
+
+
 def test_only_models_are_taken():
     for function in (accelerate, restore):
         with pytest.raises(TypeError, match=f"{function.__name__}: model must be a torch.nn.Module, got dict"):

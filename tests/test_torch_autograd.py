@@ -140,6 +140,20 @@ def test_hooks_that_copy_what_is_saved_are_refused(gru, x):
         output.sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which PyTorch does when it imports jvp
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp"])
+def test_transforms_of_functions_are_refused(gru, x, transform):
+    """The first call and later ones."""
+    apply = {
+        "grad": lambda: torch.func.grad(lambda x: gru(x)[0].sum())(x), "vmap": lambda: torch.func.vmap(gru)(x[None]),
+        "jvp": lambda: torch.func.jvp(lambda x: gru(x)[0], (x,), (x,)),
+    }[transform]
+    for _ in range(2):
+        with pytest.raises(rnnkit.BackendError, match="call must be outside of torch.func's transforms.*restore first"):
+            apply()
+        gru(x)
+
+
 def test_gradients_accumulate(gru, x):
     expected = gradients(gru, x)
     for _ in range(2):

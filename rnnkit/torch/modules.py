@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import copyreg
 import sys
+import warnings
 from collections import deque
 from collections.abc import MutableSequence, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -82,6 +83,28 @@ class _Fused(nn.RNNBase):
         super()._load_from_state_dict(*arguments)
         self.flatten_parameters()  # assign=True puts in others
 
+    @property
+    def qconfig(self) -> Any:
+        """What `torch.ao.quantization` sets for every module that it comes to."""
+        if "qconfig" not in self.__dict__:
+            raise AttributeError("qconfig")
+        return self.__dict__["qconfig"]
+
+    @qconfig.setter
+    def qconfig(self, value: Any) -> None:
+        self.__dict__["qconfig"] = value
+        text = f"{type(self).__name__} is not quantized while it runs on rnnkit: call rnnkit.torch.restore first"
+        warnings.warn(text, stacklevel=2)
+
+    @qconfig.deleter
+    def qconfig(self) -> None:
+        del self.__dict__["qconfig"]
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What `torch.jit.script` asks for first."""
+        cure = "script PyTorch's own module: call rnnkit.torch.restore first"
+        raise BackendError(message("script", "module", "be PyTorch's own", type(self).__name__, cure))
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A pickle of a module that `accelerated` made is one of PyTorch's: to load it takes no rnnkit."""
         born_as = self.__dict__.get("_born_as")
@@ -126,7 +149,7 @@ class _Fused(nn.RNNBase):
             stay as they are.
         BackendError
             The input is neither on a CPU nor on a CUDA device; or the call is traced or exported, which would take its
-            results for constants: call :func:`restore` first.
+            results for constants, or within a transform of ``torch.func``: call :func:`restore` first.
         """
         found = self.__dict__.get("_place", plain.NOWHERE).found
         if lengths is None and found is not None and plain.is_plain(found, input, hx, self.batch_first):
@@ -221,6 +244,9 @@ def _check_place(data: torch.Tensor) -> None:
     if torch.jit.is_tracing() or torch.compiler.is_exporting() or proxies is not None:
         cure = "trace or export PyTorch's own module: call rnnkit.torch.restore first"
         raise BackendError(message("forward", "call", "be run", "traced", cure))
+    if plain.transform() is not None:
+        cure = "transform PyTorch's own module: call rnnkit.torch.restore first"
+        raise BackendError(message("forward", "call", "be outside of torch.func's transforms", "in one", cure))
 
 
 def _as_given(module: _Fused, states: tuple[torch.Tensor, ...]) -> Any:
