@@ -168,7 +168,7 @@ def _run_plain(module: _Fused, found: plain.Found, input: torch.Tensor, hx: Any,
     wants_gradient = _wants_gradient(tensors)
     size = small.size_of(found, input, batch_first) if wants_gradient else None
     if size is not None:
-        output, *states = small.SmallRecurrence.apply(size, *tensors)
+        output, *states = small.SmallRecurrence.apply(found, size, *tensors)
         return output, tuple(states) if found.desc.has_cell else states[0]
     layout = Layout((shape[1], shape[0]) if batch_first else (shape[0], shape[1]), batch_first)
     call = Call(found.desc, layout, None, None, _idle_of(module), found)

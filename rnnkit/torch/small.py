@@ -18,9 +18,8 @@ _SIZES = 16  # of which a module keeps what was laid out
 
 
 class Size(NamedTuple):
-    """A module's parameters and a size of its small calls, with those of them that are idle."""
+    """A size of a module's small calls, with those of them that are idle."""
 
-    found: Found
     seq_len: int
     batch_size: int
     batch_first: bool
@@ -29,16 +28,18 @@ class Size(NamedTuple):
 
 
 def size_of(found: Found, x: torch.Tensor, batch_first: bool) -> Size | None:
-    """The size of a training call; None if it is not a small one."""
+    """The size of a training call; None if it is not a small one, or `rnnkit.set_debug` is to look at it."""
+    if debugging.is_on():
+        return None
     seq_len, batch_size, _ = x.shape
     if batch_first:
         seq_len, batch_size = batch_size, seq_len
     key = seq_len, batch_size, batch_first, torch.get_num_threads()
     size = found.sizes.get(key)
-    if size is None and not debugging.is_on() and engine.small_calls().is_small(found.desc, seq_len, batch_size):
+    if size is None and engine.small_calls().is_small(found.desc, seq_len, batch_size):
         if len(found.sizes) >= _SIZES:
             found.sizes.clear()
-        size = found.sizes[key] = Size(found, *key, deque())
+        size = found.sizes[key] = Size(*key, deque())
     return size
 
 
@@ -46,8 +47,8 @@ class SmallRecurrence(torch.autograd.Function):
     """The network, in a call whose arguments are plain and whose parameters are where they were found."""
 
     @staticmethod
-    def forward(ctx, size, x, hx, cx, *parameters):
-        found, swaps = size.found, size.batch_first
+    def forward(ctx, found, size, x, hx, cx, *parameters):
+        swaps = size.batch_first
         kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
         own = found.desc, size.seq_len, size.batch_size, size.threads
         kept.lease = held = engine.small_calls().taken(*own, size.idle)
@@ -60,7 +61,7 @@ class SmallRecurrence(torch.autograd.Function):
         else:
             states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
             ctx.save_for_backward(x, kept, *states, *parameters)
-        ctx.size = size
+        ctx.found, ctx.size = found, size
         ctx.set_materialize_grads(False)
         if cy is None:
             return y, torch.from_numpy(hy)
@@ -68,18 +69,17 @@ class SmallRecurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy, dhy, dcy=None):
-        size, (x, kept, *others) = ctx.size, ctx.saved_tensors
+        found, swaps, (x, kept, *others) = ctx.found, ctx.size.batch_first, ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        found, swaps, (_, wants_dx, wants_dhx, *_) = size.found, size.batch_first, ctx.needs_input_grad
-        call = saved_by(kept).call
+        call, (_, _, wants_dx, wants_dhx, wants_dcx, *_) = saved_by(kept).call, ctx.needs_input_grad
         w = weights_now(found.desc, found, others[2:])
         arrays = _array(x, swaps), _array(dy, swaps), _array(dhy), _array(dcy)
         dx, dhx, dcx, dw = _run(call, call.backward, w, *arrays, wants_dx, wants_dhx)
         dx = torch.from_numpy(dx.swapaxes(0, 1) if swaps else dx) if wants_dx else None
         dhx = torch.from_numpy(dhx) if wants_dhx else None
-        dcx = torch.from_numpy(dcx) if ctx.needs_input_grad[3] else None
-        return None, *once((dx, dhx, dcx, *views(found.desc, dw)), x, dy, dhy, dcy, *others)
+        dcx = torch.from_numpy(dcx) if wants_dcx else None
+        return None, None, *once((dx, dhx, dcx, *views(found.desc, dw)), x, dy, dhy, dcy, *others)
 
 
 def _run(call: Any, function: Any, *arguments: Any) -> Any:
