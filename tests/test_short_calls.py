@@ -73,7 +73,8 @@ def reading(monkeypatch):
     """Let calls read the weights where they are, or not, whatever their size."""
 
     def read(in_place):
-        monkeypatch.setattr(planner, "_READS", 1 << 40 if in_place else 0)
+        for limit in ("_READS", "_READS_BACK"):
+            monkeypatch.setattr(planner, limit, 1 << 40 if in_place else 0)
         idle_memories.cache_clear()
 
     return read

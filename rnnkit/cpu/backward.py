@@ -30,7 +30,7 @@ def backward(
     result, threads = begin(desc, w, steps, dhy, dcy, np.empty(w.shape, w.dtype) if is_new else dw), team.wanted_size()
 
     def make() -> Gradient:
-        planner = Planner(steps, w.itemsize, threads, reads_in_place(desc, steps))
+        planner = Planner(steps, w.itemsize, threads, reads_in_place(desc, steps, backward=True))
         return Gradient(desc, workspace.arrays, planner, arena, groups_of(desc, desc.dropout > 0))
 
     key = desc, steps, threads

@@ -74,7 +74,7 @@ class SmallCall:
 
     def _laid_out(self) -> Gradient:
         desc, steps = self.desc, self._steps
-        planner = Planner(steps, desc.np_dtype.itemsize, self._threads, reads_in_place(desc, steps))
+        planner = Planner(steps, desc.np_dtype.itemsize, self._threads, reads_in_place(desc, steps, backward=True))
         return Gradient(desc, self._ready.arrays, planner, Arena(), groups_of(desc))
 
 
