@@ -74,7 +74,7 @@ _ENGINE = {
     "rnnkit/kernels/machine/forks.py": "fork_locks openmp processes",
     "rnnkit/kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
     "rnnkit/kernels/machine/gemm.py": "short_calls kernels digests bits reduced_weights threads vectorization",
-    "rnnkit/kernels/machine/in_place.py": "short_calls digests",
+    "rnnkit/kernels/machine/in_place.py": "short_calls digests guard_pages",
     "rnnkit/kernels/machine/jit.py": "jit linking team cache vectorization warmup own_cache fork_locks",
     "rnnkit/kernels/machine/linking.py": "linking jit cache vectorization",
     "rnnkit/kernels/machine/openmp.py": "openmp torch_modules",

@@ -17,6 +17,8 @@ MOST_ROWS = 8
 class RowsTile(Tile):
     """B[k, unit] is number `unit` of row k."""
 
+    masks_weights = True
+
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
         self.b, self.ldb, self.b_rows = b, ldb, builder.gep(b_rows, [begin])
 

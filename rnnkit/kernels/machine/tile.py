@@ -85,6 +85,8 @@ class Tile:
     0.90 of the FMA peak, where 2 rows of 4 gates, which read L2 three times as often, reach 0.60 (Zen 3, 20 rows).
     """
 
+    masks_weights = False  # whether what is behind the last column may not even be read: panels are padded
+
     def __init__(self, module, form, real, bits, gates, shape):
         self.real, self.gates, self.units, self.may_be_cut = real, gates, units(gates, shape), shape == NARROW
         self.streams = shape == STREAM
@@ -119,6 +121,7 @@ class Tile:
         self._find_weights(builder, begin, width, *weights)
         self.is_whole = builder.icmp_signed(">=", width, I64(self.lanes))
         self.mask = self._mask(builder, width) if self.may_be_cut else None
+        self.weights_mask = self.mask if self.masks_weights else None
         most, done = group_size(self.gates), function.append_basic_block("done")
         switch = builder.switch(rows, done)
         for count, cases in self._counts():
@@ -265,7 +268,7 @@ class Tile:
         """sums + A[rows, k] * B[k, :] for one k, the `turn`-th of an iteration of the loop."""
         columns, parts = [], self.form.parts
         for pointer, size, within in self._panel_columns(builder, k):
-            words = builder.load(builder.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+            words = self._load(builder, pointer, self.weights_mask)
             columns.append(self.form.unpack(builder, words))
             if self.streams and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
                 self._prefetch(builder, builder.gep(pointer, [I64(_AHEAD // self.align)]))
