@@ -149,9 +149,16 @@ def test_transforms_of_functions_are_refused(gru, x, transform):
         "jvp": lambda: torch.func.jvp(lambda x: gru(x)[0], (x,), (x,)),
     }[transform]
     for _ in range(2):
-        with pytest.raises(rnnkit.BackendError, match="call must be outside of torch.func's transforms.*restore first"):
+        with pytest.raises(rnnkit.BackendError, match="forward: call must be outside of vmap.*restore first"):
             apply()
         gru(x)
+
+
+def test_batched_gradients_are_refused(gru, x):
+    for _ in range(2):
+        output, _ = gru(x)
+        with pytest.raises(rnnkit.BackendError, match="backward: call must be outside of vmap.*restore first"):
+            torch.autograd.grad(output, x, torch.ones(3, *output.shape), is_grads_batched=True)
 
 
 def test_gradients_accumulate(gru, x):

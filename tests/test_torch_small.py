@@ -119,6 +119,16 @@ def test_a_strided_input(monkeypatch, made):
     assert_same(*both_ways(monkeypatch, made, lambda: trained(module(), x)))
 
 
+def test_a_negated_gradient(monkeypatch, made):
+    """PyTorch negates some tensors only when they are read."""
+    def compute():
+        own = module("LSTM")
+        output, _ = own(drawn(T, N, F))
+        return torch.autograd.grad(output, list(own.parameters()), torch._neg_view(drawn(T, N, H)))
+
+    assert_same(*both_ways(monkeypatch, made, compute))
+
+
 def test_as_pytorch(made):
     own, x = module("LSTM", num_layers=2, bidirectional=True), drawn(T, N, F, gradient=True)
     plain = nn.LSTM(F, H, num_layers=2, bidirectional=True)

@@ -55,17 +55,25 @@ def _subclass(kind: type) -> type:
         raise NotOurs(f"{_name(kind)} is a class of its own, not torch.nn's")
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         forward = vars(owner).get("forward")
-        if forward is not None and not _calls_super(getattr(forward, "__code__", None)):
-            raise NotOurs(f"{_name(owner)}.forward does not call super().forward")
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__reduce_ex__": _reduce_ex}
-    return type(kind.__name__, (kind, _FUSED[base]), names)
+        if forward is not None and (obstacle := _obstacle(getattr(forward, "__code__", None))):
+            raise NotOurs(f"{_name(owner)}.forward {obstacle}")
+
+    def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+        """A pickle names the user's class: `fused` has no name to be found by."""
+        make, given, *state = super(fused, self).__reduce_ex__(protocol)
+        return (_new, (kind,), *state) if given[0] is fused else (make, given, *state)
+
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__reduce_ex__": reduce}
+    fused = type(kind.__name__, (kind, _FUSED[base]), names)
+    return fused
 
 
-def _calls_super(code: CodeType | None) -> bool:
-    """Whether a method hands its call on, and does not reach for PyTorch's functions itself."""
-    if code is None or "__class__" not in code.co_freevars:
-        return False
-    return {"super", "forward"} <= set(code.co_names) and not {"_VF", "_flat_weights"} & set(code.co_names)
+def _obstacle(code: CodeType | None) -> str | None:
+    """Why a forward is not one that hands its call on; None where it is."""
+    if code is None or "__class__" not in code.co_freevars or not {"super", "forward"} <= set(code.co_names):
+        return "does not call super().forward"
+    inside = {"_VF", "_flat_weights"} & set(code.co_names)  # past the forward that it calls
+    return f"uses {', '.join(sorted(inside))}" if inside else None
 
 
 def _is_parametrized(kind: type) -> bool:
@@ -77,12 +85,6 @@ def _anew(kind: type, base: type) -> type:
     """The class that `parametrize` makes, of another base."""
     own = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
     return type(kind.__name__, (base,), own)
-
-
-def _reduce_ex(self: Any, protocol: Any) -> tuple[Any, ...]:
-    """A pickle names the user's class: that of this module has no name to be found by."""
-    make, given, *state = super(type(self), self).__reduce_ex__(protocol)
-    return (_new, (plain_class(given[0]),), *state) if given[0] is type(self) else (make, given, *state)
 
 
 def _new(kind: type) -> Any:

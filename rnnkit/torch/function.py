@@ -21,6 +21,9 @@ from rnnkit.torch.plain import Found
 from rnnkit.torch.threads import threads
 
 
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # what `torch.autograd.grad(is_grads_batched=True)` makes
+
+
 class Layout(NamedTuple):
     """How a batch of sequences stands in a tensor: (T, N, ...), (N, T, ...), or the valid steps alone, packed."""
 
@@ -89,6 +92,7 @@ class Recurrence(torch.autograd.Function):
         cotangents = dy, dhy, dcy
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
+        refuse_transforms("backward", *cotangents)
         with _resources(x):
             dy = None if dy is None else call.layout.time_major(to_array(dy))
             arrays, weights = (dy, _optional(dhy), _optional(dcy)), ctx.weights
@@ -107,6 +111,15 @@ def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[t
     if found is not None and [one.data_ptr() for one in parameters] == found.addresses:
         return found.weights
     return flat_weights(desc, parameters)[0]
+
+
+def refuse_transforms(function: str, *tensors: Any) -> None:
+    """Raise in a transform of `torch.func`, or for batched gradients: their tensors have no memory to read."""
+    batched = any(one is not None and _is_batched(one) for one in tensors)
+    if batched or torch._C._functorch.peek_interpreter_stack() is not None:
+        expected = "be outside of vmap, grad and the other transforms of torch.func"
+        cure = "transform PyTorch's own module: call rnnkit.torch.restore first"
+        raise BackendError(message(function, "call", expected, "inside of one", cure))
 
 
 def once(gradients: Sequence[Any], *tensors: Any) -> Sequence[Any]:

@@ -23,7 +23,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.torch import plain, small
-from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, to_array, views
+from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, refuse_transforms, to_array, views
 
 _DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 _IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
@@ -113,8 +113,13 @@ class _Fused(nn.RNNBase):
         own = {name: value for name, value in super().__getstate__().items() if name not in ("_born_as", "_place")}
         return copyreg._reconstructor, (born_as, object, None), own  # type: ignore[attr-defined]
 
+    def __copy__(self) -> Any:
+        """A copy runs on the engine, too, whatever a pickle is of."""
+        copied = self.__new__(type(self))
+        copied.__setstate__(self.__getstate__())
+        return copied
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """As without this one: a copy of the same class."""
         memo[id(self)] = copied = self.__new__(type(self))
         copied.__setstate__(copy.deepcopy(super().__getstate__(), memo))
         return copied
@@ -244,9 +249,7 @@ def _check_place(data: torch.Tensor) -> None:
     if torch.jit.is_tracing() or torch.compiler.is_exporting() or proxies is not None:
         cure = "trace or export PyTorch's own module: call rnnkit.torch.restore first"
         raise BackendError(message("forward", "call", "be run", "traced", cure))
-    if plain.transform() is not None:
-        cure = "transform PyTorch's own module: call rnnkit.torch.restore first"
-        raise BackendError(message("forward", "call", "be outside of torch.func's transforms", "in one", cure))
+    refuse_transforms("forward")
 
 
 def _as_given(module: _Fused, states: tuple[torch.Tensor, ...]) -> Any:

@@ -18,8 +18,7 @@ from rnnkit.descriptor.weights import num_weights, weight_layout
 
 _is_compiled, _compiler = torch.compiler.is_dynamo_compiling, torch._C._dynamo.eval_frame.get_eval_frame_callback
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
-transform = torch._C._functorch.peek_interpreter_stack
-"""The innermost transform of `torch.func` that the call is in; None without one."""
+_transform = torch._C._functorch.peek_interpreter_stack
 
 
 class Found(NamedTuple):
@@ -75,7 +74,7 @@ def are_there(found: Found, parameters: Sequence[Any]) -> bool:
 
 def is_plain(found: Found, input: Any, hx: Any, batch_first: bool) -> bool:
     """Whether input and states are tensors as the network takes them, and nothing traces the call."""
-    if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None or transform() is not None:
+    if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None or _transform() is not None:
         return False
     desc, dtype = found.desc, found.dtype
     if not _is_usual(input, dtype) or input.dim() != 3:

@@ -10,7 +10,7 @@ import torch
 
 from rnnkit.call import debugging
 from rnnkit.network import engine
-from rnnkit.torch.function import once, saved_by, views, weights_now
+from rnnkit.torch.function import once, refuse_transforms, saved_by, to_array, views, weights_now
 from rnnkit.torch.plain import Found
 from rnnkit.torch.threads import threads
 
@@ -56,11 +56,8 @@ class SmallRecurrence(torch.autograd.Function):
         y = torch.from_numpy(np.ascontiguousarray(y.swapaxes(0, 1)) if swaps else y)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
-        if hx is None:
-            ctx.save_for_backward(x, kept, None, None, *parameters)
-        else:
-            states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
-            ctx.save_for_backward(x, kept, *states, *parameters)
+        states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
+        ctx.save_for_backward(x, kept, *states, *parameters)
         ctx.found, ctx.size = found, size
         ctx.set_materialize_grads(False)
         if cy is None:
@@ -72,6 +69,7 @@ class SmallRecurrence(torch.autograd.Function):
         found, swaps, (x, kept, *others) = ctx.found, ctx.size.batch_first, ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
+        refuse_transforms("backward", dy, dhy, dcy)
         call, (_, _, wants_dx, wants_dhx, wants_dcx, *_) = saved_by(kept).call, ctx.needs_input_grad
         w = weights_now(found.desc, found, others[2:])
         arrays = _array(x, swaps), _array(dy, swaps), _array(dhy), _array(dcy)
@@ -93,5 +91,6 @@ def _run(call: Any, function: Any, *arguments: Any) -> Any:
 def _array(tensor: Any, swaps: bool = False) -> Any:
     if tensor is None:
         return None
-    array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+    is_lazy = tensor.requires_grad or tensor.is_neg()
+    array = to_array(tensor) if is_lazy else tensor.numpy()  # which takes half of the time
     return array.swapaxes(0, 1) if swaps else array
