@@ -20,7 +20,6 @@ from rnnkit.network import engine
 from rnnkit.torch.plain import Found
 from rnnkit.torch.threads import threads
 
-
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # what `torch.autograd.grad(is_grads_batched=True)` makes
 
 
