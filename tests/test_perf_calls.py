@@ -79,12 +79,12 @@ def test_what_the_suite_does_not_have_is_an_error(arguments, message, capsys):
     assert main(["run", "--suite", "calls", "--threads", "1", *arguments]) == 2
     assert capsys.readouterr().err.strip() == message
 
-LEAST = 0.9  # of PyTorch's speed, of any call
+LEAST = 0.9  # of PyTorch's speed; the aim is 1.0, and LSTM inference of 8 to 32 rows is at 0.94 to 0.99
 
 
 @pytest.mark.nightly
-def test_no_call_is_slower_than_pytorch():
-    """Of 40 that are drawn; one that seems slower is timed once more, for longer."""
+def test_no_call_is_much_slower_than_pytorch():
+    """Draws 40 calls; one that seems slower is timed once more, for longer."""
     slower = []
     for call in random.sample(CALLS, 40):
         row = call_suite.measure(call, 1, 0.1)

@@ -122,6 +122,20 @@ def test_another_subclass_is_left(kind, reason):
     assert type(module) is kind
 
 
+class OnTheEngine(rnnkit.torch.LSTM):
+    """A user's subclass of ours."""
+
+
+def test_a_subclass_of_ours_stays():
+    """There is no class that it had before."""
+    for change in (lambda module: None, lambda module: parametrizations.weight_norm(module, "weight_hh_l0")):
+        module = OnTheEngine(F, H)
+        change(module)
+        kind = type(module)
+        assert accelerate(module) == ((), {}) and restore(module) == ()
+        assert type(module) is kind
+
+
 def trained(module, steps=3):
     optimizer, losses = torch.optim.SGD(module.parameters(), 0.1), []
     for _ in range(steps):

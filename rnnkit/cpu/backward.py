@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,15 +28,16 @@ def backward(
     steps = rows_of(workspace.steps, arena)
     is_new = dw is None and not steps.padded and steps.seq_len * steps.batch_size > 0
     result, threads = begin(desc, w, steps, dhy, dcy, np.empty(w.shape, w.dtype) if is_new else dw), team.wanted_size()
-
-    def make() -> Gradient:
-        planner = Planner(steps, w.itemsize, threads, reads_in_place(desc, steps, backward=True))
-        return Gradient(desc, workspace.arrays, planner, arena, groups_of(desc, desc.dropout > 0))
-
-    key = desc, steps, threads
+    make, key = partial(gradient_of, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
     gradient = arena.keep("backward", key, make) if steps.kept else make()
     gradient.run(arrays_of(w, workspace.x, dy, *result, is_new))
     return result
+
+
+def gradient_of(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, threads: int, arena: Arena) -> Gradient:
+    """The backward of a network, from the arrays of its workspace, ready to run in the arena."""
+    planner = Planner(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps, backward=True))
+    return Gradient(desc, arrays, planner, arena, groups_of(desc, desc.dropout > 0))
 
 
 def arrays_of(
@@ -135,6 +136,7 @@ class Gradient:
             for call in ready.calls:
                 call(arrays)
             lowest, dx = ready.layers[-1].layer, ready.dx
+            # The gradient of the network's input may not be wanted: `arrays.dx` is empty then.
             if len(dx) == 2 and not is_stack(ready.layers) and (lowest > 0 or arrays.dx.size > 0):
                 shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(lowest)
                 dx = [arrays.dx.reshape(shape) if one is None else one for one in dx]

@@ -1,4 +1,4 @@
-"""Small training calls without options, again and again: laid out once, after which a call is its kernels."""
+"""Small training calls without options: prepared once for a size, a call then does little more than run its kernels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.memory import IDLE_BYTES, SMALL_BYTES, Memory, popped
 from rnnkit.call.options import options_of
 from rnnkit.call.workspace import Workspace, workspace_nbytes
-from rnnkit.cpu.backward import Gradient, arrays_of, begin
+from rnnkit.cpu.backward import Gradient, arrays_of, begin, gradient_of
 from rnnkit.cpu.engine import laid_out
-from rnnkit.cpu.layer import groups_of, layers_of
-from rnnkit.cpu.planner import Planner, reads_in_place
+from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import final_states, given
 from rnnkit.descriptor.descriptor import RNNDescriptor
@@ -24,16 +23,16 @@ from rnnkit.kernels.machine import team
 
 @lru_cache(256)
 def is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
-    """Whether there are `SmallCall`s of this size. The rest takes the long way: dropout, and no steps at all."""
+    """Whether a call may be a `SmallCall`: it has no dropout, at least one step, and a small workspace."""
     some = seq_len * batch_size > 0 and not desc.dropout
     return some and workspace_nbytes(desc, seq_len, batch_size) <= SMALL_BYTES
 
 
 class SmallCall:
-    """A forward, and backward as often as it is wanted, in arrays of its own; they run on so many threads.
+    """A training forward of one size and its backward, prepared for this number of threads.
 
-    The arguments have been checked; the results are new arrays. A forward makes the one before void: whoever has the
-    object has it alone, until nothing of its forward is needed any more.
+    It checks no argument. Results are new arrays. What backward needs is kept in this object until the next forward
+    overwrites it, so one user at a time may have it.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
@@ -62,25 +61,19 @@ class SmallCall:
     def backward(
         self, w: np.ndarray, x: np.ndarray, dy: Any, dhy: Any, dcy: Any, wants_dx: bool, wants_dhx: bool
     ) -> tuple:
-        """dx (empty where it is not wanted), dhx (then anything), dcx and dw."""
+        """dx (empty unless wanted), dhx (undefined unless wanted), dcx and dw."""
         dx, dhx, dcx, dw = begin(self.desc, w, self._steps, dhy, dcy, np.empty(w.shape, w.dtype), wants_dx)
         try:
             gradient = self._gradients.pop()
         except IndexError:  # the first time, or another thread is at work with it
-            gradient = self._laid_out()
-        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, True, wants_dhx))
+            gradient = gradient_of(self.desc, self._ready.arrays, self._steps, self._threads, Arena())
+        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, dw_is_new=True, wants_dhx=wants_dhx))
         self._gradients.append(gradient)
         return dx, dhx, dcx, dw
 
-    def _laid_out(self) -> Gradient:
-        desc, steps = self.desc, self._steps
-        planner = Planner(steps, desc.np_dtype.itemsize, self._threads, reads_in_place(desc, steps, backward=True))
-        return Gradient(desc, self._ready.arrays, planner, Arena(), groups_of(desc))
-
 
 class Held:
-    """What holds a `SmallCall` until nothing of its forward is needed any more; then the next call of its size may have
-    it."""
+    """A `SmallCall` in use. When this is deleted, the call is idle, and another user may take it."""
 
     __slots__ = "call", "idle"
 

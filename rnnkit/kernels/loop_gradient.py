@@ -126,17 +126,21 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
 
 
 @inner
-def _steps_back(cell, layer, step, steps, first, schedule, team):
-    """The steps of a layer pass, last step first, and their input's gradient; not that of the state before `first`."""
+def _steps_back(cell, layer, step, steps, unwanted, schedule, team):
+    """The steps of a layer pass, last step first, and the gradient of their input.
+
+    The gradient of h before step `unwanted` is not computed; -1 is none.
+    """
     starts, (_, team_of_steps) = layer.starts, team_of_rows(schedule.bounds, team)
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index
         rows = rows_of_step(starts, t, schedule.bounds, team)
-        own = with_field(with_field(step, "from_last", t % 2 == 1), "wants_prev", t != first)
+        own = with_field(with_field(step, "from_last", t % 2 == 1), "wants_prev", t != unwanted)
         _run_step_back(cell, own, rows, team_of_steps)
     barrier(team)
-    wanted = step.gradients.x.data.size > 0
-    first, count = starts[steps.start], starts[steps.stop] - starts[steps.start] if wanted else 0
+    if step.gradients.x.data.size == 0:  # not wanted either
+        return
+    first, count = starts[steps.start], starts[steps.stop] - starts[steps.start]
     for claim in range(num_claims(count, ROWS, team)):
         block = next_block(claim, count, ROWS, team)
         rows = Range(first + block.start, first + block.stop)
@@ -178,9 +182,9 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
         pack_terms(terms, team)
         barrier(team)
     chunk, lag = schedule.chunk, schedule.chunk if role == ALONE else schedule.lag
-    first = -1
+    unwanted = -1
     if is_last and not arrays.wants_dhx:
-        first = num_steps - 1 if forward.reverse else 0
+        unwanted = num_steps - 1 if forward.reverse else 0
     for done in range(0, num_steps, chunk):
         count = min(chunk, num_steps - done)
         start = done if forward.reverse else num_steps - done - count
@@ -192,7 +196,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
             if role == FOLLOWS:
                 wait_for_progress(whole_team, done + now)
             own = Range(earlier, now) if forward.reverse else Range(count - now, count - earlier)
-            _steps_back(cell, forward, step, Range(start + own.start, start + own.stop), first, schedule, team)
+            _steps_back(cell, forward, step, Range(start + own.start, start + own.stop), unwanted, schedule, team)
             if role == LEADS:
                 barrier(team)
                 if team.rank == 0:

@@ -109,7 +109,7 @@ class Arrays(NamedTuple):
     dcx: np.ndarray
     dw: np.ndarray
     dw_is_new: bool  # not yet written: the first rows of the call do, others are added
-    wants_dhx: bool  # else what stands there after the call is anything
+    wants_dhx: bool  # else dhx is undefined after the call
 
 
 class Schedule(NamedTuple):
@@ -136,4 +136,4 @@ class Step(NamedTuple):
     zeros: np.ndarray
     grain: int
     from_last: bool  # whether weights are read from the last panel on
-    wants_prev: bool  # backward: whether anybody needs the gradient of h before the step
+    wants_prev: bool  # backward: whether the gradient of h before the step is needed

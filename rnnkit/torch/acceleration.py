@@ -32,7 +32,9 @@ class Acceleration(NamedTuple):
 
 
 def accelerate(model: nn.Module) -> Acceleration:
-    """Make every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model run on the engine, subclasses that only add to them, too.
+    """Make every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model run on the engine.
+
+    Subclasses do too, if their forward calls `super().forward`, and so do parametrized and pruned modules.
 
     The modules and their parameters stay the same objects: references to them, hooks, names, values and an
     optimizer's state all hold. Only their class is another one, which is a subclass of theirs. Each parameter has a
@@ -76,10 +78,10 @@ def accelerate(model: nn.Module) -> Acceleration:
 
 @contextmanager
 def accelerated() -> Iterator[None]:
-    """Let the recurrent modules that this thread makes meanwhile run on the engine, as if by `accelerate`.
+    """Accelerate every recurrent module that this thread creates in the `with` block.
 
-    For models that a library makes inside of its `fit`. To `isinstance` the modules are of PyTorch's classes, and so
-    are their pickles: they load without rnnkit, and then run without it. What `accelerate` would leave stays.
+    For models that a library creates in its `fit`. `isinstance` takes the modules for PyTorch's. Their pickles contain
+    PyTorch's modules, which load without rnnkit. Modules that `accelerate` would leave are created as usual.
 
     Examples
     --------
@@ -102,7 +104,7 @@ _births = threading.local()
 
 @cache
 def _watch_births() -> None:
-    """Let every recurrent module that is made ask from now on whether it is to run on the engine."""
+    """Make the constructor of PyTorch's recurrent modules look, from now on, whether it is called in `accelerated`."""
     make = nn.RNNBase.__init__
 
     @wraps(make)
@@ -137,8 +139,9 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     """
     changed = []
     for name, module in _recurrent("restore", model):
-        if is_fused(type(module)):
-            module.__class__ = plain_class(type(module))
+        kind = plain_class(type(module))
+        if kind is not None:
+            module.__class__ = kind
             module.flatten_parameters()
             release(module)
             changed.append(name)

@@ -1,5 +1,8 @@
-"""Which class a recurrent module gets to run on the engine, and which it had: of PyTorch's own modules, of subclasses
-that hand their calls on to these, and of both with parametrizations."""
+"""The class that makes a recurrent module run on the engine, and the one that it had before.
+
+There is one for PyTorch's modules, for subclasses whose forward calls `super().forward`, and for both with
+parametrizations.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from rnnkit.torch.modules import GRU, LSTM, RNN
 
 _FUSED: dict[type, type] = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
 _PLAIN: dict[type, type] = {fused: plain for plain, fused in _FUSED.items()}
+_MADE_FROM = "_rnnkit_made_from"
 NAMES = tuple(plain.__name__ for plain in _FUSED)
 
 
 class NotOurs(Exception):
-    """A class has no counterpart, for this reason."""
+    """Modules of a class cannot run on the engine; the text is the reason."""
 
 
 def is_fused(kind: type) -> bool:
@@ -26,12 +30,12 @@ def is_fused(kind: type) -> bool:
 
 
 def fused_class(kind: type) -> type:
-    """The class for modules of this one that run on the engine: its subclass, but of a parametrized one the same again.
+    """The class that makes modules of this one run on the engine: a subclass of it, unless it is parametrized.
 
     Raises
     ------
     NotOurs
-        Its forward may not be PyTorch's.
+        It has a forward of its own that does not call `super().forward`.
     """
     if kind in _FUSED:
         return _FUSED[kind]
@@ -40,16 +44,17 @@ def fused_class(kind: type) -> type:
     return _subclass(kind)
 
 
-def plain_class(kind: type) -> type:
-    """The class that the modules had before."""
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    return _anew(kind, plain_class(kind.__bases__[0])) if _is_parametrized(kind) else kind.__bases__[0]
+def plain_class(kind: type) -> type | None:
+    """The class from which `fused_class` made this one; None if it did not, as for a user's subclass of ours."""
+    if _is_parametrized(kind):
+        base = plain_class(kind.__bases__[0])
+        return None if base is None else _anew(kind, base)
+    return _PLAIN.get(kind) or vars(kind).get(_MADE_FROM)
 
 
 @lru_cache(256)
 def _subclass(kind: type) -> type:
-    """One whose forward is the engine's, which `kind.forward`, if there is one, calls as that of its base class."""
+    """A subclass in which `super().forward` is the engine's."""
     base = next((plain for plain in _FUSED if issubclass(kind, plain)), None)
     if base is None:
         raise NotOurs(f"{_name(kind)} is a class of its own, not torch.nn's")
@@ -63,16 +68,17 @@ def _subclass(kind: type) -> type:
         make, given, *state = super(fused, self).__reduce_ex__(protocol)
         return (_new, (kind,), *state) if given[0] is fused else (make, given, *state)
 
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__reduce_ex__": reduce}
-    fused = type(kind.__name__, (kind, _FUSED[base]), names)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    own = names | {"__reduce_ex__": reduce, _MADE_FROM: kind}
+    fused = type(kind.__name__, (kind, _FUSED[base]), own)
     return fused
 
 
 def _obstacle(code: CodeType | None) -> str | None:
-    """Why a forward is not one that hands its call on; None where it is."""
+    """Why a forward may do something else than call `super().forward`; None if it only does that."""
     if code is None or "__class__" not in code.co_freevars or not {"super", "forward"} <= set(code.co_names):
         return "does not call super().forward"
-    inside = {"_VF", "_flat_weights"} & set(code.co_names)  # past the forward that it calls
+    inside = {"_VF", "_flat_weights"} & set(code.co_names)  # PyTorch's own function, and its weights
     return f"uses {', '.join(sorted(inside))}" if inside else None
 
 
@@ -82,7 +88,7 @@ def _is_parametrized(kind: type) -> bool:
 
 
 def _anew(kind: type, base: type) -> type:
-    """The class that `parametrize` makes, of another base."""
+    """The class that `parametrize` made, on another base."""
     own = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
     return type(kind.__name__, (base,), own)
 

@@ -106,7 +106,7 @@ class _Fused(nn.RNNBase):
         raise BackendError(message("script", "module", "be PyTorch's own", type(self).__name__, cure))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A pickle of a module that `accelerated` made is one of PyTorch's: to load it takes no rnnkit."""
+        """The pickle of a module created in `accelerated` contains PyTorch's module: it loads without rnnkit."""
         born_as = self.__dict__.get("_born_as")
         if born_as is None:
             return super().__reduce_ex__(protocol)
@@ -114,7 +114,7 @@ class _Fused(nn.RNNBase):
         return copyreg._reconstructor, (born_as, object, None), own  # type: ignore[attr-defined]
 
     def __copy__(self) -> Any:
-        """A copy runs on the engine, too, whatever a pickle is of."""
+        """A copy runs on the engine, also where a pickle would contain PyTorch's module."""
         copied = self.__new__(type(self))
         copied.__setstate__(self.__getstate__())
         return copied

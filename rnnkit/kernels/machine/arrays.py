@@ -1,7 +1,7 @@
-"""Arrays as kernels have them: where the first number is, and how many there are.
+"""Arrays inside kernels: a pointer to the first element, and the number of elements.
 
-Numba's own arrays are seven fields, which each call from function to function passes on and LLVM has to clear away
-again: a kernel of arrays of these two compiles in two thirds of the time. Their indices are not negative.
+Numba's own arrays have seven fields. Each call from function to function passes all of them, and LLVM has to remove
+what is not used: with two fields a kernel compiles in two thirds of the time. Indices must not be negative.
 """
 
 import operator
@@ -86,7 +86,7 @@ def _set(context, builder, signature, arguments):
 
 @unbox(FlatArray)
 def _unbox(kind, array, c):
-    """By address: that it is such an array is known before a kernel is called (`arguments`)."""
+    """Read the array's fields from memory, unchecked: `arguments.check_arrays` has looked at the types."""
 
     def field(place, at):
         pointer = c.builder.gep(c.builder.bitcast(array, c.pyapi.voidptr), [ir.Constant(ir.IntType(64), place)])
