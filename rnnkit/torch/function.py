@@ -8,7 +8,7 @@ from collections.abc import MutableSequence, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -63,24 +63,12 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
-        with _resources(x):
-            _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
-            weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
-            arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
-            options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
-            y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
-            if workspace.lease is not None:
-                y.flags.writeable = True  # that of a small call is the user's
-            y = call.layout.own(y)
-            if workspace.lease is None or not y.flags.c_contiguous:
-                y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
-            results = _tensors(y, hy, cy)
+        results, kept, ctx.weights = forward(call, x, hx, cx, parameters)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
-        ctx.save_for_backward(x, _kept(workspace, call.idle), *states, *parameters)
+        ctx.save_for_backward(x, kept, *states, *parameters)
         ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
-        ctx.weights = weights if copied else None  # the parameters' own memory may be elsewhere when backward runs
         ctx.set_materialize_grads(False)
         return results
 
@@ -92,16 +80,40 @@ class Recurrence(torch.autograd.Function):
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", *cotangents)
-        with _resources(x):
-            dy = None if dy is None else call.layout.time_major(to_array(dy))
-            arrays, weights = (dy, _optional(dhy), _optional(dcy)), ctx.weights
-            if weights is None:
-                weights = weights_now(call.desc, call.found, others[-len(weight_layout(call.desc)) :])
-            found = engine.backward(call.desc, weights, saved_by(kept).workspace, *arrays)
-            dx = to_tensor(call.layout.own(found.dx))
-            states = [to_tensor(one) if given else None for one, given in zip(found[1:3], ctx.has_states, strict=True)]
-            found = dx, *states, *views(call.desc, found.dw)
-        return None, *once(found, x, *cotangents, *others)
+        parameters = others[-len(weight_layout(call.desc)) :]
+        dx, *states, dws = backward(call, kept, x, parameters, ctx.weights, *cotangents)
+        states = [one if given else None for one, given in zip(states, ctx.has_states, strict=True)]
+        return None, *once((dx, *states, *dws), x, *cotangents, *others)
+
+
+def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...], torch.Tensor, Any]:
+    """Run the network for a backward to come.
+
+    Returns its results; what it keeps, with a tensor for autograd to save; and the flat weights if they are a copy:
+    the parameters' own memory may be elsewhere when backward runs.
+    """
+    with _resources(x):
+        _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
+        weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
+        arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+        options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
+        y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
+        if workspace.lease is not None:
+            y.flags.writeable = True  # that of a small call is the user's
+        y = call.layout.own(y)
+        if workspace.lease is None or not y.flags.c_contiguous:
+            y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
+        return _tensors(y, hy, cy), _kept(workspace, call.idle), weights if copied else None
+
+
+def backward(call: Call, kept, x, parameters, weights, dy, dhy, dcy) -> tuple[Any, ...]:
+    """The gradients of x, hx, cx (None without it) and a list of those of the parameters."""
+    with _resources(x):
+        weights = weights_now(call.desc, call.found, parameters) if weights is None else weights
+        dy = None if dy is None else call.layout.time_major(to_array(dy))
+        found = engine.backward(call.desc, weights, saved_by(kept).workspace, dy, _optional(dhy), _optional(dcy))
+        dx, dhx, dcx = call.layout.own(found.dx), found.dhx, found.dcx
+        return to_tensor(dx), to_tensor(dhx), None if dcx is None else to_tensor(dcx), views(call.desc, found.dw)
 
 
 def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[torch.Tensor]) -> Any:
@@ -114,11 +126,17 @@ def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[t
 
 def refuse_transforms(function: str, *tensors: Any) -> None:
     """Raise in a transform of `torch.func`, or for batched gradients: their tensors have no memory to read."""
-    batched = any(one is not None and _is_batched(one) for one in tensors)
-    if batched or torch._C._functorch.peek_interpreter_stack() is not None:
-        expected = "be outside of vmap, grad and the other transforms of torch.func"
-        cure = "transform PyTorch's own module: call rnnkit.torch.restore first"
-        raise BackendError(message(function, "call", expected, "inside of one", cure))
+    if torch._C._functorch.peek_interpreter_stack() is not None or any(
+        one is not None and _is_batched(one) for one in tensors
+    ):
+        refuse_transform(function)
+
+
+def refuse_transform(function: str) -> NoReturn:
+    """Raise because a call is in a transform that it cannot be in."""
+    expected = "be outside of vmap, jvp and, if compiled, of every transform of torch.func"
+    cure = "transform PyTorch's own module: call rnnkit.torch.restore first"
+    raise BackendError(message(function, "call", expected, "inside of one", cure))
 
 
 def once(gradients: Sequence[Any], *tensors: Any) -> Sequence[Any]:
@@ -130,8 +148,12 @@ class _Once(torch.autograd.Function):
     """Gradients as they are, with what they depend on; they have none themselves."""
 
     @staticmethod
-    def forward(ctx, count, *tensors):
+    def forward(count, *tensors):
         return tuple(None if one is None else one.view_as(one) for one in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
 
     @staticmethod
     def backward(ctx, *cotangents):

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import MutableSequence, Sequence
-from functools import lru_cache
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -22,23 +21,14 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message
-from rnnkit.torch import plain, small
-from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, refuse_transforms, to_array, views
+from rnnkit.torch import operator, plain, small
+from rnnkit.torch.descriptor import DTYPES, Network, descriptor
+from rnnkit.torch.function import Call, Layout, Recurrence, are_neighbours, infer, to_array, views
 
-_DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
+_is_compiled = torch.compiler.is_dynamo_compiling
 _IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
 _idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
 """Workspaces of each module whose memory may be used again."""
-
-
-@lru_cache(256)
-def _descriptor(mode, input_size, hidden_size, num_layers, bidirectional, bias, proj_size, dropout, dtype):
-    if dtype not in _DTYPES:
-        expected = f"be {', '.join(map(str, _DTYPES))}"
-        raise TypeError(message("forward", "dtype of the parameters", expected, dtype))
-    network = mode.lower(), input_size, hidden_size, num_layers, bidirectional  # PyTorch's modes are ours in capitals
-    options = {"bias": "both" if bias else "none", "proj_size": proj_size or None, "dropout": dropout}
-    return RNNDescriptor(*network, dtype=_DTYPES[dtype], **options)
 
 
 class _Fused(nn.RNNBase):
@@ -54,7 +44,7 @@ class _Fused(nn.RNNBase):
         if any(type(one) is not nn.Parameter or not _is_ours_to_move(one) for one in parameters):
             return  # the weights are gathered at each call
         kinds = {(one.dtype, one.device) for one in parameters}
-        if len(kinds) != 1 or next(iter(kinds))[0] not in _DTYPES:
+        if len(kinds) != 1 or next(iter(kinds))[0] not in DTYPES:
             return
         if len({one.data_ptr() for one in parameters}) != len(parameters):
             return  # two have one memory, and go on to
@@ -71,9 +61,11 @@ class _Fused(nn.RNNBase):
                 one.data = view
 
     def _desc(self, dropout: float) -> RNNDescriptor:
-        dtype = self._flat_weights[0].dtype
-        network = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
-        return _descriptor(*network, self.bias, self.proj_size, dropout, dtype)
+        return descriptor(self._network(dropout), self._flat_weights[0].dtype)
+
+    def _network(self, dropout: float) -> Network:
+        sizes = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
+        return Network(*sizes, self.bias, self.proj_size, dropout)
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
         _idle.pop(self, None)  # of the device before
@@ -128,7 +120,7 @@ class _Fused(nn.RNNBase):
         super().__setstate__(state)
         self.flatten_parameters()
 
-    def forward(self, input: Any, hx: Any = None, *, lengths: Any = None) -> tuple[Any, Any]:
+    def forward(self, input: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
         """Run the network, as PyTorch's module of this name does.
 
         Parameters
@@ -153,9 +145,12 @@ class _Fused(nn.RNNBase):
             As PyTorch's own: a wrong shape, dtype or kind of argument. No steps at all are right, though: the states
             stay as they are.
         BackendError
-            The input is neither on a CPU nor on a CUDA device; or the call is traced or exported, which would take its
-            results for constants, or within a transform of ``torch.func``: call :func:`restore` first.
+            The input is neither on a CPU nor on a CUDA device; or the call is traced for TorchScript or ONNX, or within
+            ``torch.vmap``: call :func:`restore` first. ``torch.compile``, ``torch.export`` and ``torch.func.grad`` take
+            batches with `lengths`, not a PackedSequence.
         """
+        if _is_compiled():  # dynamo records what is called here
+            return _run(self, input, hx, lengths)
         found = self.__dict__.get("_place", plain.NOWHERE).found
         if lengths is None and found is not None and plain.is_plain(found, input, hx, self.batch_first):
             parameters = [self._parameters.get(name) for name in found.names]
@@ -201,17 +196,12 @@ def _run(module: _Fused, input: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
     module.check_input(data, batch_sizes)
     if states:
         module.check_forward_args(data, _as_given(module, states), batch_sizes)
-    if packed is not None:
-        if lengths is not None:
-            raise ValueError(message("forward", "lengths", "be None with a PackedSequence, which has its own", "some"))
-        layout, lengths = _packed_layout(packed)
-    else:
-        shape = tuple(data.shape[:2])
-        layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
-        lengths = lengths.cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
+    if packed is not None and lengths is not None:
+        raise ValueError(message("forward", "lengths", "be None with a PackedSequence, which has its own", "some"))
     if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
         data, *states = (one.to(module._flat_weights[0].dtype) for one in (data, *states))
-    output, *states = _call(module, data, (*states, None, None)[:2], layout, lengths)
+    run = _record if operator.is_wanted() else _call
+    output, *states = run(module, data, (*states, None, None)[:2], packed, lengths)
     if packed is not None:
         output = PackedSequence(output, batch_sizes, packed.sorted_indices, packed.unsorted_indices)
     return output, _as_given(module, tuple(states))
@@ -242,14 +232,12 @@ def _states(module: _Fused, hx: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _check_place(data: torch.Tensor) -> None:
-    """Raise where the engine cannot come: it reads memory, and a trace would take its results for constants."""
+    """Raise where the engine cannot come: it reads memory, and TorchScript would take its results for constants."""
     if data.device.type not in ("cpu", "cuda"):
         raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", data.device))
-    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
-    if torch.jit.is_tracing() or torch.compiler.is_exporting() or proxies is not None:
-        cure = "trace or export PyTorch's own module: call rnnkit.torch.restore first"
+    if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
+        cure = "trace PyTorch's own module: call rnnkit.torch.restore first"
         raise BackendError(message("forward", "call", "be run", "traced", cure))
-    refuse_transforms("forward")
 
 
 def _as_given(module: _Fused, states: tuple[torch.Tensor, ...]) -> Any:
@@ -268,9 +256,33 @@ def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
     return Layout(shape, rows=steps * shape[1] + order[places]), lengths
 
 
-def _call(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], layout: Layout, lengths: Any) -> tuple:
+def _dropout(module: _Fused) -> float:
+    return module.dropout if module.training and module.num_layers > 1 else 0.0
+
+
+def _record(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], packed: Any, lengths: Any) -> tuple:
+    """The results of an operator that a trace can record, for a call that has been checked."""
+    if packed is not None:
+        cure = "give a padded batch and lengths="
+        raise BackendError(message("forward", "input", "be a Tensor in a recorded call", "a PackedSequence", cure))
+    network, swaps = module._network(_dropout(module)), module.batch_first
+    names = operator.names(module._flat_weights[0].dtype, *network)
+    lengths = None if lengths is None else torch.as_tensor(lengths, device="cpu")
+    seed = torch.randint(2**63 - 1, (), device="cpu") if network.dropout else None
+    inputs = data.transpose(0, 1) if swaps else data, *states, lengths, seed
+    y, *states = operator.call(network, inputs, [getattr(module, name) for name in names])
+    return y.transpose(0, 1) if swaps else y, *states
+
+
+def _call(module: _Fused, data: torch.Tensor, states: tuple[Any, Any], packed: Any, lengths: Any) -> tuple:
     """The engine's results for a call that has been checked."""
-    desc = module._desc(module.dropout if module.training and module.num_layers > 1 else 0.0)
+    if packed is not None:
+        layout, lengths = _packed_layout(packed)
+    else:
+        shape = tuple(data.shape[:2])
+        layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
+        lengths = lengths.cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
+    desc = module._desc(_dropout(module))
     parameters = [getattr(module, block.name) for block in weight_layout(desc)]
     # From PyTorch's generator, so that torch.manual_seed decides.
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if desc.dropout else None

@@ -295,7 +295,7 @@ FAULTS = {
         ("a stream has room for one state", '"cx": self.desc.states_size}', '"cx": self.desc.hidden_size}'),
     ],
     "rnnkit/torch/function.py": [
-        ("a gradient of batch_first is not turned back", "to_tensor(call.layout.own(found.dx))", "to_tensor(found.dx)"),
+        ("a gradient of batch_first is not turned back", "call.layout.own(found.dx)", "found.dx"),
         ("autograd does not watch the weights", "*states, *parameters)", "*states)"),
         ("autograd does not watch the input",
          "save_for_backward(x, _kept", "save_for_backward(x.detach().clone(), _kept"),

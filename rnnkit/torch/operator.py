@@ -1,0 +1,175 @@
+"""The network as an operator of `torch.library`, for calls that are recorded or transformed instead of run.
+
+`torch.compile`, `torch.export` and `make_fx` record ``rnnkit::recurrent``, whose gradient they record as
+``rnnkit::recurrent_forward`` and ``rnnkit::recurrent_backward``. Other calls take the way of `function`, which costs
+less. In all three sequences are time-major, and the parameters are in the flat buffer's order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import weight_layout
+from rnnkit.torch import function
+from rnnkit.torch.descriptor import Network, descriptor
+from rnnkit.torch.function import Call, Layout
+
+_IDLE = 4  # workspaces of a network that are kept while none of its calls waits for a backward
+
+_is_compiled, _is_exported = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+_mode_of, _modes = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
+_transform = torch._C._functorch.peek_interpreter_stack
+
+
+@torch.compiler.assume_constant_result
+def names(dtype: torch.dtype, *network: Any) -> list[str]:
+    """Names of a module's parameters in the flat buffer's order."""
+    return [block.name for block in weight_layout(descriptor(Network(*network), dtype))]
+
+
+def is_wanted() -> bool:
+    """Whether a call is recorded, or its tensors have no memory: dynamo, export, make_fx, fake tensors, torch.func."""
+    if _is_compiled() or _is_exported():
+        return True
+    return any(_mode_of(one) is not None for one in (_modes.PROXY, _modes.FAKE)) or _transform() is not None
+
+
+def call(network: Network, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The results of a network, of (x, hx, cx, lengths, seed)."""
+    x, hx, cx, lengths, seed = inputs
+    if not _is_compiled() and _transform() is not None:  # in which an operator's own autograd does not run
+        return _Recorded.apply(network, x, hx, cx, lengths, seed, *parameters)[: _num_results(network)]
+    results = torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, seed, *network)
+    return results[: _num_results(network)]
+
+
+def _num_results(network: Network) -> int:
+    return 3 if network.mode == "LSTM" else 2
+
+
+class _Recorded(torch.autograd.Function):
+    """The network, in operators that a trace can record."""
+
+    @staticmethod
+    def forward(network, x, hx, cx, lengths, seed, *parameters):
+        return torch.ops.rnnkit.recurrent_forward(x, hx, cx, parameters, lengths, seed, *network)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.network, x, hx, cx, lengths, _, *parameters = inputs
+        *_, kept = output
+        # A gradient depends on initial states, too.
+        ctx.save_for_backward(kept, x, hx, cx, lengths, *parameters)
+        ctx.mark_non_differentiable(kept)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, dy, dhy, dcy, _):
+        kept, x, hx, cx, lengths, *parameters = ctx.saved_tensors
+        if dy is None and dhy is None and dcy is None:
+            return (None,) * len(ctx.needs_input_grad)
+        given = x, parameters, lengths, dy, dhy, dcy
+        dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, *given, *ctx.network)
+        found = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
+        dx, dhx, dcx, *dws = function.once(found, x, hx, cx, dy, dhy, dcy, *parameters)
+        return None, dx, dhx, dcx, None, None, *dws
+
+    @staticmethod
+    def vmap(info, dims, *inputs):
+        function.refuse_transform("forward")
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        function.refuse_transform("forward")
+
+
+@lru_cache(64)
+def _idle_of(desc: RNNDescriptor) -> deque[Any]:
+    return deque(maxlen=_IDLE)
+
+
+def _call_of(network: Network, x: Tensor, parameters: Sequence[Tensor], lengths: Any, seed: Any) -> Call:
+    desc = descriptor(network, parameters[0].dtype)
+    lengths, seed = None if lengths is None else lengths.cpu().numpy(), None if seed is None else int(seed)
+    return Call(desc, Layout(tuple(x.shape[:2])), lengths, seed, _idle_of(desc))
+
+
+def _recurrent(x, hx, cx, parameters, lengths, seed, *network):
+    call = _call_of(Network(*network), x, parameters, lengths, seed)
+    if call.desc.dropout:
+        return _recurrent_forward(x, hx, cx, parameters, lengths, seed, *network)[:3]
+    return _three(function.infer(call, x, hx, cx, *parameters))
+
+
+def _recurrent_forward(x, hx, cx, parameters, lengths, seed, *network):
+    call = _call_of(Network(*network), x, parameters, lengths, seed)
+    results, kept, _ = function.forward(call, x, hx, cx, parameters)
+    return *_three(results), kept
+
+
+def _recurrent_backward(kept, x, parameters, lengths, dy, dhy, dcy, *network):
+    call = _call_of(Network(*network), x, parameters, lengths, None)
+    dx, dhx, dcx, dws = function.backward(call, kept, x, parameters, None, dy, dhy, dcy)
+    return dx, dhx, x.new_empty(0) if dcx is None else dcx, dws
+
+
+def _three(results: Sequence[Tensor]) -> Sequence[Tensor]:
+    """y, hy and cy, which is empty where there is none: an operator has always the same results."""
+    return results if len(results) == 3 else (*results, results[0].new_empty(0))
+
+
+def _fake_recurrent(x, hx, cx, parameters, lengths, seed, *network):
+    own, (seq_len, batch_size, _) = Network(*network), x.shape
+    num_directions = 2 if own.bidirectional else 1
+    rows, output_size = own.num_layers * num_directions, own.proj_size or own.hidden_size
+    y = x.new_empty(seq_len, batch_size, num_directions * output_size)
+    hy = x.new_empty(rows, batch_size, output_size)
+    return y, hy, x.new_empty((rows, batch_size, own.hidden_size) if own.mode == "LSTM" else 0)
+
+
+def _fake_forward(x, *others):
+    return *_fake_recurrent(x, *others), x.new_empty(0, device="cpu")
+
+
+def _fake_backward(kept, x, parameters, lengths, dy, dhy, dcy, *network):
+    _, dhx, dcx = _fake_recurrent(x, None, None, parameters, lengths, None, *network)
+    dws = [x.new_empty(one.shape) for one in parameters]
+    return x.new_empty(x.shape), dhx, dcx, dws
+
+
+def _with_gradient(x, hx, cx, parameters, lengths, seed, *network):
+    """`_recurrent` in autograd."""
+    function.refuse_transforms("forward")  # of compiled code; elsewhere they come by `call`
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, hx, cx, *parameters)):
+        return _Recorded.apply(Network(*network), x, hx, cx, lengths, seed, *parameters)[:3]
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, seed, *network)
+
+
+_library = torch.library.Library("rnnkit", "DEF")
+
+
+def _define(name: str, arguments: str, results: str, run: Any, fake: Any) -> None:
+    network = "str mode, int input_size, int hidden_size, int num_layers, bool bidirectional, bool bias, int proj_size"
+    _library.define(f"{name}({arguments}, {network}, float dropout) -> {results}")
+    for device in "CPU", "CUDA":
+        _library.impl(name, run, device)
+    torch.library.register_fake(f"rnnkit::{name}", fake, lib=_library)
+    torch.library.register_vmap(f"rnnkit::{name}", _Recorded.vmap, lib=_library)
+
+
+_inputs = "Tensor x, Tensor? hx, Tensor? cx, Tensor[] parameters, Tensor? lengths, Tensor? seed"
+_saved = "Tensor kept, Tensor x, Tensor[] parameters, Tensor? lengths"
+_cotangents = "Tensor? dy, Tensor? dhy, Tensor? dcy"
+_define("recurrent", _inputs, "(Tensor, Tensor, Tensor)", _recurrent, _fake_recurrent)
+_define("recurrent_forward", _inputs, "(Tensor, Tensor, Tensor, Tensor)", _recurrent_forward, _fake_forward)
+_results = "(Tensor, Tensor, Tensor, Tensor[])"
+_define("recurrent_backward", f"{_saved}, {_cotangents}", _results, _recurrent_backward, _fake_backward)
+_library.impl("recurrent", _with_gradient, "Autograd")
