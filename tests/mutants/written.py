@@ -298,7 +298,7 @@ FAULTS = {
         ("a gradient of batch_first is not turned back", "call.layout.own(found.dx)", "found.dx"),
         ("autograd does not watch the weights", "*states, *parameters)", "*states)"),
         ("autograd does not watch the input",
-         "save_for_backward(x, _kept", "save_for_backward(x.detach().clone(), _kept"),
+         "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
         ("second derivatives of initial states pass for zeros", "state.requires_grad else", "False else"),
         ("two threads take one workspace", "    except IndexError:", "    except KeyError:"),
         ("a lazily negated input is taken as it lies", "detach().resolve_neg().numpy()", "detach().numpy()"),
