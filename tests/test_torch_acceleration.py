@@ -15,7 +15,7 @@ import rnnkit.torch  # noqa: E402
 from rnnkit.call import memory  # noqa: E402
 from rnnkit.cpu import small  # noqa: E402
 from rnnkit.torch import accelerate, restore  # noqa: E402
-from rnnkit.torch.modules import _idle  # noqa: E402
+from rnnkit.torch.calls import idle as _idle  # noqa: E402
 
 
 class Own(nn.LSTM):
@@ -53,10 +53,9 @@ def model():
 
 def test_what_is_changed_and_what_is_left(model):
     found = accelerate(model)
-    assert found.changed == ("encoder", "decoders.0", "decoders.1")
+    assert found.changed == ("encoder", "decoders.0", "decoders.1", "cell")
     assert found.left == {
         "own": f"{Own.__module__}.Own.forward does not call super().forward",
-        "cell": "a GRUCell runs one step at a time",
         "half": "its parameters are torch.float16, not float32 or float64",
     }
     assert type(model.encoder) is rnnkit.torch.LSTM and isinstance(model.encoder, nn.LSTM)

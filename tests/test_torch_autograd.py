@@ -19,7 +19,7 @@ import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
 from rnnkit.call import memory  # noqa: E402
 from rnnkit.cpu import small  # noqa: E402
-from rnnkit.torch.modules import _idle  # noqa: E402
+from rnnkit.torch.calls import idle as _idle  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
 
@@ -120,7 +120,7 @@ def test_without_gradients_nothing_is_kept(gru, x, mode):
         output, hx = gru(x)
     assert torch.equal(output, expected) and torch.equal(hx, states)
     assert not output.requires_grad and output.grad_fn is None
-    assert [one for one in rnnkit.torch.modules._idle[gru]] == []  # the first one's is in use
+    assert [one for one in _idle[gru]] == []  # the first one's is in use
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -171,7 +171,7 @@ def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
     monkeypatch.setattr(small, "IDLE_BYTES", 3 * made[0].nbytes)
     held = [own(x) for _ in range(6)]
     del held
-    (size,) = (one for one in own._place.found.sizes.values() if one.seq_len == T)
+    (size,) = (one for one in own._place.found.sizes.values() if one.layout.shape[0] == T)
     assert len(size.idle) == 3
 
 

@@ -42,7 +42,12 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     steps = options.steps
     if not is_brief(desc, steps):
         return Inference(desc, w).infer(x, hx, cx, options)
-    return _stack_of(desc, reads_in_place(desc, steps)).steps(x, hx, cx, steps, w)
+    return stack_of(desc, steps).steps(x, hx, cx, steps, w)
+
+
+def stack_of(desc: RNNDescriptor, steps: Steps) -> Stack:
+    """Return what runs a brief call with the flat weights."""
+    return _stack_of(desc, reads_in_place(desc, steps))
 
 
 @lru_cache(2 * DESCRIPTORS)

@@ -1,4 +1,4 @@
-"""Small training calls without options: prepared once for a size, a call then does little more than run its kernels."""
+"""Calls without options: prepared once for a size, one then does little more than run its kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rnnkit.call.memory import IDLE_BYTES, SMALL_BYTES, Memory, popped
 from rnnkit.call.options import options_of
 from rnnkit.call.workspace import Workspace, workspace_nbytes
 from rnnkit.cpu.backward import Gradient, arrays_of, begin, gradient_of
-from rnnkit.cpu.engine import laid_out
+from rnnkit.cpu.engine import infer, laid_out
+from rnnkit.cpu.infer import is_brief, stack_of
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import final_states, given
@@ -31,8 +32,8 @@ def is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
 class SmallCall:
     """A training forward of one size and its backward, prepared for this number of threads.
 
-    It checks no argument. Results are new arrays. What backward needs is kept in this object until the next forward
-    overwrites it, so one user at a time may have it.
+    It checks no argument. Results are new arrays but for y. What backward needs is kept in this object until the next
+    forward overwrites it, so one user at a time may have it.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
@@ -45,18 +46,17 @@ class SmallCall:
         self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
         self._gradients: deque[Gradient] = deque()
         self.nbytes = workspace.memory.arena.nbytes
-        work = sum(2 * layer.work for layer in layers_of(desc)) * seq_len * batch_size
-        self.is_brief = work <= team.BRIEF_WORK and not self._ready.packing  # it runs on one thread
+        self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.BRIEF_WORK and not self._ready.packing
 
     def forward(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-        """y, hy and cy."""
+        """y, which is overwritten by the next forward, hy and cy."""
         hy, cy = final_states(self.desc, self._steps.batch_size)
         own = given(x, w, hx, cx, hy, cy)
         for pack in self._ready.packing:
             pack(w)
         for call in self._calls:
             call(own)
-        return self._y.copy(), hy, cy
+        return self._y, hy, cy
 
     def backward(
         self, w: np.ndarray, x: np.ndarray, dy: Any, dhy: Any, dcy: Any, wants_dx: bool, wants_dhx: bool
@@ -88,3 +88,34 @@ class Held:
 def taken(desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int, idle: deque[SmallCall]) -> Held:
     """One of the idle calls of this size, or a new one."""
     return Held(popped(idle) or SmallCall(desc, seq_len, batch_size, threads), idle)
+
+
+class Inference:
+    """A call of one size that keeps nothing for a backward, prepared for this number of threads.
+
+    It checks no argument, and any number of users may have it at once.
+    """
+
+    def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
+        self._size, self._options = (desc, seq_len, batch_size, threads), options_of("infer", desc, seq_len, batch_size)
+        self._stack, steps = None, self._options.steps
+        if is_brief(desc, steps):
+            self._stack = stack_of(desc, steps)
+        self._idle: deque[SmallCall] | None = None
+        if desc.num_directions == 2 and is_small(desc, seq_len, batch_size):
+            self._idle = deque()
+        self.is_brief = self._stack is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
+
+    def run(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """y, hy and cy."""
+        if self._stack is not None:
+            return self._stack.steps(x, hx, cx, self._options.steps, w)
+        if self._idle is not None:
+            held = taken(*self._size, self._idle)
+            y, hy, cy = held.call.forward(w, x, hx, cx)
+            return y.copy(), hy, cy
+        return infer(self._size[0], w, x, hx, cx, self._options)
+
+
+def _work(desc: RNNDescriptor, seq_len: int, batch_size: int) -> int:
+    return sum(layer.work for layer in layers_of(desc)) * seq_len * batch_size

@@ -1,9 +1,11 @@
-"""The engine inside of PyTorch: `nn.RNN`, `nn.LSTM` and `nn.GRU` that run on it, and a model's own made to.
+"""PyTorch's recurrent modules and cells on the engine, for new models and for those that there are.
 
 Imports PyTorch, so import it by name: ``import rnnkit.torch``.
 """
 
 from rnnkit.torch.acceleration import Acceleration, accelerate, accelerated, restore
-from rnnkit.torch.modules import GRU, LSTM, RNN
+from rnnkit.torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
-__all__ = ["GRU", "LSTM", "RNN", "Acceleration", "accelerate", "accelerated", "restore"]
+__all__ = [
+    "GRU", "LSTM", "RNN", "Acceleration", "GRUCell", "LSTMCell", "RNNCell", "accelerate", "accelerated", "restore",
+]  # fmt: skip

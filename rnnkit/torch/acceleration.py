@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Acceleration(NamedTuple):
 
 
 def accelerate(model: nn.Module) -> Acceleration:
-    """Make every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model run on the engine.
+    """Make every `nn.RNN`, `nn.LSTM`, `nn.GRU`, and cell of these, of a model run on the engine.
 
     Subclasses do too, if their forward calls `super().forward`, and so do parametrized and pruned modules.
 
@@ -60,9 +60,9 @@ def accelerate(model: nn.Module) -> Acceleration:
     Examples
     --------
     >>> from torch import nn
-    >>> model = nn.ModuleDict({"encoder": nn.GRU(8, 16, bidirectional=True), "cell": nn.GRUCell(8, 16)})
+    >>> model = nn.ModuleDict({"encoder": nn.GRU(8, 16, bidirectional=True), "half": nn.GRUCell(8, 16).half()})
     >>> accelerate(model)
-    Acceleration(changed=('encoder',), left={'cell': 'a GRUCell runs one step at a time'})
+    Acceleration(changed=('encoder',), left={'half': 'its parameters are torch.float16, not float32 or float64'})
     """
     changed, left = [], {}
     for name, module in _recurrent("accelerate", model):
@@ -105,10 +105,13 @@ _births = threading.local()
 @cache
 def _watch_births() -> None:
     """Make the constructor of PyTorch's recurrent modules look, from now on, whether it is called in `accelerated`."""
-    make = nn.RNNBase.__init__
+    for base in nn.RNNBase, nn.RNNCellBase:
+        base.__init__ = _and_accelerated(base.__init__)  # type: ignore[method-assign]
 
+
+def _and_accelerated(make: Callable[..., None]) -> Callable[..., None]:
     @wraps(make)
-    def make_and_accelerate(self: nn.RNNBase, *arguments: Any, **options: Any) -> None:
+    def make_and_accelerate(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
         kind = type(self)
         if getattr(_births, "watched", False) and not is_fused(kind) and _obstacle(self) is None:
@@ -116,7 +119,7 @@ def _watch_births() -> None:
             self.__dict__["_born_as"] = kind
             self.flatten_parameters()
 
-    nn.RNNBase.__init__ = make_and_accelerate  # type: ignore[method-assign]
+    return make_and_accelerate
 
 
 def restore(model: nn.Module) -> tuple[str, ...]:
@@ -142,7 +145,8 @@ def restore(model: nn.Module) -> tuple[str, ...]:
         kind = plain_class(type(module))
         if kind is not None:
             module.__class__ = kind
-            module.flatten_parameters()
+            if isinstance(module, nn.RNNBase):
+                module.flatten_parameters()
             release(module)
             changed.append(name)
     return tuple(changed)
@@ -164,8 +168,6 @@ def _obstacle(module: nn.Module) -> str | None:
     kind = type(module)
     if is_fused(kind):
         return None
-    if isinstance(module, nn.RNNCellBase):
-        return f"a {kind.__name__} runs one step at a time"
     if isinstance(module, torch.jit.ScriptModule):
         return f"a {module.original_name} of TorchScript is compiled already"
     try:

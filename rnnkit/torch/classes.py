@@ -12,9 +12,11 @@ from typing import Any
 
 from torch import nn
 
-from rnnkit.torch.modules import GRU, LSTM, RNN
+from rnnkit.torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
-_FUSED: dict[type, type] = {nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU}
+_FUSED: dict[type, type] = {
+    nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU, nn.RNNCell: RNNCell, nn.LSTMCell: LSTMCell, nn.GRUCell: GRUCell
+}  # fmt: skip
 _PLAIN: dict[type, type] = {fused: plain for plain, fused in _FUSED.items()}
 _MADE_FROM = "_rnnkit_made_from"
 NAMES = tuple(plain.__name__ for plain in _FUSED)

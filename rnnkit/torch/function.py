@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import MutableSequence, Sequence
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple, NoReturn
@@ -17,33 +16,11 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
-from rnnkit.torch.plain import Found
-from rnnkit.torch.threads import threads
+from rnnkit.torch.arrays import resources, to_array, to_tensor
+from rnnkit.torch.layout import ONE_STEP, Layout
+from rnnkit.torch.plain import Found, are_neighbours
 
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # what `torch.autograd.grad(is_grads_batched=True)` makes
-
-
-class Layout(NamedTuple):
-    """How a batch of sequences stands in a tensor: (T, N, ...), (N, T, ...), or the valid steps alone, packed."""
-
-    shape: tuple[int, int]  # T, N
-    batch_first: bool = False
-    rows: Any = None  # of a packed sequence: where step t of sequence n stands, t*N + n
-
-    def time_major(self, array: Any) -> Any:
-        """The array as (T, N, ...); what stands in the padding is anything."""
-        if self.rows is not None:
-            library = _library(array)
-            padded = library.empty((*self.shape, array.shape[-1]), array.dtype)
-            padded.reshape(-1, array.shape[-1])[library.asarray(self.rows)] = array
-            return padded
-        return array.swapaxes(0, 1) if self.batch_first else array
-
-    def own(self, array: Any) -> Any:
-        """An array (T, N, ...) as the tensor has it."""
-        if self.rows is not None:
-            return array.reshape(-1, array.shape[-1])[_library(array).asarray(self.rows)]
-        return array.swapaxes(0, 1) if self.batch_first else array
 
 
 class Call(NamedTuple):
@@ -73,10 +50,9 @@ class Recurrence(torch.autograd.Function):
         return results
 
     @staticmethod
-    def backward(ctx, dy, dhy, dcy=None):
+    def backward(ctx, *cotangents):
         """Every gradient, those of the parameters in the memory of one flat buffer."""
         call, (x, kept, *others) = ctx.call, ctx.saved_tensors
-        cotangents = dy, dhy, dcy
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", *cotangents)
@@ -92,28 +68,31 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
     Returns its results; what it keeps, with a tensor for autograd to save; and the flat weights if they are a copy:
     the parameters' own memory may be elsewhere when backward runs.
     """
-    with _resources(x):
+    with resources(x):
         _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
-        arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+        arrays = weights, call.layout.time_major(to_array(x)), *map(call.layout.states, map(to_array, (hx, cx)))
         options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
         y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
         if workspace.lease is not None:
             y.flags.writeable = True  # that of a small call is the user's
-        y = call.layout.own(y)
-        if workspace.lease is None or not y.flags.c_contiguous:
+        y, *states = call.layout.results(y, hy, cy)
+        if call.layout.order != ONE_STEP and (workspace.lease is None or not y.flags.c_contiguous):
             y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
-        return _tensors(y, hy, cy), _kept(workspace, call.idle), weights if copied else None
+        results = to_tensor(y), *map(to_tensor, states)
+        return results, _kept(workspace, call.idle), weights if copied else None
 
 
-def backward(call: Call, kept, x, parameters, weights, dy, dhy, dcy) -> tuple[Any, ...]:
-    """The gradients of x, hx, cx (None without it) and a list of those of the parameters."""
-    with _resources(x):
+def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any, ...]:
+    """The gradients of x, hx, cx (None without it) and a list of those of the parameters, by those of the results."""
+    layout = call.layout
+    with resources(x):
         weights = weights_now(call.desc, call.found, parameters) if weights is None else weights
-        dy = None if dy is None else call.layout.time_major(to_array(dy))
-        found = engine.backward(call.desc, weights, saved_by(kept).workspace, dy, _optional(dhy), _optional(dcy))
-        dx, dhx, dcx = call.layout.own(found.dx), found.dhx, found.dcx
-        return to_tensor(dx), to_tensor(dhx), None if dcx is None else to_tensor(dcx), views(call.desc, found.dw)
+        dy, dhy, dcy = layout.cotangents([to_array(one) for one in cotangents])
+        given = None if dy is None else layout.time_major(dy), layout.states(dhy), layout.states(dcy)
+        dx, dhx, dcx, dw = engine.backward(call.desc, weights, saved_by(kept).workspace, *given)
+        found = layout.own(dx), layout.own_states(dhx), layout.own_states(dcx)
+        return *map(to_tensor, found), views(call.desc, dw)
 
 
 def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[torch.Tensor]) -> Any:
@@ -162,17 +141,12 @@ class _Once(torch.autograd.Function):
 
 def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without keeping anything."""
-    with _resources(x):
+    with resources(x):
         _alive = parameters[0].detach()
         weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
-        arrays = weights, call.layout.time_major(to_array(x)), _optional(hx), _optional(cx)
+        arrays = weights, call.layout.time_major(to_array(x)), *map(call.layout.states, map(to_array, (hx, cx)))
         y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths)
-        return _tensors(call.layout.own(y), hy, cy)
-
-
-def _tensors(*arrays: Any) -> tuple[torch.Tensor, ...]:
-    """Those that there are: cy is an LSTM's alone."""
-    return tuple(to_tensor(array) for array in arrays if array is not None)
+        return tuple(map(to_tensor, call.layout.results(y, hy, cy)))
 
 
 @lru_cache(256)
@@ -207,22 +181,6 @@ def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tup
     return to_array(torch.cat([one.reshape(-1) for one in parameters]).to(dtype)), True
 
 
-def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
-    """Whether the parameters follow each other in memory as in the flat buffer; on a GPU, in one storage."""
-    first = parameters[0]
-    address, itemsize = first.data_ptr(), first.element_size()
-    if first.dtype != getattr(torch, str(desc.dtype)):
-        return False
-    for (_, shape, start), one in zip(weight_layout(desc), parameters, strict=True):
-        if one.data_ptr() != address + start * itemsize or one.shape != shape or not one.is_contiguous():
-            return False
-        if one.dtype != first.dtype:
-            return False
-    if first.device.type == "cpu":
-        return True
-    return first.untyped_storage().nbytes() >= (first.storage_offset() + num_weights(desc)) * itemsize
-
-
 def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
     """Raise where a copy into the flat buffer would be a conversion, which autocast alone asks for."""
     fits = one.shape == block.shape and one.device == device
@@ -230,44 +188,6 @@ def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: 
         expected = f"have shape {tuple(block.shape)} and be {dtype} on {device}"
         actual = f"{tuple(one.shape)}, {one.dtype} on {one.device}"
         raise TypeError(message("forward", block.name, expected, actual))
-
-
-def to_array(tensor: torch.Tensor) -> Any:
-    """The tensor's memory as an array, NumPy's or CuPy's."""
-    if tensor.is_cpu:
-        return tensor.detach().resolve_neg().numpy()
-    if tensor.device.type == "cuda":
-        return _cupy().from_dlpack(tensor.detach())
-    raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
-
-
-def to_tensor(array: Any) -> torch.Tensor:
-    """The array's memory as a tensor."""
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
-
-
-def _resources(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """What PyTorch would compute with where the tensor is: its threads, or its stream."""
-    if tensor.is_cpu:
-        return threads()
-    return _cupy().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
-
-
-def _library(array: Any) -> Any:
-    return np if isinstance(array, np.ndarray) else _cupy()
-
-
-def _cupy() -> Any:
-    try:
-        import cupy
-    except ImportError:
-        cure = "install cupy and nvidia-cudnn, or move model and input to the CPU"
-        raise BackendError(message("forward", "CuPy", "be installed for CUDA tensors", "none", cure)) from None
-    return cupy
-
-
-def _optional(tensor: Any) -> Any:
-    return None if tensor is None else to_array(tensor)
 
 
 class _Lease:

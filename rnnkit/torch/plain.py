@@ -5,6 +5,7 @@ were in the call before. Everything else, wrong input too, is left to `modules`.
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,12 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from rnnkit.call import debugging
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout
+from rnnkit.network import engine
+from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout
 
 _is_compiled, _compiler = torch.compiler.is_dynamo_compiling, torch._C._dynamo.eval_frame.get_eval_frame_callback
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
+_SIZES = 16  # of which a module keeps what was prepared
+_NO_STATES = None, None
 
 
 class Found(NamedTuple):
@@ -28,9 +34,20 @@ class Found(NamedTuple):
     dtype: torch.dtype
     names: Sequence[str]  # of the parameters, in the buffer's order
     addresses: list[int]
-    shapes: list[torch.Size]
+    places: list[tuple[Any, ...]]  # what `_places_of` returns
     weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
-    sizes: dict[Any, Any]  # of small training calls, see `small`
+    sizes: dict[Any, Size]
+
+
+class Size(NamedTuple):
+    """A size of a module's calls, and what is prepared for it."""
+
+    layout: Layout
+    states: Sequence[torch.Size]  # shapes of the initial ones
+    threads: int
+    is_small: bool  # whether a training call may be a `small.SmallRecurrence`
+    idle: deque[Any]  # those of them that may be used again
+    inference: Any
 
 
 class Place:
@@ -46,52 +63,91 @@ class Place:
 NOWHERE = Place()
 
 
-def find(desc: RNNDescriptor, parameters: dict[str, Any]) -> Found | None:
-    """Look at a module's parameters; None if they do not follow each other in one buffer on the CPU."""
-    layout = weight_layout(desc)
-    ordered = [parameters.get(block.name) for block in layout]
+def find(desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]) -> Found | None:
+    """Look at a module's parameters, named in the buffer's order; None if they are not in one buffer on the CPU."""
+    ordered = [parameters.get(name) for name in names]
     first = ordered[0]
-    if type(first) is not Parameter or not first.is_cpu:
+    if any(type(one) is not Parameter for one in ordered) or not first.is_cpu:
         return None
-    itemsize, address, size = first.element_size(), first.data_ptr(), num_weights(desc)
-    names, addresses = [block.name for block in layout], [address + block.start * itemsize for block in layout]
-    shapes = [torch.Size(block.shape) for block in layout]
-    memory: Any = (ctypes.c_byte * (size * itemsize)).from_address(address)
-    found = Found(desc, first.dtype, names, addresses, shapes, np.frombuffer(memory, desc.np_dtype), {})
-    return found if are_there(found, ordered) else None
+    if not are_neighbours(desc, ordered):
+        return None
+    addresses, size = [one.data_ptr() for one in ordered], num_weights(desc)
+    memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
+    return Found(desc, first.dtype, names, addresses, _places_of(ordered), np.frombuffer(memory, desc.np_dtype), {})
+
+
+def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether the parameters follow each other in memory as in the flat buffer; on a GPU, in one storage."""
+    first = parameters[0]
+    address, itemsize = first.data_ptr(), first.element_size()
+    if first.dtype != getattr(torch, str(desc.dtype)):
+        return False
+    for (_, shape, start), one in zip(weight_layout(desc), parameters, strict=True):
+        if one.data_ptr() != address + start * itemsize or one.shape != shape or not one.is_contiguous():
+            return False
+        if one.dtype != first.dtype:
+            return False
+    if first.device.type == "cpu":
+        return True
+    return first.untyped_storage().nbytes() >= (first.storage_offset() + num_weights(desc)) * itemsize
 
 
 def are_there(found: Found, parameters: Sequence[Any]) -> bool:
-    """Whether the parameters, in the buffer's order, have the memory, shape and dtype that they had."""
-    dtype = found.dtype
-    for one, address, shape in zip(parameters, found.addresses, found.shapes, strict=True):
-        if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not dtype:
-            return False
-        if one.shape != shape or not one.is_contiguous() or not one.is_cpu:
-            return False
-    return True
+    """Whether the parameters, in the buffer's order, have the memory, shape and dtype that they had.
+
+    Memory at the same address is on the same device.
+    """
+    return _places_of(parameters) == found.places
 
 
-def is_plain(found: Found, input: Any, hx: Any, batch_first: bool) -> bool:
-    """Whether input and states are tensors as the network takes them, and nothing traces the call."""
-    if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None or _transform() is not None:
-        return False
-    desc, dtype = found.desc, found.dtype
-    if not _is_usual(input, dtype) or input.dim() != 3:
-        return False
-    shape = input.shape
-    if shape[2] != desc.input_size:
-        return False
-    if hx is None:
+def _places_of(parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Where parameters are, and as what; of those that are none any more nothing."""
+    usual = (one for one in parameters if type(one) is Parameter)
+    return [(one.data_ptr(), one.dtype, one.shape, one.stride()) for one in usual]
+
+
+def is_watched() -> bool:
+    """Whether something traces or transforms calls, or `rnnkit.set_debug` is to look at them."""
+    if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None:
         return True
-    states = hx if desc.has_cell else (hx,)
-    if type(states) is not tuple or len(states) != 1 + desc.has_cell:
-        return False
-    for state, size in zip(states, (desc.output_size, desc.hidden_size), strict=False):
-        expected = desc.num_pseudo_layers, shape[0 if batch_first else 1], size
-        if not _is_usual(state, dtype) or state.shape != expected:
-            return False
-    return True
+    return _transform() is not None or debugging.is_on()
+
+
+def size_of(found: Found, input: Any, order: int) -> Size | None:
+    """The size of a call with this input; None where it is not a tensor as the network takes it."""
+    if not _is_usual(input, found.dtype):
+        return None
+    key = input.shape, order, torch.get_num_threads()
+    size = found.sizes.get(key)
+    return _new_size(found, *key) if size is None else size
+
+
+def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size | None:
+    desc = found.desc
+    if len(shape) != (2 if order == ONE_STEP else 3) or shape[-1] != desc.input_size:
+        return None
+    seq_len, batch_size = (1, shape[0]) if order == ONE_STEP else shape[:2] if order == STEPS_FIRST else shape[1::-1]
+    rows = (batch_size,) if order == ONE_STEP else (desc.num_pseudo_layers, batch_size)
+    states = [torch.Size((*rows, size)) for size in (desc.output_size, desc.hidden_size)[: 1 + desc.has_cell]]
+    calls, own = engine.small_calls(), (desc, seq_len, batch_size)
+    prepared = calls.is_small(*own), deque(), calls.Inference(*own, threads)
+    if len(found.sizes) >= _SIZES:
+        found.sizes.clear()
+    size = found.sizes[shape, order, threads] = Size(Layout((seq_len, batch_size), order), states, threads, *prepared)
+    return size
+
+
+def states_of(found: Found, size: Size, hx: Any) -> Sequence[Any] | None:
+    """hx and cx of a call, or None of each; None where they are not tensors as the network takes them."""
+    if hx is None:
+        return _NO_STATES
+    shapes, dtype = size.states, found.dtype
+    if len(shapes) == 1:
+        return (hx, None) if _is_usual(hx, dtype) and hx.shape == shapes[0] else None
+    if type(hx) is not tuple or len(hx) != 2:
+        return None
+    fits = all(_is_usual(one, dtype) and one.shape == shape for one, shape in zip(hx, shapes, strict=True))
+    return hx if fits else None
 
 
 def _is_usual(tensor: Any, dtype: torch.dtype) -> bool:

@@ -1,0 +1,51 @@
+"""Tensors as arrays that share their memory, and back."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+
+from rnnkit.errors import BackendError, message
+from rnnkit.torch.threads import threads
+
+
+def to_array(tensor: torch.Tensor | None) -> Any:
+    """The tensor's memory as an array, NumPy's or CuPy's; None of None."""
+    if tensor is None:
+        return None
+    if tensor.is_cpu:
+        return tensor.detach().resolve_neg().numpy()
+    if tensor.device.type == "cuda":
+        return _cupy().from_dlpack(tensor.detach())
+    raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", tensor.device))
+
+
+def to_tensor(array: Any) -> Any:
+    """The array's memory as a tensor; None of None."""
+    if array is None:
+        return None
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
+def resources(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """What PyTorch would compute with where the tensor is: its threads, or its stream."""
+    if tensor.is_cpu:
+        return threads()
+    return _cupy().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
+
+
+def library_of(array: Any) -> Any:
+    """NumPy, or CuPy."""
+    return np if isinstance(array, np.ndarray) else _cupy()
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError:
+        cure = "install cupy and nvidia-cudnn, or move model and input to the CPU"
+        raise BackendError(message("forward", "CuPy", "be installed for CUDA tensors", "none", cure)) from None
+    return cupy

@@ -1,0 +1,193 @@
+"""A call of a module: checked, handed to the engine, and its results as PyTorch's module returns them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import MutableSequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
+from torch.nn.utils.rnn import PackedSequence
+
+from rnnkit.descriptor.weights import weight_layout
+from rnnkit.errors import BackendError, message
+from rnnkit.torch import operator, plain, small
+from rnnkit.torch.function import Call, Recurrence, infer
+from rnnkit.torch.layout import ONE_STEP, Layout
+from rnnkit.torch.plain import Found, Size
+
+_IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
+idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
+"""Workspaces of each module whose memory may be used again."""
+
+
+def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -> Any:
+    """The results of a call with plain tensors: x, hx, cx and the parameters, which are where they were found."""
+    if not _wants_gradient(tensors):
+        _alive = tensors[-1].detach()  # with the memory of all, whatever other threads do to the module meanwhile
+        results = small.infer(found, size, *tensors[:3])
+    elif size.is_small:
+        results = small.SmallRecurrence.apply(found, size, *tensors)
+    else:
+        results = Recurrence.apply(Call(found.desc, size.layout, None, None, _idle_of(module), found), *tensors)
+    if size.layout.order == ONE_STEP:
+        return results if found.desc.has_cell else results[0]
+    return results[0], results[1:] if found.desc.has_cell else results[1]
+
+
+def run_sequences(module: Any, input: Any, hx: Any, lengths: Any = None) -> tuple[Any, Any]:
+    """The results of any call over sequences."""
+    if not isinstance(input, PackedSequence) and input.dim() == 2:
+        return _run_one(module, input, hx, lengths)
+    packed = input if isinstance(input, PackedSequence) else None
+    data, batch_sizes = (input, None) if packed is None else (packed.data, packed.batch_sizes)
+    _check_place(data)
+    states = _states(module, hx)
+    module.check_input(data, batch_sizes)
+    if states:
+        module.check_forward_args(data, _as_given(module, states), batch_sizes)
+    if packed is not None and lengths is not None:
+        raise ValueError(message("forward", "lengths", "be None with a PackedSequence, which has its own", "some"))
+    output, *states = _results(module, data, states, packed, lengths)
+    if packed is not None:
+        output = PackedSequence(output, batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+    return output, _as_given(module, tuple(states))
+
+
+def _run_one(module: Any, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, Any]:
+    """One sequence, as a batch of one."""
+    axis = 0 if module.batch_first else 1
+    states = tuple(state.unsqueeze(1) for state in _states(module, hx))
+    given = _as_given(module, states) if states else None
+    output, hx = run_sequences(module, input.unsqueeze(axis), given, lengths)
+    return output.squeeze(axis), _as_given(module, tuple(state.squeeze(1) for state in _states(module, hx)))
+
+
+def run_step(module: Any, input: Any, hx: Any) -> Any:
+    """The results of any call of a cell: sequences of one step."""
+    if not isinstance(input, Tensor) or input.dim() not in (1, 2):
+        expected, got = "be a tensor (N, I) or (I,)", getattr(input, "shape", None) or type(input).__name__
+        raise ValueError(message("forward", "input", expected, got))
+    _check_place(input)
+    if input.dim() == 1:
+        states = tuple(state.unsqueeze(0) for state in _states(module, hx))
+        hx = run_step(module, input.unsqueeze(0), _as_given(module, states) if states else None)
+        return _as_given(module, tuple(state.squeeze(0) for state in _states(module, hx)))
+    dtype, shape = module._flat_weights[0].dtype, (input.shape[0], module.hidden_size)
+    _check_tensor("input", input, (shape[0], module.input_size), dtype)
+    states = _states(module, hx)
+    for name, state in zip(("hx", "cx"), states, strict=False):
+        _check_tensor(name, state, shape, dtype)
+    _, *states = _results(module, input.unsqueeze(0), tuple(state.unsqueeze(0) for state in states), None, None)
+    return _as_given(module, tuple(state.squeeze(0) for state in states))
+
+
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    fits = tensor.dtype == dtype or torch.is_autocast_enabled(tensor.device.type)
+    if tensor.shape != shape or not fits:
+        got = f"{tuple(tensor.shape)} and {tensor.dtype}"
+        raise RuntimeError(message("forward", name, f"have shape {tuple(shape)} and be {dtype}", got))
+
+
+# What a graph of torch.compile breaks at, once its compiler is there: to import that takes 1.6 s.
+untraced = {run: _disable_dynamo(run) for run in (run_sequences, run_step)}
+
+
+def _states(module: Any, hx: Any) -> tuple[Tensor, ...]:
+    """The states, without any for None."""
+    if hx is None:
+        return ()
+    wanted = 2 if module.mode == "LSTM" else 1
+    states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
+    if len(states) != wanted or not all(isinstance(state, Tensor) for state in states):
+        expected = "be None or a tuple of two tensors, h and c" if wanted == 2 else "be None or a tensor"
+        raise TypeError(message("forward", "hx", expected, f"{type(hx).__name__} of {len(states)}"))
+    return states
+
+
+def _check_place(data: Tensor) -> None:
+    """Raise where the engine cannot come: it reads memory, and TorchScript would take its results for constants."""
+    if data.device.type not in ("cpu", "cuda"):
+        raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", data.device))
+    if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
+        cure = "trace PyTorch's own module: call rnnkit.torch.restore first"
+        raise BackendError(message("forward", "call", "be run", "traced", cure))
+
+
+def _as_given(module: Any, states: tuple[Tensor, ...]) -> Any:
+    return states if module.mode == "LSTM" else states[0]
+
+
+def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
+    """How the steps of a packed sequence stand in a batch, and the sequences' lengths."""
+    sizes = packed.batch_sizes.numpy()
+    shape = len(sizes), int(sizes[0])
+    order = np.arange(shape[1]) if packed.sorted_indices is None else packed.sorted_indices.cpu().numpy()
+    steps = np.repeat(np.arange(shape[0]), sizes)
+    places = np.arange(len(steps)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    lengths = np.empty(shape[1], np.int64)
+    lengths[order] = np.bincount(places, minlength=shape[1])
+    return Layout(shape, rows=steps * shape[1] + order[places]), lengths
+
+
+def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, lengths: Any) -> tuple[Tensor, ...]:
+    """y, hy and of an LSTM cy, of a call that has been checked."""
+    if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
+        data, *states = (one.to(module._flat_weights[0].dtype) for one in (data, *states))
+    dropout = module.dropout if module.training and module.num_layers > 1 else 0.0
+    # From PyTorch's generator, so that torch.manual_seed decides.
+    seed = torch.randint(2**63 - 1, (), device="cpu") if dropout else None
+    run = _record if operator.is_wanted() else _run
+    return run(module, dropout, (data, *(*states, None, None)[:2], lengths, seed), packed)
+
+
+def _record(module: Any, dropout: float, inputs: tuple[Any, ...], packed: Any) -> tuple[Tensor, ...]:
+    """The results of an operator that a trace can record."""
+    if packed is not None:
+        cure = "give a padded batch and lengths="
+        raise BackendError(message("forward", "input", "be a Tensor in a recorded call", "a PackedSequence", cure))
+    data, hx, cx, lengths, seed = inputs
+    network, swaps = module._network(dropout), module.batch_first
+    names = operator.names(module._flat_weights[0].dtype, *network)
+    parameters = [getattr(module, module._own_name(name)) for name in names]
+    lengths = None if lengths is None else torch.as_tensor(lengths, device="cpu")
+    inputs = data.transpose(0, 1) if swaps else data, hx, cx, lengths, seed
+    y, *states = operator.call(network, inputs, parameters)
+    return y.transpose(0, 1) if swaps else y, *states
+
+
+def _run(module: Any, dropout: float, inputs: tuple[Any, ...], packed: Any) -> tuple[Tensor, ...]:
+    """The engine's results, with a gradient where one may be asked for."""
+    data, hx, cx, lengths, seed = inputs
+    if packed is not None:
+        layout, lengths = _packed_layout(packed)
+    else:
+        shape = tuple(data.shape[:2])
+        layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
+        lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
+    desc = module._desc(dropout)
+    names = [module._own_name(block.name) for block in weight_layout(desc)]
+    parameters = [getattr(module, name) for name in names]
+    place = module.__dict__.setdefault("_place", plain.Place())
+    place.found = plain.find(desc, names, module._parameters) if not dropout else None
+    call = Call(desc, layout, lengths, None if seed is None else int(seed), _idle_of(module), None)
+    tensors = data, hx, cx, *parameters
+    return (Recurrence.apply if dropout or _wants_gradient(tensors) else infer)(call, *tensors)
+
+
+def _idle_of(module: nn.Module) -> MutableSequence[Any]:
+    own = idle.get(module)
+    return idle.setdefault(module, deque(maxlen=_IDLE)) if own is None else own
+
+
+def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
+    """Whether a gradient may be asked for; or a forward derivative: autograd says that there is none."""
+    if torch.is_grad_enabled():  # of most calls the last one, a parameter, says so
+        if tensors[-1].requires_grad or any(one is not None and one.requires_grad for one in tensors):
+            return True
+    return forward_ad._current_level >= 0
