@@ -127,16 +127,21 @@ def test_what_calls_between_packing_and_running_packs_elsewhere(monkeypatch):
     """As a signal's handler may: weights of another network of this size."""
     one, other = (rnnkit.LSTM(3, 17, seed=seed) for seed in range(2))
     x = np.ones((20, 1, 3), np.float32)
-    expected, run = one.infer(x).y, Stack._run
+    expected, taken, calls = one.infer(x).y, Stack.taken, []
 
-    def interrupted(*arguments):
-        monkeypatch.setattr(Stack, "_run", run)
-        other.infer(x)
-        return run(*arguments)
+    def taken_and_interrupted(*arguments):
+        room = taken(*arguments)
+        monkeypatch.setattr(Stack, "taken", taken)
 
-    monkeypatch.setattr(Stack, "_run", interrupted)
+        def run(arrays):
+            calls.append(other.infer(x))
+            room.call(arrays)
+
+        return room._replace(call=run)
+
+    monkeypatch.setattr(Stack, "taken", taken_and_interrupted)
     assert np.array_equal(one.infer(x).y, expected)
-    assert Stack._run is run
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import MutableSequence
 from functools import lru_cache
 from typing import Any
 
@@ -77,8 +78,8 @@ def idle_memories(kind: type[Memory], desc: RNNDescriptor, seq_len: int, batch_s
     return deque()
 
 
-def popped(idle: deque[Memory]) -> Memory | None:
-    """Take one of the idle memories; None if there is none. Another thread may take the last one at any moment."""
+def popped(idle: MutableSequence[Any]) -> Any:
+    """Take one of what is idle; None if there is none. Another thread may take the last one at any moment."""
     try:
         return idle.pop()
     except IndexError:

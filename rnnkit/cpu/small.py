@@ -98,18 +98,18 @@ class Inference:
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
         self._size, self._options = (desc, seq_len, batch_size, threads), options_of("infer", desc, seq_len, batch_size)
-        self._stack, steps = None, self._options.steps
+        self._sequences, steps = None, self._options.steps
         if is_brief(desc, steps):
-            self._stack = stack_of(desc, steps)
+            self._sequences = stack_of(desc, steps).sequences(seq_len, batch_size)
         self._idle: deque[SmallCall] | None = None
         if desc.num_directions == 2 and is_small(desc, seq_len, batch_size):
             self._idle = deque()
-        self.is_brief = self._stack is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
+        self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
 
     def run(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """y, hy and cy."""
-        if self._stack is not None:
-            return self._stack.steps(x, hx, cx, self._options.steps, w)
+        if self._sequences is not None:
+            return self._sequences.run(x, hx, cx, w)
         if self._idle is not None:
             held = taken(*self._size, self._idle)
             y, hy, cy = held.call.forward(w, x, hx, cx)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.call.arena import KEPT_BYTES
-from rnnkit.call.memory import Memory
+from rnnkit.call.memory import Memory, popped
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.cpu.layer import Layer, dense, ready_to_pack
 from rnnkit.cpu.planner import grain_of, rows_for_grain, threads_of_step
@@ -19,6 +18,7 @@ from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_word
 from rnnkit.kernels.stack import run_stack
 
 _KEPT_ROOMS = 8  # of the largest size, for each number of rows one
+_SEQUENCES = 64  # sizes of calls that are prepared
 _CHUNK_ROWS = 64  # of the input that are multiplied at a time, where a step has fewer
 
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
@@ -40,14 +40,6 @@ class Room(NamedTuple):
     call: Callable[[tuple[np.ndarray, ...]], None]
 
 
-class _Kept(threading.local):
-    """The rooms of a Python thread's last steps, by their rows, and the steps of a chunk: a kernel ends before the
-    thread calls another."""
-
-    def __init__(self) -> None:
-        self.rooms: dict[tuple[int, int], Room] = {}
-
-
 class Stack:
     """The layers of a network, a step at a time; safe to use from any number of threads.
 
@@ -67,7 +59,9 @@ class Stack:
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
         places, offsets = (np.stack([getattr(layer, name) for layer in layers]) for name in ("places", "offsets"))
-        self._fixed, self._kept = (first.cell, first.sizes, first.products, places, offsets), _Kept()
+        self._fixed = first.cell, first.sizes, first.products, places, offsets
+        self._rooms: dict[tuple[int, int], list[Room]] = {}  # that are not in use, by rows and steps of a chunk
+        self._sequences: dict[tuple[int, int], Sequences] = {}
         self._zeros, self._no_w = np.zeros(desc.hidden_size, dtype), np.empty(0, dtype)
         self._largest_room = KEPT_BYTES // (1 if packed is None else _KEPT_ROOMS)  # it has packed weights too, or not
         self._dtype, self._words, self._in_place = dtype, int(layers[-1].offsets[-1]), in_place
@@ -108,68 +102,95 @@ class Stack:
         scratch = take("scratch", (threads * room,), self._dtype)
         return packed_as(self._form, self.weights, scratch, room, row_numbers(rows))
 
-    def _kept_room(self, rows: int, chunk: int) -> Room:
-        """Room of this Python thread's, the same as for its last steps of so many rows where that is kept."""
-        room = self._kept.rooms.get((rows, chunk))
-        if room is None:
-            room = self._room(rows, chunk)
-            self._keep(rows, chunk, room)
-        return room
+    def rooms(self, rows: int, chunk: int) -> list[Room]:
+        """Rooms for so many rows that are not in use."""
+        rooms = self._rooms.get((rows, chunk))
+        if rooms is None:
+            kept = [room.nbytes for rooms in list(self._rooms.values()) for room in list(rooms)]
+            if sum(kept) > KEPT_BYTES - self._largest_room:
+                self._rooms, self._sequences = {}, {}
+            rooms = self._rooms[rows, chunk] = []
+        return rooms
 
-    def _keep(self, rows: int, chunk: int, room: Room) -> None:
-        rooms = self._kept.rooms
+    def taken(self, rooms: list[Room], rows: int, chunk: int) -> Room:
+        """One of these rooms, or a new one: nobody else's meanwhile, as a signal's handler may call the engine, too."""
+        return popped(rooms) or self._room(rows, chunk)
+
+    def give_back(self, rooms: list[Room], room: Room) -> None:
+        """Keep a room for the next call, if it is not large."""
         if room.nbytes <= self._largest_room:
-            if room.nbytes + sum(one.nbytes for one in rooms.values()) > KEPT_BYTES:
-                rooms.clear()
-            rooms[rows, chunk] = room
+            rooms.append(room)
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step; returns y, hy and cy, in the buffers where there are any."""
-        if buffers is None:
+        if buffers is not None:
+            hy, cy, room = buffers
+            self._run(x, hx, cx, self._no_y, hy, cy, room)
+        else:
             rows, (layers, outputs, cells) = len(x), self._sizes
             hy = np.empty((layers, rows, outputs), x.dtype)
             cy = np.empty((layers, rows, cells), x.dtype) if cells else self._no_cells
-            room = self._kept_room(rows, 1)
-        else:
-            hy, cy, room = buffers
-        self._run(x, hx, cx, self._no_y, hy, cy, room, _ALL_STEPS, self._no_w)
+            rooms = self.rooms(rows, 1)
+            room = self.taken(rooms, rows, 1)
+            self._run(x, hx, cx, self._no_y, hy, cy, room)
+            self.give_back(rooms, room)
         return hy[-1], hy, cy if self._sizes[2] else None
 
     def steps(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps, w: Any = None) -> tuple[Any, Any, Any]:
         """Run all layers over several time steps, with the packed weights or these."""
-        (seq_len, batch, size), (layers, outputs, cells) = x.shape, self._sizes
-        y, places = np.empty((seq_len * batch, outputs), x.dtype), min(seq_len, 2)
-        hy = np.empty((places * layers, batch, outputs), x.dtype)
-        cy = np.empty((places * layers, batch, cells), x.dtype) if cells else self._no_cells
         lengths = dense(steps.lengths) if steps.padded else _ALL_STEPS
-        chunk, x = min(seq_len, -(-_CHUNK_ROWS // batch)), x.reshape(seq_len * batch, size)
-        if w is None or self._in_place:
-            w = self._no_w if w is None else dense(w)
-            self._run(x, hx, cx, y, hy, cy, self._kept_room(batch, chunk), lengths, w)
-        else:
-            # Nobody else's meanwhile: a signal's handler may call the engine between packing and running.
-            room, w = self._kept.rooms.pop((batch, chunk), None) or self._room(batch, chunk), dense(w)
-            for pack in room.packing:
-                pack(w)
-            self._run(x, hx, cx, y, hy, cy, room, lengths, self._no_w)
-            self._keep(batch, chunk, room)
-        first = (seq_len - 1) % 2 * layers
-        last = slice(first, first + layers)
-        return y.reshape(seq_len, batch, outputs), hy[last], cy[last] if cells else None
+        return self.sequences(*x.shape[:2]).run(x, hx, cx, w, lengths)
 
-    def _run(
-        self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, hy: np.ndarray, cy: np.ndarray, room: Room,
-        lengths: np.ndarray, w: np.ndarray,
-    ) -> None:
+    def sequences(self, seq_len: int, batch_size: int) -> Sequences:
+        """What runs calls of this size."""
+        found = self._sequences.get((seq_len, batch_size))
+        if found is None:
+            if len(self._sequences) >= _SEQUENCES:
+                self._sequences = {}
+            found = self._sequences[seq_len, batch_size] = Sequences(self, seq_len, batch_size)
+        return found
+
+    def _run(self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, hy: np.ndarray, cy: np.ndarray, room: Room) -> None:
         """Run all layers over the steps of x (T*N, I) and write y, hy and cy, as `run_stack` says."""
         (layers, outputs, cells), rows = self._sizes, hy.shape[1]
-        if hx is None:
-            hx = np.zeros((layers, rows, outputs), x.dtype)
+        hx = np.zeros((layers, rows, outputs), x.dtype) if hx is None else dense(hx)
         if not cells:
             cx = self._no_cells
-        elif cx is None:
-            cx = np.zeros((layers, rows, cells), x.dtype)
-        x = x if x.flags.carray else dense(x)
-        hx = hx if hx.flags.carray else dense(hx)
-        cx = cx if cx.flags.carray else dense(cx)
-        room.call((x, hx, cx, y, hy, cy, room.gates, room.numbers, lengths, w))
+        else:
+            cx = np.zeros((layers, rows, cells), x.dtype) if cx is None else dense(cx)
+        room.call((dense(x), hx, cx, y, hy, cy, room.gates, room.numbers, _ALL_STEPS, self._no_w))
+
+
+class Sequences:
+    """Calls of a stack of so many steps and rows: all but the arrays is prepared."""
+
+    def __init__(self, stack: Stack, seq_len: int, batch_size: int) -> None:
+        (layers, outputs, cells), places = stack._sizes, min(seq_len, 2)
+        self._stack, self._room = stack, (batch_size, min(seq_len, -(-_CHUNK_ROWS // batch_size)))
+        self._rooms, self._dtype, count = stack.rooms(*self._room), stack._dtype, seq_len * batch_size
+        self._x, self._y, self._result = (count, -1), (count, outputs), (seq_len, batch_size, outputs)
+        self._hy, self._cy = (places * layers, batch_size, outputs), (places * layers, batch_size, cells)
+        first = (seq_len - 1) % 2 * layers
+        self._last, self._no_hx = slice(first, first + layers), np.zeros((layers, batch_size, outputs), self._dtype)
+        self._no_cx = np.zeros((layers, batch_size, cells), self._dtype) if cells else stack._no_cells
+
+    def run(
+        self, x: np.ndarray, hx: Any, cx: Any, w: Any = None, lengths: np.ndarray = _ALL_STEPS
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        """y, hy and cy, with the packed weights or these."""
+        stack, dtype = self._stack, self._dtype
+        room = stack.taken(self._rooms, *self._room)
+        y, hy = np.empty(self._y, dtype), np.empty(self._hy, dtype)
+        cells = cy = stack._no_cells
+        if stack._sizes[2]:
+            cy, cells = np.empty(self._cy, dtype), self._no_cx if cx is None else dense(cx)
+        hx = self._no_hx if hx is None else dense(hx)
+        w = stack._no_w if w is None else dense(w)
+        if room.packing:
+            for pack in room.packing:
+                pack(w)
+            w = stack._no_w
+        room.call((dense(x).reshape(self._x), hx, cells, y, hy, cy, room.gates, room.numbers, lengths, w))
+        stack.give_back(self._rooms, room)
+        last = self._last
+        return y.reshape(self._result), hy[last], cy[last] if cells is not stack._no_cells else None
