@@ -32,7 +32,7 @@ def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -
         _alive = tensors[-1].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         results = small.infer(found, size, *tensors[:3])
     elif size.is_small:
-        results = small.SmallRecurrence.apply(found, size, *tensors)
+        results = small.apply(found, size, *tensors)
     else:
         results = Recurrence.apply(Call(found.desc, size.layout, None, None, _idle_of(module), found), *tensors)
     if size.layout.order == ONE_STEP:
