@@ -24,7 +24,7 @@ from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST
 _is_compiled = torch.compiler.is_dynamo_compiling
 
 
-class Fused(nn.Module):
+class _Fused(nn.Module):
     """What all have in common: constructor, parameters and `state_dict` are PyTorch's own."""
 
     def flatten_parameters(self) -> None:
@@ -152,7 +152,7 @@ def release(module: nn.Module) -> None:
         vars(module).pop(name, None)
 
 
-class _FusedLayers(Fused, nn.RNNBase):
+class _FusedLayers(_Fused, nn.RNNBase):
     """What the modules over sequences have in common."""
 
     def forward(self, input: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
@@ -189,7 +189,7 @@ class _FusedLayers(Fused, nn.RNNBase):
         return self._run(order, calls.run_sequences, input, hx, **options)
 
 
-class _FusedCell(Fused, nn.RNNCellBase):
+class _FusedCell(_Fused, nn.RNNCellBase):
     """What the cells have in common: each is a network of one layer, which runs one step."""
 
     num_layers, bidirectional, proj_size, dropout, batch_first = 1, False, 0, 0.0, False
