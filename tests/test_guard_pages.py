@@ -35,7 +35,7 @@ def at_end():
 
 
 @pytest.mark.parametrize(("seq_len", "batch_size", "hidden_size", "input_size"), [
-    (1, 1, 5, 5), (1, 9, 5, 3), (3, 4, 17, 7), (1, 1, 33, 16), (5, 8, 20, 9), (40, 3, 18, 5),
+    (1, 1, 5, 5), (1, 9, 5, 3), (3, 4, 17, 7), (1, 1, 33, 16), (5, 8, 20, 9), (40, 3, 18, 5), (2, 20, 70, 40),
 ])  # fmt: skip
 @pytest.mark.parametrize(("mode", "dtype"), [
     ("gru", "float32"), nightly("lstm", "float64"), nightly("rnn_tanh", "float32"),

@@ -36,9 +36,11 @@ _GRAIN_WORK = 1 << 19  # multiply-adds in a step that make up a block, about 5 u
 # T = 50 and up to 1.16 where one layer has 0.64 of the work (LSTM and GRU, H = 64 to 256, Zen 3).
 _PIPELINED_BY_UNITS, _PIPELINED_BY_ROWS = (6, 8, 0.66), (48, 16, 0.55)
 # Reads of the weights where they are, that take as long as packing them. With 8 an inference takes 0.8 to 1.2 of the
-# time where the weights are in the cache, from elsewhere 0.8 to 0.98. Backward reads rows, and transposes nothing: with
-# 10 reads it takes 0.8 to 0.95, with 40 0.91 to 1.04, with 57 0.94 to 1.08 (GRU and tanh, H = 32 to 512, Zen 4).
+# time where the weights are in the cache, from elsewhere 0.8 to 0.98. Backward reads rows for MOST_ROWS at a time, and
+# transposes nothing: with 10 reads it takes 0.8 to 0.95, with 40 0.91 to 1.04, with 57 0.94 to 1.08 (GRU and tanh, H =
+# 32 to 512, Zen 4).
 _READS, _READS_BACK = 9, 48
+_INPUT_ROWS = 64
 _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an interrupt waits no longer
 # What a barrier takes for each thread that meets there, in multiply-adds of one of them: 0.15 us, in which a core hands
 # a cache line on to another one (50 ns to one that shares its L3 cache, 200 ns to another; EPYC, Zen 4). And what a
@@ -116,14 +118,22 @@ class Planner:
 
 
 def reads_in_place(desc: RNNDescriptor, steps: Steps, backward: bool = False) -> bool:
-    """Whether forward, or backward, reads the weights in place: each read serves a few rows, packed they serve all.
+    """Whether forward, or backward, reads the weights in place: forward for each chunk of the input and for each step.
 
     Those of a projection are always packed: to compile the other way for them, too, would take every cell 0.5 s more.
     """
     if desc.projected:
         return False
-    reads = -(-steps.seq_len * steps.batch_size // MOST_ROWS) + steps.seq_len * -(-steps.batch_size // MOST_ROWS)
-    return reads < (_READS_BACK if backward else _READS)
+    rows, count = steps.batch_size, steps.seq_len
+    if backward:
+        return -(-count * rows // MOST_ROWS) + count * -(-rows // MOST_ROWS) < _READS_BACK
+    fits = rows * desc.hidden_size * desc.np_dtype.itemsize <= _CACHED_BYTES  # what each few panels are multiplied with
+    return fits and -(-count // steps_at_once(rows)) + count < _READS
+
+
+def steps_at_once(batch_size: int) -> int:
+    """Steps whose input a brief call multiplies together."""
+    return -(-_INPUT_ROWS // max(batch_size, 1))
 
 
 def slabs_of(layers: Sequence[Layer], steps: Steps) -> Iterator[tuple[int, int]]:

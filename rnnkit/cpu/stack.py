@@ -11,7 +11,7 @@ from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory, popped
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.cpu.layer import Layer, dense, ready_to_pack
-from rnnkit.cpu.planner import grain_of, rows_for_grain, threads_of_step
+from rnnkit.cpu.planner import grain_of, rows_for_grain, steps_at_once, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
@@ -19,7 +19,6 @@ from rnnkit.kernels.stack import run_stack
 
 _KEPT_ROOMS = 8  # of the largest size, for each number of rows one
 _SEQUENCES = 64  # sizes of calls that are prepared
-_CHUNK_ROWS = 64  # of the input that are multiplied at a time, where a step has fewer
 
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
@@ -166,7 +165,7 @@ class Sequences:
 
     def __init__(self, stack: Stack, seq_len: int, batch_size: int) -> None:
         (layers, outputs, cells), places = stack._sizes, min(seq_len, 2)
-        self._stack, self._room = stack, (batch_size, min(seq_len, -(-_CHUNK_ROWS // batch_size)))
+        self._stack, self._room = stack, (batch_size, min(seq_len, steps_at_once(batch_size)))
         self._rooms, self._dtype, count = stack.rooms(*self._room), stack._dtype, seq_len * batch_size
         self._x, self._y, self._result = (count, -1), (count, outputs), (seq_len, batch_size, outputs)
         self._hy, self._cy = (places * layers, batch_size, outputs), (places * layers, batch_size, cells)

@@ -22,9 +22,9 @@ from .arrays import part
 from .formats import Float, InColumns, InRows, form_of, storage, words_of
 from .in_place import MOST_ROWS
 from .jit import OPTIONS, inner
-from .matrix import Matrix, Range, offset
+from .matrix import Matrix, Range, offset, shifted
 from .partition import partition
-from .registers import VECTOR_BYTES, copy_vector, not_inlined, panel_lanes
+from .registers import VECTOR_BYTES, copy_vector, not_inlined, on_stack, panel_lanes
 from .rounding import converted, rows_at_once
 from .tile import NARROW, ROW, STREAM, WIDE, group_size, near_bytes
 from .tiles import rows_of_tile, tile, units_of_tile
@@ -119,10 +119,17 @@ def pack_columns(panels, weights, units, gates, team):
             group = gate // group_of(gates) * group_of(gates)
             stride = min(group_of(gates), gates - group) * lanes
             at = ((vector * gates + group) * depth + gate - group) * lanes
-            transpose(panels, at, stride, weights, Range(row, row + width), Range(0, depth))
-            for k in range(depth if width < lanes else 0):
-                for lane in range(width, lanes):
-                    panels[at + k * stride + lane] = 0
+            _pack_panel(panels, at, stride, weights, Range(row, row + width), Range(0, depth))
+
+
+@inner
+def _pack_panel(panels, at, stride, weights, rows, columns):
+    """Pack the transpose of at most a vector of rows, padded with zeros."""
+    width, lanes = rows.stop - rows.start, panel_lanes(panels)
+    transpose(panels, at, stride, weights, rows, columns)
+    for k in range(columns.stop - columns.start if width < lanes else 0):
+        for lane in range(width, lanes):
+            panels[at + k * stride + lane] = 0
 
 
 @inner
@@ -236,10 +243,35 @@ def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
     """Gate by gate: a unit's weights are a row of the matrix."""
     not_inlined()
     matrix, units, columns = weights.matrix, weights.packed.units, weights.packed.columns
+    if rows.stop - rows.start > MOST_ROWS:
+        _product_by_panels(c, a, rows, weights, vectors, bias, overwrite)
+        return
     for gate in range(len(columns)):
         own = InColumns(matrix.data, part(matrix.rows, gate * units, (gate + 1) * units), matrix.start, matrix.stride)
         gate_weights = Packed(own, matrix.stride, units, (columns[gate],))
         _tiles_in_place(c, a, rows, gate_weights, vectors, bias, overwrite, 1, MOST_ROWS, False)
+
+
+@inner
+def _product_by_panels(c, a, rows, weights, vectors, bias, overwrite):
+    """The same for more rows than a square serves: a few panels at a time are packed, and stay in the first cache."""
+    not_inlined()
+    matrix, units, columns, one = weights.matrix, weights.packed.units, weights.packed.columns, (0,)
+    panels = on_stack(matrix.data)
+    lanes, size, most = panel_lanes(panels), units_of_tile(one, WIDE), rows_of_tile(one, WIDE)
+    block = panels.size // (size * lanes)
+    for gate in range(len(columns)):
+        for vector in range(vectors.start, vectors.stop, size):
+            own, first = Range(0, min(size, vectors.stop - vector)), vector * lanes
+            width = min(own.stop * lanes, units - first)
+            for k in range(0, matrix.stride, block):
+                depth = min(block, matrix.stride - k)
+                for panel in range(own.stop):
+                    start = gate * units + first + panel * lanes
+                    of_panel = Range(start, min(start + lanes, gate * units + first + width))
+                    _pack_panel(panels, panel * depth * lanes, lanes, matrix, of_panel, Range(k, k + depth))
+                packed = Packed(panels, depth, width, (columns[gate] + first,))
+                _tiles_in_place(c, shifted(a, k), rows, packed, own, bias, overwrite and k == 0, size, most, False)
 
 
 @inner

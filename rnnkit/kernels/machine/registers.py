@@ -9,9 +9,10 @@ from numba.core import cgutils, config
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .arrays import data_pointer
+from .arrays import FlatArray, data_pointer, view
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
+STACK_BYTES = 1 << 15  # of `on_stack`: a first cache
 
 
 def _host():
@@ -65,6 +66,25 @@ def not_inlined(typingctx):
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+@intrinsic
+def on_stack(typingctx, array):
+    """A few KiB of uninitialised memory for numbers of the array's dtype, until the function that this stands in ends.
+
+    That one is not inlined: in a loop each turn would take more.
+    """
+    result = FlatArray(array.dtype)
+
+    def generate(context, builder, signature, arguments):
+        kind = context.get_value_type(result.dtype)
+        count = STACK_BYTES * 8 // result.dtype.bitwidth
+        with builder.goto_entry_block():
+            memory = builder.alloca(ir.ArrayType(kind, count))
+        memory.align = VECTOR_BYTES
+        return view(context, builder, result, builder.bitcast(memory, kind.as_pointer()), I64(count))
+
+    return result(array), generate
 
 
 @intrinsic
