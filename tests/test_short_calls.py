@@ -37,8 +37,11 @@ def _rows(array, rows):
     return Matrix(array.reshape(-1), rows, 0, array.shape[1])
 
 
+SHAPES = (1, 1), (5, 17), (7, 16), (15, 15), (16, 64), (17, 7), (33, 1100), (70, 130)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("units", "depth"), [(1, 1), (5, 17), (7, 16), (15, 15), (16, 64), (17, 7), (33, 1100), (70, 130)])
+@pytest.mark.parametrize(("units", "depth"), SHAPES)
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 20])
 def test_products_in_place_have_the_bits_of_packed_ones(dtype, units, depth, count):
     """With weights in columns (forward) and in rows (backward), rows in any order, from the bias and added."""

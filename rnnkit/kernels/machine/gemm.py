@@ -243,35 +243,36 @@ def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
     """Gate by gate: a unit's weights are a row of the matrix."""
     not_inlined()
     matrix, units, columns = weights.matrix, weights.packed.units, weights.packed.columns
-    if rows.stop - rows.start > MOST_ROWS:
-        _product_by_panels(c, a, rows, weights, vectors, bias, overwrite)
-        return
     for gate in range(len(columns)):
-        own = InColumns(matrix.data, part(matrix.rows, gate * units, (gate + 1) * units), matrix.start, matrix.stride)
-        gate_weights = Packed(own, matrix.stride, units, (columns[gate],))
-        _tiles_in_place(c, a, rows, gate_weights, vectors, bias, overwrite, 1, MOST_ROWS, False)
+        own = part(matrix.rows, gate * units, (gate + 1) * units)
+        if rows.stop - rows.start > MOST_ROWS:
+            of_gate = Matrix(matrix.data, own, matrix.start, matrix.stride)
+            _product_by_panels(c, a, rows, of_gate, units, columns[gate], vectors, bias, overwrite)
+        else:
+            of_columns = InColumns(matrix.data, own, matrix.start, matrix.stride)
+            gate_weights = Packed(of_columns, matrix.stride, units, (columns[gate],))
+            _tiles_in_place(c, a, rows, gate_weights, vectors, bias, overwrite, 1, MOST_ROWS, False)
 
 
 @inner
-def _product_by_panels(c, a, rows, weights, vectors, bias, overwrite):
-    """The same for more rows than a square serves: a few panels at a time are packed, and stay in the first cache."""
+def _product_by_panels(c, a, rows, weights, units, column, vectors, bias, overwrite):
+    """The same of one gate, for more rows than a square serves: a few panels at a time are packed into the first cache,
+    for all rows."""
     not_inlined()
-    matrix, units, columns, one = weights.matrix, weights.packed.units, weights.packed.columns, (0,)
-    panels = on_stack(matrix.data)
+    panels, one = on_stack(weights.data), (0,)
     lanes, size, most = panel_lanes(panels), units_of_tile(one, WIDE), rows_of_tile(one, WIDE)
     block = panels.size // (size * lanes)
-    for gate in range(len(columns)):
-        for vector in range(vectors.start, vectors.stop, size):
-            own, first = Range(0, min(size, vectors.stop - vector)), vector * lanes
-            width = min(own.stop * lanes, units - first)
-            for k in range(0, matrix.stride, block):
-                depth = min(block, matrix.stride - k)
-                for panel in range(own.stop):
-                    start = gate * units + first + panel * lanes
-                    of_panel = Range(start, min(start + lanes, gate * units + first + width))
-                    _pack_panel(panels, panel * depth * lanes, lanes, matrix, of_panel, Range(k, k + depth))
-                packed = Packed(panels, depth, width, (columns[gate] + first,))
-                _tiles_in_place(c, shifted(a, k), rows, packed, own, bias, overwrite and k == 0, size, most, False)
+    for vector in range(vectors.start, vectors.stop, size):
+        own, first = Range(0, min(size, vectors.stop - vector)), vector * lanes
+        last = min(first + own.stop * lanes, units)
+        for k in range(0, weights.stride, block):
+            depth = min(block, weights.stride - k)
+            for panel in range(own.stop):
+                start = first + panel * lanes
+                of_panel = Range(start, min(start + lanes, last))
+                _pack_panel(panels, panel * depth * lanes, lanes, weights, of_panel, Range(k, k + depth))
+            packed = Packed(panels, depth, last - first, (column + first,))
+            _tiles_in_place(c, shifted(a, k), rows, packed, own, bias, overwrite and k == 0, size, most, False)
 
 
 @inner
