@@ -79,7 +79,7 @@ def test_what_the_suite_does_not_have_is_an_error(arguments, message, capsys):
     assert main(["run", "--suite", "calls", "--threads", "1", *arguments]) == 2
     assert capsys.readouterr().err.strip() == message
 
-LEAST = 0.9  # of PyTorch's speed; the aim is 1.0, and LSTM inference of 8 to 32 rows is at 0.94 to 0.99
+LEAST = 0.95  # of PyTorch's speed; the aim is 1.0, and LSTM inference of 8 to 32 rows is at 0.96 to 1.02
 
 
 @pytest.mark.nightly
@@ -89,7 +89,7 @@ def test_no_call_is_much_slower_than_pytorch():
     for call in random.sample(CALLS, 40):
         row = call_suite.measure(call, 1, 0.1)
         if row.ratio < LEAST:
-            row = call_suite.measure(call, 1, 0.5)
+            row = call_suite.measure(call, 1, 1.0)
         if row.ratio < LEAST:
             slower.append(row)
     assert not slower, "\n".join(map(str, slower))
