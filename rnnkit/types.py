@@ -15,6 +15,7 @@ InputMode: TypeAlias = Literal["linear", "skip"]
 HostDType: TypeAlias = Literal["float32", "float64"]
 HalfDType: TypeAlias = Literal["float16", "bfloat16"]
 Weights: TypeAlias = Literal["bfloat16", "int8"]
+Initial: TypeAlias = Literal["zeros", "hx"]
 DType: TypeAlias = HostDType | HalfDType | type[np.floating[Any]] | np.dtype[Any]
 
 Cell: TypeAlias = tuple[Any, ...] | type[tuple[Any, ...]]

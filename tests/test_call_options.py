@@ -16,9 +16,11 @@ from rnnkit.call.steps import LISTED_ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 X = np.random.default_rng(0).standard_normal((3, 2, 5), np.float32)
+RESETS = np.array([[0, 1], [1, 0], [0, 0]])
 # What asks for an option: of the network, an LSTM unless it says otherwise, and of the call.
 ASKED = {
     "`lengths`": ({}, {"lengths": [1, 3]}),
+    "`resets`, `initial`": ({}, {"resets": RESETS}),
     "`seed`": ({"num_layers": 2, "dropout": 0.5}, {"seed": 5}),
     "`checkpoint_steps`": ({}, {"checkpoint_steps": 2}),
     "`prepare(weights=...)`": ({}, {"weights": "bfloat16"}),
@@ -62,15 +64,20 @@ def plan_infer(net, x, prepared, **asked):
 
 def plan_step(net, x, prepared, **asked):
     plan, states, found = net.prepare(**prepared), (), []
-    for one in x:
-        y, *states = plan.step(one, *states, **asked)
+    for one, own in zip(x, of_steps(asked, len(x)), strict=True):
+        y, *states = plan.step(one, *states, **own)
         found.append(y)
     return found
 
 
 def stream_step(net, x, prepared, **asked):
     stream = net.prepare(**prepared).stream(x.shape[1])
-    return [stream.step(one, **asked) for one in x]
+    return [stream.step(one, **own) for one, own in zip(x, of_steps(asked, len(x)), strict=True)]
+
+
+def of_steps(asked, count):
+    """What each step is asked for."""
+    return [asked | {name: asked[name][t] for name in asked.keys() & {"resets"}} for t in range(count)]
 
 
 def stream_run(net, x, prepared, **asked):
@@ -100,7 +107,8 @@ def test_an_option_works_or_is_refused(request, name, call, place):
     net, prepared = network(**of_network), FORM if place == QUANTIZED else {}
     # The same weights on the host, with nothing dropped or rounded.
     twin = network(**of_network | {"dropout": 0.0} | ({"dtype": "float32"} if net.dtype == "float16" else {}))
-    y = twin.infer(X.astype(twin.dtype), lengths=asked.get("lengths")).y
+    options = {name: asked[name] for name in asked.keys() & {"lengths", "resets"}}
+    y = twin.infer(X.astype(twin.dtype), **options).y
     tolerance = 0.02 if prepared or "weights" in asked or net.dtype == "float16" else 1e-5
     x = X.astype(net.dtype)
     if place == CUPY:

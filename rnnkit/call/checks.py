@@ -158,6 +158,29 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
     return found.astype(np.int64, copy=False)
 
 
+def resets(function: str, value: Any, *shape: int) -> ndarray | None:
+    """Check where states start anew: an array or sequence (T, N), or (N,) of a step, on the host, of bool, integers or
+    floats that are 0 or 1; None is nowhere. Returns bool."""
+    if value is None:
+        return None
+    found = integers(function, "resets", value, "biuf", "hold bool, integers or floats")
+    if found.shape != shape:
+        raise wrong_shape(function, "resets", shape, ("seq_len", "batch_size")[-len(shape) :], found.shape)
+    marks = found != 0
+    if found.dtype.kind != "b" and (wrong := found[marks] != 1).any():
+        raise ValueError(message(function, "resets", "hold 0 and 1 alone", found[marks][wrong][0]))
+    return marks
+
+
+def initial(function: str, value: Any, resets: Any) -> bool:
+    """Check what states start anew from; returns whether that is hx."""
+    if value not in ("zeros", "hx"):
+        raise ValueError(message(function, "initial", 'be "zeros" or "hx"', repr(value)))
+    if value == "hx" and resets is None:
+        raise ValueError(message(function, "initial", 'be "zeros" without resets', repr(value)))
+    return value == "hx"
+
+
 def integers(function: str, name: str, value: Any, kinds: str = "iu", expected: str = "hold integers") -> ndarray:
     """Check an array or a sequence on the host, whose dtype is of those kinds unless it is empty; returns a copy."""
     if library_of(value) is not np and (isinstance(value, (ndarray, str, bytes)) or not isinstance(value, Sequence)):

@@ -21,7 +21,7 @@ from rnnkit.types import Weights
 class CallOptions(NamedTuple):
     """What a call asks for, checked, in the order in which it is documented."""
 
-    steps: Steps  # by `lengths`
+    steps: Steps  # by `lengths`, `resets` and `initial`
     seed: int | None = None  # None without dropout
     checkpoint_steps: int | None = None
     weights: Weights | None = None  # of `prepare`
@@ -29,12 +29,15 @@ class CallOptions(NamedTuple):
 
 def options_of(
     function: str, desc: RNNDescriptor, seq_len: int, batch_size: int, lengths: Any = None, seed: Any = None,
-    checkpoint_steps: Any = None, weights: Any = None,
+    checkpoint_steps: Any = None, weights: Any = None, resets: Any = None, initial: Any = "zeros",
 ) -> CallOptions:
     """Return the options of a call on so many steps and rows, each checked; None is not asked for."""
-    if lengths is seed is checkpoint_steps is weights is None and batch_size <= LISTED_ROWS:
-        return _unasked(seq_len, batch_size)
-    steps = steps_of(seq_len, batch_size, checks.lengths(function, lengths, seq_len, batch_size))
+    if lengths is seed is checkpoint_steps is weights is resets is None and batch_size <= LISTED_ROWS:
+        if initial == "zeros":
+            return _unasked(seq_len, batch_size)
+    from_hx = checks.initial(function, initial, resets)
+    lengths = checks.lengths(function, lengths, seq_len, batch_size)
+    steps = steps_of(seq_len, batch_size, lengths, checks.resets(function, resets, seq_len, batch_size), from_hx)
     checks.seed(function, seed)
     return CallOptions(
         steps,
@@ -91,6 +94,10 @@ _CHECKPOINTS = Refused(
     BackendError, "checkpoint_steps", "be None on CuPy arrays", lambda _, given: given.checkpoint_steps,
     "cuDNN keeps what backward needs of every step: run the network on NumPy arrays",
 )
+_RESETS = Refused(
+    BackendError, "resets", "be None on CuPy arrays", lambda _, given: "some",
+    "cuDNN has none: loop over the steps, or run the network on NumPy arrays",
+)
 _RESET_BEFORE = Refused(
     BackendError, "desc.reset_after", "be True on CuPy arrays", lambda desc, _: desc.reset_after,
     "cuDNN's GRU has the reset after the recurrent product alone: run this one on NumPy arrays",
@@ -123,6 +130,7 @@ def _row(asked: Callable[[RNNDescriptor, CallOptions], bool], calls: Any, *place
 
 _EVERY_CALL = (YES,) * 7
 _SEQUENCES = YES, FORWARDS, YES, YES, NO_PART, NO_PART, YES
+_RESETTING = YES, FORWARDS, *(YES,) * 5
 _FORWARD = YES, FORWARDS, *(NO_PART,) * 5
 _TRAINING = YES, YES, *(NO_PART,) * 5
 _PLANS = *(NO_PART,) * 3, *(YES,) * 4
@@ -130,6 +138,7 @@ _BEFORE_STEPS = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
 
 TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS, those by PLACES
     "`lengths`": _row(lambda _, given: given.steps.padded, _SEQUENCES, YES, YES, YES),
+    "`resets`, `initial`": _row(lambda _, given: given.steps.restarts is not None, _RESETTING, YES, _RESETS, YES),
     "`seed`": _row(lambda _, given: given.seed is not None, _FORWARD, YES, YES, NO_PART),
     "`checkpoint_steps`": _row(
         lambda _, given: given.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NO_PART

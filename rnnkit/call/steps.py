@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,21 @@ _GRADIENT_BYTES = 4096
 """Bytes of a column of a chunk of gradients: as many rows as a product works through at once (`gemm.depth_block`)."""
 
 
+class Restarts(NamedTuple):
+    """Where states start anew inside of sequences.
+
+    A mark is 1 where the state before step t does on the way forward, marks[0, t, n], and on the way back between steps
+    t and t-1, marks[1, t, n]. In padding there are none.
+    """
+
+    marks: np.ndarray  # (2, T + 1, N) uint8; of a segment the last ones are those of the step behind it
+    from_hx: bool  # from the initial states; else from zeros
+
+    def part(self, start: int, stop: int) -> Restarts:
+        """Those of the steps start:stop."""
+        return self._replace(marks=self.marks[:, start : stop + 1])
+
+
 @dataclass(eq=False)  # frozen it would take 0.6 us more to make, and calls with lengths make a new one each
 class Steps:
     """The valid steps (t, n) of a batch."""
@@ -23,6 +38,12 @@ class Steps:
     batch_size: int
     lengths: np.ndarray  # (N,)
     padded: bool  # whether any sequence is shorter than T
+    restarts: Restarts | None = None
+
+    @property
+    def listed(self) -> bool:
+        """Whether the rows of each step are listed, since they follow no rule."""
+        return self.padded or self.restarts is not None
 
     def after(self, states: Any) -> Any:
         """The states after each step, (T, N, ...), in an array of `states_shape`: a view."""
@@ -34,19 +55,35 @@ class Steps:
         return np.argsort(-self.lengths, kind="stable")
 
 
-def states_shape(seq_len: int, batch_size: int, num_directions: int) -> tuple[int, int]:
+def states_shape(seq_len: int, batch_size: int, num_directions: int, restarts: bool = False) -> tuple[int, int]:
     """(T + D, N) of arrays of the states before and after each step: the initial ones stand in front, those of the
-    reverse direction behind."""
-    return seq_len + num_directions, batch_size
+    reverse direction behind. With restarts (T + 3, N): at T + 2 stands what states start anew from."""
+    return seq_len + (3 if restarts else num_directions), batch_size
 
 
-def steps_of(seq_len: int, batch_size: int, lengths: np.ndarray | None = None) -> Steps:
-    """Return the steps of a batch of these lengths, (N,) int64; None is all `seq_len`."""
+def steps_of(
+    seq_len: int, batch_size: int, lengths: np.ndarray | None = None, resets: np.ndarray | None = None,
+    from_hx: bool = False,
+) -> Steps:
+    """Return the steps of a batch of these lengths, (N,) int64, with these resets, (T, N) bool; None is all `seq_len`,
+    and nowhere."""
+    if resets is not None:
+        steps = steps_of(seq_len, batch_size, lengths)
+        restarts = _restarts(resets, steps.lengths, from_hx)
+        return steps if restarts is None else Steps(seq_len, batch_size, steps.lengths, steps.padded, restarts)
     if lengths is None:
         return _full(seq_len, batch_size) if batch_size <= LISTED_ROWS else _full.__wrapped__(seq_len, batch_size)
     if not lengths.size or lengths[lengths.argmin()] == seq_len:  # sooner than min, see `checks.within`
         return steps_of(seq_len, batch_size)
     return Steps(seq_len, batch_size, lengths, True)
+
+
+def _restarts(resets: np.ndarray, lengths: np.ndarray, from_hx: bool) -> Restarts | None:
+    seq_len, batch_size = resets.shape
+    marks = np.zeros((2, seq_len + 1, batch_size), np.uint8)
+    np.logical_and(resets, np.arange(seq_len)[:, None] < lengths, out=marks[0, :-1], casting="unsafe")
+    marks[1, 1:-1] = marks[0, 1:-1]
+    return Restarts(marks, from_hx) if marks.any() else None
 
 
 @lru_cache(maxsize=4)  # a training loop asks for the same again and again

@@ -26,11 +26,14 @@ def backward(
 ) -> tuple:
     """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = rows_of(workspace.steps, arena)
-    is_new = dw is None and not steps.padded and steps.seq_len * steps.batch_size > 0
+    is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     result, threads = begin(desc, w, steps, dhy, dcy, np.empty(w.shape, w.dtype) if is_new else dw), team.wanted_size()
     make, key = partial(gradient_of, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
     gradient = arena.keep("backward", key, make) if steps.kept else make()
-    gradient.run(arrays_of(w, workspace.x, dy, *result, is_new))
+    dhx, dcx = result[1:3]
+    anew = anew_of(workspace.steps, dhx, dcx)
+    gradient.run(arrays_of(w, workspace.x, dy, *result, anew, is_new))
+    end(desc, workspace.steps, dhx, dcx, anew)
     return result
 
 
@@ -42,12 +45,31 @@ def gradient_of(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, th
 
 def arrays_of(
     w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray,
-    dw_is_new: bool = False, wants_dhx: bool = True,
+    anew: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
 ) -> Arrays:
-    """The arrays of a call, as the kernel takes them; dy and dcx may be None."""
+    """The arrays of a call, as the kernel takes them; dy, dcx and those of `anew_of` may be None."""
     dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
-    dcx = dhx if dcx is None else dcx.reshape(-1)
-    return Arrays(flat(w), flat(x), dx[:0] if dy is None else flat(dy), dx, dhx, dcx, dw, dw_is_new, wants_dhx)
+    dcx, dy = dhx if dcx is None else dcx.reshape(-1), dx[:0] if dy is None else flat(dy)
+    own = (dx[:0] if one is None else one.reshape(-1) for one in anew)
+    return Arrays(flat(w), flat(x), dy, dx, dhx, dcx, dw, *own, dw_is_new, wants_dhx)
+
+
+def anew_of(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
+    """Where the gradients of the initial states go as those that states start anew from; None where they do not."""
+    if steps.restarts is None or not steps.restarts.from_hx:
+        return None, None
+    return np.zeros_like(dhx), None if dcx is None else np.zeros_like(dcx)
+
+
+def end(desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, anew: tuple[Any, Any]) -> None:
+    """Complete the gradients of the initial states where states start anew."""
+    if steps.restarts is None:
+        return
+    for carried, other in zip((dhx, dcx), anew, strict=True):
+        if other is not None:
+            carried += other
+        elif carried is not None:  # nobody read those that were reset before the first step
+            carried[:: desc.num_directions, steps.restarts.marks[0, 0] > 0] = 0
 
 
 def begin(
@@ -190,7 +212,8 @@ class RunBack(NamedTuple):
             y=part.rows.of_call(self.dy, self.run.hidden.shape[-1], dtype, layer.outputs.start),
             x=part.rows.of_call(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
             units=part.batch.of(self.units), hidden=batch.of_call(None, layer.sizes.output, dtype),
-            states=batch.of_call(None, cells, dtype),
+            states=batch.of_call(None, cells, dtype), cuts=part.cuts[layer.direction],
+            anew_hidden=batch.of_call(None, layer.sizes.output, dtype), anew_states=batch.of_call(None, cells, dtype),
         )  # fmt: skip
         forward = self.run.layer_pass(part, keeps_gates=True)
         return LayerPassBack(forward, gradients, self.buffer, self.offsets)

@@ -50,7 +50,7 @@ def laid_out(workspace: Workspace, steps: StepRows, threads: int) -> Ready:
     layers = layers_of(desc, None, planner.in_place)
     packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
     packing = [] if planner.in_place else ready_to_pack(packed, layers)
-    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size))
+    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size, restarts=steps.with_restarts))
     groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
     padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
     running = ready_to_train(groups, planner, workspace, packed)
@@ -64,7 +64,7 @@ def forward(
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     arena = workspace.memory.arena
-    steps = rows_of(workspace.steps, arena)
+    steps = rows_of(workspace.steps, arena, hx, cx)
     threads = team.wanted_size()
     make, key = partial(laid_out, workspace, steps, threads), (desc, steps, threads)
     ready = arena.keep("forward", key, make) if steps.kept else make()
@@ -87,7 +87,8 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     kernel calls are there already, and it takes 20 us instead of 150.
     """
     steps = options.steps
-    if desc.num_directions == 1 or not _is_small(desc, steps.seq_len, steps.batch_size):
+    is_small = _is_small(desc, steps.seq_len, steps.batch_size) and steps.restarts is None
+    if desc.num_directions == 1 or not is_small:
         return inference.infer(desc, w, x, hx, cx, options)
     plain = _without_dropout(desc)
     idle = idle_memories(Memory, plain, steps.seq_len, steps.batch_size)

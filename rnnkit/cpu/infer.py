@@ -34,7 +34,7 @@ def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
     """Whether a call is run a step at a time through all layers."""
     count = steps.seq_len * steps.batch_size
     is_short = count * num_weights(desc) <= _BRIEF or reads_in_place(desc, steps)
-    return desc.num_directions == 1 and count > 0 and is_short
+    return desc.num_directions == 1 and count > 0 and is_short and steps.restarts is None
 
 
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
@@ -77,18 +77,20 @@ class Inference(Stack):
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
         if is_brief(desc, steps):
             return self.steps(x, hx, cx, steps)
-        shape = *states_shape(steps.seq_len, steps.batch_size, directions), directions * desc.output_size
+        places = states_shape(steps.seq_len, steps.batch_size, directions, steps.restarts is not None)
+        shape, behind = (*places, directions * desc.output_size), places[0] - steps.seq_len
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]
-        nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.padded else 0), new_call()
+        nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.listed else 0), new_call()
+        anew = hx, cx
         try:
             arena = self._memory.borrow(call)
             packed = self.with_scratch(count, threads, arena.take)
-            whole = rows_of(steps, arena) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
+            whole = rows_of(steps, arena, *anew) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
             is_kept = whole is not None and arena.is_repeat(whole)
             hidden, clearing = arena.take("y", shape, x.dtype) if is_kept else np.empty(shape, x.dtype), []
             for start, stop in slabs:
-                rows = whole if is_kept else segment_of(steps, start, stop)
-                out, (hy, cy) = hidden[start : stop + directions], final_states(desc, steps.batch_size)
+                rows = whole if is_kept else segment_of(steps, start, stop, None, *anew)
+                out, (hy, cy) = hidden[start : stop + behind], final_states(desc, steps.batch_size)
                 own = given(x[start:stop], self._no_w, hx, cx, hy, cy)
                 groups, clearing_next = self._laid_out(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
                 for _, calls in groups:
@@ -132,12 +134,14 @@ class Inference(Stack):
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
             gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
-            shape = (count, 2, steps.batch_size, desc.states_size) if desc.has_cell else (count, 0)
+            passing = not steps.with_restarts
+            places = 2 if passing else len(out)
+            shape = (count, places, steps.batch_size, desc.states_size) if desc.has_cell else (count, 0)
             cells, runs = take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
                 if layer.direction == 0:
                     top = layer.layer == desc.num_layers - 1
                     hidden = out if top else new(f"hidden_{layer.layer % _OUTPUTS}", out.shape, out.dtype)
                     source, below = below, steps.after(hidden)
-                runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing=True))
+                runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing))
             yield ready_group(runs, planner, schedule, packed)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.call.arena import Arena
-from rnnkit.call.steps import LISTED_ROWS, Steps, row_numbers
+from rnnkit.call.steps import LISTED_ROWS, Restarts, Steps, row_numbers
 from rnnkit.common.lazy import lazy
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
@@ -22,6 +22,7 @@ from rnnkit.kernels.rows import list_rows
 LIST_BYTES = 40
 """What lists take for each step of each sequence, where these differ in length."""
 
+_NO_MARKS = np.empty(0, np.uint8)
 _NO_NUMBERS = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
 
 
@@ -43,6 +44,9 @@ class Rows(NamedTuple):
         return CallMatrix(Matrix(_NO_NUMBERS[dtype], self.numbers, self.shift * width + column, width), True)
 
 
+_NO_CUTS = Rows(np.empty(0, np.int64))
+
+
 class Part(NamedTuple):
     """The steps start:stop of a batch, as kernels are told of them: positions (t, n), t by t, within a step the
     longest sequences first.
@@ -60,6 +64,7 @@ class Part(NamedTuple):
     previous: tuple[Rows, Rows]  # the state before the step in arrays `Steps.states_shape`, forward and reverse
     following: Rows  # the state after it, in both directions
     passing: tuple[Rows, Rows]  # before and after the step, of states in one of two places in turn, (2, N, ...)
+    cuts: tuple[np.ndarray, np.ndarray]  # 1 where the next step starts anew, forward and reverse; empty: nowhere
 
     @property
     def listed(self) -> Rows:
@@ -81,34 +86,47 @@ class Part(NamedTuple):
 class StepRows(Steps):
     """The steps of a batch with their row numbers: the one object that says where a row stands.
 
-    Where sequences differ in length `relist` lists them, for batch after batch: the arrays stay, and with them what was
-    laid out for the kernels.
+    Where sequences differ in length, or states start anew in them, `relist` lists the rows, for batch after batch: the
+    arrays stay, and with them what was laid out for the kernels.
+
+    Attributes
+    ----------
+    anew : tuple
+        Hidden and cell states of all pseudo-layers that states start anew from; None is zeros.
     """
 
-    def __init__(self, seq_len: int, batch_size: int, padded: bool, order: np.ndarray | None = None) -> None:
-        """`order` is that of the sequences, where it is not that of the lengths that `relist` will be given."""
+    with_restarts, anew = False, (None, None)
+
+    def __init__(
+        self, seq_len: int, batch_size: int, padded: bool, order: np.ndarray | None = None, restarts: bool = False
+    ) -> None:
+        """`order` is that of the sequences, where it is not that of the lengths that `relist` will be given; with
+        `restarts`, of what is `padded`, it will be given some."""
         self._bounds: dict[int, np.ndarray] = {}
         self._long_lists: dict[int, tuple[np.ndarray, ...]] = {}
         if not padded:
             super().__init__(seq_len, batch_size, np.full(batch_size, seq_len), False)
             return
-        self.starts, self._lists = np.empty(seq_len + 1, np.int64), np.empty((5, seq_len * batch_size), np.int64)
+        self.starts = np.empty(seq_len + 1, np.int64)
+        self._lists = np.empty((8 if restarts else 5, seq_len * batch_size), np.int64)
         sequences, self._positions = np.empty((5, batch_size), np.int64), Rows(row_numbers(seq_len * batch_size))
         super().__init__(seq_len, batch_size, sequences[0], True)
         self._order, *self._ends = sequences[1:]
         if order is not None:
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
-        self._list = team.bound(list_rows, 0, sequences[0], *arguments)
+        self.with_restarts = restarts
+        self._list = team.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
 
     @property
     def kept(self) -> bool:
         """Whether `rows_of` returns the same object for the next steps of this size."""
         return self.padded or self.batch_size <= LISTED_ROWS
 
-    def relist(self, lengths: np.ndarray) -> StepRows:
+    def relist(self, lengths: np.ndarray, restarts: Restarts | None = None) -> StepRows:
         """List the rows of sequences of these lengths in place of those before; returns itself, which is `padded`."""
-        self._list(lengths)
+        self.restarts = restarts
+        self._list((lengths, _NO_MARKS if restarts is None else restarts.marks.reshape(-1)))
         for parts, bounds in self._bounds.items():
             bounds[:] = self._cut(parts)
         return self
@@ -131,16 +149,18 @@ class StepRows(Steps):
     def _part(self, start: int, stop: int) -> Part:
         size = self.batch_size
         if self.padded:
-            rows, batch, next_rows, *passing = map(Rows, self._lists)
+            rows, batch, next_rows, here, there, *of_restarts = map(Rows, self._lists)
             starts, following = self.starts[start : stop + 1], rows._replace(shift=size)
-            previous = rows, next_rows
-            return Part(start, stop, starts, self._positions, rows, batch, previous, following, tuple(passing))
+            before, *cuts = of_restarts or (rows, _NO_CUTS, _NO_CUTS)
+            places = self._positions, rows, batch, (before, next_rows), following, (here, there)
+            return Part(start, stop, starts, *places, tuple(cut.numbers for cut in cuts))
         starts, numbers, batch, passing = self._regular(stop - start)
         moved, odd, count = start * size, start % 2 * size, numbers.size
         places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
         rows, following = Rows(numbers, moved), Rows(numbers, moved + size)
         previous = rows, Rows(numbers, moved + 2 * size)
-        return Part(start, stop, starts, rows, rows, Rows(batch), previous, following, places)
+        cuts = _NO_CUTS.numbers, _NO_CUTS.numbers
+        return Part(start, stop, starts, rows, rows, Rows(batch), previous, following, places, cuts)
 
     def _regular(self, steps: int) -> tuple[np.ndarray, ...]:
         """starts, rows, batch and passing (one step longer) of a part in which every sequence has all steps."""
@@ -181,25 +201,32 @@ class StepRows(Steps):
         return Rows(numbers), Rows(self._ends[2]) if self.padded else Rows(numbers, self.seq_len % 2 * self.batch_size)
 
 
-def rows_of(steps: Steps, arena: Arena) -> StepRows:
+def rows_of(steps: Steps, arena: Arena, hx: Any = None, cx: Any = None) -> StepRows:
     """The row numbers of the steps: the same object for the next steps of this size in this arena, whose numbers they
-    then are."""
-    kept, size = arena.rows, (steps.seq_len, steps.batch_size)
-    if kept is not None and (kept.seq_len, kept.batch_size) != size:
+    then are. Restarts may be from hx and cx."""
+    kept, size, restarts = arena.rows, (steps.seq_len, steps.batch_size), steps.restarts is not None
+    if kept is not None and (kept.seq_len, kept.batch_size, kept.with_restarts) != (*size, restarts):
         kept = arena.rows = None
-    if not steps.padded:
+    if not steps.listed:
         return same_length(*size)
     if kept is None:
-        kept = arena.rows = StepRows(*size, padded=True)
-    return kept.relist(steps.lengths)
+        kept = arena.rows = StepRows(*size, padded=True, restarts=restarts)
+    kept.anew = (hx, cx) if restarts and steps.restarts.from_hx else (None, None)
+    return kept.relist(steps.lengths, steps.restarts)
 
 
-def segment_of(steps: Steps, start: int, stop: int, order: np.ndarray | None = None) -> StepRows:
-    """The steps start:stop as a batch of their own, its sequences in this order, or the longest first."""
-    count = stop - start
-    if not steps.padded:
+def segment_of(
+    steps: Steps, start: int, stop: int, order: np.ndarray | None = None, hx: Any = None, cx: Any = None
+) -> StepRows:
+    """The steps start:stop as a batch of their own, its sequences in this order, or the longest first. Restarts may be
+    from hx and cx, those of the whole."""
+    count, restarts = stop - start, steps.restarts
+    if not steps.listed:
         return same_length(count, steps.batch_size)
-    return StepRows(count, steps.batch_size, True, order).relist(np.clip(steps.lengths - start, 0, count))
+    rows = StepRows(count, steps.batch_size, True, order, restarts is not None)
+    rows.anew = (hx, cx) if restarts is not None and restarts.from_hx else (None, None)
+    lengths = np.clip(steps.lengths - start, 0, count)
+    return rows.relist(lengths, None if restarts is None else restarts.part(start, stop))
 
 
 def same_length(seq_len: int, batch_size: int) -> StepRows:

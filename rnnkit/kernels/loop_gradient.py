@@ -33,6 +33,17 @@ def _add_output_gradient(target, dh, dy, rows, columns):
             copy(total, carried)
 
 
+@inner
+def _cut(carried, anew, cuts, rows, columns):
+    """No gradient comes from a next step that starts anew: it is that of what it starts from."""
+    for row in range(rows.start, rows.stop if cuts.size > 0 else rows.start):
+        if cuts[row] > 0:
+            own = row_part(carried, row, columns)
+            if anew.data.size > 0:
+                add(row_part(anew, row, columns), own)
+            clear(own)
+
+
 def _way_back(declaration, number):
     """The function, to be compiled, of a phase: the way back through its product, and what comes next, the stages of
     the gradient of the phase before."""
@@ -95,6 +106,7 @@ def _run_step_back(cell, step, rows, team):
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projected:  # the gradient of its sum comes first, all of it
         columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
+        _cut(gradients.hidden, gradients.anew_hidden, gradients.cuts, rows, columns)
         _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
         barrier(team)
     for claim in range(num_claims(units, grain, team)):
@@ -103,7 +115,12 @@ def _run_step_back(cell, step, rows, team):
         if projected:
             product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
         else:
+            _cut(gradients.hidden, gradients.anew_hidden, gradients.cuts, rows, columns)
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
+        for state in range(gradients.states.stride // sizes.hidden):
+            first = state * sizes.hidden
+            of_state = Range(first + columns.start, first + columns.stop)
+            _cut(gradients.states, gradients.anew_states, gradients.cuts, rows, of_state)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
     _run_phases_back(cell, (step, rows, team))
     if grain > 0:
@@ -153,7 +170,9 @@ def _bound(gradients, arrays):
     return Gradients(
         y=or_call_data(gradients.y, arrays.dy), x=or_call_data(gradients.x, arrays.dx), gates=gradients.gates,
         units=gradients.units, hidden=or_call_data(gradients.hidden, arrays.dhx),
-        states=or_call_data(gradients.states, arrays.dcx),
+        states=or_call_data(gradients.states, arrays.dcx), cuts=gradients.cuts,
+        anew_hidden=or_call_data(gradients.anew_hidden, arrays.dhx_anew),
+        anew_states=or_call_data(gradients.anew_states, arrays.dcx_anew),
     )  # fmt: skip
 
 

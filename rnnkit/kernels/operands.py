@@ -43,6 +43,9 @@ class Gradients(NamedTuple):
     units: Matrix
     hidden: Matrix
     states: Matrix
+    cuts: np.ndarray  # of each position 1 where the next step starts anew; empty where none does
+    anew_hidden: Matrix  # added to where it does: of what it starts from, without data for zeros
+    anew_states: Matrix
 
 
 class LayerPass(NamedTuple):
@@ -72,7 +75,7 @@ class LayerPassBack(NamedTuple):
     """The same backward: what it was forward, and what is computed of it."""
 
     forward: LayerPass
-    gradients: Gradients  # y, x, hidden and states each a CallMatrix; the gates counted from the first of a chunk
+    gradients: Gradients  # y, x and those of states each a CallMatrix; the gates counted from the first of a chunk
     buffer: np.ndarray
     offsets: np.ndarray  # of what the buffer has room for
 
@@ -99,7 +102,8 @@ class Stage(NamedTuple):
 
 class Arrays(NamedTuple):
     """What a backward call is given, flat: the weights, the input, and the gradients of the output (empty for zeros),
-    the input, the states (of those beside h any array where there are none) and the weights."""
+    the input, the states (of those beside h any array where there are none), the weights, and the initial states as
+    those that others start anew from (empty where none does)."""
 
     w: np.ndarray
     x: np.ndarray
@@ -108,6 +112,8 @@ class Arrays(NamedTuple):
     dhx: np.ndarray
     dcx: np.ndarray
     dw: np.ndarray
+    dhx_anew: np.ndarray
+    dcx_anew: np.ndarray
     dw_is_new: bool  # not yet written: the first rows of the call do, others are added
     wants_dhx: bool  # else dhx is undefined after the call
 

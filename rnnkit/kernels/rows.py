@@ -7,26 +7,30 @@ from .machine.sync import barrier, join, post_call
 
 
 @kernel
-def list_rows(starts, lists, sequences, ordered, lengths, rank, size, sync):
+def list_rows(starts, lists, sequences, ordered, given, rank, size, sync):
     """List the valid steps (t, n) of a batch of these lengths, step by step, the longest sequences first.
 
     Parameters
     ----------
     starts : (T + 1,)
         Written: step t has the positions starts[t]:starts[t + 1].
-    lists : (5, T*N)
+    lists : (5, T*N), with restarts (8, T*N)
         Written at each position: the row t*N + n; n; where the state before the step stands on the reverse way, in an
         array with an initial state in front and one behind; and before and after the step in one of two places. Behind
-        the last valid one the first list has the rows of the padding.
+        the last valid one the first list has the rows of the padding. The last three are of restarts: where the state
+        before the step stands on the way forward; and whether the next step starts anew, forward and on the reverse
+        way. States that start anew begin with those that stand at T + 2.
     sequences : (5, N)
         Written for each sequence: its length; the sequences, the longest first (read where `ordered`); the row of its
         final state in an array with initial states, forward and on the reverse way; and in one of two places, forward.
-    lengths : (N,)
+    given : tuple
+        Of each call: lengths (N,), and the marks of restarts, (2*(T + 1)*N,), none without any.
     rank, size, sync
         Not read: the work is too little to share.
     """
+    lengths, marks = given
     seq_len, batch_size = starts.size - 1, lengths.size
-    order = sequences[1]
+    order, reverse = sequences[1], (seq_len + 1) * batch_size  # where the marks of the reverse way begin
     clear(starts)
     for n in range(batch_size):
         length = lengths[n]
@@ -49,6 +53,12 @@ def list_rows(starts, lists, sequences, ordered, lengths, rank, size, sync):
             lists[0, count], lists[1, count] = t * batch_size + n, n
             lists[2, count] = (t + 2 if t + 1 < lengths[n] else seq_len + 1) * batch_size + n
             lists[3, count], lists[4, count] = here + n, batch_size - here + n
+            if marks.size > 0:
+                mark, anew = t * batch_size + n, (seq_len + 2) * batch_size + n
+                lists[5, count] = anew if marks[mark] > 0 else mark
+                if marks[reverse + mark + batch_size] > 0:
+                    lists[2, count] = anew
+                lists[6, count], lists[7, count] = marks[mark + batch_size], marks[reverse + mark]
             count += 1
         starts[t + 1] = count
     for t in range(seq_len):

@@ -21,7 +21,7 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.network import engine
 from rnnkit.network.classes import class_of
 from rnnkit.network.plan import Plan, prepare
-from rnnkit.types import Cell, Floats, Mode, States, Weights
+from rnnkit.types import Cell, Floats, Initial, Mode, States, Weights
 
 
 class BaseNetwork(Generic[States]):
@@ -229,8 +229,9 @@ class BaseNetwork(Generic[States]):
         return Views(type(self).__name__, self._desc, self._weights)
 
     def forward(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, seed: int | None = None,
-        workspace: Workspace | None = None, checkpoint_steps: int | None = None,
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, resets: Any = None,
+        initial: Initial = "zeros", seed: int | None = None, workspace: Workspace | None = None,
+        checkpoint_steps: int | None = None,
     ) -> engine.Forward[States]:
         """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
 
@@ -244,6 +245,9 @@ class BaseNetwork(Generic[States]):
             Initial cell state, LSTM only; None is zeros. Of a cell with several states a tuple.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T; None is T for all.
+        resets : array_like (T, N) of 0 and 1, optional
+        initial : {"zeros", "hx"}, optional
+            Before which steps states start anew, and from what.
         seed : int, optional
             Seed of dropout; None draws one.
         workspace : Workspace, optional
@@ -258,8 +262,8 @@ class BaseNetwork(Generic[States]):
             cy and the workspace.
         """
         return engine.forward(
-            self._desc, self._weights, x, hx, cx, lengths=lengths, seed=seed, workspace=workspace,
-            checkpoint_steps=checkpoint_steps,
+            self._desc, self._weights, x, hx, cx, lengths=lengths, resets=resets, initial=initial, seed=seed,
+            workspace=workspace, checkpoint_steps=checkpoint_steps,
         )
 
     def backward(
@@ -296,27 +300,23 @@ class BaseNetwork(Generic[States]):
         return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
 
     def infer(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, resets: Any = None,
+        initial: Initial = "zeros",
     ) -> engine.Infer[States]:
         """Run the network without dropout and keep nothing, as :func:`rnnkit.infer` does.
 
         Parameters
         ----------
-        x : ndarray (T, N, I)
-            Input, time-major.
-        hx : ndarray (L*D, N, P), optional
-            Initial hidden state; None is zeros.
-        cx : ndarray (L*D, N, H), optional
-            Initial cell state, LSTM only; None is zeros. Of a cell with several states a tuple.
-        lengths : array_like (N,) of int, optional
-            Length of each sequence, 0..T; None is T for all.
+        x, hx, cx, lengths, resets, initial
+            As in :meth:`forward`.
 
         Returns
         -------
         Infer
             y, hy and cy.
         """
-        return engine.infer(self._desc, self._weights, x, hx, cx, lengths=lengths)
+        own = self._desc, self._weights, x, hx, cx
+        return engine.infer(*own, lengths=lengths, resets=resets, initial=initial)
 
     def prepare(self, *, weights: Weights | None = None) -> Plan[States]:
         """Return a plan with a packed copy of the weights, as :func:`rnnkit.prepare` does.

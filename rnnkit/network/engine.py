@@ -17,7 +17,7 @@ from rnnkit.common.arrays import Array, device_of
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import apart, arrays_of, joined
 from rnnkit.errors import message, wrong_type
-from rnnkit.types import Floats, States
+from rnnkit.types import Floats, Initial, States
 
 
 class Forward(NamedTuple, Generic[States]):
@@ -95,6 +95,8 @@ def forward(
     cx: Any = None,
     *,
     lengths: Any = None,
+    resets: Any = None,
+    initial: Initial = "zeros",
     seed: int | None = None,
     workspace: Workspace | None = None,
     checkpoint_steps: int | None = None,
@@ -115,6 +117,11 @@ def forward(
         Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T, in any order; None is T for all.
+    resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+        Where it is 1 the state of sequence n starts anew before step t: an episode ends there, and the next begins. The
+        reverse direction starts anew where it crosses from t to t-1. Marks beyond a sequence's length are ignored.
+    initial : {"zeros", "hx"}, optional
+        What states start anew from: zeros, or the sequence's hx and cx.
     seed : int, optional
         Seed of dropout, of 64 bits without sign; None draws one. It is kept in ``workspace.seed``.
     workspace : Workspace, optional
@@ -167,7 +174,8 @@ def forward(
     seq_len, batch_size = check_call("forward", desc, x, hx, cx)
     if seed is None and desc.dropout:
         seed = secrets.randbits(64)
-    options = options_of("forward", desc, seq_len, batch_size, lengths, seed, checkpoint_steps)
+    asked = lengths, seed, checkpoint_steps, None, resets, initial
+    options = options_of("forward", desc, seq_len, batch_size, *asked)
     checks.weights("forward", w, desc, x)
     chosen = backend("forward", "forward", desc, x, options)
     if workspace is not None:
@@ -287,7 +295,8 @@ def backward(
 
 
 def infer(
-    desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None
+    desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None,
+    resets: Any = None, initial: Initial = "zeros",
 ) -> Infer[Any]:
     """Run the network over a batch of sequences without keeping anything for backward, and without dropout.
 
@@ -305,6 +314,9 @@ def infer(
         Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T, in any order; None is T for all.
+    resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+    initial : {"zeros", "hx"}, optional
+        Where states start anew, and from what, as in :func:`forward`.
 
     Returns
     -------
@@ -327,7 +339,7 @@ def infer(
     """
     check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
-    options = options_of("infer", desc, seq_len, batch_size, lengths)
+    options = options_of("infer", desc, seq_len, batch_size, lengths, resets=resets, initial=initial)
     checks.weights("infer", w, desc, x)
     y, hy, cy = backend("infer", "infer", desc, x, options).infer(desc, w, x, hx, joined(desc, cx), options)
     return Infer(y, hy, apart(desc, cy))

@@ -16,7 +16,7 @@ from rnnkit.descriptor.states import apart, joined
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.engine import Infer, backend, check_call
 from rnnkit.network.stream import Stream
-from rnnkit.types import States, Weights
+from rnnkit.types import Initial, States, Weights
 
 _LONGEST_INT8 = 2**31 // 127**2  # products of two bytes, whose sum is exact in 32 bits
 
@@ -48,7 +48,10 @@ class Plan(Generic[States]):
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}{f', weights={self.weights!r}' if self.weights else ''}>"
 
-    def infer(self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None) -> Infer[States]:
+    def infer(
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, resets: Any = None,
+        initial: Initial = "zeros",
+    ) -> Infer[States]:
         """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, on the CPU to the same bits.
 
         Parameters
@@ -61,6 +64,9 @@ class Plan(Generic[States]):
             Initial cell states, LSTM only; None is zeros.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T, in any order; None is T for all.
+        resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+        initial : {"zeros", "hx"}, optional
+            Where states start anew, and from what, as in :func:`rnnkit.forward`.
 
         Returns
         -------
@@ -73,13 +79,13 @@ class Plan(Generic[States]):
             An argument has the wrong type, dtype, shape or value.
         """
         seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self._network.weights)
-        options = options_of("infer", self.desc, seq_len, batch_size, lengths)
-        if lengths is not None:  # of the network alone prepare has checked it
+        options = options_of("infer", self.desc, seq_len, batch_size, lengths, resets=resets, initial=initial)
+        if lengths is not None or resets is not None:  # of the network alone prepare has checked it
             check("infer", self.desc, options, "plan.infer", self._place)
         y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), options)
         return Infer(y, hy, apart(self.desc, cy))
 
-    def step(self, x: Any, hx: Any = None, cx: Any = None) -> Infer[States]:
+    def step(self, x: Any, hx: Any = None, cx: Any = None, *, resets: Any = None) -> Infer[States]:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
 
         Parameters
@@ -90,6 +96,8 @@ class Plan(Generic[States]):
             Hidden states before the step; None is zeros.
         cx : ndarray (L, N, H), optional
             Cell states before the step, LSTM only; None is zeros.
+        resets : array_like (N,) of bool, integers or floats that are 0 or 1, optional
+            Where it is 1 the state before the step is zeros.
 
         Returns
         -------
@@ -106,10 +114,24 @@ class Plan(Generic[States]):
         if self._no_step is not None:
             raise self._no_step.error("step", desc, self._options)
         checks.step("step", x, hx, cx, desc, self._network.weights)
+        if resets is not None:
+            hx, cx = self._reset(resets, len(x), hx, cx)
         if len(desc.states) < 2:
             return Infer(*self._network.step(x, hx, cx))
         y, hy, cy = self._network.step(x, hx, joined(desc, cx))
         return Infer(y, hy, apart(desc, cy))
+
+    def _reset(self, resets: Any, rows: int, hx: Any, cx: Any) -> tuple[Any, Any]:
+        """The states with zeros where they are reset."""
+        resets = checks.resets("step", resets, rows)
+        check("step", self.desc, options_of("step", self.desc, 1, rows, resets=resets[None]), "plan.step", self._place)
+        if not resets.any():
+            return hx, cx
+
+        def kept(state: Any) -> Any:
+            return None if state is None else np.where(resets[:, None], state.dtype.type(0), state)
+
+        return kept(hx), tuple(map(kept, cx)) if isinstance(cx, tuple) else kept(cx)
 
     def stream(self, num_streams: int) -> Stream:
         """Return what holds the states of many streams and steps all or some of them.

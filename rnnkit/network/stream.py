@@ -92,7 +92,7 @@ class Stream:
     def __repr__(self) -> str:
         return f"<Stream of {self.desc}, num_streams={self.num_streams}>"
 
-    def step(self, x: Any, *, rows: Any = None, out: Any = None) -> Any:
+    def step(self, x: Any, *, rows: Any = None, out: Any = None, resets: Any = None) -> Any:
         """Run one time step of all streams, or of some.
 
         Parameters
@@ -104,6 +104,8 @@ class Stream:
             numbers where it is True, ascending. On the host; None is all streams, in their order.
         out : ndarray (n, P), optional
             Where y is written; it may be x. None is a new array.
+        resets : array_like (n,) of bool, integers or floats that are 0 or 1, optional
+            Where it is 1 the state of the stream rows[i] is zeros before the step.
 
         Returns
         -------
@@ -117,9 +119,9 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        return self._alone("step", self._step, x, rows, out)
+        return self._alone("step", self._step, x, rows, out, resets)
 
-    def run(self, x: Any, lengths: Any = None, *, rows: Any = None) -> Any:
+    def run(self, x: Any, lengths: Any = None, *, rows: Any = None, resets: Any = None) -> Any:
         """Run several time steps of all streams, or of some.
 
         Parameters
@@ -130,6 +132,8 @@ class Stream:
             Number of steps of each of these streams, 0..T; None is T for all.
         rows : array_like (n,) of int, optional
             Which streams run, as `step` takes them.
+        resets : array_like (T, n) of bool, integers or floats that are 0 or 1, optional
+            Where it is 1 the state of the stream rows[i] is zeros before that step.
 
         Returns
         -------
@@ -143,7 +147,7 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        return self._alone("run", self._run, x, lengths, rows)
+        return self._alone("run", self._run, x, lengths, rows, resets)
 
     def reset(self, rows: Any = None) -> None:
         """Have all streams, or some, begin again with a state of zeros.
@@ -202,19 +206,22 @@ class Stream:
         finally:
             calls.discard(call)
 
-    def _step(self, x: Any, rows: Any, out: Any) -> Any:
+    def _step(self, x: Any, rows: Any, out: Any, resets: Any) -> Any:
         network, states = self._network, self._states
         rows, count, dim = self._checked_rows("step", rows)
         checks.array("step", "x", x, (count, self.desc.input_size), (dim, "input_size"), self.desc, network.weights)
         if out is not None:
             self._check_out(out, count, dim)
+        resets = self._checked_resets(resets, count)
         if rows is None:
+            self._zero(states, resets)
             buffers, self._buffers = self._buffers or network.buffers(count), None  # whatever interrupts what follows
             y, *after = network.step(x, *states, buffers=buffers)
             self._states = tuple(after[: len(states)])
             self._buffers = buffers and (*states, *buffers[len(states) :])
         else:
             states, buffers = self._gather(rows)
+            self._zero(states, resets)
             y, *after = network.step(x, *states, buffers=buffers)
             self._scatter(rows, after)
         if out is None:
@@ -222,12 +229,26 @@ class Stream:
         out[...] = y
         return out
 
-    def _run(self, x: Any, lengths: Any, rows: Any) -> Any:
+    def _checked_resets(self, resets: Any, count: int) -> np.ndarray | None:
+        resets = checks.resets("step", resets, count)
+        if resets is not None:
+            options = options_of("step", self.desc, 1, count, resets=resets[None])
+            check("step", self.desc, options, "stream.step", self._place)
+        return resets
+
+    @staticmethod
+    def _zero(states: Iterable[np.ndarray], resets: np.ndarray | None) -> None:
+        """Reset these of the states."""
+        if resets is not None and resets.any():
+            for array in states:
+                array[:, resets] = 0
+
+    def _run(self, x: Any, lengths: Any, rows: Any, resets: Any) -> Any:
         rows, count, dim = self._checked_rows("run", rows)
         shape, dims = (None, count, self.desc.input_size), ("seq_len", dim, "input_size")
         checks.array("run", "x", x, shape, dims, self.desc, self._network.weights)
-        options = options_of("run", self.desc, len(x), count, lengths)
-        if lengths is not None:  # of the network alone prepare has checked it
+        options = options_of("run", self.desc, len(x), count, lengths, resets=resets)
+        if lengths is not None or resets is not None:  # of the network alone prepare has checked it
             check("run", self.desc, options, "stream.run", self._place)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None
         y, *after = self._network.infer(x, hx, cx, options)

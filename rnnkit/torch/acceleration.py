@@ -60,9 +60,9 @@ def accelerate(model: nn.Module) -> Acceleration:
     Examples
     --------
     >>> from torch import nn
-    >>> model = nn.ModuleDict({"encoder": nn.GRU(8, 16, bidirectional=True), "half": nn.GRUCell(8, 16).half()})
+    >>> model = nn.ModuleDict({"encoder": nn.GRU(8, 16, bidirectional=True), "last": nn.GRUCell(8, 16).half()})
     >>> accelerate(model)
-    Acceleration(changed=('encoder',), left={'half': 'its parameters are torch.float16, not float32 or float64'})
+    Acceleration(changed=('encoder',), left={'last': 'its parameters are torch.float16, not float32 or float64'})
     """
     changed, left = [], {}
     for name, module in _recurrent("accelerate", model):

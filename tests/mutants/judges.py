@@ -28,35 +28,36 @@ _PUBLIC = {
     "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",
     "rnnkit/cells.py": "cell_rules check_cell own_cells shipped_cells onnx_cells archive docstrings",
     "rnnkit/network/classes.py": "mode_tables network interop_networks",
-    "rnnkit/call/checks.py": "checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
+    "rnnkit/call/checks.py": "resets checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
     "rnnkit/call/debugging.py": "debugging workspace readme",
     "rnnkit/descriptor/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells "
     "onnx_cells",
     "rnnkit/descriptor/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types "
     "interop_networks",
     "rnnkit/common/numbers.py": "descriptor cell_numbers training_optimizers",
-    "rnnkit/call/options.py": "call_options time_checkpoints checks errors gpu reduced_weights stream_errors",
+    "rnnkit/call/options.py": "call_options time_checkpoints checks errors gpu reduced_weights stream_errors resets",
     "rnnkit/call/memory.py": "short_calls exclusive workspace fork_locks",
     "rnnkit/network/networks.py": "network network_objects archive descriptor errors types",
     "rnnkit/descriptor/saved.py": "archive network network_objects language_model_model",
-    "rnnkit/network/stream.py": "stream stream_errors network_objects exclusive own_cells docs",
+    "rnnkit/network/stream.py": "resets stream stream_errors network_objects exclusive own_cells docs",
     "rnnkit/descriptor/weights.py": "weights digests descriptor network shipped_cells interop_networks docstrings",
     "rnnkit/descriptor/views.py": "assigned_weights network interop_networks",
     "rnnkit/warmup.py": "warmup",
-    "rnnkit": "checks errors workspace exclusive plan_calls fork_locks debugging aliasing digests forward backward "
-    "time_checkpoints checkpoint_memory steps stream stream_errors gpu_standin imports subclasses network "
+    "rnnkit": "resets checks errors workspace exclusive plan_calls fork_locks debugging aliasing digests forward "
+    "backward time_checkpoints checkpoint_memory steps stream stream_errors gpu_standin imports subclasses network "
     "network_objects docstrings readme",
 }
 _ENGINE = {
-    "rnnkit/cpu/checkpoints.py": "time_checkpoints checkpoint_memory",
+    "rnnkit/cpu/checkpoints.py": "time_checkpoints checkpoint_memory resets",
     "rnnkit/cpu/planner.py": "digests sharing threads steps plan_calls perf_many_cores time_checkpoints",
-    "rnnkit/cpu/infer.py": "short_calls plan_calls digests forward bits exclusive reduced_weights sharing algebra",
+    "rnnkit/cpu/infer.py": "short_calls plan_calls digests forward bits exclusive reduced_weights sharing algebra "
+    "resets",
     "rnnkit/cpu/small.py": "torch_small torch_storage",
     "rnnkit/cpu/stack.py": "short_calls plan_calls stream digests bits reduced_weights exclusive sharing",
     "rnnkit/cpu/reduced.py": "reduced_weights perf_reduced",
-    "rnnkit/cpu/rows.py": "digests steps time_checkpoints plan_calls workspace exclusive",
-    "rnnkit/cpu": "digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory threads "
-    "exclusive sharing stream reduced_weights algebra",
+    "rnnkit/cpu/rows.py": "resets digests steps time_checkpoints plan_calls workspace exclusive",
+    "rnnkit/cpu": "resets digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory "
+    "threads exclusive sharing stream reduced_weights algebra",
     "rnnkit/kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
     "rnnkit/kernels/cells/modes.py": "mode_tables cells descriptor types",
     "rnnkit/kernels/cells/source.py": "cell_source own_cache own_cells archive shipped_cells",
@@ -86,11 +87,11 @@ _ENGINE = {
     "rnnkit/kernels/machine/partition.py": "kernels team sharing threads digests perf_many_cores",
     "rnnkit/kernels/machine/tiles.py": "cache_processes processes kernels reduced_weights digests",
     "rnnkit/kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
-    "rnnkit/kernels/rows.py": "digests steps workspace time_checkpoints algebra exclusive",
+    "rnnkit/kernels/rows.py": "resets digests steps workspace time_checkpoints algebra exclusive",
     "rnnkit/kernels/training.py": "training_kernels training_clipping training_optimizers",
     "rnnkit/kernels/dropout.py": "dropout digests bits backward",
     "rnnkit/kernels/stack.py": "stream bits plan_calls forward algebra threads reduced_weights sharing",
-    "rnnkit/kernels": "digests kernels steps threads forward backward bits time_checkpoints reduced_weights "
+    "rnnkit/kernels": "resets digests kernels steps threads forward backward bits time_checkpoints reduced_weights "
     "shipped_cells "
     "algebra stream",
 }
