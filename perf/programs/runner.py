@@ -99,6 +99,7 @@ class _Variant:
 
     def run(self, around: Any = (_NOTHING,) * 2, predictions: int = 1) -> list[float]:
         """Fit and predict, each in one of the contexts; return the seconds of each, the least where there are more."""
+        gc.collect()
         fitted, fit = self._timed("fit", self.program.fit, around[0])
         times = []
         for _ in range(predictions):
@@ -116,7 +117,6 @@ class _Variant:
 
     def _timed(self, what: str, work: Callable[[], Any], around: Any = _NOTHING) -> tuple[Any, float]:
         _seed()
-        gc.collect()
         try:
             with self._around(), around:
                 start = perf_counter()

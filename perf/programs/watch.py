@@ -114,11 +114,10 @@ def _sizes(module: Any, arguments: tuple[Any, ...]) -> str:
     x = arguments[0]
     if isinstance(x, PackedSequence):
         steps = f"t{len(x.batch_sizes)} n{int(x.batch_sizes[0])} (packed) "
-    elif isinstance(module, nn.RNNCellBase) or x.dim() < 3:
-        steps = "".join(f"{letter}{size} " for letter, size in zip("tn"[-(x.dim() - 1) :], x.shape[:-1], strict=False))
     else:
-        seq_len, batch_size = x.shape[:2][:: -1 if module.batch_first else 1]
-        steps = f"t{seq_len} n{batch_size} "
+        letters = "n" if isinstance(module, nn.RNNCellBase) else "nt" if module.batch_first and x.dim() == 3 else "tn"
+        sizes = dict(zip(letters, x.shape[:-1], strict=False))
+        steps = "".join(f"{letter}{sizes[letter]} " for letter in "tn" if letter in sizes)
     layers = f" l{module.num_layers}{' bi' * module.bidirectional}" if isinstance(module, nn.RNNBase) else ""
     kind = next(name for name in ("LSTMCell", "GRUCell", "RNNCell", "LSTM", "GRU", "RNN") if _is(module, name))
     use = "train" if torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters()) else "infer"
