@@ -152,13 +152,14 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
-    suite = "networks beside other engines, cells that are no modes beside loops over time, or training steps of "
-    suite += "PyTorch's models with and without rnnkit.torch, or calls of its modules, or programs of other packages, or plans "
-    suite += "with weights of fewer bits (default: engines)"
+    suite = "networks beside other engines, cells that are no modes beside loops over time, training steps of "
+    suite += "PyTorch's models with and without rnnkit.torch, calls of its modules, programs of other packages, or "
+    suite += "plans with weights of fewer bits (default: engines)"
     suites = "engines", "cells", "torch", "calls", "programs", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
-    cases += "gru-t1-n1-h32-l1/train for calls, skorch/gru for programs, or ds2-int8/lstm/infer for reduced, with commas (default: all)"
+    cases += "gru-t1-n1-h32-l1/train for calls, skorch/gru for programs, or ds2-int8/lstm/infer for reduced, with "
+    cases += "commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

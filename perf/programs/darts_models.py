@@ -22,7 +22,7 @@ def _fit(kind: str, mode: str, **sizes: int) -> Any:
     from darts import models
 
     options = dict(hidden_dim=32, batch_size=32, random_state=0, pl_trainer_kwargs=TRAINER)
-    model = getattr(models, kind)(model=mode, input_chunk_length=24, n_epochs=3, **options, **sizes)
+    model = getattr(models, kind)(model=mode, input_chunk_length=24, n_epochs=10, **options, **sizes)
     return model.fit(_series())
 
 

@@ -37,7 +37,7 @@ def _fit(kind: str, mode: str) -> Any:
     model = getattr(pytorch_forecasting, kind).from_dataset(
         _data(), cell_type=mode, hidden_size=32, rnn_layers=2, dropout=0.0, learning_rate=1e-3, log_interval=-1
     )
-    Trainer(max_epochs=2, **TRAINER).fit(model, _loader(train=True))
+    Trainer(max_epochs=4, **TRAINER).fit(model, _loader(train=True))
     return model
 
 

@@ -26,7 +26,7 @@ def _series() -> Any:
 def _fit(kind: str, **sizes: Any) -> Any:
     from neuralforecast import NeuralForecast, models
 
-    model = getattr(models, kind)(h=_HORIZON, input_size=24, max_steps=20, random_seed=0, **sizes, **TRAINER)
+    model = getattr(models, kind)(h=_HORIZON, input_size=24, random_seed=0, **sizes, **TRAINER)
     forecast = NeuralForecast([model], freq=1)
     forecast.fit(_series())
     return forecast
@@ -37,9 +37,10 @@ def _predict(forecast: Any) -> Any:
 
 
 PROGRAMS = (
-    Program("neuralforecast/lstm", _NEEDS, partial(_fit, "LSTM", encoder_hidden_size=64), _predict),
-    Program("neuralforecast/gru", _NEEDS, partial(_fit, "GRU", encoder_hidden_size=64), _predict),
+    Program("neuralforecast/lstm", _NEEDS, partial(_fit, "LSTM", max_steps=40, encoder_hidden_size=64), _predict),
+    Program("neuralforecast/gru", _NEEDS, partial(_fit, "GRU", max_steps=40, encoder_hidden_size=64), _predict),
     Program(
-        "neuralforecast/deepar", _NEEDS, partial(_fit, "DeepAR", lstm_hidden_size=64, lstm_dropout=0.0), _predict
+        "neuralforecast/deepar", _NEEDS, partial(_fit, "DeepAR", max_steps=15, lstm_hidden_size=64, lstm_dropout=0.0),
+        _predict,
     ),
-)
+)  # fmt: skip

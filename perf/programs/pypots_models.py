@@ -25,7 +25,7 @@ def _fit(task: str, kind: str, **options: Any) -> Any:
     import importlib
 
     made = getattr(importlib.import_module(f"pypots.{task}"), kind)
-    model = made(n_steps=_STEPS, n_features=_FEATURES, rnn_hidden_size=64, epochs=2, device="cpu", **options)
+    model = made(n_steps=_STEPS, n_features=_FEATURES, rnn_hidden_size=64, epochs=6, device="cpu", **options)
     x, y = _data()
     model.fit({"X": x, "y": y})
     return model

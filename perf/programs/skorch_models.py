@@ -32,7 +32,7 @@ def _fit(mode: str) -> Any:
         def forward(self, x: Any) -> Any:
             return self.readout(self.rnn(x)[0][:, -1])
 
-    net = skorch.NeuralNetRegressor(Regressor, max_epochs=5, lr=0.05, batch_size=32, verbose=0)
+    net = skorch.NeuralNetRegressor(Regressor, max_epochs=20, lr=0.05, batch_size=32, verbose=0)
     return net.fit(*_data())
 
 
