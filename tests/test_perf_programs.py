@@ -16,7 +16,7 @@ if os.environ.get("CI") == "true":
 else:
     torch = pytest.importorskip("torch")
 import tiny_programs  # noqa: E402
-from tiny_programs import CHAOTIC, FAILING, MISSING, TINY, WRONG  # noqa: E402
+from tiny_programs import CHAOTIC, FAILING, LOUD, MISSING, TINY, WRONG  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
 
@@ -54,9 +54,11 @@ def outcome(**changed):
 
 
 def test_a_program_runs_in_a_process_of_its_own(programs, capfd):
-    programs(TINY, MISSING)
+    programs(LOUD, MISSING)
     assert main(RUN) == 0
-    fit, predict, results, left, *calls, missing = capfd.readouterr().out.splitlines()
+    out, err = capfd.readouterr()
+    assert not err
+    fit, predict, results, left, *calls, missing = out.splitlines()
     for line, phase in ((fit, "fit"), (predict, "predict")):
         assert line.startswith("tiny/gru ") and f" 1 threads  {phase} " in line and "x  recurrent " in line
     assert results.startswith("    results equal, ") and results.endswith("; 1 modules accelerated")
@@ -140,7 +142,7 @@ def test_modules_run_on_the_engine_in_one_of_two(monkeypatch):
 
 def test_unequal_results_are_noticed():
     found = runner.measure(WRONG, 0.0)
-    assert not found.equal and found.deviation == pytest.approx(2e-4, rel=0.01)
+    assert not found.equal and found.deviation == pytest.approx(0.5)
 
 
 def test_parameters_stand_for_chaotic_predictions():

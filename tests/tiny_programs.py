@@ -1,5 +1,6 @@
 """Programs for tests of the suite of programs, which sends them to a process by their names."""
 
+import os
 from functools import partial
 
 import torch
@@ -36,6 +37,13 @@ def predict(model, noise=0.0):
     return y * (1 + noise * isinstance(model[0], rnnkit.torch.GRU))
 
 
+def predict_loudly(model):
+    """Writes to both streams."""
+    for stream in (1, 2):
+        os.write(stream, b"loud")
+    return predict(model)
+
+
 def fail(model):
     """Fails on the engine."""
     if isinstance(model[0], rnnkit.torch.GRU):
@@ -50,7 +58,8 @@ def parameters():
 
 
 TINY = Program("tiny/gru", ("torch",), fit, predict)
-WRONG = TINY._replace(name="tiny/wrong", predict=partial(predict, noise=2e-4))
+WRONG = TINY._replace(name="tiny/wrong", predict=partial(predict, noise=0.5))
+LOUD = TINY._replace(predict=predict_loudly)
 CHAOTIC = WRONG._replace(name="tiny/chaotic", parameters=parameters)
 FAILING = TINY._replace(name="tiny/failing", predict=fail)
 MISSING = TINY._replace(name="tiny/missing", needs=("torch", "no_such_package", "nor_this_one"))

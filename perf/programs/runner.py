@@ -143,13 +143,16 @@ def _rounds(seconds: float) -> Iterator[None]:
 
 def _sorted(modules: dict[Any, None]) -> tuple[int, dict[str, str]]:
     """How many modules run on the engine, and of which kind the others are, and why."""
-    import rnnkit.torch as own
+    from rnnkit.torch import accelerate
 
-    ours = own.RNN, own.LSTM, own.GRU, own.RNNCell, own.LSTMCell, own.GRUCell
-    others = [module for module in modules if not isinstance(module, ours)]
-    created_elsewhere = "it was not created in `accelerated`, but by a copy or a pickle"
-    left = {str(module): own.accelerate(module).left.get("", created_elsewhere) for module in others}
-    return len(modules) - len(others), left
+    left = {}
+    for module in modules:
+        done = accelerate(module)
+        if done.changed:
+            left[module] = "it was not created in `accelerated`, but by a copy or a pickle"
+        elif done.left:
+            left[module] = done.left[""]
+    return len(modules) - len(left), {str(module): reason for module, reason in left.items()}
 
 
 def deviation(arrays: list[np.ndarray], expected: list[np.ndarray]) -> float:
