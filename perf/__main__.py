@@ -27,10 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite in ("cells", "torch", "calls") and find_spec("torch") is None:
+    if args.suite in ("cells", "torch", "calls", "programs") and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
     elif args.suite == "calls":
         return _run_calls(args)
+    elif args.suite == "programs":
+        return _run_programs(args)
     else:
         rows = (_torch_rows if args.suite == "torch" else _rows)(args)
     if isinstance(rows, str):
@@ -69,6 +71,20 @@ def _run_calls(args: argparse.Namespace) -> int:
     if wrong is not None:
         print(f"perf: {wrong}", file=sys.stderr)
     return 0 if wrong is None else 2
+
+
+def _run_programs(args: argparse.Namespace) -> int:
+    """Time programs, plain and accelerated; returns 0 only where one ran and all that did had equal results."""
+    from perf.programs import suite, table
+
+    wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
+    equal = suite.run(args.cases, args.threads, args.seconds) if wrong is None else []
+    if equal is None:
+        wrong = f"--cases must match a name such as {table.PROGRAMS[0].name}, got {args.cases!r}"
+    if wrong is not None:
+        print(f"perf: {wrong}", file=sys.stderr)
+        return 2
+    return 0 if equal and all(equal) else 1
 
 
 def _foreign(args: argparse.Namespace, *names: str) -> str | None:
@@ -136,13 +152,14 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
-    suite = "networks beside other engines, cells that are no modes beside loops over time, or training steps of "
-    suite += "PyTorch's models with and without rnnkit.torch, or calls of its modules, or plans with weights of fewer "
-    suite += "bits (default: engines)"
-    suites = "engines", "cells", "torch", "calls", "reduced"
+    suite = "networks beside other engines, cells that are no modes beside loops over time, training steps of "
+    suite += "PyTorch's models with and without rnnkit.torch, calls of its modules, programs of other packages, or "
+    suite += "plans with weights of fewer bits (default: engines)"
+    suites = "engines", "cells", "torch", "calls", "programs", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
-    cases += "gru-t1-n1-h32-l1/train for calls, or ds2-int8/lstm/infer for reduced, with commas (default: all)"
+    cases += "gru-t1-n1-h32-l1/train for calls, skorch/gru for programs, or ds2-int8/lstm/infer for reduced, with "
+    cases += "commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

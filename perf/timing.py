@@ -40,10 +40,13 @@ class Worker:
             self._process.start()
         other.close()
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Return what the method returns; this process is blocked meanwhile."""
+    def call(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
+        """Return what the method returns; this process is blocked meanwhile, for at most `limit` seconds."""
         try:
             self._pipe.send((method, arguments))
+            if not self._pipe.poll(limit):
+                self._process.kill()
+                raise WorkerError(f"{self.engine}: took more than {limit:g} s")
             result, error = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join()

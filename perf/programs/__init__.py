@@ -1,0 +1,1 @@
+"""Programs of other packages, as they are and accelerated."""

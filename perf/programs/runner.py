@@ -1,0 +1,169 @@
+"""What runs in the process of a program."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perf.programs.program import Program
+
+PHASES = "fit", "predict"
+_LEAST_ROUNDS = 3
+_PREDICTIONS = 3  # of each fit
+_CLOSE = 1e-4  # of the largest value
+_NOTHING = nullcontext()
+
+
+class Phase(NamedTuple):
+    """A phase of a program: seconds as it is and accelerated, and what recurrent modules do in the former."""
+
+    name: str
+    plain: float
+    own: float
+    share: float  # of the time that recurrent modules take
+    calls: list[tuple[str, int]]  # their sizes, and how often, the most frequent first
+
+
+class Outcome(NamedTuple):
+    """What came out of a program."""
+
+    phases: list[Phase]
+    accelerated: int  # modules
+    left: dict[str, str]  # kind of a module that was not accelerated -> why
+    deviation: float  # of the results from those of PyTorch, as a share of the largest value
+    noise: float  # the same of two runs with PyTorch
+
+    @property
+    def equal(self) -> bool:
+        """Whether the results are those of PyTorch."""
+        return self.deviation <= _CLOSE
+
+
+class Runner:
+    """What `worker.Bench` is for an engine, for a program."""
+
+    def __init__(self, name: str, threads: int, device: str) -> None:
+        self.threads = threads
+
+    def measure(self, program: Program, seconds: float, folder: str) -> Outcome:
+        """Run the program in a folder of its own, without a word."""
+        os.chdir(folder)
+        silence = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(silence, stream)
+        sys.modules["mpi4py"] = None  # type: ignore[assignment]  # Lightning would start MPI where that is installed
+        import torch
+
+        torch.set_num_threads(self.threads)
+        return measure(program, seconds)
+
+
+def measure(program: Program, seconds: float) -> Outcome:
+    """Run a program in this process: accelerated, then watched as it is, then both in turn."""
+    from perf.programs.watch import Watch, modules_that_run
+    from rnnkit.torch import accelerated
+
+    plain, own = _Variant(program, "plain", nullcontext), _Variant(program, "accelerated", accelerated)
+    with modules_that_run() as modules:
+        own.run()  # the first of all: imports and compilation are over then
+    watches = [Watch() for _ in PHASES]
+    watched = plain.run(watches)
+    before = plain.results()
+    least = {variant: [float("inf")] * 2 for variant in (plain, own)}
+    for _ in _rounds(seconds):
+        for variant, times in least.items():
+            times[:] = map(min, times, variant.run(predictions=_PREDICTIONS))
+    phases = [
+        Phase(name, *times, watch.seconds / total, watch.calls.most_common())
+        for name, *times, watch, total in zip(PHASES, *least.values(), watches, watched, strict=True)
+    ]
+    expected = plain.results()
+    return Outcome(phases, *_sorted(modules), deviation(own.results(), expected), deviation(before, expected))
+
+
+class _Variant:
+    """A program as it is, or accelerated."""
+
+    def __init__(self, program: Program, name: str, around: Callable[[], AbstractContextManager[Any]]) -> None:
+        self.program, self.name, self._around = program, name, around
+        self._predicted: Any = None
+
+    def run(self, around: Any = (_NOTHING,) * 2, predictions: int = 1) -> list[float]:
+        """Fit and predict, each in one of the contexts; return the seconds of each, the least where there are more."""
+        gc.collect()
+        fitted, fit = self._timed("fit", self.program.fit, around[0])
+        times = []
+        for _ in range(predictions):
+            self._predicted, predict = self._timed("predict", partial(self.program.predict, fitted), around[1])
+            times.append(predict)
+        return [fit, min(times)]
+
+    def results(self) -> list[np.ndarray]:
+        """What is compared: the last run's predictions, or the parameters of a shorter fit."""
+        shorter = self.program.parameters
+        found = self._predicted if shorter is None else self._timed("parameters", shorter)[0]
+        if isinstance(found, dict):
+            found = list(found.values())
+        return [np.array(one, np.float64) for one in (found if isinstance(found, list | tuple) else [found])]
+
+    def _timed(self, what: str, work: Callable[[], Any], around: Any = _NOTHING) -> tuple[Any, float]:
+        _seed()
+        try:
+            with self._around(), around:
+                start = perf_counter()
+                result = work()
+                return result, perf_counter() - start
+        except Exception as error:
+            raise RuntimeError(f"{self.name} {what}: {type(error).__name__}: {error}") from error
+
+
+def _seed() -> None:
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def _rounds(seconds: float) -> Iterator[None]:
+    end, done = perf_counter() + seconds, 0
+    while done < _LEAST_ROUNDS or perf_counter() < end:
+        yield
+        done += 1
+
+
+def _sorted(modules: dict[Any, None]) -> tuple[int, dict[str, str]]:
+    """How many modules run on the engine, and of which kind the others are, and why."""
+    from rnnkit.torch import accelerate
+
+    left = {}
+    for module in modules:
+        done = accelerate(module)
+        if done.changed:
+            left[module] = "it was not created in `accelerated`, but by a copy or a pickle"
+        elif done.left:
+            left[module] = done.left[""]
+    return len(modules) - len(left), {str(module): reason for module, reason in left.items()}
+
+
+def deviation(arrays: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """The largest difference of arrays as a share of the expected array's largest value; NaN is equal to NaN."""
+    if [one.shape for one in arrays] != [one.shape for one in expected]:
+        return float("inf")
+    found = 0.0
+    for actual, right in zip(arrays, expected, strict=True):
+        missing = np.isnan(right)
+        if not np.array_equal(np.isnan(actual), missing):
+            return float("inf")
+        difference = np.abs(actual - right)[~missing].max(initial=0.0)
+        found = max(found, difference / max(np.abs(right[~missing]).max(initial=0.0), np.finfo(np.float64).tiny))
+    return float(found)
