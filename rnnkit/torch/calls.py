@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import MutableSequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,16 +34,27 @@ def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -
     elif size.is_small:
         results = small.apply(found, size, *tensors)
     else:
-        results = Recurrence.apply(Call(found.desc, size.layout, None, None, _idle_of(module), found), *tensors)
+        results = Recurrence.apply(Call(found.desc, size.layout, None, None, None, _idle_of(module), found), *tensors)
     if size.layout.order == ONE_STEP:
         return results if found.desc.has_cell else results[0]
     return results[0], results[1:] if found.desc.has_cell else results[1]
 
 
-def run_sequences(module: Any, input: Any, hx: Any, lengths: Any = None) -> tuple[Any, Any]:
+class Options(NamedTuple):
+    """What a call over sequences has beside its tensors, as the module takes them."""
+
+    lengths: Any = None
+    resets: Any = None
+    all_states: bool = False
+
+
+_NOTHING = Options()
+
+
+def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING) -> tuple[Any, ...]:
     """The results of any call over sequences."""
     if not isinstance(input, PackedSequence) and input.dim() == 2:
-        return _run_one(module, input, hx, lengths)
+        return _run_one(module, input, hx, options)
     packed = input if isinstance(input, PackedSequence) else None
     data, batch_sizes = (input, None) if packed is None else (packed.data, packed.batch_sizes)
     _check_place(data)
@@ -51,21 +62,26 @@ def run_sequences(module: Any, input: Any, hx: Any, lengths: Any = None) -> tupl
     module.check_input(data, batch_sizes)
     if states:
         module.check_forward_args(data, _as_given(module, states), batch_sizes)
-    if packed is not None and lengths is not None:
+    if packed is not None and options.lengths is not None:
         raise ValueError(message("forward", "lengths", "be None with a PackedSequence, which has its own", "some"))
-    output, *states = _results(module, data, states, packed, lengths)
+    output, *states = _results(module, data, states, packed, options)
     if packed is not None:
         output = PackedSequence(output, batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-    return output, _as_given(module, tuple(states))
+    count = 2 if module.mode == "LSTM" else 1
+    each = [_as_given(module, tuple(some)) for some in (states[:count], states[count:]) if some]
+    return output, *each
 
 
-def _run_one(module: Any, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, Any]:
+def _run_one(module: Any, input: Tensor, hx: Any, options: Options) -> tuple[Any, ...]:
     """One sequence, as a batch of one."""
     axis = 0 if module.batch_first else 1
     states = tuple(state.unsqueeze(1) for state in _states(module, hx))
     given = _as_given(module, states) if states else None
-    output, hx = run_sequences(module, input.unsqueeze(axis), given, lengths)
-    return output.squeeze(axis), _as_given(module, tuple(state.squeeze(1) for state in _states(module, hx)))
+    if options.resets is not None:
+        options = options._replace(resets=torch.as_tensor(options.resets).unsqueeze(axis))
+    output, *each = run_sequences(module, input.unsqueeze(axis), given, options)
+    each = [_as_given(module, tuple(state.squeeze(-2) for state in _states(module, one))) for one in each]
+    return output.squeeze(axis), *each
 
 
 def run_step(module: Any, input: Any, hx: Any) -> Any:
@@ -83,7 +99,7 @@ def run_step(module: Any, input: Any, hx: Any) -> Any:
     states = _states(module, hx)
     for name, state in zip(("hx", "cx"), states, strict=False):
         _check_tensor(name, state, shape, dtype)
-    _, *states = _results(module, input.unsqueeze(0), tuple(state.unsqueeze(0) for state in states), None, None)
+    _, *states = _results(module, input.unsqueeze(0), tuple(state.unsqueeze(0) for state in states), None, _NOTHING)
     return _as_given(module, tuple(state.squeeze(0) for state in states))
 
 
@@ -135,49 +151,62 @@ def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
     return Layout(shape, rows=steps * shape[1] + order[places]), lengths
 
 
-def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, lengths: Any) -> tuple[Tensor, ...]:
-    """y, hy and of an LSTM cy, of a call that has been checked."""
+def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
+    """y, hy and of an LSTM cy, of a call that has been checked; then the states after each step, where they are asked
+    for."""
     if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
         data, *states = (one.to(module._flat_weights[0].dtype) for one in (data, *states))
     dropout = module.dropout if module.training and module.num_layers > 1 else 0.0
     # From PyTorch's generator, so that torch.manual_seed decides.
     seed = torch.randint(2**63 - 1, (), device="cpu") if dropout else None
     run = _record if operator.is_wanted() else _run
-    return run(module, dropout, (data, *(*states, None, None)[:2], lengths, seed), packed)
+    return run(module, dropout, seed, (data, *(*states, None, None)[:2]), packed, options)
 
 
-def _record(module: Any, dropout: float, inputs: tuple[Any, ...], packed: Any) -> tuple[Tensor, ...]:
+def _record(
+    module: Any, dropout: float, seed: Any, tensors: tuple[Any, ...], packed: Any, options: Options
+) -> tuple[Tensor, ...]:
     """The results of an operator that a trace can record."""
     if packed is not None:
         cure = "give a padded batch and lengths="
         raise BackendError(message("forward", "input", "be a Tensor in a recorded call", "a PackedSequence", cure))
-    data, hx, cx, lengths, seed = inputs
+    if options.all_states:
+        raise BackendError(message("forward", "all_states", "be False in a recorded call", True))
+    data, hx, cx = tensors
     network, swaps = module._network(dropout), module.batch_first
     names = operator.names(module._flat_weights[0].dtype, *network)
     parameters = [getattr(module, module._own_name(name)) for name in names]
-    lengths = None if lengths is None else torch.as_tensor(lengths, device="cpu")
-    inputs = data.transpose(0, 1) if swaps else data, hx, cx, lengths, seed
+    lengths, resets = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:2])
+    if swaps:
+        data, resets = data.transpose(0, 1), None if resets is None else resets.transpose(0, 1)
+    inputs = data, hx, cx, lengths, resets, seed
     y, *states = operator.call(network, inputs, parameters)
     return y.transpose(0, 1) if swaps else y, *states
 
 
-def _run(module: Any, dropout: float, inputs: tuple[Any, ...], packed: Any) -> tuple[Tensor, ...]:
+def _run(
+    module: Any, dropout: float, seed: Any, tensors: tuple[Any, ...], packed: Any, options: Options
+) -> tuple[Tensor, ...]:
     """The engine's results, with a gradient where one may be asked for."""
-    data, hx, cx, lengths, seed = inputs
+    data = tensors[0]
+    lengths, resets = (one.cpu().numpy() if isinstance(one, Tensor) else one for one in options[:2])
+    if resets is not None and module.batch_first:
+        resets = np.asarray(resets).swapaxes(0, 1)
     if packed is not None:
         layout, lengths = _packed_layout(packed)
     else:
         shape = tuple(data.shape[:2])
         layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
-        lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
     desc = module._desc(dropout)
     names = [module._own_name(block.name) for block in weight_layout(desc)]
     parameters = [getattr(module, name) for name in names]
     place = module.__dict__.setdefault("_place", plain.Place())
     place.found = plain.find(desc, names, module._parameters) if not dropout else None
-    call = Call(desc, layout, lengths, None if seed is None else int(seed), _idle_of(module), None)
-    tensors = data, hx, cx, *parameters
-    return (Recurrence.apply if dropout or _wants_gradient(tensors) else infer)(call, *tensors)
+    seed = None if seed is None else int(seed)
+    call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
+    tensors = *tensors, *parameters
+    keeps = dropout or options.all_states or _wants_gradient(tensors)
+    return (Recurrence.apply if keeps else infer)(call, *tensors)
 
 
 def _idle_of(module: nn.Module) -> MutableSequence[Any]:

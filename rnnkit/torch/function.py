@@ -29,9 +29,11 @@ class Call(NamedTuple):
     desc: RNNDescriptor
     layout: Layout
     lengths: Any
+    resets: Any
     seed: int | None
     idle: MutableSequence[Any]  # workspaces whose memory may be used again
     found: Found | None = None  # where the parameters are
+    all_states: bool = False  # whether the states after each step are results, too, without a gradient
 
 
 class Recurrence(torch.autograd.Function):
@@ -41,18 +43,21 @@ class Recurrence(torch.autograd.Function):
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
         results, kept, ctx.weights = forward(call, x, hx, cx, parameters)
+        states_of_steps = all_states(call, kept) if call.all_states else ()
+        ctx.mark_non_differentiable(*states_of_steps)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
         ctx.save_for_backward(x, kept, *states, *parameters)
         ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
         ctx.set_materialize_grads(False)
-        return results
+        return *results, *states_of_steps
 
     @staticmethod
     def backward(ctx, *cotangents):
         """Every gradient, those of the parameters in the memory of one flat buffer."""
         call, (x, kept, *others) = ctx.call, ctx.saved_tensors
+        cotangents = cotangents[: call.layout.num_results(call.desc)]
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", *cotangents)
@@ -72,8 +77,8 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
         _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
         arrays = weights, call.layout.time_major(to_array(x)), *map(call.layout.states, map(to_array, (hx, cx)))
-        options = {"lengths": call.lengths, "seed": call.seed, "workspace": _idle_one(call.idle)}
-        y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
+        options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed}
+        y, hy, cy, workspace = engine.forward(call.desc, *arrays, workspace=_idle_one(call.idle), **options)
         if workspace.lease is not None:
             y.flags.writeable = True  # that of a small call is the user's
         y, *states = call.layout.results(y, hy, cy)
@@ -81,6 +86,15 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
             y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
         results = to_tensor(y), *map(to_tensor, states)
         return results, _kept(workspace, call.idle), weights if copied else None
+
+
+def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The hidden and the cell states after each step, (T, L*D, N, ...), of what forward kept."""
+    desc, workspace = call.desc, saved_by(kept).workspace
+    places = [divmod(row, desc.num_directions) for row in range(desc.num_pseudo_layers)]
+    names = "h", *desc.states
+    found = [[to_tensor(np.array(workspace.state(name, *place))) for place in places] for name in names]
+    return tuple(torch.stack(states, 1) for states in found)
 
 
 def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any, ...]:
@@ -145,7 +159,7 @@ def infer(call: Call, x, hx, cx, *parameters):
         _alive = parameters[0].detach()
         weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
         arrays = weights, call.layout.time_major(to_array(x)), *map(call.layout.states, map(to_array, (hx, cx)))
-        y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths)
+        y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths, resets=call.resets)
         return tuple(map(to_tensor, call.layout.results(y, hy, cy)))
 
 

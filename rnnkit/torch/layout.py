@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.torch.arrays import library_of
 
 STEPS_FIRST, BATCH_FIRST, ONE_STEP = range(3)  # sequences (T, N, I), (N, T, I), or the step (N, I) of a cell
@@ -51,6 +52,10 @@ class Layout(NamedTuple):
         """What the module returns, states one by one: cy is an LSTM's alone."""
         states = (hy,) if cy is None else (hy, cy)
         return tuple(one[0] for one in states) if self.order == ONE_STEP else (self.own(y), *states)
+
+    def num_results(self, desc: RNNDescriptor) -> int:
+        """How many these are."""
+        return (1 if self.order == ONE_STEP else 2) + desc.has_cell
 
     def cotangents(self, given: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Gradients of y, hy and cy among those of the results."""

@@ -66,10 +66,10 @@ class _Fused(nn.Module):
         """The module's name of a parameter that the engine has by this one."""
         return name
 
-    def _run(self, order: int, any_call: Callable[..., Any], input: Any, hx: Any, **options: Any) -> Any:
+    def _run(self, order: int, any_call: Callable[..., Any], input: Any, hx: Any, *options: Any) -> Any:
         """The results of a call; one that is not plain, or has options, goes to `any_call` of `calls`."""
         if _is_compiled():  # dynamo records what is called here
-            return any_call(self, input, hx, **options)
+            return any_call(self, input, hx, *options)
         found = self.__dict__.get("_place", plain.NOWHERE).found
         if found is not None and not options and not plain.is_watched() and not (self.dropout and self.training):
             size = plain.size_of(found, input, order)
@@ -79,7 +79,7 @@ class _Fused(nn.Module):
                 if plain.are_there(found, parameters):
                     return calls.run_plain(self, found, size, (input, *states, *parameters))
         run = calls.untraced[any_call] if "torch._dynamo" in sys.modules else any_call
-        return run(self, input, hx, **options)
+        return run(self, input, hx, *options)
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
         calls.idle.pop(self, None)  # of the device before
@@ -155,7 +155,9 @@ def release(module: nn.Module) -> None:
 class _FusedLayers(_Fused, nn.RNNBase):
     """What the modules over sequences have in common."""
 
-    def forward(self, input: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
+    def forward(
+        self, input: Any, hx: Any = None, lengths: Any = None, resets: Any = None, all_states: bool = False
+    ) -> tuple[Any, ...]:
         """Run the network, as PyTorch's module of this name does.
 
         Parameters
@@ -166,6 +168,11 @@ class _FusedLayers(_Fused, nn.RNNBase):
             Initial states; of one sequence without N. None is zeros.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T, in any order; None is T for all. Not with a PackedSequence: it has its own.
+        resets : Tensor or array_like (T, N), (N, T) with batch_first, (T,) of one sequence, optional
+            Bool, integers or floats that are 0 or 1: where it is 1 the state of a sequence is zeros before that step.
+            The reverse direction starts anew where it crosses it. Of a PackedSequence it is as of the padded batch.
+        all_states : bool, optional
+            Return the states after each step, too. No gradient flows through them.
 
         Returns
         -------
@@ -173,6 +180,8 @@ class _FusedLayers(_Fused, nn.RNNBase):
             0 beyond a sequence's length. It is the caller's own: it may be changed in place.
         hx : as the argument
             The states after each sequence's last step.
+        states : Tensor (T, L*D, N, P), of an LSTM a tuple of that and (T, L*D, N, H), with `all_states`
+            The states after each step, also with batch_first; 0 beyond a sequence's length.
 
         Raises
         ------
@@ -185,8 +194,9 @@ class _FusedLayers(_Fused, nn.RNNBase):
             batches with `lengths`, not a PackedSequence.
         """
         order = BATCH_FIRST if self.batch_first else STEPS_FIRST
-        options = {} if lengths is None else {"lengths": lengths}
-        return self._run(order, calls.run_sequences, input, hx, **options)
+        if lengths is resets is None and all_states is False:
+            return self._run(order, calls.run_sequences, input, hx)
+        return self._run(order, calls.run_sequences, input, hx, calls.Options(lengths, resets, all_states))
 
 
 class _FusedCell(_Fused, nn.RNNCellBase):

@@ -42,11 +42,11 @@ def is_wanted() -> bool:
 
 
 def call(network: Network, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The results of a network, of (x, hx, cx, lengths, seed)."""
-    x, hx, cx, lengths, seed = inputs
+    """The results of a network, of (x, hx, cx, lengths, resets, seed)."""
+    x, hx, cx, *options = inputs
     if not _is_compiled() and _transform() is not None:  # in which an operator's own autograd does not run
-        return _Recorded.apply(network, x, hx, cx, lengths, seed, *parameters)[: _num_results(network)]
-    results = torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, seed, *network)
+        return _Recorded.apply(network, x, hx, cx, *options, *parameters)[: _num_results(network)]
+    results = torch.ops.rnnkit.recurrent(x, hx, cx, parameters, *options, *network)
     return results[: _num_results(network)]
 
 
@@ -58,28 +58,28 @@ class _Recorded(torch.autograd.Function):
     """The network, in operators that a trace can record."""
 
     @staticmethod
-    def forward(network, x, hx, cx, lengths, seed, *parameters):
-        return torch.ops.rnnkit.recurrent_forward(x, hx, cx, parameters, lengths, seed, *network)
+    def forward(network, x, hx, cx, lengths, resets, seed, *parameters):
+        return torch.ops.rnnkit.recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.network, x, hx, cx, lengths, _, *parameters = inputs
+        ctx.network, x, hx, cx, _, _, _, *parameters = inputs
         *_, kept = output
         # A gradient depends on initial states, too.
-        ctx.save_for_backward(kept, x, hx, cx, lengths, *parameters)
+        ctx.save_for_backward(kept, x, hx, cx, *parameters)
         ctx.mark_non_differentiable(kept)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, dy, dhy, dcy, _):
-        kept, x, hx, cx, lengths, *parameters = ctx.saved_tensors
+        kept, x, hx, cx, *parameters = ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        given = x, parameters, lengths, dy, dhy, dcy
+        given = x, parameters, dy, dhy, dcy
         dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, *given, *ctx.network)
         found = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
         dx, dhx, dcx, *dws = function.once(found, x, hx, cx, dy, dhy, dcy, *parameters)
-        return None, dx, dhx, dcx, None, None, *dws
+        return None, dx, dhx, dcx, None, None, None, *dws
 
     @staticmethod
     def vmap(info, dims, *inputs):
@@ -95,27 +95,30 @@ def _idle_of(desc: RNNDescriptor) -> deque[Any]:
     return deque(maxlen=_IDLE)
 
 
-def _call_of(network: Network, x: Tensor, parameters: Sequence[Tensor], lengths: Any, seed: Any) -> Call:
+def _call_of(
+    network: Network, x: Tensor, parameters: Sequence[Tensor], lengths: Any = None, resets: Any = None, seed: Any = None
+) -> Call:
     desc = descriptor(network, parameters[0].dtype)
-    lengths, seed = None if lengths is None else lengths.cpu().numpy(), None if seed is None else int(seed)
-    return Call(desc, Layout(tuple(x.shape[:2])), lengths, seed, _idle_of(desc))
+    lengths, resets = (None if one is None else one.cpu().numpy() for one in (lengths, resets))
+    seed = None if seed is None else int(seed)
+    return Call(desc, Layout(tuple(x.shape[:2])), lengths, resets, seed, _idle_of(desc))
 
 
-def _recurrent(x, hx, cx, parameters, lengths, seed, *network):
-    call = _call_of(Network(*network), x, parameters, lengths, seed)
+def _recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
+    call = _call_of(Network(*network), x, parameters, lengths, resets, seed)
     if call.desc.dropout:
-        return _recurrent_forward(x, hx, cx, parameters, lengths, seed, *network)[:3]
+        return _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network)[:3]
     return _three(function.infer(call, x, hx, cx, *parameters))
 
 
-def _recurrent_forward(x, hx, cx, parameters, lengths, seed, *network):
-    call = _call_of(Network(*network), x, parameters, lengths, seed)
+def _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network):
+    call = _call_of(Network(*network), x, parameters, lengths, resets, seed)
     results, kept, _ = function.forward(call, x, hx, cx, parameters)
     return *_three(results), kept
 
 
-def _recurrent_backward(kept, x, parameters, lengths, dy, dhy, dcy, *network):
-    call = _call_of(Network(*network), x, parameters, lengths, None)
+def _recurrent_backward(kept, x, parameters, dy, dhy, dcy, *network):
+    call = _call_of(Network(*network), x, parameters)
     dx, dhx, dcx, dws = function.backward(call, kept, x, parameters, None, dy, dhy, dcy)
     return dx, dhx, x.new_empty(0) if dcx is None else dcx, dws
 
@@ -125,7 +128,7 @@ def _three(results: Sequence[Tensor]) -> Sequence[Tensor]:
     return results if len(results) == 3 else (*results, results[0].new_empty(0))
 
 
-def _fake_recurrent(x, hx, cx, parameters, lengths, seed, *network):
+def _fake_recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
     own, (seq_len, batch_size, _) = Network(*network), x.shape
     num_directions = 2 if own.bidirectional else 1
     rows, output_size = own.num_layers * num_directions, own.proj_size or own.hidden_size
@@ -138,19 +141,19 @@ def _fake_forward(x, *others):
     return *_fake_recurrent(x, *others), x.new_empty(0, device="cpu")
 
 
-def _fake_backward(kept, x, parameters, lengths, dy, dhy, dcy, *network):
-    _, dhx, dcx = _fake_recurrent(x, None, None, parameters, lengths, None, *network)
+def _fake_backward(kept, x, parameters, dy, dhy, dcy, *network):
+    _, dhx, dcx = _fake_recurrent(x, None, None, parameters, None, None, None, *network)
     dws = [x.new_empty(one.shape) for one in parameters]
     return x.new_empty(x.shape), dhx, dcx, dws
 
 
-def _with_gradient(x, hx, cx, parameters, lengths, seed, *network):
+def _with_gradient(x, hx, cx, parameters, lengths, resets, seed, *network):
     """`_recurrent` in autograd."""
     function.refuse_transforms("forward")  # of compiled code; elsewhere they come by `call`
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, hx, cx, *parameters)):
-        return _Recorded.apply(Network(*network), x, hx, cx, lengths, seed, *parameters)[:3]
+        return _Recorded.apply(Network(*network), x, hx, cx, lengths, resets, seed, *parameters)[:3]
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, seed, *network)
+        return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, resets, seed, *network)
 
 
 _library = torch.library.Library("rnnkit", "DEF")
@@ -165,8 +168,8 @@ def _define(name: str, arguments: str, results: str, run: Any, fake: Any) -> Non
     torch.library.register_vmap(f"rnnkit::{name}", _Recorded.vmap, lib=_library)
 
 
-_inputs = "Tensor x, Tensor? hx, Tensor? cx, Tensor[] parameters, Tensor? lengths, Tensor? seed"
-_saved = "Tensor kept, Tensor x, Tensor[] parameters, Tensor? lengths"
+_inputs = "Tensor x, Tensor? hx, Tensor? cx, Tensor[] parameters, Tensor? lengths, Tensor? resets, Tensor? seed"
+_saved = "Tensor kept, Tensor x, Tensor[] parameters"
 _cotangents = "Tensor? dy, Tensor? dhy, Tensor? dcy"
 _define("recurrent", _inputs, "(Tensor, Tensor, Tensor)", _recurrent, _fake_recurrent)
 _define("recurrent_forward", _inputs, "(Tensor, Tensor, Tensor, Tensor)", _recurrent_forward, _fake_forward)
