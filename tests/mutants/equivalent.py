@@ -3,6 +3,11 @@
 _FLAT = "kernels read and write the rows of all steps, one after the other, whatever the shape says"
 
 EQUIVALENT = {
+    "rnnkit/call/checks.py inputs: condition left out: like is None or type(like) is ndarray -> ((like is None)), in "
+    "usual = type(x) is ndarray and (like is None or type(like) is ndarray) and x.dtype is desc.np_dtype":
+        "a shortcut past checks that have the same outcome",
+    "rnnkit/language_model/sampling.py _bytes: constant: 0 -> (-1), in yield int(unread[0])":
+        "there is one",
     "rnnkit/cpu/planner.py best_sharing: comparison: taken <= _SOON * shortest -> (taken < _SOON * shortest), in "
     "soon = [(one.threads, taken, one) for one, taken in choices.items() if taken <= _SOON * shortest]":
         "no division takes exactly so much",
