@@ -32,9 +32,9 @@ def options_of(
     checkpoint_steps: Any = None, weights: Any = None, resets: Any = None, initial: Any = "zeros",
 ) -> CallOptions:
     """Return the options of a call on so many steps and rows, each checked; None is not asked for."""
-    if lengths is seed is checkpoint_steps is weights is resets is None and batch_size <= LISTED_ROWS:
-        if initial == "zeros":
-            return _unasked(seq_len, batch_size)
+    nothing = lengths is seed is checkpoint_steps is weights is resets is None and initial == "zeros"
+    if nothing and batch_size <= LISTED_ROWS:
+        return _unasked(seq_len, batch_size)
     from_hx = checks.initial(function, initial, resets)
     lengths = checks.lengths(function, lengths, seq_len, batch_size)
     steps = steps_of(seq_len, batch_size, lengths, checks.resets(function, resets, seq_len, batch_size), from_hx)

@@ -12,13 +12,13 @@ import numpy as np
 from rnnkit.call.arena import KEPT_BYTES, Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
-from rnnkit.call.steps import Steps, states_shape
+from rnnkit.call.steps import Steps, states_shape, steps_of
 from rnnkit.cpu.layer import DESCRIPTORS, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner, reads_in_place, slabs_of
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import Calls, Run, final_states, given, ready_group, ready_to_clear
-from rnnkit.cpu.stack import Stack, new_array
+from rnnkit.cpu.stack import Sequences, Stack, lengths_of, new_array
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team
@@ -40,14 +40,22 @@ def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
     """Run the network with these weights once: where a call is short, they are read where they are."""
     steps = options.steps
-    if not is_brief(desc, steps):
+    brief = brief_calls(desc, steps) if steps.listed else _brief_calls(desc, steps.seq_len, steps.batch_size)
+    if brief is None:
         return Inference(desc, w).infer(x, hx, cx, options)
-    return stack_of(desc, steps).steps(x, hx, cx, steps, w)
+    return brief.run(x, hx, cx, w, lengths_of(steps))
 
 
-def stack_of(desc: RNNDescriptor, steps: Steps) -> Stack:
-    """Return what runs a brief call with the flat weights."""
-    return _stack_of(desc, reads_in_place(desc, steps))
+def brief_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
+    """What runs brief calls with the flat weights; None where these are not brief."""
+    if not is_brief(desc, steps):
+        return None
+    return _stack_of(desc, reads_in_place(desc, steps)).sequences(steps.seq_len, steps.batch_size)
+
+
+@lru_cache(DESCRIPTORS)  # of calls without options it is found sooner
+def _brief_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Sequences | None:
+    return brief_calls(desc, steps_of(seq_len, batch_size))
 
 
 @lru_cache(2 * DESCRIPTORS)
@@ -76,7 +84,7 @@ class Inference(Stack):
         """
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
         if is_brief(desc, steps):
-            return self.steps(x, hx, cx, steps)
+            return self.sequences(*x.shape[:2]).run(x, hx, cx, None, lengths_of(steps))
         places = states_shape(steps.seq_len, steps.batch_size, directions, steps.restarts is not None)
         shape, behind = (*places, directions * desc.output_size), places[0] - steps.seq_len
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]

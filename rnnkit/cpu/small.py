@@ -14,7 +14,7 @@ from rnnkit.call.options import options_of
 from rnnkit.call.workspace import Workspace, workspace_nbytes
 from rnnkit.cpu.backward import Gradient, arrays_of, begin, gradient_of
 from rnnkit.cpu.engine import infer, laid_out
-from rnnkit.cpu.infer import is_brief, stack_of
+from rnnkit.cpu.infer import brief_calls
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import final_states, given
@@ -98,9 +98,7 @@ class Inference:
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
         self._size, self._options = (desc, seq_len, batch_size, threads), options_of("infer", desc, seq_len, batch_size)
-        self._sequences, steps = None, self._options.steps
-        if is_brief(desc, steps):
-            self._sequences = stack_of(desc, steps).sequences(seq_len, batch_size)
+        self._sequences = brief_calls(desc, self._options.steps)
         self._idle: deque[SmallCall] | None = None
         if desc.num_directions == 2 and is_small(desc, seq_len, batch_size):
             self._idle = deque()

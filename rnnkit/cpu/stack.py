@@ -29,6 +29,11 @@ def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.empty(shape, dtype)
 
 
+def lengths_of(steps: Steps) -> np.ndarray:
+    """Lengths as `Sequences.run` takes them."""
+    return dense(steps.lengths) if steps.padded else _ALL_STEPS
+
+
 class Room(NamedTuple):
     """What steps of so many rows work in, and the call of the kernel, which lacks its arrays."""
 
@@ -134,11 +139,6 @@ class Stack:
             self._run(x, hx, cx, self._no_y, hy, cy, room)
             self.give_back(rooms, room)
         return hy[-1], hy, cy if self._sizes[2] else None
-
-    def steps(self, x: np.ndarray, hx: Any, cx: Any, steps: Steps, w: Any = None) -> tuple[Any, Any, Any]:
-        """Run all layers over several time steps, with the packed weights or these."""
-        lengths = dense(steps.lengths) if steps.padded else _ALL_STEPS
-        return self.sequences(*x.shape[:2]).run(x, hx, cx, w, lengths)
 
     def sequences(self, seq_len: int, batch_size: int) -> Sequences:
         """What runs calls of this size."""

@@ -339,7 +339,8 @@ def infer(
     """
     check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
-    options = options_of("infer", desc, seq_len, batch_size, lengths, resets=resets, initial=initial)
+    asked = () if lengths is resets is None and initial == "zeros" else (lengths, None, None, None, resets, initial)
+    options = options_of("infer", desc, seq_len, batch_size, *asked)
     checks.weights("infer", w, desc, x)
     y, hy, cy = backend("infer", "infer", desc, x, options).infer(desc, w, x, hx, joined(desc, cx), options)
     return Infer(y, hy, apart(desc, cy))

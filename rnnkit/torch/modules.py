@@ -33,6 +33,9 @@ class _Fused(nn.Module):
         They keep their identity and values. On the CPU each has a storage of its own; on a GPU they are views, as cuDNN
         wants them.
         """
+        found = self.__dict__.get("_place", plain.NOWHERE).found
+        if found is not None and plain.are_there(found, self._found(found)):
+            return  # programs call this before each forward
         named: dict[str, Any] = {name: one for name, one in self._parameters.items() if one is not None}
         parameters = named.values()
         if any(type(one) is not nn.Parameter or not _is_ours_to_move(one) for one in parameters):
@@ -61,6 +64,10 @@ class _Fused(nn.Module):
         sizes = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
         return Network(*sizes, self.bias, self.proj_size, dropout)
 
+    def _found(self, found: plain.Found) -> list[Any]:
+        """The parameters now, in the buffer's order."""
+        return [self._parameters.get(name) for name in found.names]
+
     @staticmethod
     def _own_name(name: str) -> str:
         """The module's name of a parameter that the engine has by this one."""
@@ -75,7 +82,7 @@ class _Fused(nn.Module):
             size = plain.size_of(found, input, order)
             states = None if size is None else plain.states_of(found, size, hx)
             if states is not None:
-                parameters = [self._parameters.get(name) for name in found.names]
+                parameters = self._found(found)
                 if plain.are_there(found, parameters):
                     return calls.run_plain(self, found, size, (input, *states, *parameters))
         run = calls.untraced[any_call] if "torch._dynamo" in sys.modules else any_call
