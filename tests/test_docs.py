@@ -12,7 +12,8 @@ import pytest
 README = Path(__file__).resolve().parents[1] / "README.md"
 DOCS = README.parent / "docs"
 NEEDS = {
-    "from-pytorch": ["torch"], "from-keras-onnx": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
+    "from-pytorch": ["torch"], "episodes": ["torch"],
+    "from-keras-onnx": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
     "language-model": [],  # what was measured; no code
     "estimator": ["sklearn"],
     "training-runs": [],  # commands of a shell, see below
