@@ -27,10 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite in ("cells", "torch", "calls", "programs") and find_spec("torch") is None:
+    if args.suite in ("cells", "torch", "calls", "episodes", "programs") and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
     elif args.suite == "calls":
         return _run_calls(args)
+    elif args.suite == "episodes":
+        return _run_episodes(args)
     elif args.suite == "programs":
         return _run_programs(args)
     else:
@@ -68,6 +70,19 @@ def _run_calls(args: argparse.Namespace) -> int:
     wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
     if wrong is None and not call_suite.run(args.cases, args.threads, args.seconds):
         wrong = f"--cases must match a name such as {call_suite.CALLS[0].name}, got {args.cases!r}"
+    if wrong is not None:
+        print(f"perf: {wrong}", file=sys.stderr)
+    return 0 if wrong is None else 2
+
+
+def _run_episodes(args: argparse.Namespace) -> int:
+    """Time training steps over episodes beside a loop; returns the exit status."""
+    from perf import episode_suite
+
+    compiled = args.against == [episode_suite.COMPILED]
+    wrong = _foreign(args, "device", "tf32", "passes", "out", *(() if compiled else ("against",)))
+    if wrong is None and not episode_suite.run(args.cases, args.threads, args.seconds, compiled):
+        wrong = f"--cases must match a name such as {episode_suite.CASES[0].name}, got {args.cases!r}"
     if wrong is not None:
         print(f"perf: {wrong}", file=sys.stderr)
     return 0 if wrong is None else 2
@@ -153,13 +168,13 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
     suite = "networks beside other engines, cells that are no modes beside loops over time, training steps of "
-    suite += "PyTorch's models with and without rnnkit.torch, calls of its modules, programs of other packages, or "
-    suite += "plans with weights of fewer bits (default: engines)"
-    suites = "engines", "cells", "torch", "calls", "programs", "reduced"
+    suite += "PyTorch's models with and without rnnkit.torch, calls of its modules, episodes in one call beside a "
+    suite += "loop, programs of other packages, or plans with weights of fewer bits (default: engines)"
+    suites = "engines", "cells", "torch", "calls", "episodes", "programs", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
-    cases += "gru-t1-n1-h32-l1/train for calls, skorch/gru for programs, or ds2-int8/lstm/infer for reduced, with "
-    cases += "commas (default: all)"
+    cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, skorch/gru for programs, or "
+    cases += "ds2-int8/lstm/infer for reduced, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

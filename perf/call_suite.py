@@ -93,15 +93,27 @@ def measure(call: Call, threads: int, seconds: float) -> Row:
     x = torch.randn(call.seq_len, call.batch_size, size)
     steps = [_step(torch, module, x, call.pass_name) for module in (plain, own)]
     expected, found = (step() for step in steps)
-    gradients = zip(own.parameters(), plain.parameters(), strict=True) if call.pass_name == "train" else ()
-    for one, other in ((found, expected), *((own.grad, plain.grad) for own, plain in gradients)):
+    check_close(found, expected, own, plain)
+    return Row(call, threads, *least_seconds(steps, seconds))
+
+
+def check_close(found: Any, expected: Any, own: Any, plain: Any) -> None:
+    """Raise unless outputs of two modules, and the gradients of their parameters, are the same but for rounding."""
+    import torch
+
+    gradients = [(one.grad, other.grad) for one, other in zip(own.parameters(), plain.parameters(), strict=True)]
+    for one, other in (found, expected), *(pair for pair in gradients if pair[1] is not None):
         torch.testing.assert_close(one, other, rtol=0, atol=_CLOSE * other.abs().max().item())
-    least = [float("inf")] * 2
+
+
+def least_seconds(steps: list[Callable[[], Any]], seconds: float) -> list[float]:
+    """Of each step, which run in turn."""
+    least = [float("inf")] * len(steps)
     counts = [_count(step) for step in steps]
     for _ in _rounds(seconds):
         for which, (step, count) in enumerate(zip(steps, counts, strict=True)):
             least[which] = min(least[which], _window(step, count) / count)
-    return Row(call, threads, *least)
+    return least
 
 
 def _step(torch: Any, module: Any, x: Any, pass_name: str) -> Callable[[], Any]:
