@@ -175,11 +175,13 @@ def assert_same(found, expected, names):
 
 
 @pytest.mark.parametrize("layers", [{}, {"num_layers": 2}, {"bidirectional": True}])
+@pytest.mark.parametrize(("seq_len", "batch_size", "initial"), [(60, 17, "hx"), (5, 64, "zeros")])
 @pytest.mark.cores(2)
-def test_threads_change_no_bit(layers):
+def test_threads_change_no_bit(layers, seq_len, batch_size, initial):
+    """In a long call, and in one that runs all layers a step at a time."""
     desc = network(dtype="float32", hidden_size=70, **layers)
-    w, inputs, cotangents = drawn(desc, 5, 60, 17)
-    asked = dict(resets=np.random.default_rng(6).random((60, 17)) < 0.2, initial="hx")
+    w, inputs, cotangents = drawn(desc, 5, seq_len, batch_size)
+    asked = dict(resets=np.random.default_rng(6).random((seq_len, batch_size)) < 0.2, initial=initial)
     numba.set_num_threads(1)
     expected, gradients = all_of(desc, w, inputs, cotangents, **asked)
     numba.set_num_threads(2)

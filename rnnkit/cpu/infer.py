@@ -18,7 +18,7 @@ from rnnkit.cpu.planner import Planner, reads_in_place, slabs_of
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import Calls, Run, final_states, given, ready_group, ready_to_clear
-from rnnkit.cpu.stack import Sequences, Stack, lengths_of, new_array
+from rnnkit.cpu.stack import Sequences, Stack, new_array, run_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team
@@ -34,7 +34,8 @@ def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
     """Whether a call is run a step at a time through all layers."""
     count = steps.seq_len * steps.batch_size
     is_short = count * num_weights(desc) <= _BRIEF or reads_in_place(desc, steps)
-    return desc.num_directions == 1 and count > 0 and is_short and steps.restarts is None
+    from_hx = steps.restarts is not None and steps.restarts.from_hx
+    return desc.num_directions == 1 and count > 0 and is_short and not from_hx
 
 
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
@@ -43,7 +44,7 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     brief = brief_calls(desc, steps) if steps.listed else _brief_calls(desc, steps.seq_len, steps.batch_size)
     if brief is None:
         return Inference(desc, w).infer(x, hx, cx, options)
-    return brief.run(x, hx, cx, w, lengths_of(steps))
+    return run_steps(brief, steps, x, hx, cx, w) if steps.listed else brief.run(x, hx, cx, w)
 
 
 def brief_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
@@ -84,7 +85,7 @@ class Inference(Stack):
         """
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
         if is_brief(desc, steps):
-            return self.sequences(*x.shape[:2]).run(x, hx, cx, None, lengths_of(steps))
+            return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
         places = states_shape(steps.seq_len, steps.batch_size, directions, steps.restarts is not None)
         shape, behind = (*places, directions * desc.output_size), places[0] - steps.seq_len
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]

@@ -21,6 +21,7 @@ _KEPT_ROOMS = 8  # of the largest size, for each number of rows one
 _SEQUENCES = 64  # sizes of calls that are prepared
 
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
+NO_MARKS = np.empty(0, np.uint8)
 _ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
 
 
@@ -29,9 +30,13 @@ def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.empty(shape, dtype)
 
 
-def lengths_of(steps: Steps) -> np.ndarray:
-    """Lengths as `Sequences.run` takes them."""
-    return dense(steps.lengths) if steps.padded else _ALL_STEPS
+def run_steps(sequences: Sequences, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: Any = None) -> tuple:
+    """Run all layers over these steps, which start anew from zeros alone; w as `Sequences.run` takes it."""
+    lengths, marks = dense(steps.lengths) if steps.padded else _ALL_STEPS, NO_MARKS
+    if steps.restarts is not None:
+        marks, first = steps.restarts.marks[0, :-1].reshape(-1), steps.restarts.marks[0, 0, :, None] > 0
+        hx, cx = (None if one is None else np.where(first, one.dtype.type(0), one) for one in (hx, cx))
+    return sequences.run(x, hx, cx, w, lengths, marks)
 
 
 class Room(NamedTuple):
@@ -93,7 +98,7 @@ class Stack:
             nbytes += packed.scratch.nbytes
         grain = self._grain if rows >= self._rows_for_grain else 0
         work = self._work * max(rows, _ROWS_OF_A_READ)
-        like = self._no_y, states, states, self._no_y, states, states, gates, numbers, _ALL_STEPS, self._no_w
+        like = self._no_y, states, states, self._no_y, states, states, gates, numbers, _ALL_STEPS, NO_MARKS, self._no_w
         arguments = like, *self._fixed, packed, self._zeros, grain, threads
         return Room(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
 
@@ -157,7 +162,7 @@ class Stack:
             cx = self._no_cells
         else:
             cx = np.zeros((layers, rows, cells), x.dtype) if cx is None else dense(cx)
-        room.call((dense(x), hx, cx, y, hy, cy, room.gates, room.numbers, _ALL_STEPS, self._no_w))
+        room.call((dense(x), hx, cx, y, hy, cy, room.gates, room.numbers, _ALL_STEPS, NO_MARKS, self._no_w))
 
 
 class Sequences:
@@ -174,7 +179,8 @@ class Sequences:
         self._no_cx = np.zeros((layers, batch_size, cells), self._dtype) if cells else stack._no_cells
 
     def run(
-        self, x: np.ndarray, hx: Any, cx: Any, w: Any = None, lengths: np.ndarray = _ALL_STEPS
+        self, x: np.ndarray, hx: Any, cx: Any, w: Any = None, lengths: np.ndarray = _ALL_STEPS,
+        marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """y, hy and cy, with the packed weights or these."""
         stack, dtype = self._stack, self._dtype
@@ -189,7 +195,8 @@ class Sequences:
             for pack in room.packing:
                 pack(w)
             w = stack._no_w
-        room.call((dense(x).reshape(self._x), hx, cells, y, hy, cy, room.gates, room.numbers, lengths, w))
+        own = room.gates, room.numbers, lengths, marks, w
+        room.call((dense(x).reshape(self._x), hx, cells, y, hy, cy, *own))
         stack.give_back(self._rooms, room)
         last = self._last
         return y.reshape(self._result), hy[last], cy[last] if cells is not stack._no_cells else None

@@ -1,7 +1,7 @@
 """Steps of a whole stack of layers of one direction in one call: what streaming asks for, and brief sequences."""
 
 from .loop import project_inputs, run_step, with_gates
-from .machine.arrays import flat
+from .machine.arrays import flat, part
 from .machine.formats import storage
 from .machine.gemm import vectors_of
 from .machine.jit import inner, kernel
@@ -16,8 +16,9 @@ from .products import sum_biases, weights_of
 def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
-    `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, and
-    the flat weights where they are read where they are, else none. The room has N rows for each step of a chunk, whose
+    `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, the
+    marks (T*N) of states that are zeros before a step, but for those before the first, none if there are none, and the
+    flat weights where they are read where they are, else none. The room has N rows for each step of a chunk, whose
     input products the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two
     places, (2*layers, N, ...), and step t writes the place t % 2; y may be empty, where nobody wants it. All rows are
     computed in every step, from the padding too; those that have ended keep their states, and y is 0. No more than so
@@ -25,7 +26,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, threads)
-    x, hx, cx, y, hy, cy, gates, numbers, lengths, w = arrays
+    x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w = arrays
     batch_size, width, layers = hy.shape[1], cy.shape[2], offsets.shape[0]
     columns, chunk = gates.size // max(numbers.size, 1), numbers.size // max(batch_size, 1) - 1
     own_rows = partition(batch_size, team.rank, team.size)
@@ -38,6 +39,13 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
         inputs = Matrix(flat(x), numbers, t * batch_size * x.shape[1], x.shape[1])
         first, before = t % 2 * layers, (t + 1) % 2 * layers if t > 0 else 0
         hidden_prev, cells_prev = flat(hx if t == 0 else hy), flat(cx if t == 0 else cy)
+        if marks.size > 0 and t > 0:  # nobody reads these states any more
+            for row in range(own_rows.start, own_rows.stop):
+                for layer in range(layers if marks[t * batch_size + row] > 0 else 0):
+                    at = (before + layer) * batch_size + row
+                    clear(part(hidden_prev, at * sizes.output, (at + 1) * sizes.output))
+                    clear(part(cells_prev, at * width, (at + 1) * width))
+            barrier(team)
         for layer in range(layers):
             own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
             weights = weights_of(cell, own, packed, flat(offsets[layer]), products, places[layer], w, team.rank)
