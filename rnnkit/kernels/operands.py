@@ -43,9 +43,9 @@ class Gradients(NamedTuple):
     units: Matrix
     hidden: Matrix
     states: Matrix
-    cuts: np.ndarray  # of each position 1 where the next step starts anew; empty where none does
-    anew_hidden: Matrix  # added to where it does: of what it starts from, without data for zeros
-    anew_states: Matrix
+    cuts: np.ndarray | None = None  # of each position 1 where the next step starts anew; empty where none does
+    anew_hidden: Matrix | None = None  # added to where it does: of what it starts from, without data for zeros
+    anew_states: Matrix | None = None
 
 
 class LayerPass(NamedTuple):
