@@ -84,12 +84,13 @@ LEAST = 0.95  # of PyTorch's speed; the aim is 1.0, and LSTM inference of 8 to 3
 
 @pytest.mark.nightly
 def test_no_call_is_much_slower_than_pytorch():
-    """Draws 40 calls; one that seems slower is timed once more, for longer."""
+    """Draws 40 calls; one that seems slower is timed again, for longer: other programs may have run meanwhile."""
     slower = []
     for call in random.sample(CALLS, 40):
-        row = call_suite.measure(call, 1, 0.1)
-        if row.ratio < LEAST:
-            row = call_suite.measure(call, 1, 1.0)
-        if row.ratio < LEAST:
+        for seconds in 0.1, 1.0, 2.0:
+            row = call_suite.measure(call, 1, seconds)
+            if row.ratio >= LEAST:
+                break
+        else:
             slower.append(row)
     assert not slower, "\n".join(map(str, slower))
