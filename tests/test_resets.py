@@ -1,6 +1,9 @@
 """Episodes: states start anew inside of a sequence. Each episode alone is the reference."""
 
+import gc
+import weakref
 from dataclasses import replace
+from functools import partial
 
 import numba
 import numpy as np
@@ -238,6 +241,34 @@ def test_a_state_that_is_given_is_not_changed():
     assert np.array_equal(hx, before[0]) and np.array_equal(cx, before[1])
 
 
+@pytest.mark.parametrize("checkpoint_steps", [None, 5])
+def test_initial_states_may_change_after_forward(checkpoint_steps):
+    """As where a program carries them on in place; and nobody keeps them."""
+    desc = network(dtype="float32")
+    seq_len, batch_size = 3 * gradient_chunk(70, 4), 70
+    w, inputs, cotangents = drawn(desc, 14, seq_len, batch_size)
+    asked = dict(resets=np.random.default_rng(15).random((seq_len, batch_size)) < 0.1, initial="hx")
+    _, expected = all_of(desc, w, inputs, cotangents, **asked)
+    x, *states = inputs
+    hx, cx = (one.copy() for one in states)
+    result = rnnkit.forward(desc, w, x, hx, cx, checkpoint_steps=checkpoint_steps, **asked)
+    hx[...], cx[...] = np.nan, np.nan
+    assert_same(rnnkit.backward(desc, w, result.workspace, *cotangents), expected, ("dx", "dhx", "dcx", "dw"))
+
+
+def test_initial_states_are_let_go():
+    desc = network()
+    w, (x, hx, cx), _ = drawn(desc)
+    plan, resets = rnnkit.prepare(desc, w), np.eye(T, N)
+    for call in (partial(rnnkit.forward, desc, w), partial(rnnkit.infer, desc, w), plan.infer):
+        own = hx.copy()
+        gone = weakref.ref(own)
+        call(x, own, cx, resets=resets, initial="hx")
+        del own
+        gc.collect()
+        assert gone() is None
+
+
 def test_marks_of_every_kind_and_none():
     desc = network()
     w, inputs, _ = drawn(desc)
@@ -260,6 +291,7 @@ def test_marks_of_every_kind_and_none():
         ({"resets": np.zeros((T, N), complex)}, TypeError, "resets must hold bool, integers or floats, got dtype comp"),
         ({"resets": "no"}, TypeError, "resets must be None or an integer array on the host"),
         ({"resets": np.zeros((T, N)), "initial": "cx"}, ValueError, "initial must be \"zeros\" or \"hx\", got 'cx'"),
+        ({"resets": np.zeros((T, N)), "initial": np.zeros(3)}, ValueError, 'initial must be "zeros" or "hx", got'),
         ({"initial": "hx"}, ValueError, 'initial must be "zeros" without resets'),
     ],
 )

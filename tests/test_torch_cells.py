@@ -1,5 +1,6 @@
 """`nn.RNNCell`, `nn.LSTMCell` and `nn.GRUCell` on the engine."""
 
+import contextlib
 import copy
 import os
 import pickle
@@ -216,6 +217,48 @@ def test_in_graphs_and_transforms(kind):
     found = torch.func.grad(lambda x: sum(one.sum() for one in flat(own(x, hx))))(x.detach())
     expected = torch.autograd.grad(sum(one.sum() for one in flat(own(x, hx))), x)
     assert_equal([found], expected)
+
+
+@pytest.mark.parametrize("kind", ["RNNCell", "GRUCell", "LSTMCell"])
+@pytest.mark.parametrize("born", [False, True])
+def test_names_that_a_subclass_has(kind, born):
+    """Those of modules over sequences, and of what runs a call, are free for cells."""
+
+    class Own(getattr(nn, kind)):
+        def __init__(self):
+            super().__init__(F, H)
+            self.dropout, self.mode, self.num_layers, self.batch_first = nn.Dropout(0.0), "fast", 2, True
+            self.bidirectional, self.proj_size, self._flat_weights = True, 3, None
+
+        def _run(self, x):
+            return self.dropout(x) if self.mode == "fast" else None
+
+        def forward(self, x, hx=None):
+            return super().forward(self._run(x), hx)
+
+    torch.manual_seed(0)
+    expected = Own()
+    with rnnkit.torch.accelerated() if born else contextlib.nullcontext():
+        torch.manual_seed(0)
+        own = Own()
+    if not born:
+        assert rnnkit.torch.accelerate(own).changed == ("",)
+    x, hx = step(kind)
+    for _ in range(2):
+        assert_close(flat(own(x, hx)), flat(expected(x, hx)))
+        assert_close(gradients(own, x, hx), gradients(expected, x, hx))
+
+
+def test_a_nonlinearity_that_changes():
+    own, (x, hx) = cell("RNNCell"), step("RNNCell")
+    layer = rnnkit.torch.RNN(F, H)
+    for _ in range(2):
+        own(x, hx), layer(x[None])
+    own.nonlinearity, layer.mode = "relu", "RNN_RELU"
+    torch.testing.assert_close(own(x, hx), plain(own)(x, hx))
+    restored = copy.deepcopy(layer)
+    rnnkit.torch.restore(restored)
+    torch.testing.assert_close(layer(x[None])[0], restored(x[None])[0])
 
 
 def test_autocast():

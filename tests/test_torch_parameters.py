@@ -36,13 +36,13 @@ def modules(request):
 
 def assert_neighbours(module):
     """The parameters follow each other in cuDNN's order: the engine reads them where they are."""
-    blocks = rnnkit.weight_layout(module._desc(0.0))
+    blocks = rnnkit.weight_layout(module._rnnkit_desc(0.0))
     parameters = [module.get_parameter(block.name) for block in blocks]
     first = parameters[0]
     for block, one in zip(blocks, parameters, strict=True):
         assert one.shape == block.shape and one.is_contiguous()
         assert one.data_ptr() == first.data_ptr() + block.start * first.element_size()
-    array, copied = flat_weights(module._desc(0.0), parameters)
+    array, copied = flat_weights(module._rnnkit_desc(0.0), parameters)
     assert array.ctypes.data == first.data_ptr() and not copied
 
 
@@ -261,8 +261,8 @@ def test_what_the_engine_reads_stays(modules):
     """When another thread gives a module other weights meanwhile."""
     _, own = modules
     own.requires_grad_(False)
-    blocks = rnnkit.weight_layout(own._desc(0.0))
-    array, _ = flat_weights(own._desc(0.0), [own.get_parameter(block.name) for block in blocks])
+    blocks = rnnkit.weight_layout(own._rnnkit_desc(0.0))
+    array, _ = flat_weights(own._rnnkit_desc(0.0), [own.get_parameter(block.name) for block in blocks])
     expected = array.copy()
     own.load_state_dict({name: torch.zeros_like(one) for name, one in own.state_dict().items()}, assign=True)
     others = [torch.full((array.size,), 7.0) for _ in range(50)]  # in memory that has been freed, were there any

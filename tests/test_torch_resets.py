@@ -152,6 +152,24 @@ def test_wrong_marks(resets, kind, text):
         own(x, hx, resets=resets)
 
 
+def test_wrong_marks_are_told_in_the_users_axes():
+    own = module("GRU", batch_first=True)
+    x = torch.randn(N, T, F, dtype=torch.float64)
+    for resets in (torch.zeros(T, N), torch.zeros(N), "abc"):
+        with pytest.raises(ValueError, match=r"forward: resets must have shape \(batch_size=4, seq_len=8\), got "):
+            own(x, resets=resets)
+    with pytest.raises(ValueError, match=r"forward: resets must have shape \(seq_len=8,\), got \(8, 1\)"):
+        own(x[0], resets=torch.zeros(T, 1))
+
+
+def test_marks_of_any_tensor():
+    own = module("GRU")
+    x, hx, resets = inputs(own)
+    expected = own(x, hx, resets=resets)[0]
+    for same in (resets.bfloat16(), resets.half(), resets.float().requires_grad_(), resets.long(), resets.tolist()):
+        assert torch.equal(own(x, hx, resets=same)[0], expected)
+
+
 def test_accelerated_modules_take_them():
     model = nn.ModuleDict({"rnn": nn.GRU(F, H)})
     rnnkit.torch.accelerate(model)

@@ -174,7 +174,7 @@ def resets(function: str, value: Any, *shape: int) -> ndarray | None:
 
 def initial(function: str, value: Any, resets: Any) -> bool:
     """Check what states start anew from; returns whether that is hx."""
-    if value not in ("zeros", "hx"):
+    if not isinstance(value, str) or value not in ("zeros", "hx"):
         raise ValueError(message(function, "initial", 'be "zeros" or "hx"', repr(value)))
     if value == "hx" and resets is None:
         raise ValueError(message(function, "initial", 'be "zeros" without resets', repr(value)))

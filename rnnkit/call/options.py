@@ -17,6 +17,8 @@ from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.types import Weights
 
+ZEROS = "zeros"  # Python has one object of what is written so
+
 
 class CallOptions(NamedTuple):
     """What a call asks for, checked, in the order in which it is documented."""
@@ -25,14 +27,15 @@ class CallOptions(NamedTuple):
     seed: int | None = None  # None without dropout
     checkpoint_steps: int | None = None
     weights: Weights | None = None  # of `prepare`
+    resets: bool = False  # whether there may be restarts in `steps`
 
 
 def options_of(
     function: str, desc: RNNDescriptor, seq_len: int, batch_size: int, lengths: Any = None, seed: Any = None,
-    checkpoint_steps: Any = None, weights: Any = None, resets: Any = None, initial: Any = "zeros",
+    checkpoint_steps: Any = None, weights: Any = None, resets: Any = None, initial: Any = ZEROS,
 ) -> CallOptions:
     """Return the options of a call on so many steps and rows, each checked; None is not asked for."""
-    nothing = lengths is seed is checkpoint_steps is weights is resets is None and initial == "zeros"
+    nothing = lengths is seed is checkpoint_steps is weights is resets is None and initial is ZEROS
     if nothing and batch_size <= LISTED_ROWS:
         return _unasked(seq_len, batch_size)
     from_hx = checks.initial(function, initial, resets)
@@ -44,6 +47,7 @@ def options_of(
         seed if desc.dropout else None,
         checked_checkpoint_steps(function, checkpoint_steps),
         _checked_weights(function, weights),
+        resets is not None,
     )
 
 
@@ -138,7 +142,7 @@ _BEFORE_STEPS = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
 
 TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS, those by PLACES
     "`lengths`": _row(lambda _, given: given.steps.padded, _SEQUENCES, YES, YES, YES),
-    "`resets`, `initial`": _row(lambda _, given: given.steps.restarts is not None, _RESETTING, YES, _RESETS, YES),
+    "`resets`, `initial`": _row(lambda _, given: given.resets, _RESETTING, YES, _RESETS, YES),
     "`seed`": _row(lambda _, given: given.seed is not None, _FORWARD, YES, YES, NO_PART),
     "`checkpoint_steps`": _row(
         lambda _, given: given.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NO_PART

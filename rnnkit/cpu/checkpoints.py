@@ -114,7 +114,8 @@ class _Segments:
 
         In forward the last one's states go to `final`, those of the others in front of the next.
         """
-        anew = (self._workspace.inputs.get(name) for name in ("hx", "cx"))
+        starts = (self._workspace.arrays.get(name) for name in ("start_hidden", "start_cell"))
+        anew = (None if one is None else one[0] for one in starts)  # copies of hx and cx, which may have changed
         steps = segment_of(self._workspace.steps, *self.steps_of(chain, number), self._order, *anew)
         segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
         if self._arena.segment != key:

@@ -75,6 +75,7 @@ def forward(
     train_groups(ready.groups, own, workspace, arena, steps)
     for clear in ready.clearing:
         clear()
+    steps.anew = None, None  # the caller's
     y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])
     y.flags.writeable = False  # backward reads it
     return y, hy, cy

@@ -112,6 +112,8 @@ class Inference(Stack):
                 clearing = clearing_next
             for clear in clearing:
                 clear()
+            if whole is not None:
+                whole.anew = None, None  # the caller's
             y = steps.after(hidden)
             return y.copy() if is_kept else y, hx, cx
         finally:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rnnkit.call import checks, debugging, forking
 from rnnkit.call.memory import Lease, idle_memories, popped
-from rnnkit.call.options import CUPY, NUMPY, CallOptions, check, options_of
+from rnnkit.call.options import CUPY, NUMPY, ZEROS, CallOptions, check, options_of
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
@@ -339,7 +339,7 @@ def infer(
     """
     check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
-    asked = () if lengths is resets is None and initial == "zeros" else (lengths, None, None, None, resets, initial)
+    asked = () if lengths is resets is None and initial is ZEROS else (lengths, None, None, None, resets, initial)
     options = options_of("infer", desc, seq_len, batch_size, *asked)
     checks.weights("infer", w, desc, x)
     y, hy, cy = backend("infer", "infer", desc, x, options).infer(desc, w, x, hx, joined(desc, cx), options)

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor.weights import weight_layout
-from rnnkit.errors import BackendError, message
+from rnnkit.errors import BackendError, message, wrong_shape
 from rnnkit.torch import operator, plain, small
 from rnnkit.torch.function import Call, Recurrence, infer
 from rnnkit.torch.layout import ONE_STEP, Layout
@@ -67,18 +67,21 @@ def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING)
     output, *states = _results(module, data, states, packed, options)
     if packed is not None:
         output = PackedSequence(output, batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-    count = 2 if module.mode == "LSTM" else 1
+    count = 2 if module._rnnkit_mode == "LSTM" else 1
     each = [_as_given(module, tuple(some)) for some in (states[:count], states[count:]) if some]
     return output, *each
 
 
 def _run_one(module: Any, input: Tensor, hx: Any, options: Options) -> tuple[Any, ...]:
     """One sequence, as a batch of one."""
-    axis = 0 if module.batch_first else 1
+    axis = 0 if module._rnnkit_batch_first else 1
     states = tuple(state.unsqueeze(1) for state in _states(module, hx))
     given = _as_given(module, states) if states else None
     if options.resets is not None:
-        options = options._replace(resets=torch.as_tensor(options.resets).unsqueeze(axis))
+        resets = torch.as_tensor(options.resets)
+        if resets.shape != input.shape[:1]:
+            raise wrong_shape("forward", "resets", tuple(input.shape[:1]), ("seq_len",), tuple(resets.shape))
+        options = options._replace(resets=resets.unsqueeze(axis))
     output, *each = run_sequences(module, input.unsqueeze(axis), given, options)
     each = [_as_given(module, tuple(state.squeeze(-2) for state in _states(module, one))) for one in each]
     return output.squeeze(axis), *each
@@ -94,7 +97,7 @@ def run_step(module: Any, input: Any, hx: Any) -> Any:
         states = tuple(state.unsqueeze(0) for state in _states(module, hx))
         hx = run_step(module, input.unsqueeze(0), _as_given(module, states) if states else None)
         return _as_given(module, tuple(state.squeeze(0) for state in _states(module, hx)))
-    dtype, shape = module._flat_weights[0].dtype, (input.shape[0], module.hidden_size)
+    dtype, shape = module._rnnkit_dtype(), (input.shape[0], module.hidden_size)
     _check_tensor("input", input, (shape[0], module.input_size), dtype)
     states = _states(module, hx)
     for name, state in zip(("hx", "cx"), states, strict=False):
@@ -118,7 +121,7 @@ def _states(module: Any, hx: Any) -> tuple[Tensor, ...]:
     """The states, without any for None."""
     if hx is None:
         return ()
-    wanted = 2 if module.mode == "LSTM" else 1
+    wanted = 2 if module._rnnkit_mode == "LSTM" else 1
     states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
     if len(states) != wanted or not all(isinstance(state, Tensor) for state in states):
         expected = "be None or a tuple of two tensors, h and c" if wanted == 2 else "be None or a tensor"
@@ -136,7 +139,7 @@ def _check_place(data: Tensor) -> None:
 
 
 def _as_given(module: Any, states: tuple[Tensor, ...]) -> Any:
-    return states if module.mode == "LSTM" else states[0]
+    return states if module._rnnkit_mode == "LSTM" else states[0]
 
 
 def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
@@ -155,8 +158,8 @@ def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, op
     """y, hy and of an LSTM cy, of a call that has been checked; then the states after each step, where they are asked
     for."""
     if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
-        data, *states = (one.to(module._flat_weights[0].dtype) for one in (data, *states))
-    dropout = module.dropout if module.training and module.num_layers > 1 else 0.0
+        data, *states = (one.to(module._rnnkit_dtype()) for one in (data, *states))
+    dropout = module._rnnkit_dropout()
     # From PyTorch's generator, so that torch.manual_seed decides.
     seed = torch.randint(2**63 - 1, (), device="cpu") if dropout else None
     run = _record if operator.is_wanted() else _run
@@ -173,9 +176,9 @@ def _record(
     if options.all_states:
         raise BackendError(message("forward", "all_states", "be False in a recorded call", True))
     data, hx, cx = tensors
-    network, swaps = module._network(dropout), module.batch_first
-    names = operator.names(module._flat_weights[0].dtype, *network)
-    parameters = [getattr(module, module._own_name(name)) for name in names]
+    network, swaps = module._rnnkit_network(dropout), module._rnnkit_batch_first
+    names = operator.names(module._rnnkit_dtype(), *network)
+    parameters = [getattr(module, module._rnnkit_own_name(name)) for name in names]
     lengths, resets = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:2])
     if swaps:
         data, resets = data.transpose(0, 1), None if resets is None else resets.transpose(0, 1)
@@ -189,24 +192,34 @@ def _run(
 ) -> tuple[Tensor, ...]:
     """The engine's results, with a gradient where one may be asked for."""
     data = tensors[0]
-    lengths, resets = (one.cpu().numpy() if isinstance(one, Tensor) else one for one in options[:2])
-    if resets is not None and module.batch_first:
-        resets = np.asarray(resets).swapaxes(0, 1)
+    lengths = options.lengths.cpu().numpy() if isinstance(options.lengths, Tensor) else options.lengths
     if packed is not None:
         layout, lengths = _packed_layout(packed)
     else:
         shape = tuple(data.shape[:2])
-        layout = Layout(shape[::-1] if module.batch_first else shape, module.batch_first)
-    desc = module._desc(dropout)
-    names = [module._own_name(block.name) for block in weight_layout(desc)]
+        layout = Layout(shape[::-1] if module._rnnkit_batch_first else shape, module._rnnkit_batch_first)
+    resets = None if options.resets is None else _marks(options.resets, layout, module._rnnkit_batch_first)
+    desc = module._rnnkit_desc(dropout)
+    names = [module._rnnkit_own_name(block.name) for block in weight_layout(desc)]
     parameters = [getattr(module, name) for name in names]
     place = module.__dict__.setdefault("_place", plain.Place())
-    place.found = plain.find(desc, names, module._parameters) if not dropout else None
+    place.found = plain.find(module._rnnkit_mode, desc, names, module._parameters) if not dropout else None
     seed = None if seed is None else int(seed)
     call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
     tensors = *tensors, *parameters
     keeps = dropout or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
+
+
+def _marks(resets: Any, layout: Layout, batch_first: bool) -> np.ndarray:
+    """Resets as the engine takes them."""
+    if isinstance(resets, Tensor):
+        resets = resets.detach().cpu()
+        resets = resets.float() if resets.is_floating_point() else resets  # NumPy has no bfloat16
+    found, turn = np.asarray(resets), -1 if batch_first else 1
+    if found.shape != layout.shape[::turn]:
+        raise wrong_shape("forward", "resets", layout.shape[::turn], ("seq_len", "batch_size")[::turn], found.shape)
+    return found.swapaxes(0, 1) if batch_first else found
 
 
 def _idle_of(module: nn.Module) -> MutableSequence[Any]:

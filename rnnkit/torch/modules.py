@@ -34,7 +34,7 @@ class _Fused(nn.Module):
         wants them.
         """
         found = self.__dict__.get("_place", plain.NOWHERE).found
-        if found is not None and plain.are_there(found, self._found(found)):
+        if found is not None and plain.are_there(found, self._rnnkit_found(found)):
             return  # programs call this before each forward
         named: dict[str, Any] = {name: one for name, one in self._parameters.items() if one is not None}
         parameters = named.values()
@@ -45,8 +45,8 @@ class _Fused(nn.Module):
             return
         if len({one.data_ptr() for one in parameters}) != len(parameters):
             return  # two have one memory, and go on to
-        desc = self._desc(0.0)
-        shapes = {self._own_name(block.name): block.shape for block in weight_layout(desc)}
+        desc = self._rnnkit_desc(0.0)
+        shapes = {self._rnnkit_own_name(block.name): block.shape for block in weight_layout(desc)}
         if {name: one.shape for name, one in named.items()} != shapes:
             return
         ordered = [named[name] for name in shapes]
@@ -57,32 +57,29 @@ class _Fused(nn.Module):
             for one, view in zip(ordered, views(desc, to_array(flat)), strict=True):
                 one.data = view
 
-    def _desc(self, dropout: float) -> RNNDescriptor:
-        return descriptor(self._network(dropout), self._flat_weights[0].dtype)
+    def _rnnkit_desc(self, dropout: float) -> RNNDescriptor:
+        return descriptor(self._rnnkit_network(dropout), self._rnnkit_dtype())
 
-    def _network(self, dropout: float) -> Network:
-        sizes = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
-        return Network(*sizes, self.bias, self.proj_size, dropout)
-
-    def _found(self, found: plain.Found) -> list[Any]:
+    def _rnnkit_found(self, found: plain.Found) -> list[Any]:
         """The parameters now, in the buffer's order."""
         return [self._parameters.get(name) for name in found.names]
 
     @staticmethod
-    def _own_name(name: str) -> str:
+    def _rnnkit_own_name(name: str) -> str:
         """The module's name of a parameter that the engine has by this one."""
         return name
 
-    def _run(self, order: int, any_call: Callable[..., Any], input: Any, hx: Any, *options: Any) -> Any:
+    def _rnnkit_run(self, order: int, any_call: Callable[..., Any], input: Any, hx: Any, *options: Any) -> Any:
         """The results of a call; one that is not plain, or has options, goes to `any_call` of `calls`."""
         if _is_compiled():  # dynamo records what is called here
             return any_call(self, input, hx, *options)
         found = self.__dict__.get("_place", plain.NOWHERE).found
-        if found is not None and not options and not plain.is_watched() and not (self.dropout and self.training):
+        is_same = found is not None and found.mode == self._rnnkit_mode and not self._rnnkit_dropout()
+        if is_same and not options and not plain.is_watched():
             size = plain.size_of(found, input, order)
             states = None if size is None else plain.states_of(found, size, hx)
             if states is not None:
-                parameters = self._found(found)
+                parameters = self._rnnkit_found(found)
                 if plain.are_there(found, parameters):
                     return calls.run_plain(self, found, size, (input, *states, *parameters))
         run = calls.untraced[any_call] if "torch._dynamo" in sys.modules else any_call
@@ -162,6 +159,24 @@ def release(module: nn.Module) -> None:
 class _FusedLayers(_Fused, nn.RNNBase):
     """What the modules over sequences have in common."""
 
+    @property
+    def _rnnkit_mode(self) -> str:
+        return self.mode
+
+    def _rnnkit_network(self, dropout: float) -> Network:
+        sizes = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
+        return Network(*sizes, self.bias, self.proj_size, dropout)
+
+    def _rnnkit_dtype(self) -> torch.dtype:
+        return self._flat_weights[0].dtype
+
+    def _rnnkit_dropout(self) -> float:
+        return self.dropout if self.training and self.num_layers > 1 else 0.0
+
+    @property
+    def _rnnkit_batch_first(self) -> bool:
+        return self.batch_first
+
     def forward(
         self, input: Any, hx: Any = None, lengths: Any = None, resets: Any = None, all_states: bool = False
     ) -> tuple[Any, ...]:
@@ -202,25 +217,33 @@ class _FusedLayers(_Fused, nn.RNNBase):
         """
         order = BATCH_FIRST if self.batch_first else STEPS_FIRST
         if lengths is resets is None and all_states is False:
-            return self._run(order, calls.run_sequences, input, hx)
-        return self._run(order, calls.run_sequences, input, hx, calls.Options(lengths, resets, all_states))
+            return self._rnnkit_run(order, calls.run_sequences, input, hx)
+        return self._rnnkit_run(order, calls.run_sequences, input, hx, calls.Options(lengths, resets, all_states))
 
 
 class _FusedCell(_Fused, nn.RNNCellBase):
-    """What the cells have in common: each is a network of one layer, which runs one step."""
+    """What the cells have in common: each is a network of one layer, which runs one step.
 
-    num_layers, bidirectional, proj_size, dropout, batch_first = 1, False, 0, 0.0, False
+    All names are prefixed: a user's subclass may have others, which PyTorch's cells do not.
+    """
+
+    _rnnkit_batch_first = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.flatten_parameters()
 
-    @property
-    def _flat_weights(self) -> list[torch.Tensor]:
-        return [self.weight_ih]
+    def _rnnkit_network(self, dropout: float) -> Network:
+        return Network(self._rnnkit_mode, self.input_size, self.hidden_size, 1, False, self.bias, 0, dropout)
+
+    def _rnnkit_dtype(self) -> torch.dtype:
+        return self.weight_ih.dtype
+
+    def _rnnkit_dropout(self) -> float:
+        return 0.0
 
     @staticmethod
-    def _own_name(name: str) -> str:
+    def _rnnkit_own_name(name: str) -> str:
         return name.removesuffix("_l0")
 
     def forward(self, input: Any, hx: Any = None) -> Any:
@@ -245,7 +268,7 @@ class _FusedCell(_Fused, nn.RNNCellBase):
         BackendError
             As of :class:`rnnkit.torch.LSTM`.
         """
-        return self._run(ONE_STEP, calls.run_step, input, hx)
+        return self._rnnkit_run(ONE_STEP, calls.run_step, input, hx)
 
 
 class RNN(_FusedLayers, nn.RNN):
@@ -264,8 +287,7 @@ class RNNCell(_FusedCell, nn.RNNCell):
     """`torch.nn.RNNCell` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 
     @property
-    def mode(self) -> str:
-        """The network's, in PyTorch's names."""
+    def _rnnkit_mode(self) -> str:
         # Its constructor sets the nonlinearity after the parameters, which `accelerated` may already move.
         return f"RNN_{self.__dict__.get('nonlinearity', 'tanh').upper()}"
 
@@ -273,10 +295,10 @@ class RNNCell(_FusedCell, nn.RNNCell):
 class LSTMCell(_FusedCell, nn.LSTMCell):
     """`torch.nn.LSTMCell` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 
-    mode = "LSTM"
+    _rnnkit_mode = "LSTM"
 
 
 class GRUCell(_FusedCell, nn.GRUCell):
     """`torch.nn.GRUCell` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 
-    mode = "GRU"
+    _rnnkit_mode = "GRU"

@@ -30,6 +30,7 @@ _NO_STATES = None, None
 class Found(NamedTuple):
     """A module's parameters, which lie in one buffer: where each was, so that a call can see that they still do."""
 
+    mode: str  # of the module, in PyTorch's names
     desc: RNNDescriptor
     dtype: torch.dtype
     names: Sequence[str]  # of the parameters, in the buffer's order
@@ -63,7 +64,7 @@ class Place:
 NOWHERE = Place()
 
 
-def find(desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]) -> Found | None:
+def find(mode: str, desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]) -> Found | None:
     """Look at a module's parameters, named in the buffer's order; None if they are not in one buffer on the CPU."""
     ordered = [parameters.get(name) for name in names]
     first = ordered[0]
@@ -73,7 +74,8 @@ def find(desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]) 
         return None
     addresses, size = [one.data_ptr() for one in ordered], num_weights(desc)
     memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
-    return Found(desc, first.dtype, names, addresses, _places_of(ordered), np.frombuffer(memory, desc.np_dtype), {})
+    weights = np.frombuffer(memory, desc.np_dtype)
+    return Found(mode, desc, first.dtype, names, addresses, _places_of(ordered), weights, {})
 
 
 def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
