@@ -167,9 +167,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
-    suite = "networks beside other engines, cells that are no modes beside loops over time, training steps of "
-    suite += "PyTorch's models with and without rnnkit.torch, calls of its modules, episodes in one call beside a "
-    suite += "loop, programs of other packages, or plans with weights of fewer bits (default: engines)"
+    suite = "engines: networks beside other engines (default); cells: cells that are no modes beside loops over time; "
+    suite += "torch, calls, programs: training steps of PyTorch's models, calls of its modules and whole programs with "
+    suite += "and without rnnkit.torch; episodes: resets in one call beside a loop over the steps; reduced: plans with "
+    suite += "weights of fewer bits"
     suites = "engines", "cells", "torch", "calls", "episodes", "programs", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "

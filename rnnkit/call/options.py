@@ -17,7 +17,7 @@ from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.types import Weights
 
-ZEROS = "zeros"  # Python has one object of what is written so
+ZEROS = "zeros"  # the default of `initial`; compared with `is`, which is fast, to see that nothing is asked for
 
 
 class CallOptions(NamedTuple):
@@ -27,7 +27,7 @@ class CallOptions(NamedTuple):
     seed: int | None = None  # None without dropout
     checkpoint_steps: int | None = None
     weights: Weights | None = None  # of `prepare`
-    resets: bool = False  # whether there may be restarts in `steps`
+    resets: bool = False  # whether they were given, with marks or without
 
 
 def options_of(
@@ -49,6 +49,16 @@ def options_of(
         _checked_weights(function, weights),
         resets is not None,
     )
+
+
+def checked_resets(
+    function: str, desc: RNNDescriptor, value: Any, rows: int, call: str, place: str
+) -> np.ndarray | None:
+    """Return the resets of one step, (N,) bool, of which the table must allow `call`; None is none."""
+    resets = checks.resets(function, value, rows)
+    if resets is not None:
+        check(function, desc, options_of(function, desc, 1, rows, resets=resets[None]), call, place)
+    return resets
 
 
 @lru_cache(maxsize=4)  # a training loop asks for the same again and again

@@ -15,7 +15,7 @@ _GRADIENT_BYTES = 4096
 """Bytes of a column of a chunk of gradients: as many rows as a product works through at once (`gemm.depth_block`)."""
 
 
-class Restarts(NamedTuple):
+class Resets(NamedTuple):
     """Where states start anew inside of sequences.
 
     A mark is 1 where the state before step t does on the way forward, marks[0, t, n], and on the way back between steps
@@ -25,7 +25,7 @@ class Restarts(NamedTuple):
     marks: np.ndarray  # (2, T + 1, N) uint8; of a segment the last ones are those of the step behind it
     from_hx: bool  # from the initial states; else from zeros
 
-    def part(self, start: int, stop: int) -> Restarts:
+    def part(self, start: int, stop: int) -> Resets:
         """Those of the steps start:stop."""
         return self._replace(marks=self.marks[:, start : stop + 1])
 
@@ -38,12 +38,12 @@ class Steps:
     batch_size: int
     lengths: np.ndarray  # (N,)
     padded: bool  # whether any sequence is shorter than T
-    restarts: Restarts | None = None
+    resets: Resets | None = None
 
     @property
     def listed(self) -> bool:
         """Whether the rows of each step are listed, since they follow no rule."""
-        return self.padded or self.restarts is not None
+        return self.padded or self.resets is not None
 
     def after(self, states: Any) -> Any:
         """The states after each step, (T, N, ...), in an array of `states_shape`: a view."""
@@ -55,10 +55,10 @@ class Steps:
         return np.argsort(-self.lengths, kind="stable")
 
 
-def states_shape(seq_len: int, batch_size: int, num_directions: int, restarts: bool = False) -> tuple[int, int]:
+def states_shape(seq_len: int, batch_size: int, num_directions: int, resets: bool = False) -> tuple[int, int]:
     """(T + D, N) of arrays of the states before and after each step: the initial ones stand in front, those of the
-    reverse direction behind. With restarts (T + 3, N): at T + 2 stands what states start anew from."""
-    return seq_len + (3 if restarts else num_directions), batch_size
+    reverse direction behind. With resets (T + 3, N): at T + 2 stands what states start anew from."""
+    return seq_len + (3 if resets else num_directions), batch_size
 
 
 def steps_of(
@@ -69,8 +69,8 @@ def steps_of(
     and nowhere."""
     if resets is not None:
         steps = steps_of(seq_len, batch_size, lengths)
-        restarts = _restarts(resets, steps.lengths, from_hx)
-        return steps if restarts is None else Steps(seq_len, batch_size, steps.lengths, steps.padded, restarts)
+        resets = _resets(resets, steps.lengths, from_hx)
+        return steps if resets is None else Steps(seq_len, batch_size, steps.lengths, steps.padded, resets)
     if lengths is None:
         return _full(seq_len, batch_size) if batch_size <= LISTED_ROWS else _full.__wrapped__(seq_len, batch_size)
     if not lengths.size or lengths[lengths.argmin()] == seq_len:  # sooner than min, see `checks.within`
@@ -78,12 +78,17 @@ def steps_of(
     return Steps(seq_len, batch_size, lengths, True)
 
 
-def _restarts(resets: np.ndarray, lengths: np.ndarray, from_hx: bool) -> Restarts | None:
+def with_zeros(state: Any, rows: np.ndarray) -> Any:
+    """A copy of states (L, N, ...) with zeros in these rows, (N,) bool; None of None."""
+    return None if state is None else np.where(rows[:, None], state.dtype.type(0), state)
+
+
+def _resets(resets: np.ndarray, lengths: np.ndarray, from_hx: bool) -> Resets | None:
     seq_len, batch_size = resets.shape
     marks = np.zeros((2, seq_len + 1, batch_size), np.uint8)
     np.logical_and(resets, np.arange(seq_len)[:, None] < lengths, out=marks[0, :-1], casting="unsafe")
     marks[1, 1:-1] = marks[0, 1:-1]
-    return Restarts(marks, from_hx) if marks.any() else None
+    return Resets(marks, from_hx) if marks.any() else None
 
 
 @lru_cache(maxsize=4)  # a training loop asks for the same again and again

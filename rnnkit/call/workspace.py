@@ -33,13 +33,13 @@ def gate_slots(desc: RNNDescriptor) -> int:
 
 def workspace_layout(
     desc: RNNDescriptor, seq_len: int, batch_size: int, pseudo_layers: Sequence[int] | None = None,
-    restarts: bool = False,
+    resets: bool = False,
 ) -> tuple[Block, ...]:
     """Return the arrays of a workspace, or what some pseudo-layers have of them.
 
     Hidden states and cells are arrays of `states_shape`.
     """
-    dtype, states = desc.np_dtype, states_shape(seq_len, batch_size, desc.num_directions, restarts)
+    dtype, states = desc.np_dtype, states_shape(seq_len, batch_size, desc.num_directions, resets)
     width = desc.num_directions * desc.output_size
     if pseudo_layers is None:
         pseudo_layers = range(desc.num_pseudo_layers)

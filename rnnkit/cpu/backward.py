@@ -31,9 +31,9 @@ def backward(
     make, key = partial(gradient_of, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
     gradient = arena.keep("backward", key, make) if steps.kept else make()
     dhx, dcx = result[1:3]
-    anew = anew_of(workspace.steps, dhx, dcx)
-    gradient.run(arrays_of(w, workspace.x, dy, *result, anew, is_new))
-    end(desc, workspace.steps, dhx, dcx, anew)
+    of_resets = reset_gradients(workspace.steps, dhx, dcx)
+    gradient.run(arrays_of(w, workspace.x, dy, *result, of_resets, is_new))
+    finish_states(desc, workspace.steps, dhx, dcx, of_resets)
     return result
 
 
@@ -45,31 +45,31 @@ def gradient_of(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, th
 
 def arrays_of(
     w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray,
-    anew: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
+    of_resets: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
 ) -> Arrays:
-    """The arrays of a call, as the kernel takes them; dy, dcx and those of `anew_of` may be None."""
+    """The arrays of a call, as the kernel takes them; dy, dcx and those of `reset_gradients` may be None."""
     dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
     dcx, dy = dhx if dcx is None else dcx.reshape(-1), dx[:0] if dy is None else flat(dy)
-    own = (dx[:0] if one is None else one.reshape(-1) for one in anew)
+    own = (dx[:0] if one is None else one.reshape(-1) for one in of_resets)
     return Arrays(flat(w), flat(x), dy, dx, dhx, dcx, dw, *own, dw_is_new, wants_dhx)
 
 
-def anew_of(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
-    """Where the gradients of the initial states go as those that states start anew from; None where they do not."""
-    if steps.restarts is None or not steps.restarts.from_hx:
+def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
+    """Zeros to which the gradients of hx and cx are added where states are reset to them; else None."""
+    if steps.resets is None or not steps.resets.from_hx:
         return None, None
     return np.zeros_like(dhx), None if dcx is None else np.zeros_like(dcx)
 
 
-def end(desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, anew: tuple[Any, Any]) -> None:
-    """Complete the gradients of the initial states where states start anew."""
-    if steps.restarts is None:
+def finish_states(desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, of_resets: tuple[Any, Any]) -> None:
+    """Complete the gradients of hx and cx where states are reset."""
+    if steps.resets is None:
         return
-    for carried, other in zip((dhx, dcx), anew, strict=True):
+    for carried, other in zip((dhx, dcx), of_resets, strict=True):
         if other is not None:
             carried += other
         elif carried is not None:  # nobody read those that were reset before the first step
-            carried[:: desc.num_directions, steps.restarts.marks[0, 0] > 0] = 0
+            carried[:: desc.num_directions, steps.resets.marks[0, 0] > 0] = 0
 
 
 def begin(
@@ -213,7 +213,7 @@ class RunBack(NamedTuple):
             x=part.rows.of_call(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
             units=part.batch.of(self.units), hidden=batch.of_call(None, layer.sizes.output, dtype),
             states=batch.of_call(None, cells, dtype), cuts=part.cuts[layer.direction],
-            anew_hidden=batch.of_call(None, layer.sizes.output, dtype), anew_states=batch.of_call(None, cells, dtype),
+            reset_hidden=batch.of_call(None, layer.sizes.output, dtype), reset_states=batch.of_call(None, cells, dtype),
         )  # fmt: skip
         forward = self.run.layer_pass(part, keeps_gates=True)
         return LayerPassBack(forward, gradients, self.buffer, self.offsets)

@@ -15,7 +15,7 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.steps import segments
 from rnnkit.call.workspace import Workspace, chains, checkpoint_layout, workspace_layout
 from rnnkit.common.lazy import lazy
-from rnnkit.cpu.backward import Chain, Gradient, add, anew_of, arrays_of, begin, end
+from rnnkit.cpu.backward import Chain, Gradient, add, arrays_of, begin, finish_states, reset_gradients
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
@@ -53,7 +53,7 @@ def backward(
     """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = workspace.steps
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
-    anew = anew_of(steps, dhx, dcx)
+    of_resets = reset_gradients(steps, dhx, dcx)
     run, w = _Segments(desc, w, workspace, arena), flat(w)
     for chain in reversed(chains(desc)):
         lowest, dinput = layers_of(desc)[chain[0]], dx
@@ -64,14 +64,15 @@ def backward(
             (segment, own_steps), part = run.segment(chain, number), slice(*run.steps_of(chain, number))
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
             gradient = Gradient(desc, segment.arrays, run.planner(own_steps), arena, run.groups(chain), own)
-            gradient.run(arrays_of(w, segment.x, None if dy is None else dy[part], dinput[part], dhx, dcx, dw, anew))
+            own_dy = None if dy is None else dy[part]
+            gradient.run(arrays_of(w, segment.x, own_dy, dinput[part], dhx, dcx, dw, of_resets))
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 add(dinput[part], gradient.dx, own_steps)
                 if lowest.layer:
                     gradient.drop(dinput[part], lowest.layer)
         if lowest.direction == desc.num_directions - 1:
             dy = dinput
-    end(desc, steps, dhx, dcx, anew)
+    finish_states(desc, steps, dhx, dcx, of_resets)
     return result
 
 
@@ -115,8 +116,8 @@ class _Segments:
         In forward the last one's states go to `final`, those of the others in front of the next.
         """
         starts = (self._workspace.arrays.get(name) for name in ("start_hidden", "start_cell"))
-        anew = (None if one is None else one[0] for one in starts)  # copies of hx and cx, which may have changed
-        steps = segment_of(self._workspace.steps, *self.steps_of(chain, number), self._order, *anew)
+        reset_to = (None if one is None else one[0] for one in starts)  # copies of hx and cx, which may have changed
+        steps = segment_of(self._workspace.steps, *self.steps_of(chain, number), self._order, *reset_to)
         segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
         if self._arena.segment != key:
             self._arena.segment = None  # until it is whole
@@ -132,7 +133,7 @@ class _Segments:
         x = self._workspace.x[start:stop] if layers_of(desc)[chain[0]].layer == 0 else self._workspace.x[:0]
         options = self._workspace.options._replace(steps=steps, checkpoint_steps=None)
         segment = Workspace(desc, {"x": x}, options, self._workspace.memory)
-        for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain, steps.with_restarts):
+        for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain, steps.with_resets):
             shared = name if len(chain) > 1 else name.rstrip("0123456789")
             segment.arrays[name] = self._arena.take(shared, shape, dtype)
         below = f"l{layers_of(desc)[chain[0]].layer - 1}"

@@ -50,7 +50,7 @@ def laid_out(workspace: Workspace, steps: StepRows, threads: int) -> Ready:
     layers = layers_of(desc, None, planner.in_place)
     packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
     packing = [] if planner.in_place else ready_to_pack(packed, layers)
-    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size, restarts=steps.with_restarts))
+    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size, resets=steps.with_resets))
     groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
     padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
     running = ready_to_train(groups, planner, workspace, packed)
@@ -75,7 +75,7 @@ def forward(
     train_groups(ready.groups, own, workspace, arena, steps)
     for clear in ready.clearing:
         clear()
-    steps.anew = None, None  # the caller's
+    steps.reset_to = None, None  # the caller's
     y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])
     y.flags.writeable = False  # backward reads it
     return y, hy, cy
@@ -88,7 +88,7 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     kernel calls are there already, and it takes 20 us instead of 150.
     """
     steps = options.steps
-    is_small = _is_small(desc, steps.seq_len, steps.batch_size) and steps.restarts is None
+    is_small = _is_small(desc, steps.seq_len, steps.batch_size) and steps.resets is None
     if desc.num_directions == 1 or not is_small:
         return inference.infer(desc, w, x, hx, cx, options)
     plain = _without_dropout(desc)

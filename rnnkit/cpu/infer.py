@@ -34,7 +34,7 @@ def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
     """Whether a call is run a step at a time through all layers."""
     count = steps.seq_len * steps.batch_size
     is_short = count * num_weights(desc) <= _BRIEF or reads_in_place(desc, steps)
-    from_hx = steps.restarts is not None and steps.restarts.from_hx
+    from_hx = steps.resets is not None and steps.resets.from_hx
     return desc.num_directions == 1 and count > 0 and is_short and not from_hx
 
 
@@ -86,19 +86,19 @@ class Inference(Stack):
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
         if is_brief(desc, steps):
             return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
-        places = states_shape(steps.seq_len, steps.batch_size, directions, steps.restarts is not None)
+        places = states_shape(steps.seq_len, steps.batch_size, directions, steps.resets is not None)
         shape, behind = (*places, directions * desc.output_size), places[0] - steps.seq_len
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]
         nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.listed else 0), new_call()
-        anew = hx, cx
+        reset_to = hx, cx
         try:
             arena = self._memory.borrow(call)
             packed = self.with_scratch(count, threads, arena.take)
-            whole = rows_of(steps, arena, *anew) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
+            whole = rows_of(steps, arena, *reset_to) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
             is_kept = whole is not None and arena.is_repeat(whole)
             hidden, clearing = arena.take("y", shape, x.dtype) if is_kept else np.empty(shape, x.dtype), []
             for start, stop in slabs:
-                rows = whole if is_kept else segment_of(steps, start, stop, None, *anew)
+                rows = whole if is_kept else segment_of(steps, start, stop, None, *reset_to)
                 out, (hy, cy) = hidden[start : stop + behind], final_states(desc, steps.batch_size)
                 own = given(x[start:stop], self._no_w, hx, cx, hy, cy)
                 groups, clearing_next = self._laid_out(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
@@ -113,7 +113,7 @@ class Inference(Stack):
             for clear in clearing:
                 clear()
             if whole is not None:
-                whole.anew = None, None  # the caller's
+                whole.reset_to = None, None  # the caller's
             y = steps.after(hidden)
             return y.copy() if is_kept else y, hx, cx
         finally:
@@ -145,7 +145,7 @@ class Inference(Stack):
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
             gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
-            passing = not steps.with_restarts
+            passing = not steps.with_resets
             places = 2 if passing else len(out)
             shape = (count, places, steps.batch_size, desc.states_size) if desc.has_cell else (count, 0)
             cells, runs = take("cells", shape, out.dtype), []

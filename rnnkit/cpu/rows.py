@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call.arena import Arena
-from rnnkit.call.steps import LISTED_ROWS, Restarts, Steps, row_numbers
+from rnnkit.call.steps import LISTED_ROWS, Resets, Steps, row_numbers
 from rnnkit.common.lazy import lazy
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
@@ -91,31 +91,31 @@ class StepRows(Steps):
 
     Attributes
     ----------
-    anew : tuple
-        Hidden and cell states of all pseudo-layers that states start anew from; None is zeros.
+    reset_to : tuple
+        Hidden and cell states of all pseudo-layers that states are reset to; None is zeros.
     """
 
-    with_restarts, anew = False, (None, None)
+    with_resets, reset_to = False, (None, None)
 
     def __init__(
-        self, seq_len: int, batch_size: int, padded: bool, order: np.ndarray | None = None, restarts: bool = False
+        self, seq_len: int, batch_size: int, padded: bool, order: np.ndarray | None = None, resets: bool = False
     ) -> None:
         """`order` is that of the sequences, where it is not that of the lengths that `relist` will be given; with
-        `restarts`, of what is `padded`, it will be given some."""
+        `resets`, of what is `padded`, it will be given some."""
         self._bounds: dict[int, np.ndarray] = {}
         self._long_lists: dict[int, tuple[np.ndarray, ...]] = {}
         if not padded:
             super().__init__(seq_len, batch_size, np.full(batch_size, seq_len), False)
             return
         self.starts = np.empty(seq_len + 1, np.int64)
-        self._lists = np.empty((8 if restarts else 5, seq_len * batch_size), np.int64)
+        self._lists = np.empty((8 if resets else 5, seq_len * batch_size), np.int64)
         sequences, self._positions = np.empty((5, batch_size), np.int64), Rows(row_numbers(seq_len * batch_size))
         super().__init__(seq_len, batch_size, sequences[0], True)
         self._order, *self._ends = sequences[1:]
         if order is not None:
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
-        self.with_restarts = restarts
+        self.with_resets = resets
         self._list = team.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
 
     @property
@@ -123,10 +123,10 @@ class StepRows(Steps):
         """Whether `rows_of` returns the same object for the next steps of this size."""
         return self.padded or self.batch_size <= LISTED_ROWS
 
-    def relist(self, lengths: np.ndarray, restarts: Restarts | None = None) -> StepRows:
+    def relist(self, lengths: np.ndarray, resets: Resets | None = None) -> StepRows:
         """List the rows of sequences of these lengths in place of those before; returns itself, which is `padded`."""
-        self.restarts = restarts
-        self._list((lengths, _NO_MARKS if restarts is None else restarts.marks.reshape(-1)))
+        self.resets = resets
+        self._list((lengths, _NO_MARKS if resets is None else resets.marks.reshape(-1)))
         for parts, bounds in self._bounds.items():
             bounds[:] = self._cut(parts)
         return self
@@ -149,9 +149,9 @@ class StepRows(Steps):
     def _part(self, start: int, stop: int) -> Part:
         size = self.batch_size
         if self.padded:
-            rows, batch, next_rows, here, there, *of_restarts = map(Rows, self._lists)
+            rows, batch, next_rows, here, there, *of_resets = map(Rows, self._lists)
             starts, following = self.starts[start : stop + 1], rows._replace(shift=size)
-            before, *cuts = of_restarts or (rows, _NO_CUTS, _NO_CUTS)
+            before, *cuts = of_resets or (rows, _NO_CUTS, _NO_CUTS)
             places = self._positions, rows, batch, (before, next_rows), following, (here, there)
             return Part(start, stop, starts, *places, tuple(cut.numbers for cut in cuts))
         starts, numbers, batch, passing = self._regular(stop - start)
@@ -203,30 +203,30 @@ class StepRows(Steps):
 
 def rows_of(steps: Steps, arena: Arena, hx: Any = None, cx: Any = None) -> StepRows:
     """The row numbers of the steps: the same object for the next steps of this size in this arena, whose numbers they
-    then are. Restarts may be from hx and cx."""
-    kept, size, restarts = arena.rows, (steps.seq_len, steps.batch_size), steps.restarts is not None
-    if kept is not None and (kept.seq_len, kept.batch_size, kept.with_restarts) != (*size, restarts):
+    then are. Resets may be from hx and cx."""
+    kept, size, resets = arena.rows, (steps.seq_len, steps.batch_size), steps.resets is not None
+    if kept is not None and (kept.seq_len, kept.batch_size, kept.with_resets) != (*size, resets):
         kept = arena.rows = None
     if not steps.listed:
         return same_length(*size)
     if kept is None:
-        kept = arena.rows = StepRows(*size, padded=True, restarts=restarts)
-    kept.anew = (hx, cx) if restarts and steps.restarts.from_hx else (None, None)
-    return kept.relist(steps.lengths, steps.restarts)
+        kept = arena.rows = StepRows(*size, padded=True, resets=resets)
+    kept.reset_to = (hx, cx) if resets and steps.resets.from_hx else (None, None)
+    return kept.relist(steps.lengths, steps.resets)
 
 
 def segment_of(
     steps: Steps, start: int, stop: int, order: np.ndarray | None = None, hx: Any = None, cx: Any = None
 ) -> StepRows:
-    """The steps start:stop as a batch of their own, its sequences in this order, or the longest first. Restarts may be
+    """The steps start:stop as a batch of their own, its sequences in this order, or the longest first. Resets may be
     from hx and cx, those of the whole."""
-    count, restarts = stop - start, steps.restarts
+    count, resets = stop - start, steps.resets
     if not steps.listed:
         return same_length(count, steps.batch_size)
-    rows = StepRows(count, steps.batch_size, True, order, restarts is not None)
-    rows.anew = (hx, cx) if restarts is not None and restarts.from_hx else (None, None)
+    rows = StepRows(count, steps.batch_size, True, order, resets is not None)
+    rows.reset_to = (hx, cx) if resets is not None and resets.from_hx else (None, None)
     lengths = np.clip(steps.lengths - start, 0, count)
-    return rows.relist(lengths, None if restarts is None else restarts.part(start, stop))
+    return rows.relist(lengths, None if resets is None else resets.part(start, stop))
 
 
 def same_length(seq_len: int, batch_size: int) -> StepRows:

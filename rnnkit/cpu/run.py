@@ -113,14 +113,14 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         stage = Stage(in_place and not calls, not calls, stop == steps.seq_len)
         arguments = layer.cell, filled(passes, layer), ends, schedule, stage, packed, zeros
         calls.append(team.bound(forward, work, Given(*[zeros] * 6), *arguments, site=layer.site))
-    if steps.with_restarts:
-        calls.insert(0, partial(_set_anew, runs, steps))
+    if steps.with_resets:
+        calls.insert(0, partial(_set_reset_states, runs, steps))
     return layer, calls
 
 
-def _set_anew(runs: Sequence[Run], steps: StepRows, own: Given) -> None:
+def _set_reset_states(runs: Sequence[Run], steps: StepRows, own: Given) -> None:
     """Write what states start anew from."""
-    hx, cx = steps.anew
+    hx, cx = steps.reset_to
     for layer, _, hidden, _, cells, _ in runs:
         hidden[steps.seq_len + 2, :, layer.outputs] = 0 if hx is None else hx[layer.index]
         if cells.size > 0:

@@ -90,7 +90,7 @@ def taken(desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int, idle
     return Held(popped(idle) or SmallCall(desc, seq_len, batch_size, threads), idle)
 
 
-class Inference:
+class PreparedInference:
     """A call of one size that keeps nothing for a backward, prepared for this number of threads.
 
     It checks no argument, and any number of users may have it at once.

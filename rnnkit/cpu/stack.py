@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory, popped
-from rnnkit.call.steps import Steps, row_numbers
+from rnnkit.call.steps import Steps, row_numbers, with_zeros
 from rnnkit.cpu.layer import Layer, dense, ready_to_pack
 from rnnkit.cpu.planner import grain_of, rows_for_grain, steps_at_once, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
@@ -33,9 +33,9 @@ def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def run_steps(sequences: Sequences, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: Any = None) -> tuple:
     """Run all layers over these steps, which start anew from zeros alone; w as `Sequences.run` takes it."""
     lengths, marks = dense(steps.lengths) if steps.padded else _ALL_STEPS, NO_MARKS
-    if steps.restarts is not None:
-        marks, first = steps.restarts.marks[0, :-1].reshape(-1), steps.restarts.marks[0, 0, :, None] > 0
-        hx, cx = (None if one is None else np.where(first, one.dtype.type(0), one) for one in (hx, cx))
+    if steps.resets is not None:
+        marks, first = steps.resets.marks[0, :-1].reshape(-1), steps.resets.marks[0, 0] > 0
+        hx, cx = with_zeros(hx, first), with_zeros(cx, first)
     return sequences.run(x, hx, cx, w, lengths, marks)
 
 

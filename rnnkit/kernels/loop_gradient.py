@@ -12,6 +12,7 @@ from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, 
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
+from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
 from .phases import all_of, located
@@ -34,13 +35,14 @@ def _add_output_gradient(target, dh, dy, rows, columns):
 
 
 @inner
-def _cut(carried, anew, cuts, rows, columns):
-    """No gradient comes from a next step that starts anew: it is that of what it starts from."""
+def _cut(carried, reset, cuts, rows, columns):
+    """Where the next step starts anew, the gradient that it carries back is that of what it is reset to."""
+    not_inlined()
     for row in range(rows.start, rows.stop if cuts.size > 0 else rows.start):
         if cuts[row] > 0:
             own = row_part(carried, row, columns)
-            if anew.data.size > 0:
-                add(row_part(anew, row, columns), own)
+            if reset.data.size > 0:
+                add(row_part(reset, row, columns), own)
             clear(own)
 
 
@@ -106,7 +108,7 @@ def _run_step_back(cell, step, rows, team):
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projected:  # the gradient of its sum comes first, all of it
         columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
-        _cut(gradients.hidden, gradients.anew_hidden, gradients.cuts, rows, columns)
+        _cut(gradients.hidden, gradients.reset_hidden, gradients.cuts, rows, columns)
         _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
         barrier(team)
     for claim in range(num_claims(units, grain, team)):
@@ -115,12 +117,12 @@ def _run_step_back(cell, step, rows, team):
         if projected:
             product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
         else:
-            _cut(gradients.hidden, gradients.anew_hidden, gradients.cuts, rows, columns)
+            _cut(gradients.hidden, gradients.reset_hidden, gradients.cuts, rows, columns)
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
         for state in range(gradients.states.stride // sizes.hidden):
             first = state * sizes.hidden
             of_state = Range(first + columns.start, first + columns.stop)
-            _cut(gradients.states, gradients.anew_states, gradients.cuts, rows, of_state)
+            _cut(gradients.states, gradients.reset_states, gradients.cuts, rows, of_state)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
     _run_phases_back(cell, (step, rows, team))
     if grain > 0:
@@ -171,8 +173,8 @@ def _bound(gradients, arrays):
         y=or_call_data(gradients.y, arrays.dy), x=or_call_data(gradients.x, arrays.dx), gates=gradients.gates,
         units=gradients.units, hidden=or_call_data(gradients.hidden, arrays.dhx),
         states=or_call_data(gradients.states, arrays.dcx), cuts=gradients.cuts,
-        anew_hidden=or_call_data(gradients.anew_hidden, arrays.dhx_anew),
-        anew_states=or_call_data(gradients.anew_states, arrays.dcx_anew),
+        reset_hidden=or_call_data(gradients.reset_hidden, arrays.dhx_reset),
+        reset_states=or_call_data(gradients.reset_states, arrays.dcx_reset),
     )  # fmt: skip
 
 

@@ -44,8 +44,8 @@ class Gradients(NamedTuple):
     hidden: Matrix
     states: Matrix
     cuts: np.ndarray | None = None  # of each position 1 where the next step starts anew; empty where none does
-    anew_hidden: Matrix | None = None  # added to where it does: of what it starts from, without data for zeros
-    anew_states: Matrix | None = None
+    reset_hidden: Matrix | None = None  # of what states are reset to; without data for zeros
+    reset_states: Matrix | None = None
 
 
 class LayerPass(NamedTuple):
@@ -112,8 +112,8 @@ class Arrays(NamedTuple):
     dhx: np.ndarray
     dcx: np.ndarray
     dw: np.ndarray
-    dhx_anew: np.ndarray
-    dcx_anew: np.ndarray
+    dhx_reset: np.ndarray
+    dcx_reset: np.ndarray
     dw_is_new: bool  # not yet written: the first rows of the call do, others are added
     wants_dhx: bool  # else dhx is undefined after the call
 

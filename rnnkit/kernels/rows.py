@@ -14,17 +14,17 @@ def list_rows(starts, lists, sequences, ordered, given, rank, size, sync):
     ----------
     starts : (T + 1,)
         Written: step t has the positions starts[t]:starts[t + 1].
-    lists : (5, T*N), with restarts (8, T*N)
+    lists : (5, T*N), with resets (8, T*N)
         Written at each position: the row t*N + n; n; where the state before the step stands on the reverse way, in an
         array with an initial state in front and one behind; and before and after the step in one of two places. Behind
-        the last valid one the first list has the rows of the padding. The last three are of restarts: where the state
+        the last valid one the first list has the rows of the padding. The last three are of resets: where the state
         before the step stands on the way forward; and whether the next step starts anew, forward and on the reverse
         way. States that start anew begin with those that stand at T + 2.
     sequences : (5, N)
         Written for each sequence: its length; the sequences, the longest first (read where `ordered`); the row of its
         final state in an array with initial states, forward and on the reverse way; and in one of two places, forward.
     given : tuple
-        Of each call: lengths (N,), and the marks of restarts, (2*(T + 1)*N,), none without any.
+        Of each call: lengths (N,), and the marks of resets, (2*(T + 1)*N,), none without any.
     rank, size, sync
         Not read: the work is too little to share.
     """

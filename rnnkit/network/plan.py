@@ -8,7 +8,8 @@ from typing import Any, Generic
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, options_of, refusal
+from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, checked_resets, options_of, refusal
+from rnnkit.call.steps import with_zeros
 from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
@@ -114,24 +115,14 @@ class Plan(Generic[States]):
         if self._no_step is not None:
             raise self._no_step.error("step", desc, self._options)
         checks.step("step", x, hx, cx, desc, self._network.weights)
-        if resets is not None:
-            hx, cx = self._reset(resets, len(x), hx, cx)
+        resets = checked_resets("step", desc, resets, len(x), "plan.step", self._place)
+        if resets is not None and resets.any():
+            hx = with_zeros(hx, resets)
+            cx = tuple(with_zeros(one, resets) for one in cx) if isinstance(cx, tuple) else with_zeros(cx, resets)
         if len(desc.states) < 2:
             return Infer(*self._network.step(x, hx, cx))
         y, hy, cy = self._network.step(x, hx, joined(desc, cx))
         return Infer(y, hy, apart(desc, cy))
-
-    def _reset(self, resets: Any, rows: int, hx: Any, cx: Any) -> tuple[Any, Any]:
-        """The states with zeros where they are reset."""
-        resets = checks.resets("step", resets, rows)
-        check("step", self.desc, options_of("step", self.desc, 1, rows, resets=resets[None]), "plan.step", self._place)
-        if not resets.any():
-            return hx, cx
-
-        def kept(state: Any) -> Any:
-            return None if state is None else np.where(resets[:, None], state.dtype.type(0), state)
-
-        return kept(hx), tuple(map(kept, cx)) if isinstance(cx, tuple) else kept(cx)
 
     def stream(self, num_streams: int) -> Stream:
         """Return what holds the states of many streams and steps all or some of them.

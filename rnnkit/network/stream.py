@@ -10,7 +10,7 @@ import numpy as np
 from rnnkit.call import checks
 from rnnkit.call.arena import Arena
 from rnnkit.call.forking import Call, at_work, new_call
-from rnnkit.call.options import check, options_of
+from rnnkit.call.options import check, checked_resets, options_of
 from rnnkit.call.steps import row_numbers
 from rnnkit.common.arrays import folded, library_of, no_array, on_host
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
@@ -212,7 +212,7 @@ class Stream:
         checks.array("step", "x", x, (count, self.desc.input_size), (dim, "input_size"), self.desc, network.weights)
         if out is not None:
             self._check_out(out, count, dim)
-        resets = self._checked_resets(resets, count)
+        resets = checked_resets("step", self.desc, resets, count, "stream.step", self._place)
         if rows is None:
             self._zero(states, resets)
             buffers, self._buffers = self._buffers or network.buffers(count), None  # whatever interrupts what follows
@@ -228,13 +228,6 @@ class Stream:
             return y if buffers is None else y.copy()  # the next step writes into buffers again
         out[...] = y
         return out
-
-    def _checked_resets(self, resets: Any, count: int) -> np.ndarray | None:
-        resets = checks.resets("step", resets, count)
-        if resets is not None:
-            options = options_of("step", self.desc, 1, count, resets=resets[None])
-            check("step", self.desc, options, "stream.step", self._place)
-        return resets
 
     @staticmethod
     def _zero(states: Iterable[np.ndarray], resets: np.ndarray | None) -> None:

@@ -132,7 +132,7 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
     rows = (batch_size,) if order == ONE_STEP else (desc.num_pseudo_layers, batch_size)
     states = [torch.Size((*rows, size)) for size in (desc.output_size, desc.hidden_size)[: 1 + desc.has_cell]]
     calls, own = engine.small_calls(), (desc, seq_len, batch_size)
-    prepared = calls.is_small(*own), deque(), calls.Inference(*own, threads)
+    prepared = calls.is_small(*own), deque(), calls.PreparedInference(*own, threads)
     if len(found.sizes) >= _SIZES:
         found.sizes.clear()
     size = found.sizes[shape, order, threads] = Size(Layout((seq_len, batch_size), order), states, threads, *prepared)

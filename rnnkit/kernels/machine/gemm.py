@@ -256,8 +256,7 @@ def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
 
 @inner
 def _product_by_panels(c, a, rows, weights, units, column, vectors, bias, overwrite):
-    """The same of one gate, for more rows than a square serves: a few panels at a time are packed into the first cache,
-    for all rows."""
+    """The same for one gate and many rows: a few panels at a time are packed into the L1 cache, and serve all rows."""
     not_inlined()
     panels, one = on_stack(weights.data), (0,)
     lanes, size, most = panel_lanes(panels), units_of_tile(one, WIDE), rows_of_tile(one, WIDE)

@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 from .arrays import FlatArray, data_pointer, view
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
-STACK_BYTES = 1 << 15  # of `on_stack`: a first cache
+STACK_BYTES = 1 << 15  # of `on_stack`: what a small L1 cache holds
 
 
 def _host():
@@ -70,9 +70,10 @@ def not_inlined(typingctx):
 
 @intrinsic
 def on_stack(typingctx, array):
-    """A few KiB of uninitialised memory for numbers of the array's dtype, until the function that this stands in ends.
+    """STACK_BYTES of uninitialised memory, as an array of the dtype of this one, until the function that calls this
+    returns.
 
-    That one is not inlined: in a loop each turn would take more.
+    That function must not be inlined: in a loop of its caller each turn would take more.
     """
     result = FlatArray(array.dtype)
 
