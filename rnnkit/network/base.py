@@ -247,7 +247,7 @@ class BaseNetwork(Generic[States]):
             Length of each sequence, 0..T; None is T for all.
         resets : array_like (T, N) of 0 and 1, optional
         initial : {"zeros", "hx"}, optional
-            Before which steps states start anew, and from what.
+            Before which steps states are reset, and to what.
         seed : int, optional
             Seed of dropout; None draws one.
         workspace : Workspace, optional

@@ -118,10 +118,10 @@ def forward(
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T, in any order; None is T for all.
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
-        Where it is 1 the state of sequence n starts anew before step t: an episode ends there, and the next begins. The
-        reverse direction starts anew where it crosses from t to t-1. Marks beyond a sequence's length are ignored.
+        Where it is 1 the state of sequence n is reset before step t: an episode ends, and the next begins. The reverse
+        direction is reset between the same two steps. Marks beyond a sequence's length are ignored.
     initial : {"zeros", "hx"}, optional
-        What states start anew from: zeros, or the sequence's hx and cx.
+        What states are reset to: zeros, or the sequence's hx and cx. dhx and dcx are then sums over its episodes.
     seed : int, optional
         Seed of dropout, of 64 bits without sign; None draws one. It is kept in ``workspace.seed``.
     workspace : Workspace, optional
@@ -316,7 +316,7 @@ def infer(
         Length of each sequence, 0..T, in any order; None is T for all.
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
     initial : {"zeros", "hx"}, optional
-        Where states start anew, and from what, as in :func:`forward`.
+        Where states are reset, and to what, as in :func:`forward`.
 
     Returns
     -------

@@ -67,7 +67,7 @@ class Plan(Generic[States]):
             Length of each sequence, 0..T, in any order; None is T for all.
         resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
         initial : {"zeros", "hx"}, optional
-            Where states start anew, and from what, as in :func:`rnnkit.forward`.
+            Where states are reset, and to what, as in :func:`rnnkit.forward`.
 
         Returns
         -------

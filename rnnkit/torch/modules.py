@@ -192,9 +192,10 @@ class _FusedLayers(_Fused, nn.RNNBase):
             Length of each sequence, 0..T, in any order; None is T for all. Not with a PackedSequence: it has its own.
         resets : Tensor or array_like (T, N), (N, T) with batch_first, (T,) of one sequence, optional
             Bool, integers or floats that are 0 or 1: where it is 1 the state of a sequence is zeros before that step.
-            The reverse direction starts anew where it crosses it. Of a PackedSequence it is as of the padded batch.
+            The reverse direction is reset between the same two steps. With a PackedSequence the shape is that of the
+            padded batch.
         all_states : bool, optional
-            Return the states after each step, too. No gradient flows through them.
+            Return the states after each step, too. No gradient flows through them. Not in calls that are recorded.
 
         Returns
         -------
