@@ -24,7 +24,7 @@ def test_a_table_has_every_mode_and_no_other(table):
 def test_pytorchs_names_are_those_of_its_modules():
     modules = pytest.importorskip("rnnkit.torch.modules")
     for mode, (name, arguments) in CLASSES.items():
-        assert getattr(modules, name)(3, 5, **arguments)._desc(0.0).mode == mode
+        assert getattr(modules, name)(3, 5, **arguments)._rnnkit_desc(0.0).mode == mode
 
 
 @pytest.mark.parametrize("mode", MODES)
