@@ -26,9 +26,11 @@ from types import FunctionType
 from typing import NamedTuple
 
 from .activations import told_apart
-from .rules import CellError, check, place
+from .derivation import RULE, Derivation
+from .rules import CellError, check, check_gradient, place
 from .source import is_shipped, source_of
 from .uses import Unresolved
+from .writing import written
 
 
 class Gate(NamedTuple):
@@ -121,7 +123,7 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
     vectors : str or list of Vector
         Weights of each unit's own: blocks of hidden_size numbers behind the biases, in this order.
     slots : str
-        Names of what else a stage writes for the gradient to read.
+        Names of what else a stage writes for a gradient that is written by hand to read.
     smooth : bool
         Whether it has a derivative everywhere.
 
@@ -140,13 +142,31 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
         if not isinstance(smooth, bool):
             raise CellError(f"cell {kind.__name__}: smooth must be a bool, got {smooth!r}")
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
-        kind.declaration = Declaration(kind, gates, states, vectors, slots, stages, smooth)
-        check(kind)
+        by_hand = any(stage.is_gradient for stage in stages)
+        handed_on = slots if by_hand else _handed_on(kind.__name__, slots, gates, states, stages)
+        kind.declaration = Declaration(kind, gates, states, vectors, handed_on, stages, smooth)
+        check(kind, by_hand)
+        if not by_hand:
+            found = written(Derivation(kind), Stage)
+            kind.declaration = said = Declaration(kind, gates, states, vectors, found.slots, found.stages, smooth)
+            said.equations, said.keeps, said.rule = tuple(stages), found.keeps, RULE
+            check_gradient(said)
         with suppress(Unresolved):  # the text of now is kept, if there is one: its file may be edited while this runs
             kind.declaration.shipped or source_of(kind)
         return told_apart(kind)  # or what is kept of a cell without parameters would be taken for another one's
 
     return declare
+
+
+def _handed_on(cell, slots, gates, states, stages):
+    """The names beside those that are declared that stages write: what they hand on to later ones."""
+    if slots:
+        expected = "be declared with gradients written by hand alone"
+        raise CellError(f"cell {cell}: slots must {expected}, got {slots!r}; what a stage writes later ones may read")
+    gates = _named(cell, Gate, "gates", gates)
+    known = {"h", *_words(f"cell {cell}: states", states)}
+    known |= {name for gate in gates for name in (gate.name, gate.apart, gate.multiplies)}
+    return list(dict.fromkeys(name for stage in stages for name in stage.writes if name not in known))
 
 
 def _words(argument, given, *kinds):
@@ -193,6 +213,14 @@ class Declaration:
         apart; then all else.
     kept : tuple of str
         The slots of which the gates and their products know nothing.
+    stages : tuple of Stage
+        What the kernels run: as they are written, or the loops that they are cut into with those of their gradient.
+    equations : tuple of Stage
+        As they are written: without any of the gradient where that is derived.
+    keeps : dict of str to str
+        Of a gradient that is derived: the slots that it reads, and what they hold then.
+    rule : int or None
+        Version of the rules by which the gradient is derived; None of one that is written by hand.
     smooth : bool
         Whether it has a derivative everywhere.
     products : tuple of Product
@@ -209,7 +237,8 @@ class Declaration:
         self.vectors = _named(self.name, Vector, "vectors", vectors)
         self.states = _words(f"cell {self.name}: states", states)
         self.kept = _words(f"cell {self.name}: slots", slots)
-        self.stages, self.smooth = stages, smooth
+        self.stages, self.smooth = tuple(stages), smooth
+        self.equations, self.keeps, self.rule = self.stages, {}, None
         self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
         sources = tuple(dict.fromkeys(gate.multiplies for gate in self.recurrent_gates if gate.multiplies != "h"))
         later = [[gate.name for gate in self.gates if gate.multiplies == source] for source in sources]

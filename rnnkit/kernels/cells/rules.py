@@ -30,8 +30,8 @@ def place(function, line=None):
     return f"stage {function.__name__} ({os.path.basename(code.co_filename)}:{line or code.co_firstlineno})"
 
 
-def check(kind):
-    """Raise CellError at the first mistake."""
+def check(kind, with_gradient):
+    """Raise CellError at the first mistake in the declaration and the stages, with those of a gradient or without."""
     said = kind.declaration
     if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         raise refusal(said, "its class", "be a NamedTuple, whose fields are its parameters", kind.__mro__[1].__name__)
@@ -42,7 +42,10 @@ def check(kind):
     for stage in said.stages:
         _check_signature(said, stage)
     _check_forward(said)
-    _check_gradient(said)
+    if with_gradient:
+        check_gradient(said)
+    else:
+        _check_handed_on(said)
     for stage in said.stages:
         _probe(kind, stage)
 
@@ -146,7 +149,15 @@ def _check_forward(said):
         raise refusal(said, "a forward stage", f"write {missing[0]}", "none that does")
 
 
-def _check_gradient(said):
+def _check_handed_on(said):
+    for number, stage in enumerate(said.stages):
+        for name in filter(set(said.kept).__contains__, stage.writes):
+            if not any(name in later.reads for later in said.stages[number + 1 :]):
+                expected = "write gates, states, h, or what a later stage reads"
+                raise refusal(said, place(stage.function), expected, repr(name))
+
+
+def check_gradient(said):
     """Every gradient is written before it is read, and that of all that a step began from is written."""
     values = {*said.slots, *said.states, "h_prev", *(f"{state}_prev" for state in said.states)}
     values |= {vector.name for vector in said.vectors}

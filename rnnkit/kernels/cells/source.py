@@ -24,15 +24,19 @@ def is_shipped(kind):
 
 def code_key(kind):
     """Digest of all that the machine code of a cell or an activation depends on. Raises Unresolved."""
-    return _digest(kind, lambda function: _runs(function.__code__))
+    said = getattr(kind, "declaration", None)
+    return _digest(kind, lambda function: _runs(function.__code__), said and (said.stages, said.kept))
 
 
 def source_of(kind):
     """Digest of the equations of a cell or an activation, as files carry it. Raises Unresolved."""
-    return f"{_RULE}:{_digest(kind, _tree_of)}"
+    said = getattr(kind, "declaration", None)
+    return f"{_RULE}:{_digest(kind, _tree_of, said and (said.equations, said.rule or said.kept))}"
 
 
-def _digest(kind, of_function):
+def _digest(kind, of_function, equations):
+    """Digest of a cell's declaration and these of its stages, with the slots that are declared for their gradient or
+    the rule by which it is derived; or, without any, of an activation."""
     numbers = {}  # of the functions, in the order in which they are met: one may call itself
 
     def function(one):
@@ -43,24 +47,21 @@ def _digest(kind, of_function):
         names = {"a default": defaults, **uses(one)}
         return of_function(one), [(path, described(path, names[path], function)) for path in sorted(names)]
 
-    return hashlib.sha256(repr((_declared(kind), *map(function, _functions(kind)))).encode()).hexdigest()
+    stages, slots = equations or ((), ())
+    functions = [stage.function for stage in stages] if equations else [kind.value, kind.slope]
+    return hashlib.sha256(repr((_declared(kind, stages, slots), *map(function, functions))).encode()).hexdigest()
 
 
-def _functions(kind):
-    said = getattr(kind, "declaration", None)
-    return [stage.function for stage in said.stages] if said else [kind.value, kind.slope]
-
-
-def _declared(kind):
+def _declared(kind, stages, slots):
     named_tuple = next(base for base in kind.__mro__ if "_fields" in vars(base))
     annotations = [(name, named_tuple.__annotations__[name]) for name in kind._fields]
     parameters = [(name, getattr(one, "__name__", str(one)).rpartition(".")[2]) for name, one in annotations]
     said = getattr(kind, "declaration", None)
     if not said:
         return parameters
-    stages = [(stage.writes, stage.is_gradient) for stage in said.stages]
+    stages = [(stage.writes, stage.is_gradient) for stage in stages]
     weights = [[_set(one) for one in of] for of in (said.gates, said.vectors)]
-    return said.name, parameters, said.states, said.kept, said.smooth, weights, stages
+    return said.name, parameters, said.states, slots, said.smooth, weights, stages
 
 
 def _set(one):
@@ -81,7 +82,7 @@ _TREES = WeakKeyDictionary()
 def _tree_of(function):
     """A function's syntax tree, read once: its file may be edited while the process runs."""
     if function not in _TREES:
-        node = _node_of(function)
+        node = node_of(function)
         names = [one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)]
         _TREES[function] = names, _meaning(node.body)
     return _TREES[function]
@@ -102,7 +103,7 @@ def _is_text(node):
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _node_of(function):
+def node_of(function):
     """The syntax tree of a function. Raises Unresolved unless it compiles to the code that runs."""
     code = function.__code__
     place = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"

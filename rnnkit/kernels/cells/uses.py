@@ -47,6 +47,16 @@ def uses(function):
     return found
 
 
+def looked_up(function, name):
+    """The value of a name that a function takes from outside. Raises NameError."""
+    around = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    found = _content(around[name]) if name in around else function.__globals__.get(name, _NOTHING)
+    found = getattr(builtins, name, _NOTHING) if found is _NOTHING else found
+    if found is _NOTHING:
+        raise NameError(f"name {name!r} is not defined")
+    return found
+
+
 def helpers_of(function):
     """The functions of numbers that a function calls, those of `functions` left out."""
     found = (one for one in uses(function).values() if isinstance(one, types.FunctionType))

@@ -1,0 +1,193 @@
+"""The gradient of a cell, from its forward equations: reverse mode, loop by loop, on their expressions.
+
+The gradient of a loop is one loop too. What it needs of the way forward it reads where that stands anyway (states, h
+before the step, what stages handed on), computes again where that is cheap, and has kept otherwise: in the slot of a
+gate that nobody reads any more, or in one of its own. What is kept follows from the equations alone, so bits do not
+depend on the machine. `RULE`, a part of a cell's source, is the version of these rules.
+"""
+
+import math
+
+from .derivatives import given_for, gradients_of
+from .expressions import ONE, ZERO, choice, expression, in_order, product, rebuilt, total
+from .loops import Value, cost, loops_of
+from .reading import read_function
+from .rules import place, refusal
+
+RULE = 1
+_AGAIN = 20  # operations that are done again rather than kept for the gradient: a slow function and a few others
+_LEAVES = "const", "field", "flag", "gradient"
+
+
+class Derivation:
+    """What a cell's loops compute, forward and back.
+
+    Attributes
+    ----------
+    loops : list of Loop
+        Forward; what is kept for the gradient alone is among their values.
+    gradients : list of dict
+        Of each loop: value -> the gradient by it, which the gradient of the loop writes.
+    begun : dict of str to Value
+        What a step begins with.
+    kept : dict of Value to Expression
+        The slot values that the gradient reads, and what they are.
+    hints : dict of Expression to str
+        What people call an expression.
+    """
+
+    def __init__(self, kind):
+        self.kind, self.hints, self.kept = kind, {}, {}
+        self.loops, self.begun = loops_of(kind, self.hints)
+        self.final = {value.name: value for loop in self.loops for value in loop.values}
+        self.gradients = _differentiated(self)
+        self._keep()
+
+    def _keep(self):
+        """Choose what is kept, and let the gradients read it."""
+        said = self.kind.declaration
+        reads = {self.final[state].made_of: self.final[state] for state in said.states}
+        order = in_order([value.made_of for loop in self.loops for value in loop.values])
+        sources = [self.final[of_r.source] for of_r in said.products[2:]]
+        self.kept = {value: value.made_of for value in sources}  # the products' own gradients need them
+        reads |= {value.made_of: value for value in sources}
+        for number, own in enumerate(self.gradients):
+            used = _forward_parts(own.values(), set(order))
+            for one in filter(used.__contains__, order):
+                if self._again(one, reads) > _AGAIN:
+                    self._keep_one(one, number, reads)
+        for number, own in enumerate(self.gradients):
+            made = rebuilt(list(own.values()), lambda one: self._in_gradient(one, reads))
+            self.gradients[number] = dict(zip(own, made, strict=True))
+
+    def _keep_one(self, one, number, reads):
+        value = one.arguments[0] if one.op == "read" else None
+        if value is not None and value.kind == "slot":
+            self.kept[value] = one
+            if value.made_of is not None:
+                reads[value.made_of] = value
+            return
+        if value is not None:  # h, or a state that a later stage wrote again
+            one, number = value.made_of, value.loop
+        own = next((own for own in self.loops[number].values if own.made_of is one and own.kind == "slot"), None)
+        if own is None:
+            own = Value(None, "slot", number, choice(one, ONE, ZERO) if one.is_condition else one)
+            self.loops[number].values.append(own)
+        self.kept[own], reads[one] = one, own
+
+    def _is_there(self, value):
+        """Whether a value stands in memory when the gradient is computed."""
+        if value.kind == "slot":
+            return value in self.kept
+        return value.made_of is None or (value.kind == "state" and self.final[value.name] is value)
+
+    def _again(self, one, reads):
+        """Operations that an expression takes in the gradient; infinite where it is lost."""
+        found, waiting = {}, [one]
+        while waiting:
+            part = waiting.pop()
+            if part in found or part in reads:
+                continue
+            found[part], value = cost(part), part.arguments[0]
+            if part.op != "read":
+                waiting.extend(part.operands)
+            elif not self._is_there(value):
+                if value.made_of is None:
+                    return math.inf
+                waiting.append(value.made_of)
+        return sum(found.values())
+
+    def _in_gradient(self, one, reads):
+        """What stands for a forward expression in the gradient; None where that is itself."""
+        if one in reads:
+            read = expression("read", reads[one])
+            return expression("!=", read, ZERO) if one.is_condition else read
+        if one.op == "read" and not self._is_there(one.arguments[0]):
+            [again] = rebuilt([one.arguments[0].made_of], lambda part: self._in_gradient(part, reads))
+            return again
+        return None
+
+
+def _forward_parts(outputs, forward):
+    """The largest parts of these gradients that are expressions of the way forward."""
+    found, seen, waiting = set(), set(), list(outputs)
+    while waiting:
+        one = waiting.pop()
+        if one in seen or one.op in _LEAVES:
+            continue
+        seen.add(one)
+        if one in forward:
+            found.add(one)
+        else:
+            waiting.extend(one.operands)
+    return found
+
+
+def _differentiated(cell):
+    """Of each loop the gradients that it writes, with what other loops have written of them; those by all that a step
+    begins with are complete in the end."""
+    said, loops, begun = cell.kind.declaration, cell.loops, cell.begun
+    found = [{} for _ in loops]
+    held = {cell.final[name]: cell.final[name] for name in ("h", *said.states)}  # value -> where its gradient is
+
+    def write(number, value, gradient):
+        if value in held:
+            gradient = total(gradient, expression("gradient", held.pop(value)))
+        states = (value.name, f"{value.name}_prev", value.name.removesuffix("_prev")) if value.kind == "state" else ()
+        is_taken = any(one.kind == "state" and one.name in states for one in held.values())  # dc and dc_prev are one
+        own = Value(value.name, "slot", number) if is_taken else value
+        found[number][own], held[value] = gradient, own
+
+    for of_phase, phase in reversed(list(enumerate(said.phases))):
+        own = [number for number, loop in enumerate(loops) if loop.phase == of_phase]
+        for number in reversed(own):
+            gradients = _reversed(cell, loops[number], held)
+            for value in loops[number].values:
+                held.pop(value, None)
+            for value, gradient in gradients.items():
+                write(number, value, gradient)
+        needed = [begun[name] for name in said.names_of(phase.product)]
+        if of_phase == 0:
+            needed += [begun[gate.name] for gate in said.gates if gate.multiplies is None]
+            needed += [begun[name] for name in (*(f"{one}_prev" for one in said.states), *(vector.name for vector in said.vectors))]
+        else:
+            held[cell.final[phase.product.source]] = cell.final[phase.product.source]  # the product adds to it
+        for value in needed:
+            if held.get(value) is not value:
+                write(own[0], value, ZERO)
+    return found
+
+
+def _reversed(cell, loop, held):
+    """The gradients by what a loop reads, from those by what it writes."""
+    order, by = in_order([value.made_of for value in loop.values]), {}
+    for value in loop.values:
+        if value in held:
+            by[value.made_of] = total(by.get(value.made_of, ZERO), expression("gradient", held[value]))
+    varies = set()
+    for one in order:
+        if one.op == "read" or not varies.isdisjoint(one.operands):
+            varies.add(one)
+    for one in reversed(order):
+        for part, gradient in _gradients_of(cell, loop, one, by.get(one, ZERO)):
+            if part in varies:
+                by[part] = total(by.get(part, ZERO), gradient)
+    return {one.arguments[0]: by[one] for one in order if one.op == "read" and not by.get(one, ZERO).is_const(0)}
+
+
+def _gradients_of(cell, loop, one, gradient):
+    """(operand, the gradient by it) of an expression, with derivatives that are given."""
+    if one.op in ("read", *_LEAVES) or one.is_condition or gradient.is_const(0):
+        return []
+    given, name = given_for(one.op), getattr(one.op, "__name__", one.op)
+    if given is None:
+        found = gradients_of(one, gradient)
+        if not found:
+            cure = f"give it under @derivative({name}), or write the gradient under @gradient"
+            raise refusal(cell.kind.declaration, place(loop.function), "be of functions with a derivative", name, cure)
+        return found
+    slopes = read_function(cell.kind, given, one.arguments)
+    if len(slopes) != len(one.arguments):
+        expected = f"return the derivative of {name} by each of its arguments, {len(one.arguments)}"
+        raise refusal(cell.kind.declaration, place(given), expected, len(slopes))
+    return [(part, product(gradient, slope)) for part, slope in zip(one.arguments, slopes, strict=True)]

@@ -1,0 +1,172 @@
+"""The derivatives of the operations and functions that equations are written in."""
+
+import math
+from types import BuiltinFunctionType, FunctionType
+
+from .expressions import ONE, ZERO, choice, const, expression, negative, product, quotient
+from .functions import clip, exp, fma, sigmoid, slope, tanh, value
+from .rules import CellError
+
+_GIVEN = {}
+
+
+def derivative(function):
+    """Make the decorated function the derivative of `function`, which a cell's equations may call from then on.
+
+    Parameters
+    ----------
+    function : callable
+        Of one or more numbers, and one that Numba compiles: of `math`, or of one's own.
+
+    Returns
+    -------
+    decorator
+        For a function of the same arguments that returns the derivative by each of them, a tuple for several. It is
+        written as a stage is: its own equations are read.
+
+    Raises
+    ------
+    CellError
+        `function` or what is decorated is no function.
+
+    Examples
+    --------
+    >>> import math
+    >>> from rnnkit.cells import derivative
+    >>> @derivative(math.sin)
+    ... def of_sin(x):
+    ...     return math.cos(x)
+    """
+    if not isinstance(function, (FunctionType, BuiltinFunctionType)):
+        raise CellError(f"@derivative: function must be a function, got {function!r}")
+
+    def declare(own):
+        if not isinstance(own, FunctionType):
+            raise CellError(f"@derivative: the derivative must be a function, got {own!r}")
+        _GIVEN[function] = own
+        return own
+
+    return declare
+
+
+def given_for(function):
+    """The derivative that was given for a function, or None."""
+    return _GIVEN.get(function)
+
+
+def is_known(function):
+    """Whether a call of this function is an operation, and not read equation by equation."""
+    return function in _OF_CALLS or function in _GIVEN
+
+
+def _of_power(one, d):
+    base, power = one.arguments
+    if power.op == "const":
+        p = power.arguments[0]
+        rest = ONE if p == 1 else base if p == 2 else expression("**", base, const(p - 1))
+        return [(base, product(d, product(const(p), rest)))]
+    less = expression("**", base, expression("-", power, ONE))
+    return [(base, product(d, product(power, less)))]
+
+
+def _of_quotient(one, d):
+    share = quotient(d, one.arguments[1])
+    return [(one.arguments[0], share), (one.arguments[1], negative(product(share, one)))]
+
+
+def _of_product(one, d):
+    first, second = one.arguments
+    return [(first, product(d, second)), (second, product(d, first))]
+
+
+def _of_choice(one, d):
+    condition, yes, no = one.arguments
+    known = _known_by_value(one)
+    return [(yes, choice(known or condition, d, ZERO)), (no, choice(known or condition, ZERO, d))]
+
+
+def _known_by_value(one):
+    """The condition of max(x, K), which is written `x if x > K else K` or `K if x < K else x` too, as one of the value
+    that it has; None for any other choice. A gradient then needs the value alone, which is kept anyway."""
+    condition, yes, no = one.arguments
+    sides = condition.operands
+    if condition.op in (">", ">=") and sides == [yes, no] and no.op == "const":
+        return expression("not", expression("<=", one, no))  # of a NaN the derivative is that of x
+    if condition.op in ("<", "<=") and sides == [no, yes] and yes.op == "const":
+        return expression("<=", one, yes)
+    return None
+
+
+def _of_extreme(beyond, bound):
+    """The rule of max or min: where one is a constant the derivative is 0 on it; where both vary and are equal, that is
+    of the first."""
+
+    def rule(one, d):
+        first, second = one.arguments
+        for constant, other in ((first, second), (second, first)):
+            if constant.op == "const":
+                return [(other, choice(expression(bound, one, constant), ZERO, d))]
+        is_second = expression(beyond, second, first)
+        return [(first, choice(is_second, ZERO, d)), (second, choice(is_second, d, ZERO))]
+
+    return rule
+
+
+def _of_abs(one, d):
+    x = one.arguments[0]
+    above = choice(expression(">", x, ZERO), d, ZERO)
+    return [(x, choice(expression("<", x, ZERO), negative(d), above))]
+
+
+def _of_clip(one, d):
+    x, low, high = one.arguments
+    outside = expression("or", expression("<=", one, low), expression(">=", one, high))
+    return [(x, choice(outside, ZERO, d))]
+
+
+def _of_sum(one, d):
+    return [(one.arguments[0], d), (one.arguments[1], d)]
+
+
+def _of_difference(one, d):
+    return [(one.arguments[0], d), (one.arguments[1], negative(d))]
+
+
+def _minus_square(y):
+    return expression("-", ONE, expression("*", y, y))
+
+
+def _of_fma(one, d):
+    first, second, added = one.arguments
+    return [(first, product(d, second)), (second, product(d, first)), (added, d)]
+
+
+def _by(slope_of):
+    """The rule of a function of one number, from the expression of its derivative."""
+    return lambda one, d: [(one.arguments[0], product(d, slope_of(one, one.arguments[0])))]
+
+
+_OF_CALLS = {
+    fma: _of_fma, clip: _of_clip, abs: _of_abs, max: _of_extreme(">", "<="), min: _of_extreme("<", ">="),
+    sigmoid: _by(lambda y, x: expression("*", y, expression("-", ONE, y))),
+    tanh: _by(lambda y, x: _minus_square(y)), math.tanh: _by(lambda y, x: _minus_square(y)),
+    exp: _by(lambda y, x: y), math.exp: _by(lambda y, x: y),
+    math.sqrt: _by(lambda y, x: quotient(const(0.5), y)),
+    math.log: _by(lambda y, x: quotient(ONE, x)),
+    math.log1p: _by(lambda y, x: quotient(ONE, expression("+", ONE, x))),
+    math.expm1: _by(lambda y, x: expression("+", y, ONE)),
+    math.sin: _by(lambda y, x: expression(math.cos, x)),
+    math.cos: _by(lambda y, x: negative(expression(math.sin, x))),
+    value: lambda one, d: [(one.arguments[1], product(d, expression(slope, one.arguments[0], one)))],
+}  # fmt: skip
+_OF_SIGNS = {
+    "+": _of_sum, "-": _of_difference, "*": _of_product, "/": _of_quotient, "**": _of_power, "if": _of_choice,
+    "neg": lambda one, d: [(one.arguments[0], negative(d))],
+}  # fmt: skip
+
+
+def gradients_of(one, d):
+    """(operand, the gradient by it) for all that an expression with the gradient `d` is computed from; one that is no
+    number, a condition say, has none."""
+    rule = _OF_SIGNS.get(one.op) or _OF_CALLS.get(one.op)
+    return rule(one, d) if rule else []

@@ -1,0 +1,190 @@
+"""A derivation as stages: where its values stand, and their expressions as functions in Python."""
+
+import linecache
+from typing import NamedTuple
+
+from .expressions import COMPARISONS, in_order
+
+_BINDS = {"if": 0, "or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "neg": 7,
+          "**": 8}  # how strongly: what binds less stands in brackets
+_ATOM = 9
+_LONGEST = 100
+
+
+class Slots:
+    """Which slot of the gate buffer a value stands in: that of its name, else that of a gate which it is made of, else
+    any that is free until it is read for the last time, else a new one."""
+
+    def __init__(self, cell):
+        self.cell, said = cell, cell.kind.declaration
+        self.names, self.of = list(said.slots), {}
+        self.taken = {name: [] for name in self.names}  # slot -> [(first loop, last loop)]
+        self.ever = len(cell.loops)
+        last = {value: number for number, loop in enumerate(cell.loops) for value in loop.read()}
+        for phase_number, phase in enumerate(said.phases):
+            first = next(number for number, loop in enumerate(cell.loops) if loop.phase == phase_number)
+            for name in said.names_of(phase.product):
+                last.setdefault(cell.begun[name], first)
+                last[cell.begun[name]] = max(last[cell.begun[name]], first)
+        for name in said.slots:
+            value = cell.begun.get(name)
+            if value is not None:
+                self._take(value, name, -1, last.get(value, -1))
+        sources = [cell.final[of_r.source] for of_r in said.products[2:]]
+        for value in sources:
+            self._take(value, value.name, value.loop, self.ever)
+        for number, loop in enumerate(cell.loops):
+            loop.values = [one for one in loop.values if one.kind != "slot" or one in last or one in cell.kept]
+            for value in loop.values:
+                if value.kind == "slot" and value not in self.of:
+                    self._place(value, number, last.get(value, number))
+        for own in cell.gradients:
+            for value in own:
+                if value.kind == "slot" and value not in self.of:
+                    self._new(value, -1, self.ever)
+
+    def _take(self, value, slot, first, last):
+        self.of[value] = slot
+        self.taken[slot].append((first, self.ever if value in self.cell.kept else last))
+
+    def _place(self, value, first, last):
+        last = self.ever if value in self.cell.kept else last
+        reads = [one.arguments[0] for one in in_order([value.made_of]) if one.op == "read"]
+        near = [self.of[one] for one in reads if one.kind == "slot"]
+        for slot in (value.name, *near, *self.names):
+            if slot in self.taken and all(last <= start or stop <= first for start, stop in self.taken[slot]):
+                self._take(value, slot, first, last)
+                return
+        self._new(value, first, last)
+
+    def _new(self, value, first, last):
+        wanted = value.name or self.cell.hints.get(value.made_of) or "kept"
+        said = self.cell.kind.declaration
+        others = {*self.names, *said.states, *(vector.name for vector in said.vectors), "h", "self"}
+        others |= {f"{state}_prev" for state in (*said.states, "h")}
+        others |= {f"d{one}" for one in others}
+        names = [wanted, *(f"{wanted}_{number}" for number in range(2, len(self.names) + 99))]
+        slot = next(one for one in names if one not in others and f"d{one}" not in others and not one.endswith("_prev"))
+        self.names.append(slot)
+        self.taken[slot] = []
+        self._take(value, slot, first, last)
+
+    def name_of(self, value):
+        """The name that a stage knows a value by."""
+        return self.of[value] if value.kind == "slot" else value.name
+
+
+class Written(NamedTuple):
+    """A derivation as stages, with its slots beside those of the gates, and what the gradient reads of all slots."""
+
+    stages: list
+    slots: tuple
+    keeps: dict
+
+
+def written(cell, stage_of):
+    """The stages of a derivation."""
+    slots, forward, back = Slots(cell), [], []
+
+    def name(one):
+        value = slots.name_of(one.arguments[0])
+        return f"d{value}" if one.op == "gradient" else value
+
+    def stage(own, outputs, is_gradient, spare):
+        if not outputs:
+            return None
+        names = [f"d{one}" if is_gradient else one for one in map(slots.name_of, outputs)]
+        function, reads = _function(cell, own, list(outputs.values()), name, spare)
+        return stage_of(function, reads, tuple(names), is_gradient)
+
+    for loop, own in zip(cell.loops, cell.gradients, strict=True):
+        forward.append(stage(loop.name, {value: value.made_of for value in loop.values}, False, "h_prev"))
+        back.append(stage(f"through_{loop.name}", own, True, "dh"))
+    known = len(cell.kind.declaration.slots)
+    text = _Text(cell, name, {})
+    keeps = {slots.of[value]: text.of(one) for value, one in cell.kept.items()}
+    return Written([one for one in (*forward, *back) if one is not None], tuple(slots.names[known:]), keeps)
+
+
+def _function(cell, name, outputs, name_of, spare):
+    """A function that returns these expressions, and the names that it reads; `spare` is one that is there."""
+    order = in_order(outputs)
+    reads = list(dict.fromkeys(name_of(one) for one in order if one.op in ("read", "gradient"))) or [spare]
+    text = _Text(cell, name_of, _functions(order, reads))
+    lines = text.lines(outputs, order)
+    source = "\n    ".join([f"def {name}(self, {', '.join(reads)}):", *lines]) + "\n"
+    file = f"<{cell.kind.__name__}.{name}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    space = dict(text.functions)
+    exec(compile(source, file, "exec"), space)  # noqa: S102  the text above, of expressions that were read
+    return space[name], tuple(reads)
+
+
+def _functions(order, taken):
+    """Name -> function, of those that are called; with an underscore where a value has the name."""
+    found = {}
+    for one in order:
+        if not isinstance(one.op, str):
+            name = one.op.__name__
+            while name in taken or found.get(name, one.op) is not one.op:
+                name += "_"
+            found[name] = one.op
+    return found
+
+
+class _Text:
+    """Expressions as text."""
+
+    def __init__(self, cell, name_of, functions):
+        self.cell, self.name_of, self.functions = cell, name_of, functions
+        self.called = {function: name for name, function in functions.items()}
+        self.local = {}
+
+    def lines(self, outputs, order):
+        """Lines that compute them, what is used twice by itself, and that return them."""
+        uses = dict.fromkeys(order, 0)
+        for one in (*(part for whole in order for part in whole.operands), *outputs):
+            uses[one] += 1
+        taken, lines = {"self", *map(self.name_of, (one for one in order if one.op in ("read", "gradient")))}, []
+        taken |= set(self.functions)
+        for one in order:
+            if uses[one] > 1 and one.operands and one.op not in ("read", "gradient"):
+                lines.append((text := self.of(one)))
+                wanted = self.cell.hints.get(one, "t")
+                names = (wanted, *(f"{wanted}{number}" for number in range(1, len(order) + len(taken))))
+                self.local[one] = next(name for name in names if name not in taken)
+                taken.add(self.local[one])
+                lines[-1] = f"{self.local[one]} = {text}"
+        return [*lines, f"return {', '.join(self.of(one) for one in outputs)}"]
+
+    def of(self, one, binds=0):
+        """An expression, in brackets if it binds less strongly than what stands around it."""
+        if one in self.local:
+            return self.local[one]
+        own = _BINDS.get(one.op, _ATOM) if isinstance(one.op, str) else _ATOM
+        text = self.plain(one, own)
+        negative = one.op == "const" and text.startswith("-")
+        return f"({text})" if own < binds or (negative and binds > _BINDS["+"]) else text
+
+    def plain(self, one, own):
+        arguments = one.arguments
+        if one.op in ("read", "gradient"):
+            return self.name_of(one)
+        if one.op == "const":
+            return repr(arguments[0])
+        if one.op in ("field", "flag"):
+            return f"self.{arguments[0]}"
+        if one.op == "if":
+            condition, yes, no = arguments
+            return f"{self.of(yes, 1)} if {self.of(condition, 1)} else {self.of(no)}"
+        if one.op == "neg":
+            return f"-{self.of(arguments[0], own)}"
+        if one.op == "not":
+            return f"not {self.of(arguments[0], own)}"
+        if not isinstance(one.op, str):
+            name = self.called.get(one.op, one.op.__name__)
+            return f"{name}({', '.join(map(self.of, arguments))})"
+        left, right = arguments
+        if one.op in COMPARISONS or one.op == "**":
+            return f"{self.of(left, own + 1)} {one.op} {self.of(right, own + 1)}"
+        return f"{self.of(left, own)} {one.op} {self.of(right, own + 1)}"
