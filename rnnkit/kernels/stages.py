@@ -1,9 +1,11 @@
 """The stages of a cell over the rows of a step: all addresses are computed here, and the cell sees numbers."""
 
 import operator
+from contextlib import contextmanager
 from types import ModuleType
 
 from numba import types
+from llvmlite import ir as llvm
 from numba.core import cgutils, ir
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
@@ -141,6 +143,34 @@ def _call_type(typingctx, stage, cell, real):
     return function, found
 
 
+class _Distinct(llvm.MDValue):
+    """A node of metadata that is no other one, and may have itself among its operands."""
+
+    def descr(self, buffer):
+        buffer += "distinct !{", ", ".join(one.get_reference() for one in self.operands), "}\n"
+
+
+@contextmanager
+def _parallel_range(builder, count):
+    """A loop of which each turn reads and writes places of its own: LLVM has not to find out, by comparing all arrays
+    with each other before it, and gives up with many. Gives the index, and the group of those accesses."""
+    module, function = builder.module, builder.function
+    group = _Distinct(module, [], name=str(len(module.metadata)))
+    accesses = module.add_metadata([llvm.MetaDataString(module, "llvm.loop.parallel_accesses"), group])
+    own = _Distinct(module, [], name=str(len(module.metadata)))
+    own.operands = own, accesses
+    body, end, before = function.append_basic_block("units"), function.append_basic_block("units.end"), builder.block
+    builder.cbranch(builder.icmp_signed(">", count, I64(0)), body, end)
+    builder.position_at_end(body)
+    index = builder.phi(I64)
+    index.add_incoming(I64(0), before)
+    yield index, group
+    after = builder.add(index, I64(1))
+    index.add_incoming(after, builder.block)
+    builder.cbranch(builder.icmp_signed("<", after, count), body, end).set_metadata("llvm.loop", own)
+    builder.position_at_end(end)
+
+
 def runner(stages_of):
     """Make the function for kernels that runs `stages_of(declaration)` of a cell, one after the other, for each row.
 
@@ -179,12 +209,16 @@ def runner(stages_of):
                 for stage, function, own in calls:
                     call = context.get_function(function, own)
                     read, written = list(map(pointer, stage.reads)), list(map(pointer, stage.writes))
-                    with cgutils.for_range(builder, count, intp=I64) as loop:
-                        values = [builder.load(builder.gep(start, [loop.index])) for start in read]
-                        result = call(builder, [cell, *values])
+                    with _parallel_range(builder, count) as (index, group):
+                        loads = [builder.load(builder.gep(start, [index])) for start in read]
+                        result = call(builder, [cell, *loads])
                         results = [result] if len(written) == 1 else cgutils.unpack_tuple(builder, result)
-                        for start, value in zip(written, results, strict=True):
-                            builder.store(value, builder.gep(start, [loop.index]))
+                        stores = [
+                            builder.store(value, builder.gep(start, [index]))
+                            for start, value in zip(written, results, strict=True)
+                        ]
+                        for access in (*loads, *stores):
+                            access.set_metadata("llvm.access.group", group)
             return context.get_dummy_value()
 
         return signature, generate
