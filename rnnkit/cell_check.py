@@ -121,8 +121,9 @@ def _step(cell: Any, given: dict[str, float]) -> dict[str, float]:
     """What all names of a unit hold behind the step."""
     said, values = cell.declaration, {"h_prev": 0.0} | given
     for phase in said.phases:
-        for name in said.names_of(phase.product) if phase is not said.phases[0] else ():  # R h is in what is given
-            values[name] += _R * values[phase.product.source]
+        for product in phase.products if phase is not said.phases[0] else ():  # those of the first are in what is given
+            for name in said.names_of(product):
+                values[name] += _R * values[product.source]
         _run(cell, values, phase.forward)
     return values
 
@@ -132,9 +133,9 @@ def _gradients(cell: Any, values: dict[str, float], weights: dict[str, float]) -
     said, found = cell.declaration, values | {f"d{name}": weight for name, weight in weights.items()}
     for phase in reversed(said.phases):
         _run(cell, found, phase.gradient)
-        if phase is not said.phases[0]:
-            through = _R * sum(found[f"d{name}"] for name in said.names_of(phase.product))
-            found[f"d{phase.product.source}"] = found.get(f"d{phase.product.source}", 0.0) + through
+        for product in phase.products if phase is not said.phases[0] else ():
+            source, through = f"d{product.source}", _R * sum(found[f"d{name}"] for name in said.names_of(product))
+            found[source] = (found[source] if said.adds_to_source(product) else 0.0) + through
     return found
 
 

@@ -65,9 +65,11 @@ from rnnkit.kernels.cells.activations import (
     Softsign,
     Tanh,
     ThresholdedRelu,
+    softplus,
 )
 from rnnkit.kernels.cells.cell import CellError, Gate, Vector, cell, forward, gradient
 from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
+from rnnkit.kernels.cells.derivatives import derivative
 from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, slope, tanh, value
 from rnnkit.kernels.cells.indrnn import IndRNN
 from rnnkit.kernels.cells.mingru import MinGRU

@@ -110,6 +110,16 @@ def multiplied(self, a):
     return a
 
 
+@forward("h")
+def circle(self, a):
+    return a
+
+
+@forward("m h")
+def again(self, n):
+    return n, n
+
+
 @gradient("da dn")
 def both(self, dh):
     return dh, dh
@@ -159,10 +169,23 @@ def here(stage, text="@"):
     (lambda: declared(output, back, slots="da"),
      "a name must not be one that a stage knows a state before the step or a gradient by, got 'da'"),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "m"), Gate("d", "n")]),
-     "what R multiplies within the step must be one name, got 'm', 'n'"),
+     "a forward stage must write m, which R multiplies, before one reads b, got none"),
     (lambda: declared(output, back, gates=[Gate("a", multiplies="m", apart="q")]),
-     "gate a must have one product: R h apart, or one of what a stage writes, got multiplies='m', apart='q'"),
-    (lambda: declared(output), "a gradient stage must write da, got none that does"),
+     "a forward stage must write m, which R multiplies, before one reads q, got none"),
+    (lambda: declared(output, back, gates=[Gate("a"), Gate("b", multiplies=None, input=False)]),
+     "gate b must have rows of W or of R, and a product of R where that is kept apart, got multiplies=None, "
+     "apart=None, input=False"),
+    (lambda: declared(output, back, gates=[Gate("a"), Gate("b", multiplies=None, apart="q")]),
+     "gate b must have rows of W or of R, and a product of R where that is kept apart, got multiplies=None, apart='q'"),
+    (lambda: declared(output, back, gates=[Gate("a"), Gate("b", apart="q", input=False)]),
+     "gate b must have rows of W where R's product is kept apart, got apart='q', input=False; the gate itself is R's"),
+    (lambda: declared(multiplied, output, gates=[Gate("a"), Gate("n", "m")]), "a forward stage must read n, got none"),
+    (lambda: declared(multiplied, circle, gates=[Gate("a", "m")]),
+     "a forward stage must write m, which R multiplies, before one reads a, got none"),
+    (lambda: declared(multiplied, again, gates=[Gate("a"), Gate("n", "m")]),
+     here(again) + " must leave m, which R multiplies, as a stage before has written it, got another one"),
+    (lambda: declared(undeclared), here(undeclared) + " must write gates, states, h, or what a later stage reads, got "
+     "'kept'"),
     (lambda: declared(no_h, back), "a forward stage must write h, got none that does"),
     (lambda: declared(output, back, states="c"), "a forward stage must write c, got none that does"),
     (lambda: declared(output, back, slots="kept"), "a forward stage must write kept, got none that does"),
@@ -249,10 +272,13 @@ TEXT, TWO = "must be names in a text, or a list of names, got", "must be names i
     ({"slots": b"s"}, f"slots {TEXT} 115"),
     ({"smooth": "no"}, "smooth must be a bool, got 'no'"),
     ({"gates": [Gate("a", multiplies=["x"])]},
-     "multiplies of Gate(name='a', multiplies=['x'], apart=None) must be a name or None, got list"),
+     "multiplies of Gate(name='a', multiplies=['x'], apart=None, input=True) must be a name or None, got list"),
     ({"gates": [Gate("a", apart=True)]},
-     "apart of Gate(name='a', multiplies='h', apart=True) must be a name or None, got bool"),
-    ({"gates": [Gate(None)]}, "name of Gate(name=None, multiplies='h', apart=None) must be a name, got NoneType"),
+     "apart of Gate(name='a', multiplies='h', apart=True, input=True) must be a name or None, got bool"),
+    ({"gates": [Gate("a", input=1)]},
+     "input of Gate(name='a', multiplies='h', apart=None, input=1) must be a bool, got int"),
+    ({"gates": [Gate(None)]},
+     "name of Gate(name=None, multiplies='h', apart=None, input=True) must be a name, got NoneType"),
     ({"vectors": [Vector(5)]}, "name of Vector(name=5, low=None, high=None) must be a name, got int"),
 ])  # fmt: skip
 def test_arguments_of_other_types(given, message):

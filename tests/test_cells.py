@@ -31,8 +31,9 @@ def step(cell, given):
     """What all names of a unit hold behind the step."""
     declaration, values = cell.declaration, dict(given)
     for number, phase in enumerate(declaration.phases):
-        for name in declaration.names_of(phase.product) if number else ():
-            values[name] += R * values[phase.product.source]
+        for product in phase.products if number else ():
+            for name in declaration.names_of(product):
+                values[name] += R * values[product.source]
         run(cell, values, phase.forward)
     return values
 
@@ -44,8 +45,9 @@ def gradients(cell, values, cotangents):
     first, *later = declaration.phases
     for phase in reversed(later):
         run(cell, found, phase.gradient)
-        [name] = declaration.names_of(phase.product)
-        found[f"d{phase.product.source}"] = R * found[f"d{name}"]
+        [product] = phase.products
+        [name] = declaration.names_of(product)
+        found[f"d{product.source}"] = R * found[f"d{name}"]
     run(cell, found, first.gradient)
     return found
 
@@ -132,7 +134,7 @@ def test_a_stage_reads_and_writes_by_name():
             return ds, 0, dh, 0, dh * p, dh * s_prev
 
     declaration = Mine.declaration
-    [(product, (both,), (back,))] = declaration.phases
+    [((product,), (both,), (back,))] = declaration.phases
     assert (both.reads, both.writes) == (("a", "e", "rb", "s_prev", "p"), ("s", "h", "kept"))
     assert (back.reads, back.writes[-2:]) == (("dh", "ds", "p", "s_prev"), ("ds_prev", "dp"))
     assert (declaration.slots, declaration.states) == (("b", "e", "a", "rb", "kept"), ("s",))

@@ -76,8 +76,8 @@ SHIPPED = {
     ("mingru", "differentiate"): {"multiply": 5},
     ("slstm", "activate"): {"divide": 3},
     ("slstm", "differentiate"): {"divide": 2, "multiply": 10},
-    ("slstm-sigmoid", "activate"): {"divide": 5},
-    ("slstm-sigmoid", "differentiate"): {"divide": 2, "multiply": 11},
+    ("slstm-sigmoid", "activate"): {"divide": 4},
+    ("slstm-sigmoid", "differentiate"): {"divide": 3, "multiply": 11},
 }
 # The loops of a cell by name: those of a phase, or of the gradient of one.
 RUNNERS = {"activate": (0, "forward"), "complete": (1, "forward"), "differentiate": (-1, "gradient")}

@@ -117,7 +117,7 @@ def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
 def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
     """The products of a layer, and its vectors; of a projection that is not there the rows are none."""
     for product in said.products:
-        name, gates = ("ih", said.gates) if product.source == "x" else ("hh", said.recurrent_gates)
+        name, gates = ("ih", said.input_gates) if product.source == "x" else ("hh", said.recurrent_gates)
         own = np.array(said.rows_of(product.slots, gates), np.int64)
         rows = (own[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))

@@ -155,6 +155,11 @@ class RNNDescriptor:
         return len(self.cell.declaration.gates)
 
     @lazy
+    def num_input_gates(self) -> int:
+        """Number of the gates that have rows of W."""
+        return len(self.cell.declaration.input_gates)
+
+    @lazy
     def num_recurrent_gates(self) -> int:
         """Number of the gates that have rows of R."""
         return len(self.cell.declaration.recurrent_gates)
@@ -197,7 +202,7 @@ class RNNDescriptor:
     @lazy
     def has_bias_ih(self) -> bool:
         """Whether there is bW."""
-        return self.bias in ("both", "input")
+        return self.bias in ("both", "input") and self.num_input_gates > 0
 
     @lazy
     def has_bias_hh(self) -> bool:

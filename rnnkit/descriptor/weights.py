@@ -287,7 +287,7 @@ def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    rows = desc.num_gates * desc.hidden_size
+    rows = desc.num_input_gates * desc.hidden_size
     if desc.has_input_weight(layer):
         yield "weight_ih", (rows, desc.layer_input_size(layer))
     if desc.num_recurrent_gates:
@@ -297,7 +297,7 @@ def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int,
 
 
 def _biases(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    rows = desc.num_gates * desc.hidden_size
+    rows = desc.num_input_gates * desc.hidden_size
     if desc.has_bias_ih:
         yield "bias_ih", (rows,)
     if desc.has_bias_hh:

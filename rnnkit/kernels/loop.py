@@ -55,8 +55,8 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
 
 
 def _phase(declaration, number):
-    """The function, to be compiled, of a phase: its product, added to the gates or kept apart, and its stages."""
-    multiply = _product(declaration, declaration.phases[number].product, number + 1)
+    """The function, to be compiled, of a phase: its products, added to the gates or kept apart, and its stages."""
+    multiply = all_of(lambda said: [_product(said, one) for one in said.phases[number].products if one.slots])
     run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
     def run(cell, step, rows, team):
@@ -67,14 +67,15 @@ def _phase(declaration, number):
         for claim in range(num_claims(count, grain, team)):
             vectors = next_block(claim, count, grain, team)
             columns = columns_of(step.zeros, vectors, units)
-            multiply(cell, step, rows, vectors, columns)
+            multiply(cell, (step, rows, vectors, columns))
             run_stages(cell, step.operands, None, units, rows, columns)
 
     return run
 
 
-def _product(declaration, of_r, place):
+def _product(declaration, of_r):
     """The function for kernels that adds a product of a phase to the gates; those that it alone writes begin anew."""
+    place = declaration.products.index(of_r)
     source, apart_columns = inner(located(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
     def multiply(cell, step, rows, vectors, units):
@@ -87,10 +88,7 @@ def _product(declaration, of_r, place):
         values = source(cell, step.operands, step.sizes.hidden)
         product_with(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
-    def nothing(cell, step, rows, vectors, units):
-        pass
-
-    return inner(multiply if of_r.slots else nothing)
+    return multiply
 
 
 _run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(len(declaration.phases))])

@@ -16,7 +16,7 @@ from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
 from .phases import all_of, located
-from .products import depth_of
+from .products import OF_OUTPUT, OF_UNITS
 from .stages import runner
 from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
 
@@ -47,9 +47,10 @@ def _cut(carried, reset, cuts, rows, columns):
 
 
 def _way_back(declaration, number):
-    """The function, to be compiled, of a phase: the way back through its product, and what comes next, the stages of
+    """The function, to be compiled, of a phase: the way back through its products, and what comes next, the stages of
     the gradient of the phase before."""
-    width, multiply = depth_of(declaration.phases[number].product), _product_back(declaration, number)
+    width = OF_OUTPUT if number == 0 else OF_UNITS
+    multiply = all_of(lambda said: [_product_back(said, one) for one in said.phases[number].products])
     run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
     def run(cell, step, rows, team):
@@ -58,21 +59,19 @@ def _way_back(declaration, number):
         for claim in range(num_claims(count, step.grain, team)):
             vectors = next_block(claim, count, step.grain, team)
             columns = columns_of(step.zeros, vectors, step.sizes[width])
-            multiply(cell, step, rows, vectors, columns)
+            multiply(cell, (step, rows, vectors, columns))
             run_stages(cell, step.operands, step.gradients, step.sizes.hidden, rows, columns)
 
     return run
 
 
-def _product_back(declaration, number):
-    """The gradient of what a product of R multiplied, added to what stages wrote of it: a function for kernels."""
-    of_r, place, adds = declaration.phases[number].product, number + 1, declaration.adds_to_source(number)
+def _product_back(declaration, of_r):
+    """The gradient of what a product of R multiplied, added to what is there of it: a function for kernels."""
+    place, adds, of_hidden = declaration.products.index(of_r), declaration.adds_to_source(of_r), of_r.source == "h_prev"
     target, first = inner(located(declaration, f"d{of_r.source}")), of_r.slots.start
 
-    of_state = of_r.source == "h_prev"
-
     def multiply(cell, step, rows, vectors, columns):
-        if of_state and not step.wants_prev:
+        if of_hidden and not step.wants_prev:
             return
         dgates, dsource = step.gradients.gates, target(cell, step.gradients, step.sizes.hidden)
         dproduct, term = shifted(dgates, first * step.sizes.hidden), step.weights[place]
@@ -87,7 +86,7 @@ def _product_back(declaration, number):
     def leave(cell, step, rows, vectors, columns):
         pass
 
-    return inner(multiply if of_r.slots else leave if adds else clear_source)
+    return multiply if of_r.slots else leave if adds else clear_source
 
 
 _run_phases_back = all_of(

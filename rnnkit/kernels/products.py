@@ -16,6 +16,8 @@ from .machine.sync import barrier, join, post_call
 from .operands import Sizes
 from .phases import all_of, columns_of_slots
 
+OF_UNITS, OF_OUTPUT, _OF_INPUT = (Sizes._fields.index(name) for name in ("hidden", "output", "input"))
+
 
 class Product(NamedTuple):
     """One product of the forward pass; it writes neighbouring columns of the gates.
@@ -64,7 +66,7 @@ def offsets_of(products, columns, itemsize, start, weights=None, in_place=False)
 
 def depth_of(product):
     """Which of `Sizes` is that of a row of what a cell's product multiplies."""
-    return Sizes._fields.index({"x": "input", "h_prev": "output"}.get(product.source, "hidden"))
+    return {"x": _OF_INPUT, "h_prev": OF_OUTPUT}.get(product.source, OF_UNITS)
 
 
 def _weights_of_product(place, product):

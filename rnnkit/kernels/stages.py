@@ -4,8 +4,8 @@ import operator
 from contextlib import contextmanager
 from types import ModuleType
 
-from numba import types
 from llvmlite import ir as llvm
+from numba import types
 from numba.core import cgutils, ir
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.errors import NumbaError, UnsupportedBytecodeError

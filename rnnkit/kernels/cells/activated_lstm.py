@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from .activations import Activation, Sigmoid, Tanh
-from .cell import cell, forward, gradient
-from .functions import fma, slope, value
+from .cell import cell, forward
+from .functions import fma, value
 
 
 @cell(gates="i f g o", states="c")
@@ -25,16 +25,6 @@ class ActivatedLSTM(NamedTuple):
         i, f, g, o = value(self.gate, i), value(self.gate, f), value(self.candidate, g), value(self.gate, o)
         return i, f, g, o, fma(f, c_prev, i * g)
 
-    @gradient("di df dg dc_prev")
-    def through_update(self, i, f, g, c_prev, dc):
-        di, df = dc * g * slope(self.gate, i), dc * c_prev * slope(self.gate, f)
-        return di, df, dc * i * slope(self.candidate, g), dc * f
-
     @forward("h")
     def expose(self, o, c):
         return o * value(self.output, c)
-
-    @gradient("do dc")
-    def through_expose(self, o, c, dh, dc):
-        t = value(self.output, c)
-        return dh * t * slope(self.gate, o), fma(dh * o, slope(self.output, t), dc)

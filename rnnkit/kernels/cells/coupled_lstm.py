@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from .activations import Activation, Sigmoid, Tanh
-from .cell import cell, forward, gradient
-from .functions import fma, slope, value
+from .cell import cell, forward
+from .functions import fma, value
 
 
 @cell(gates="i g o", states="c")
@@ -26,16 +26,6 @@ class CoupledLSTM(NamedTuple):
         i, g, o = value(self.gate, i), value(self.candidate, g), value(self.gate, o)
         return i, g, o, fma(1 - i, c_prev, i * g)
 
-    @gradient("di dg dc_prev")
-    def through_update(self, i, g, c_prev, dc):
-        di = dc * (g - c_prev) * slope(self.gate, i)
-        return di, dc * i * slope(self.candidate, g), dc * (1 - i)
-
     @forward("h")
     def expose(self, o, c):
         return o * value(self.output, c)
-
-    @gradient("do dc")
-    def through_expose(self, o, c, dh, dc):
-        t = value(self.output, c)
-        return dh * t * slope(self.gate, o), fma(dh * o, slope(self.output, t), dc)

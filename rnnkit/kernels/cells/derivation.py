@@ -40,6 +40,8 @@ class Derivation:
         self.kind, self.hints, self.kept = kind, {}, {}
         self.loops, self.begun = loops_of(kind, self.hints)
         self.final = {value.name: value for loop in self.loops for value in loop.values}
+        sources = (source for source in kind.declaration.sources if source != "h")
+        self.sources = [self.final[source] for source in sources if source in self.final]
         self.gradients = _differentiated(self)
         self._keep()
 
@@ -48,9 +50,8 @@ class Derivation:
         said = self.kind.declaration
         reads = {self.final[state].made_of: self.final[state] for state in said.states}
         order = in_order([value.made_of for loop in self.loops for value in loop.values])
-        sources = [self.final[of_r.source] for of_r in said.products[2:]]
-        self.kept = {value: value.made_of for value in sources}  # the products' own gradients need them
-        reads |= {value.made_of: value for value in sources}
+        self.kept = {value: value.made_of for value in self.sources if value.kind == "slot"}  # for R's own gradient
+        reads |= {value.made_of: value for value in self.kept}
         for number, own in enumerate(self.gradients):
             used = _forward_parts(own.values(), set(order))
             for one in filter(used.__contains__, order):
@@ -146,13 +147,13 @@ def _differentiated(cell):
                 held.pop(value, None)
             for value, gradient in gradients.items():
                 write(number, value, gradient)
-        needed = [begun[name] for name in said.names_of(phase.product)]
+        needed = [name for of_r in phase.products for name in said.names_of(of_r)]
         if of_phase == 0:
-            needed += [begun[gate.name] for gate in said.gates if gate.multiplies is None]
-            needed += [begun[name] for name in (*(f"{one}_prev" for one in said.states), *(vector.name for vector in said.vectors))]
-        else:
-            held[cell.final[phase.product.source]] = cell.final[phase.product.source]  # the product adds to it
-        for value in needed:
+            needed += [gate.name for gate in said.gates if gate.multiplies is None]
+            needed += [vector.name for vector in said.vectors] + [f"{state}_prev" for state in said.states]
+        for of_r in phase.products if of_phase else ():
+            held[cell.final[of_r.source]] = cell.final[of_r.source]  # the product adds to it
+        for value in map(begun.get, needed):
             if held.get(value) is not value:
                 write(own[0], value, ZERO)
     return found

@@ -3,6 +3,7 @@
 import math
 from types import BuiltinFunctionType, FunctionType
 
+from .activations import softplus
 from .expressions import ONE, ZERO, choice, const, expression, negative, product, quotient
 from .functions import clip, exp, fma, sigmoid, slope, tanh, value
 from .rules import CellError
@@ -151,6 +152,7 @@ _OF_CALLS = {
     sigmoid: _by(lambda y, x: expression("*", y, expression("-", ONE, y))),
     tanh: _by(lambda y, x: _minus_square(y)), math.tanh: _by(lambda y, x: _minus_square(y)),
     exp: _by(lambda y, x: y), math.exp: _by(lambda y, x: y),
+    softplus: _by(lambda y, x: expression(sigmoid, x)),
     math.sqrt: _by(lambda y, x: quotient(const(0.5), y)),
     math.log: _by(lambda y, x: quotient(ONE, x)),
     math.log1p: _by(lambda y, x: quotient(ONE, expression("+", ONE, x))),

@@ -155,6 +155,10 @@ def total(one, other):
         if inner.op == "*":
             first, second = inner.arguments
             return expression(fma, negative(first) if minus else first, second, rest)
+    for sum_, added in ((one, other), (other, one)):
+        if sum_.op is fma:
+            first, second, rest = sum_.arguments
+            return expression(fma, first, second, total(rest, added))
     if other.op == "neg":
         return expression("-", one, other.arguments[0])
     if one.op == "neg":

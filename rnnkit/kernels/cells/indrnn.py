@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from .activations import Activation, Relu
-from .cell import Gate, Vector, cell, forward, gradient
-from .functions import fma, slope, value
+from .cell import Gate, Vector, cell, forward
+from .functions import fma, value
 
 
 @cell(gates=[Gate("a", multiplies=None)], vectors=[Vector("u", 0, 1)], smooth=False)
@@ -23,8 +23,3 @@ class IndRNN(NamedTuple):
     def output(self, a, u, h_prev):
         h = value(self.activation, fma(u, h_prev, a))
         return h, h
-
-    @gradient("da du dh_prev")
-    def through_output(self, a, u, h_prev, dh):
-        da = dh * slope(self.activation, a)
-        return da, da * h_prev, da * u

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .cell import Gate, cell, forward, gradient
+from .cell import Gate, cell, forward
 from .functions import fma, sigmoid
 
 
@@ -18,7 +18,3 @@ class MinGRU(NamedTuple):
     def output(self, z, n, h_prev):
         z = sigmoid(z)
         return z, fma(z, n, (1 - z) * h_prev)
-
-    @gradient("dz dn dh_prev")
-    def through_output(self, z, n, h_prev, dh):
-        return dh * (n - h_prev) * (z * (1 - z)), dh * z, dh * (1 - z)

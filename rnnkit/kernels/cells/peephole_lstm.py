@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from .activations import Activation, Sigmoid, Tanh
-from .cell import cell, forward, gradient
-from .functions import fma, slope, value
+from .cell import cell, forward
+from .functions import fma, value
 
 
 @cell(gates="i f g o", states="c", vectors="peephole_i peephole_f peephole_o")
@@ -29,21 +29,7 @@ class PeepholeLSTM(NamedTuple):
         g = value(self.candidate, g)
         return i, f, g, fma(f, c_prev, i * g)
 
-    @gradient("di df dg dc_prev dpeephole_i dpeephole_f")
-    def through_update(self, i, f, g, c_prev, peephole_i, peephole_f, dc):
-        di = dc * g * slope(self.gate, i)
-        df = dc * c_prev * slope(self.gate, f)
-        dg = dc * i * slope(self.candidate, g)
-        dc_prev = fma(dc, f, fma(di, peephole_i, df * peephole_f))
-        return di, df, dg, dc_prev, di * c_prev, df * c_prev
-
     @forward("o h")
     def expose(self, o, c, peephole_o):
         o = value(self.gate, fma(peephole_o, c, o))
         return o, o * value(self.output, c)
-
-    @gradient("do dc dpeephole_o")
-    def through_expose(self, o, c, peephole_o, dh, dc):
-        t = value(self.output, c)
-        do = dh * t * slope(self.gate, o)
-        return do, fma(dh * o, slope(self.output, t), fma(do, peephole_o, dc)), do * c

@@ -38,7 +38,7 @@ def check(kind, with_gradient):
     _check_parameters(kind)
     _check_names(said)
     _check_vectors(said)
-    _check_products(said)
+    _check_gates(said)
     for stage in said.stages:
         _check_signature(said, stage)
     _check_forward(said)
@@ -75,7 +75,8 @@ def _check_names(said):
     if not said.gates:
         raise refusal(said, "gates", "be at least one", "none")
     given = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
-    given += list(dict.fromkeys(gate.multiplies for gate in said.gates if gate.multiplies not in (None, "h")))
+    states = {*said.states, *(f"{state}_prev" for state in said.states)}
+    given += [source for source in said.sources if source != "h" and source not in states]
     given += [*said.states, *(vector.name for vector in said.vectors), *said.kept]
     for name in given:
         if not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
@@ -102,14 +103,14 @@ def _check_vectors(said):
             raise refusal(said, f"vector {name}", expected, f"low={low!r}, high={high!r}")
 
 
-def _check_products(said):
-    multiplied = dict.fromkeys(gate.multiplies for gate in said.gates if gate.multiplies not in (None, "h"))
-    if len(multiplied) > 1:
-        raise refusal(said, "what R multiplies within the step", "be one name", ", ".join(map(repr, multiplied)))
-    for gate in said.gates:
-        if gate.apart is not None and gate.multiplies != "h":
-            expected = "have one product: R h apart, or one of what a stage writes"
-            raise refusal(said, f"gate {gate.name}", expected, f"multiplies={gate.multiplies!r}, apart={gate.apart!r}")
+def _check_gates(said):
+    for name, multiplies, apart, has_input in said.gates:
+        if multiplies is None and (apart is not None or not has_input):
+            expected = "have rows of W or of R, and a product of R where that is kept apart"
+            raise refusal(said, f"gate {name}", expected, f"multiplies=None, apart={apart!r}, input={has_input!r}")
+        if apart is not None and not has_input:
+            expected, got = "have rows of W where R's product is kept apart", f"apart={apart!r}, input=False"
+            raise refusal(said, f"gate {name}", expected, got, "the gate itself is R's product then")
 
 
 def _check_signature(said, stage):
@@ -128,25 +129,38 @@ def _check_signature(said, stage):
 
 def _check_forward(said):
     """Every name is written before it is read, and all that a step leaves is written."""
-    products = {name for product in said.products for name in said.names_of(product)}
     before = {f"{state}_prev" for state in said.states} | {"h_prev"} | {vector.name for vector in said.vectors}
-    writable, known, written = {*said.slots, *said.states, "h"}, products | before, set()
+    writable, written = {*said.slots, *said.states, "h"}, []
+    of_r = {name: number for number, phase in enumerate(said.phases) for name in _written_by(said, phase)}
+    known = before | {name for name in said.names_of(said.products[0]) if name not in of_r}
+    source_of = {name: product.source for product in said.products[1:] for name in said.names_of(product)}
     for number, phase in enumerate(said.phases):
-        later = said.phases[number + 1 :]
-        awaited = sorted(name for other in later for name in said.names_of(other.product))
+        awaited = [name for stage in phase.forward for name in stage.reads if of_r.get(name, 0) > number]
+        awaited += [name for name in _written_by(said, phase) if source_of[name] not in (*before, *written)]
+        if awaited:
+            expected = f"write {source_of[awaited[0]]}, which R multiplies, before one reads {awaited[0]}"
+            raise refusal(said, "a forward stage", expected, "none")
+        if not phase.forward and number > 0:
+            raise refusal(said, "a forward stage", f"read {', '.join(_written_by(said, phase))}", "none")
+        known |= set(_written_by(said, phase))
         for stage in phase.forward:
             _check_stage(said, stage, known, writable, "gate, slot, state or h")
-            for name in filter(set(stage.writes).__contains__, awaited):
-                expected = f"read {name}, to which R is added, where it writes it"
-                raise refusal(said, place(stage.function), expected, "none")
-            written.update(stage.writes)
-            known |= written
-        if later and later[0].product.source not in written:
-            expected = f"write {later[0].product.source}, which R multiplies, before one reads {', '.join(awaited)}"
-            raise refusal(said, "a forward stage", expected, "none")
+            for name in stage.writes:
+                if of_r.get(name, 0) > number:
+                    expected = f"read {name}, to which R is added, where it writes it"
+                    raise refusal(said, place(stage.function), expected, "none")
+                if name in said.sources and name in written:
+                    expected = f"leave {name}, which R multiplies, as a stage before has written it"
+                    raise refusal(said, place(stage.function), expected, "another one")
+            written += stage.writes
+            known |= set(written)
     missing = [name for name in (*said.kept, *said.states, "h") if name not in known]
     if missing:
         raise refusal(said, "a forward stage", f"write {missing[0]}", "none that does")
+
+
+def _written_by(said, phase):
+    return [name for product in phase.products for name in said.names_of(product)]
 
 
 def _check_handed_on(said):
@@ -171,9 +185,9 @@ def check_gradient(said):
             _check_stage(said, stage, known, writable, "gradient of a gate, slot, state, vector or h_prev")
             known |= set(stage.writes)
             known -= {state for state in states if f"{state}_prev" in known}  # one number: the state before has it now
-        if phase is not said.phases[0]:  # the way back through its product reads the gradients of its gates
-            late |= {f"d{name}" for name in said.names_of(phase.product)} - known
-            known |= {f"d{phase.product.source}"}
+        if phase is not said.phases[0]:  # the way back through its products reads the gradients of its gates
+            late |= {f"d{name}" for name in _written_by(said, phase)} - known
+            known |= {f"d{product.source}" for product in phase.products}
     missing = [f"d{name}" for name in products if f"d{name}" not in known - late]
     missing += [f"{state}_prev" for state in states if f"{state}_prev" not in known]
     missing += [name for name in vectors if name not in known]

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from .activations import softplus
-from .cell import cell, forward, gradient
+from .cell import cell, forward
 from .functions import exp, fma, sigmoid, tanh
 
 
-@cell(gates="z i f o", states="c n m", slots="slope")
+@cell(gates="z i f o", states="c n m")
 class SLSTM(NamedTuple):
     """The sLSTM of Beck et al., "xLSTM", arXiv 2405.04517, with one head; a_z ... = W x + R h + biases of the gate:
 
@@ -21,29 +21,10 @@ class SLSTM(NamedTuple):
 
     sigmoid_forget: bool = False
 
-    @forward("z i f o slope m")
-    def gates(self, z, i, f, o, n_prev, m_prev):
-        slope = 1
-        if self.sigmoid_forget:
-            slope, f = sigmoid(-f), -softplus(-f)
-        f = f + m_prev
+    @forward("c n m h")
+    def step(self, z, i, f, o, c_prev, n_prev, m_prev):
+        f = (-softplus(-f) if self.sigmoid_forget else f) + m_prev
         m = i if i > f or n_prev == 0 else f
-        return tanh(z), exp(i - m), exp(0 if f > m else f - m), sigmoid(o), slope, m
-
-    @gradient("dz di df do dm_prev")
-    def through_gates(self, z, i, f, o, slope, dz, di, df, do, dm):
-        di, df = di * i, df * f
-        by_m = dm - di - df
-        di, df = (di + by_m, df) if i == 1 else (di, df + by_m)  # m is the larger of the two
-        return dz * (1 - z * z), di, df * slope, do * (o * (1 - o)), df
-
-    @forward("c n h")
-    def output(self, z, i, f, o, c_prev, n_prev):
-        c, n = fma(f, c_prev, i * z), fma(f, n_prev, i)
-        return c, n, o * (c / n)
-
-    @gradient("dz di df do dc_prev dn_prev")
-    def through_output(self, z, i, f, o, c_prev, n_prev, c, n, dh, dc, dn):
-        mean, q = c / n, dh * o / n
-        dc, dn = dc + q, fma(-q, mean, dn)
-        return dc * i, fma(dc, z, dn), fma(dc, c_prev, dn * n_prev), dh * mean, dc * f, dn * f
+        i, f = exp(i - m), exp(0 if f > m else f - m)
+        c, n = fma(f, c_prev, i * tanh(z)), fma(f, n_prev, i)
+        return c, n, m, sigmoid(o) * (c / n)

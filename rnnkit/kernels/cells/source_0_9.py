@@ -4,8 +4,17 @@ import hashlib
 import inspect
 import types
 from textwrap import dedent
+from typing import NamedTuple
 
 from . import functions
+
+
+class Gate(NamedTuple):
+    """A gate as it was."""
+
+    name: str
+    multiplies: str | None
+    apart: str | None
 
 
 class _Unknown(Exception):
@@ -15,7 +24,10 @@ class _Unknown(Exception):
 def source_0_9(kind):
     """Digest of what a cell declares and of the texts of its stages, and of all that they use; None without these."""
     said, digest = kind.declaration, hashlib.sha256()
-    told = said.name, said.gates, said.states, said.vectors, said.kept, said.smooth, _parameters(kind)
+    if said.rule is not None or not all(gate.input for gate in said.gates):
+        return None  # there was no such cell
+    gates = tuple(Gate(gate.name, gate.multiplies, gate.apart) for gate in said.gates)
+    told = said.name, gates, said.states, said.vectors, said.kept, said.smooth, _parameters(kind)
     try:
         digest.update(repr(told).encode())
         for stage in said.stages:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from .expressions import COMPARISONS, in_order
 
-_BINDS = {"if": 0, "or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "neg": 7,
-          "**": 8}  # how strongly: what binds less stands in brackets
+_BINDS = {"if": 0, "or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4)}
+_BINDS |= {"+": 5, "-": 5, "*": 6, "/": 6, "neg": 7, "**": 8}  # how strongly: what binds less stands in brackets
 _ATOM = 9
 _LONGEST = 100
 
@@ -17,22 +17,23 @@ class Slots:
 
     def __init__(self, cell):
         self.cell, said = cell, cell.kind.declaration
-        self.names, self.of = list(said.slots), {}
+        self.names, self.of = list(said.slots[: len(said.slots) - len(said.kept)]), {}
+        self.first_own = len(self.names)
         self.taken = {name: [] for name in self.names}  # slot -> [(first loop, last loop)]
         self.ever = len(cell.loops)
         last = {value: number for number, loop in enumerate(cell.loops) for value in loop.read()}
         for phase_number, phase in enumerate(said.phases):
             first = next(number for number, loop in enumerate(cell.loops) if loop.phase == phase_number)
-            for name in said.names_of(phase.product):
+            for name in (name for product in phase.products for name in said.names_of(product)):
                 last.setdefault(cell.begun[name], first)
                 last[cell.begun[name]] = max(last[cell.begun[name]], first)
-        for name in said.slots:
+        for name in self.names:
             value = cell.begun.get(name)
             if value is not None:
                 self._take(value, name, -1, last.get(value, -1))
-        sources = [cell.final[of_r.source] for of_r in said.products[2:]]
-        for value in sources:
-            self._take(value, value.name, value.loop, self.ever)
+        for value in cell.sources:
+            if value.kind == "slot":
+                self._take(value, value.name, -1, self.ever)
         for number, loop in enumerate(cell.loops):
             loop.values = [one for one in loop.values if one.kind != "slot" or one in last or one in cell.kept]
             for value in loop.values:
@@ -90,20 +91,19 @@ def written(cell, stage_of):
         value = slots.name_of(one.arguments[0])
         return f"d{value}" if one.op == "gradient" else value
 
-    def stage(own, outputs, is_gradient, spare):
+    def stage(own, phase, outputs, is_gradient, spare):
         if not outputs:
             return None
         names = [f"d{one}" if is_gradient else one for one in map(slots.name_of, outputs)]
         function, reads = _function(cell, own, list(outputs.values()), name, spare)
-        return stage_of(function, reads, tuple(names), is_gradient)
+        return stage_of(function, reads, tuple(names), is_gradient, phase)
 
     for loop, own in zip(cell.loops, cell.gradients, strict=True):
-        forward.append(stage(loop.name, {value: value.made_of for value in loop.values}, False, "h_prev"))
-        back.append(stage(f"through_{loop.name}", own, True, "dh"))
-    known = len(cell.kind.declaration.slots)
+        forward.append(stage(loop.name, loop.phase, {value: value.made_of for value in loop.values}, False, "h_prev"))
+        back.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
     text = _Text(cell, name, {})
     keeps = {slots.of[value]: text.of(one) for value, one in cell.kept.items()}
-    return Written([one for one in (*forward, *back) if one is not None], tuple(slots.names[known:]), keeps)
+    return Written([one for one in (*forward, *back) if one is not None], tuple(slots.names[slots.first_own :]), keeps)
 
 
 def _function(cell, name, outputs, name_of, spare):
@@ -149,7 +149,7 @@ class _Text:
         taken |= set(self.functions)
         for one in order:
             if uses[one] > 1 and one.operands and one.op not in ("read", "gradient"):
-                lines.append((text := self.of(one)))
+                lines.append(text := self.of(one))
                 wanted = self.cell.hints.get(one, "t")
                 names = (wanted, *(f"{wanted}{number}" for number in range(1, len(order) + len(taken))))
                 self.local[one] = next(name for name in names if name not in taken)
