@@ -1,4 +1,7 @@
-"""Cells of random equations, as text: gates, states, vectors, products of every kind, several stages. `python -m random_cells 5000` in this folder checks so many by `check_cell`."""
+"""Cells of random equations, as text: gates, states, vectors, products of every kind, several stages.
+
+`python -m random_cells 5000` in this folder checks so many by `check_cell`.
+"""
 
 import linecache
 import random
@@ -96,7 +99,7 @@ def text_of(seed, smooth=False, most_gates=8):
         first = {**written_at, **sources}.get(multiplies, -1) + 1
         read_at[name] = draw.randrange(first, count)
         options = ""
-        if multiplies is not None and text.chance(0.2):
+        if number and multiplies is not None and text.chance(0.2):
             options = ", input=False"
         elif multiplies is not None and text.chance(0.2):
             options = f', apart="q{number}"'

@@ -172,6 +172,8 @@ def here(stage, text="@"):
      "a forward stage must write m, which R multiplies, before one reads b, got none"),
     (lambda: declared(output, back, gates=[Gate("a", multiplies="m", apart="q")]),
      "a forward stage must write m, which R multiplies, before one reads q, got none"),
+    (lambda: declared(output, back, gates=[Gate("a", input=False)]),
+     "gates must be at least one with rows of W, got input=False for all"),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", multiplies=None, input=False)]),
      "gate b must have rows of W or of R, and a product of R where that is kept apart, got multiplies=None, "
      "apart=None, input=False"),

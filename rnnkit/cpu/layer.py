@@ -61,13 +61,14 @@ class Layer(NamedTuple):
 
     @property
     def work(self) -> int:
-        """Multiply-adds of a row in a step, without a projection's."""
-        return self.products[0].rows.size * (self.sizes.input + self.sizes.output)
+        """Multiply-adds of a row in a step, at least 1."""
+        return max(self.input_work + self.step_work, 1)
 
     @property
     def recurrent_weights(self) -> int:
-        """Words that the first product of a step reads."""
-        return self.products[1].rows.size * self.sizes.output // FORMS[self.precision].per_word
+        """Words that the largest product of R in a step reads."""
+        largest = max(product.rows.size * product.depth for product in self.products[1:-2])
+        return largest // FORMS[self.precision].per_word
 
 
 @lru_cache(DESCRIPTORS)

@@ -121,19 +121,20 @@ def _from_before(outputs, at, number, written):
         if one in seen:
             continue
         seen.add(one)
-        if at[one] < number and operations(one, lambda part: part in written) > _AGAIN:
+        is_dear = cost(one) >= _SLOW or operations(one, written) > _AGAIN
+        if at[one] < number and one not in written and not one.is_condition and is_dear:
             found.append(one)
         elif at[one] == number or one not in written:
             waiting.extend(one.operands)
     return found
 
 
-def operations(one, is_there):
-    """Operations that an expression takes where these of its parts are there."""
+def operations(one, there):
+    """Operations that an expression takes where these of its parts are there, and all slow ones."""
     found, waiting = {}, [one]
     while waiting:
         part = waiting.pop()
-        if part not in found and not is_there(part):
+        if part not in found and part not in there and cost(part) < _SLOW:
             found[part] = cost(part)
             waiting.extend(part.operands)
     return sum(found.values())

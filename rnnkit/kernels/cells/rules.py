@@ -104,6 +104,8 @@ def _check_vectors(said):
 
 
 def _check_gates(said):
+    if not said.input_gates:
+        raise refusal(said, "gates", "be at least one with rows of W", "input=False for all")
     for name, multiplies, apart, has_input in said.gates:
         if multiplies is None and (apart is not None or not has_input):
             expected = "have rows of W or of R, and a product of R where that is kept apart"
