@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 from numbers import Integral
@@ -22,15 +24,15 @@ from rnnkit.kernels.cells.source_0_9 import source_0_9
 from rnnkit.kernels.cells.uses import Unresolved
 
 
-def checked(function: str, value: Any) -> Any:
+def checked(function: str, value: Any, argument: str = "mode") -> Any:
     """Return a mode's name, or a cell with its parameters, each of its type; raise what is wrong with the argument."""
     listed = " or ".join(f'"{mode}"' for mode in MODES)
     if isinstance(value, str):
         known = next((mode for mode in MODES if mode == value), None)  # a subclass of str only compares like one
         if known is None:
-            raise ValueError(message(function, "mode", f"be {listed}", repr(value)))
+            raise ValueError(message(function, argument, f"be {listed}", repr(value)))
         return known
-    return checked_cell(function, "mode", value, f"{listed} or a cell")
+    return checked_cell(function, argument, value, f"{listed} or a cell")
 
 
 def checked_cell(function: str, argument: str, value: Any, expected: str = "a cell") -> Any:
@@ -144,20 +146,30 @@ def has_option(mode: Any, option: str) -> bool:
 
 def stored(mode: Any) -> Any:
     """A mode as it stands in files: its name, or what tells its cell."""
+    return _said_of(mode, _saved_source)
+
+
+def text_in_process(mode: Any) -> str:
+    """A text that tells a cell with its parameters from all others of this process, and is the same in others unless
+    the source is unknown."""
+    return json.dumps(_said_of(mode, _source_in_process))
+
+
+def _said_of(mode: Any, source: Callable[[type], str | None]) -> Any:
     if isinstance(mode, str):
         return mode
-    parameters = {name: _stored(value) for name, value in mode._asdict().items()}
-    return {"cell": type(mode).declaration.name, "source": _source(type(mode)), "parameters": parameters}
+    parameters = {name: _parameter_said(value, source) for name, value in mode._asdict().items()}
+    return {"cell": type(mode).declaration.name, "source": source(type(mode)), "parameters": parameters}
 
 
-def _stored(parameter: Any) -> Any:
+def _parameter_said(parameter: Any, source: Callable[[type], str | None]) -> Any:
     if not isinstance(parameter, Activation):
         return parameter
-    name, source = type(parameter).__name__, _source(type(parameter))
-    return [name, *parameter] if source is None else {"activation": name, "source": source, "numbers": [*parameter]}
+    name, own = type(parameter).__name__, source(type(parameter))
+    return [name, *parameter] if own is None else {"activation": name, "source": own, "numbers": [*parameter]}
 
 
-def _source(kind: type) -> str | None:
+def _saved_source(kind: type) -> str | None:
     """The source of a user's cell or activation for a file; None for this package's own.
 
     Without a source it is "none: why", with a warning: a training run must not end in a refusal to save.
@@ -170,6 +182,17 @@ def _source(kind: type) -> str | None:
         cure = "loading the file will need check_source=False"
         warnings.warn(f"save: {kind.__name__} {error}; {cure}", stacklevel=2)
         return f"{_NO_SOURCE}{kind.__name__} {error}"
+
+
+@cache
+def _source_in_process(kind: type) -> str | None:
+    """The same, but one of its own for each class whose source is unknown."""
+    if is_shipped(kind):
+        return None
+    try:
+        return source_of(kind)
+    except Unresolved:
+        return f"{_NO_SOURCE}class {next(_UNRESOLVED)} of this process"
 
 
 _NO_SOURCE = "none: "

@@ -18,7 +18,7 @@ from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape
 from rnnkit.torch import operator, plain, small
 from rnnkit.torch.function import Call, Recurrence, infer
-from rnnkit.torch.layout import ONE_STEP, Layout
+from rnnkit.torch.layout import ONE_STEP, Layout, apart, joined
 from rnnkit.torch.plain import Found, Size
 
 _IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
@@ -35,9 +35,12 @@ def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -
         results = small.apply(found, size, *tensors)
     else:
         results = Recurrence.apply(Call(found.desc, size.layout, None, None, None, _idle_of(module), found), *tensors)
+    count = len(size.states)
     if size.layout.order == ONE_STEP:
-        return results if found.desc.has_cell else results[0]
-    return results[0], results[1:] if found.desc.has_cell else results[1]
+        return results if count == 2 else results[0]
+    if count > 2:
+        return results[0], (results[1], *apart(results[2], count - 1))
+    return results[0], results[1:] if count == 2 else results[1]
 
 
 class Options(NamedTuple):
@@ -67,7 +70,7 @@ def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING)
     output, *states = _results(module, data, states, packed, options)
     if packed is not None:
         output = PackedSequence(output, batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-    count = 2 if module._rnnkit_mode == "LSTM" else 1
+    count = len(module._rnnkit_states)
     each = [_as_given(module, tuple(some)) for some in (states[:count], states[count:]) if some]
     return output, *each
 
@@ -121,10 +124,13 @@ def _states(module: Any, hx: Any) -> tuple[Tensor, ...]:
     """The states, without any for None."""
     if hx is None:
         return ()
-    wanted = 2 if module._rnnkit_mode == "LSTM" else 1
+    names = module._rnnkit_states
     states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
-    if len(states) != wanted or not all(isinstance(state, Tensor) for state in states):
-        expected = "be None or a tuple of two tensors, h and c" if wanted == 2 else "be None or a tensor"
+    if len(states) != len(names) or not all(isinstance(state, Tensor) for state in states):
+        *first, last = names
+        count = "two" if len(names) == 2 else len(names)
+        listed = f"tuple of {count} tensors, {', '.join(first)} and {last}" if first else "tensor"
+        expected = f"be None or a {listed}"
         raise TypeError(message("forward", "hx", expected, f"{type(hx).__name__} of {len(states)}"))
     return states
 
@@ -139,7 +145,7 @@ def _check_place(data: Tensor) -> None:
 
 
 def _as_given(module: Any, states: tuple[Tensor, ...]) -> Any:
-    return states if module._rnnkit_mode == "LSTM" else states[0]
+    return states if len(module._rnnkit_states) > 1 else states[0]
 
 
 def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
@@ -155,7 +161,7 @@ def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
 
 
 def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
-    """y, hy and of an LSTM cy, of a call that has been checked; then the states after each step, where they are asked
+    """y and the final states of a call that has been checked; then the states after each step, where they are asked
     for."""
     if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
         data, *states = (one.to(module._rnnkit_dtype()) for one in (data, *states))
@@ -163,7 +169,11 @@ def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, op
     # From PyTorch's generator, so that torch.manual_seed decides.
     seed = torch.randint(2**63 - 1, (), device="cpu") if dropout else None
     run = _record if operator.is_wanted() else _run
-    return run(module, dropout, seed, (data, *(*states, None, None)[:2]), packed, options)
+    if len(states) > 2:
+        states = [states[0], joined(states[1:])]
+    y, hy, *others = run(module, dropout, seed, (data, *(*states, None, None)[:2]), packed, options)
+    count = len(module._rnnkit_states) - 1
+    return (y, hy, *apart(others[0], count), *others[1:]) if count > 1 else (y, hy, *others)
 
 
 def _record(
@@ -183,7 +193,7 @@ def _record(
     if swaps:
         data, resets = data.transpose(0, 1), None if resets is None else resets.transpose(0, 1)
     inputs = data, hx, cx, lengths, resets, seed
-    y, *states = operator.call(network, inputs, parameters)
+    y, *states = operator.call(network, inputs, parameters)[: 2 + (len(module._rnnkit_states) > 1)]
     return y.transpose(0, 1) if swaps else y, *states
 
 

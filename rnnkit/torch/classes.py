@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from rnnkit.torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from rnnkit.torch.modules import GRU, LSTM, RNN, Fused, GRUCell, LSTMCell, RNNCell
 
 _FUSED: dict[type, type] = {
     nn.RNN: RNN, nn.LSTM: LSTM, nn.GRU: GRU, nn.RNNCell: RNNCell, nn.LSTMCell: LSTMCell, nn.GRUCell: GRUCell
@@ -28,7 +28,7 @@ class NotOurs(Exception):
 
 def is_fused(kind: type) -> bool:
     """Whether modules of this class run on the engine."""
-    return any(one in _PLAIN for one in kind.__mro__)
+    return issubclass(kind, Fused)
 
 
 def fused_class(kind: type) -> type:

@@ -1,16 +1,21 @@
-"""The descriptor of a module's network."""
+"""The descriptor of a module's network, and the text by which a module and its operators have a mode."""
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.modes import restored, text_in_process
 from rnnkit.errors import message
 
 DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
+
+_cells: dict[str, Any] = {}  # text -> the cell with its parameters
+_classes: dict[str, type] = {}  # name -> the class of a cell
 
 
 class Network(NamedTuple):
@@ -32,5 +37,31 @@ def descriptor(network: Network, dtype: torch.dtype) -> RNNDescriptor:
     if dtype not in DTYPES:
         expected = f"be {', '.join(map(str, DTYPES))}"
         raise TypeError(message("forward", "dtype of the parameters", expected, dtype))
-    own = network._asdict() | {"mode": network.mode.lower(), "bias": "both" if network.bias else "none"}
+    own = network._asdict() | {"mode": _mode_of(network.mode), "bias": "both" if network.bias else "none"}
     return RNNDescriptor(**own | {"proj_size": network.proj_size or None}, dtype=DTYPES[dtype])
+
+
+def text_of(mode: Any) -> str:
+    """The text that stands for a mode: PyTorch's name, or of a cell one from which this process finds it again.
+
+    Another process finds a shipped cell by it, and a user's own once that has made a module of its class.
+    """
+    if isinstance(mode, str):
+        return mode.upper()
+    text = text_in_process(mode)
+    _cells[text], _classes[type(mode).__name__] = mode, type(mode)
+    return text
+
+
+def _mode_of(text: str) -> Any:
+    if not text.startswith("{"):
+        return text.lower()
+    if text in _cells:
+        return _cells[text]
+    found = json.loads(text)
+    kind = _classes.get(found["cell"]) if found["source"] is not None else None
+    try:
+        return restored(found, kind)
+    except ValueError as error:
+        cure = f"make a rnnkit.torch.Recurrent of {found['cell']} first"
+        raise ValueError(message("forward", "cell", "be known in this process", error, cure)) from None

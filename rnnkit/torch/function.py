@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.states import apart, joined
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
@@ -76,12 +77,12 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
     with resources(x):
         _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
-        arrays = weights, call.layout.time_major(to_array(x)), *map(call.layout.states, map(to_array, (hx, cx)))
+        arrays = weights, call.layout.time_major(to_array(x)), *_states(call, hx, cx)
         options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed}
         y, hy, cy, workspace = engine.forward(call.desc, *arrays, workspace=_idle_one(call.idle), **options)
         if workspace.lease is not None:
             y.flags.writeable = True  # that of a small call is the user's
-        y, *states = call.layout.results(y, hy, cy)
+        y, *states = call.layout.results(y, hy, joined(call.desc, cy))
         if call.layout.order != ONE_STEP and (workspace.lease is None or not y.flags.c_contiguous):
             y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
         results = to_tensor(y), *map(to_tensor, states)
@@ -102,10 +103,10 @@ def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any
     layout = call.layout
     with resources(x):
         weights = weights_now(call.desc, call.found, parameters) if weights is None else weights
-        dy, dhy, dcy = layout.cotangents([to_array(one) for one in cotangents])
-        given = None if dy is None else layout.time_major(dy), layout.states(dhy), layout.states(dcy)
+        dy, dhy, dcy = layout.cotangents(cotangents)
+        given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
         dx, dhx, dcx, dw = engine.backward(call.desc, weights, saved_by(kept).workspace, *given)
-        found = layout.own(dx), layout.own_states(dhx), layout.own_states(dcx)
+        found = layout.own(dx), layout.own_states(dhx), layout.own_states(joined(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
 
 
@@ -158,9 +159,15 @@ def infer(call: Call, x, hx, cx, *parameters):
     with resources(x):
         _alive = parameters[0].detach()
         weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
-        arrays = weights, call.layout.time_major(to_array(x)), *map(call.layout.states, map(to_array, (hx, cx)))
+        arrays = weights, call.layout.time_major(to_array(x)), *_states(call, hx, cx)
         y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths, resets=call.resets)
-        return tuple(map(to_tensor, call.layout.results(y, hy, cy)))
+        return tuple(map(to_tensor, call.layout.results(y, hy, joined(call.desc, cy))))
+
+
+def _states(call: Call, h: Any, others: Any) -> tuple[Any, Any]:
+    """The states, or their gradients, as the engine takes them: several beside h are a tuple."""
+    h, others = (call.layout.states(to_array(one)) for one in (h, others))
+    return h, None if others is None else apart(call.desc, others)
 
 
 @lru_cache(256)

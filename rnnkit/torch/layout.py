@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.torch.arrays import library_of
 
@@ -60,3 +63,15 @@ class Layout(NamedTuple):
     def cotangents(self, given: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Gradients of y, hy and cy among those of the results."""
         return (None, *given, None)[:3] if self.order == ONE_STEP else (*given, None)[:3]
+
+
+def joined(states: Sequence[Tensor]) -> Tensor:
+    """The states beside h (L*D, N, H) side by side in one tensor (L*D, N, S*H), as the engine has them."""
+    return states[0] if len(states) == 1 else torch.cat(tuple(states), -1)
+
+
+def apart(states: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Each of so many states in memory of its own."""
+    if count == 1:
+        return (states,)
+    return tuple(one.clone(memory_format=torch.contiguous_format) for one in states.chunk(count, -1))

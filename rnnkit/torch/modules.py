@@ -24,7 +24,7 @@ from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST
 _is_compiled = torch.compiler.is_dynamo_compiling
 
 
-class _Fused(nn.Module):
+class Fused(nn.Module):
     """What all have in common: constructor, parameters and `state_dict` are PyTorch's own."""
 
     def flatten_parameters(self) -> None:
@@ -63,6 +63,11 @@ class _Fused(nn.Module):
     def _rnnkit_found(self, found: plain.Found) -> list[Any]:
         """The parameters now, in the buffer's order."""
         return [self._parameters.get(name) for name in found.names]
+
+    @property
+    def _rnnkit_states(self) -> tuple[str, ...]:
+        """Names of the states."""
+        return ("h", "c") if self._rnnkit_mode == "LSTM" else ("h",)
 
     @staticmethod
     def _rnnkit_own_name(name: str) -> str:
@@ -156,7 +161,7 @@ def release(module: nn.Module) -> None:
         vars(module).pop(name, None)
 
 
-class _FusedLayers(_Fused, nn.RNNBase):
+class FusedLayers(Fused, nn.RNNBase):
     """What the modules over sequences have in common."""
 
     @property
@@ -187,7 +192,8 @@ class _FusedLayers(_Fused, nn.RNNBase):
         input : Tensor (T, N, I), (N, T, I) with batch_first, (T, I) of one sequence, or PackedSequence
             The sequences.
         hx : Tensor (L*D, N, P), of an LSTM a tuple of that and (L*D, N, H), optional
-            Initial states; of one sequence without N. None is zeros.
+            Initial states; of one sequence without N. None is zeros. A cell with states beside h takes a tuple of h
+            and each of them, in their order.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T, in any order; None is T for all. Not with a PackedSequence: it has its own.
         resets : Tensor or array_like (T, N), (N, T) with batch_first, (T,) of one sequence, optional
@@ -222,7 +228,7 @@ class _FusedLayers(_Fused, nn.RNNBase):
         return self._rnnkit_run(order, calls.run_sequences, input, hx, calls.Options(lengths, resets, all_states))
 
 
-class _FusedCell(_Fused, nn.RNNCellBase):
+class _FusedCell(Fused, nn.RNNCellBase):
     """What the cells have in common: each is a network of one layer, which runs one step.
 
     All names are prefixed: a user's subclass may have others, which PyTorch's cells do not.
@@ -272,15 +278,15 @@ class _FusedCell(_Fused, nn.RNNCellBase):
         return self._rnnkit_run(ONE_STEP, calls.run_step, input, hx)
 
 
-class RNN(_FusedLayers, nn.RNN):
+class RNN(FusedLayers, nn.RNN):
     """`torch.nn.RNN` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 
 
-class LSTM(_FusedLayers, nn.LSTM):
+class LSTM(FusedLayers, nn.LSTM):
     """`torch.nn.LSTM` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 
 
-class GRU(_FusedLayers, nn.GRU):
+class GRU(FusedLayers, nn.GRU):
     """`torch.nn.GRU` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 
 

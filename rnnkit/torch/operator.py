@@ -42,16 +42,11 @@ def is_wanted() -> bool:
 
 
 def call(network: Network, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The results of a network, of (x, hx, cx, lengths, resets, seed)."""
+    """y, hy and cy of a network, of (x, hx, cx, lengths, resets, seed); cy is empty where there is none."""
     x, hx, cx, *options = inputs
     if not _is_compiled() and _transform() is not None:  # in which an operator's own autograd does not run
-        return _Recorded.apply(network, x, hx, cx, *options, *parameters)[: _num_results(network)]
-    results = torch.ops.rnnkit.recurrent(x, hx, cx, parameters, *options, *network)
-    return results[: _num_results(network)]
-
-
-def _num_results(network: Network) -> int:
-    return 3 if network.mode == "LSTM" else 2
+        return _Recorded.apply(network, x, hx, cx, *options, *parameters)[:3]
+    return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, *options, *network)
 
 
 class _Recorded(torch.autograd.Function):
@@ -129,12 +124,11 @@ def _three(results: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _fake_recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
-    own, (seq_len, batch_size, _) = Network(*network), x.shape
-    num_directions = 2 if own.bidirectional else 1
-    rows, output_size = own.num_layers * num_directions, own.proj_size or own.hidden_size
-    y = x.new_empty(seq_len, batch_size, num_directions * output_size)
-    hy = x.new_empty(rows, batch_size, output_size)
-    return y, hy, x.new_empty((rows, batch_size, own.hidden_size) if own.mode == "LSTM" else 0)
+    desc, (seq_len, batch_size, _) = descriptor(Network(*network), parameters[0].dtype), x.shape
+    rows = desc.num_pseudo_layers
+    y = x.new_empty(seq_len, batch_size, desc.num_directions * desc.output_size)
+    hy = x.new_empty(rows, batch_size, desc.output_size)
+    return y, hy, x.new_empty((rows, batch_size, desc.states_size) if desc.has_cell else 0)
 
 
 def _fake_forward(x, *others):

@@ -18,7 +18,7 @@ from rnnkit.call import debugging
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.network import engine
-from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout
+from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout, joined
 
 _is_compiled, _compiler = torch.compiler.is_dynamo_compiling, torch._C._dynamo.eval_frame.get_eval_frame_callback
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
@@ -130,7 +130,7 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
         return None
     seq_len, batch_size = (1, shape[0]) if order == ONE_STEP else shape[:2] if order == STEPS_FIRST else shape[1::-1]
     rows = (batch_size,) if order == ONE_STEP else (desc.num_pseudo_layers, batch_size)
-    states = [torch.Size((*rows, size)) for size in (desc.output_size, desc.hidden_size)[: 1 + desc.has_cell]]
+    states = [torch.Size((*rows, size)) for size in (desc.output_size, *(desc.hidden_size for _ in desc.states))]
     calls, own = engine.small_calls(), (desc, seq_len, batch_size)
     prepared = calls.is_small(*own), deque(), calls.PreparedInference(*own, threads)
     if len(found.sizes) >= _SIZES:
@@ -140,16 +140,20 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
 
 
 def states_of(found: Found, size: Size, hx: Any) -> Sequence[Any] | None:
-    """hx and cx of a call, or None of each; None where they are not tensors as the network takes them."""
+    """hx and cx of a call, or None of each; None where they are not tensors as the network takes them.
+
+    Several states beside h are one cx.
+    """
     if hx is None:
         return _NO_STATES
     shapes, dtype = size.states, found.dtype
     if len(shapes) == 1:
         return (hx, None) if _is_usual(hx, dtype) and hx.shape == shapes[0] else None
-    if type(hx) is not tuple or len(hx) != 2:
+    if type(hx) is not tuple or len(hx) != len(shapes):
         return None
-    fits = all(_is_usual(one, dtype) and one.shape == shape for one, shape in zip(hx, shapes, strict=True))
-    return hx if fits else None
+    if not all(_is_usual(one, dtype) and one.shape == shape for one, shape in zip(hx, shapes, strict=True)):
+        return None
+    return hx if len(hx) == 2 else (hx[0], joined(hx[1:]))
 
 
 def _is_usual(tensor: Any, dtype: torch.dtype) -> bool:
