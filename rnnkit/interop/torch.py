@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,7 @@ def from_torch(
     ----------
     source : Module or mapping of str to array_like
         An nn.RNN, nn.GRU or nn.LSTM, a model with one inside, or the state dict of either: tensors on any device, or
-        other arrays.
+        other arrays. Or an rnnkit.torch.Recurrent or a model with one; a state dict does not tell its cell.
     prefix : str
         Where in a model it stands, "encoder.rnn" for example.
     nonlinearity : {"tanh", "relu"}, optional
@@ -49,7 +50,7 @@ def from_torch(
 
     Returns
     -------
-    RNN, GRU or LSTM
+    RNN, GRU, LSTM or, of a Recurrent, Network
         With copies of the weights, in their dtype.  It is time-major, whatever the module's batch_first:
         ``net.infer(x.swapaxes(0, 1))``.
 
@@ -72,6 +73,10 @@ def from_torch(
         arrays = _arrays(prefix, source)
     else:
         _check_module("from_torch", "source", source, " or a state dict")
+        recurrent = _recurrent_at("from_torch", source, prefix)
+        if recurrent is not None:
+            check_left_out("from_torch", "with a module, which tells it", nonlinearity=nonlinearity, dropout=dropout)
+            return recurrent.network()
         arrays = _arrays(prefix, source.state_dict())
         check_left_out("from_torch", "with a module, which tells it", nonlinearity=nonlinearity, dropout=dropout)
         module = source.get_submodule(prefix[:-1])
@@ -86,12 +91,14 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
 
     Parameters
     ----------
-    net : RNN, GRU or LSTM
-        Of what PyTorch has: no cell_clip, input_mode="linear", reset_after=True.
+    net : RNN, GRU, LSTM or Network
+        Of what PyTorch has: no cell_clip, input_mode="linear", reset_after=True. A network of a cell goes into an
+        rnnkit.torch.Recurrent of that cell alone.
     prefix : str
         Where in a model they belong, "encoder.rnn" for example.
     module : Module, optional
-        An nn.RNN, nn.GRU or nn.LSTM, or a model with one at `prefix`: its own ``load_state_dict`` sets the parameters.
+        An nn.RNN, nn.GRU, nn.LSTM or rnnkit.torch.Recurrent, or a model with one at `prefix`: its own
+        ``load_state_dict`` sets the parameters.
 
     Returns
     -------
@@ -113,7 +120,12 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     {'rnn.weight_ih_l0': (6, 3), 'rnn.weight_hh_l0': (6, 2), 'rnn.bias_ih_l0': (6,), 'rnn.bias_hh_l0': (6,)}
     """
     prefix, why = with_dot("to_torch", prefix), "PyTorch has nothing else"
-    blocks = blocks_of("to_torch", net, why, input_mode=("linear",), cell_clip=(None,), reset_after=(True,))
+    recurrent = None if module is None else _recurrent_at("to_torch", module, prefix)
+    cells = () if recurrent is None or isinstance(recurrent.cell, str) else (type(recurrent.cell),)
+    options = {"input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
+    blocks = blocks_of("to_torch", net, why, cells, **options)
+    if recurrent is not None and net.desc.mode != recurrent.cell:
+        raise ValueError(message("to_torch", "module", f"be of {net.desc.mode!r}", f"one of {recurrent.cell!r}"))
     desc = net.desc if net.desc.bias == "none" else replace(net.desc, bias="both")
     arrays = {
         name: blocks[name].copy() if name in blocks else np.zeros(shape, desc.np_dtype)
@@ -134,6 +146,15 @@ def with_dot(function: str, prefix: Any) -> str:
 def _check_module(function: str, argument: str, value: Any, alternative: str = "") -> None:
     if isinstance(value, type) or not (hasattr(value, "state_dict") and hasattr(value, "get_submodule")):
         raise wrong_type(function, argument, f"a PyTorch Module{alternative}", value)
+
+
+def _recurrent_at(function: str, model: Any, prefix: str) -> Any:
+    """Return the rnnkit.torch.Recurrent at a place in a model; None if there is none."""
+    torch = sys.modules.get("rnnkit.torch")  # without which there is none
+    if torch is None or not hasattr(model, "get_submodule"):
+        return None
+    found = dict(model.named_modules()).get(prefix[:-1])
+    return found if isinstance(found, torch.Recurrent) else None
 
 
 def _arrays(prefix: str, named: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -184,12 +205,16 @@ def _check_entries(function: str, argument: str, prefix: str, desc: RNNDescripto
     names = [prefix + block.name for block in layout]
     expected = f"the {len(names)} entries of {desc!r}"
     check_names(function, argument, expected, names, [prefix + name for name in arrays])
-    output, rows = "proj_size" if desc.projected else "hidden_size", gate_rows(desc.num_gates)
+    output, rows = "proj_size" if desc.projected else "hidden_size", gate_rows(desc.num_input_gates)
+    recurrent_rows = gate_rows(desc.num_recurrent_gates)
     for name, shape, _ in layout:
-        block, layer, _ = _NAME.fullmatch(name).groups()
-        below = "input_size" if layer == "0" else f"{desc.num_directions}*{output}"
-        dims = {"weight_ih": (rows, below), "weight_hh": (rows, output), "weight_hr": (output, "hidden_size")}
-        check_shape(function, prefix + name, arrays[name], shape, dims.get(block, (rows,)))
+        block, _, place = name.rpartition("_l")
+        below = "input_size" if place in ("0", "0_reverse") else f"{desc.num_directions}*{output}"
+        dims = {
+            "weight_ih": (rows, below), "weight_hh": (recurrent_rows, output), "weight_hr": (output, "hidden_size"),
+            "bias_ih": (rows,), "bias_hh": (recurrent_rows,),
+        }  # fmt: skip
+        check_shape(function, prefix + name, arrays[name], shape, dims.get(block, ("hidden_size",)))
 
 
 def _write(prefix: str, desc: RNNDescriptor, arrays: Mapping[str, np.ndarray], model: Any) -> None:

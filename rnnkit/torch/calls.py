@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape
 from rnnkit.torch import operator, plain, small
-from rnnkit.torch.function import Call, Recurrence, infer
+from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
 from rnnkit.torch.layout import ONE_STEP, Layout, apart, joined
 from rnnkit.torch.plain import Found, Size
 
@@ -140,7 +140,7 @@ def _check_place(data: Tensor) -> None:
     if data.device.type not in ("cpu", "cuda"):
         raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", data.device))
     if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
-        cure = "trace PyTorch's own module: call rnnkit.torch.restore first"
+        cure = f"trace PyTorch's own module: {RESTORE}"
         raise BackendError(message("forward", "call", "be run", "traced", cure))
 
 

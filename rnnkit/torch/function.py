@@ -21,6 +21,8 @@ from rnnkit.torch.arrays import resources, to_array, to_tensor
 from rnnkit.torch.layout import ONE_STEP, Layout
 from rnnkit.torch.plain import Found, are_neighbours
 
+RESTORE = "call rnnkit.torch.restore first; in place of a Recurrent write the steps in PyTorch"
+
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # what `torch.autograd.grad(is_grads_batched=True)` makes
 
 
@@ -129,7 +131,7 @@ def refuse_transforms(function: str, *tensors: Any) -> None:
 def refuse_transform(function: str) -> NoReturn:
     """Raise because a call is in a transform that it cannot be in."""
     expected = "be outside of vmap, jvp and, if compiled, of every transform of torch.func"
-    cure = "transform PyTorch's own module: call rnnkit.torch.restore first"
+    cure = f"transform PyTorch's own module: {RESTORE}"
     raise BackendError(message(function, "call", expected, "inside of one", cure))
 
 
@@ -151,7 +153,8 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        raise RuntimeError(message("backward", "order", "be 1", 2, "second derivatives need PyTorch's own module"))
+        cure = "second derivatives need PyTorch's own module, or of a Recurrent the steps written in PyTorch"
+        raise RuntimeError(message("backward", "order", "be 1", 2, cure))
 
 
 def infer(call: Call, x, hx, cx, *parameters):

@@ -18,7 +18,7 @@ from rnnkit.errors import BackendError, message
 from rnnkit.torch import calls, plain
 from rnnkit.torch.arrays import to_array
 from rnnkit.torch.descriptor import DTYPES, Network, descriptor
-from rnnkit.torch.function import views
+from rnnkit.torch.function import RESTORE, views
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST
 
 _is_compiled = torch.compiler.is_dynamo_compiling
@@ -108,7 +108,7 @@ class Fused(nn.Module):
     @qconfig.setter
     def qconfig(self, value: Any) -> None:
         self.__dict__["qconfig"] = value
-        text = f"{type(self).__name__} is not quantized while it runs on rnnkit: call rnnkit.torch.restore first"
+        text = f"{type(self).__name__} is not quantized while it runs on rnnkit: {RESTORE}"
         warnings.warn(text, stacklevel=2)
 
     @qconfig.deleter
@@ -117,7 +117,7 @@ class Fused(nn.Module):
 
     def __prepare_scriptable__(self) -> NoReturn:
         """What `torch.jit.script` asks for first."""
-        cure = "script PyTorch's own module: call rnnkit.torch.restore first"
+        cure = f"script PyTorch's own module: {RESTORE}"
         raise BackendError(message("script", "module", "be PyTorch's own", type(self).__name__, cure))
 
     def __reduce_ex__(self, protocol: Any) -> Any:

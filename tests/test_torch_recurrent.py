@@ -1,0 +1,201 @@
+"""Networks of any cell as PyTorch modules, against NumPy's networks and against a loop over the steps in PyTorch."""
+
+import os
+
+import numpy as np
+import pytest
+from tolerances import assert_same_bits
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from recurrent_modules import (  # noqa: E402
+    CELLS,
+    LENGTHS,
+    OPTIONS,
+    F,
+    H,
+    N,
+    T,
+    assert_close,
+    assert_equal,
+    by_steps,
+    gradients,
+    inputs,
+    module,
+    tuple_of,
+)  # fmt: skip
+from torch import nn  # noqa: E402
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
+
+import rnnkit  # noqa: E402
+from rnnkit.cells import IndRNN  # noqa: E402
+from rnnkit.torch import Recurrent  # noqa: E402
+
+
+@pytest.mark.parametrize("form", ["batch", "lengths", "packed"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_loop_over_the_steps(kind, form):
+    for options in OPTIONS if form == "batch" else OPTIONS[1:3]:
+        own = module(kind, **options)
+        x, hx = inputs(own)
+        lengths = {"batch": [T] * N, "lengths": LENGTHS, "packed": [3, 6, 1, 6]}[form]
+        leaves = [x, *tuple_of(hx), *own.parameters()]
+        expected = by_steps(own, CELLS[kind][1], x, hx, lengths)
+        expected_gradients = gradients(*expected, leaves)
+        for _ in range(2):  # the second is a plain call
+            if form == "packed":
+                y, states = own(pack_padded_sequence(x, lengths, own.batch_first, enforce_sorted=False), hx)
+                y, _ = pad_packed_sequence(y, own.batch_first)
+            else:
+                y, states = own(x, hx) if form == "batch" else own(x, hx, lengths=lengths)
+            assert isinstance(states, tuple) == (len(expected[1]) > 1)
+            assert_close([y, *tuple_of(states)], [expected[0], *expected[1]])
+            assert_close(gradients(y, states, leaves), expected_gradients)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("steps", [T, 3000], ids=["small", "large"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_the_bits_of_a_network(kind, steps, dtype):
+    own = module(kind, num_layers=2, bidirectional=True, dtype=dtype)
+    x, hx = inputs(own, steps=steps)
+    net = own.network()
+    assert net.desc.mode == own.cell and net.dtype.name == str(dtype).removeprefix("torch.")
+    h, *others = (one.detach().numpy() for one in tuple_of(hx))
+    cx = (tuple(others) if len(others) > 1 else others[0]) if others else None
+    result = net.forward(x.detach().numpy(), h, cx)
+    for _ in range(2):
+        y, states = own(x, hx)
+        found = torch.autograd.grad(y.square().sum() + tuple_of(states)[-1].sum(), [x, *tuple_of(hx)])
+        cy = () if result.cy is None else tuple_of(result.cy)
+        dcy = [np.zeros_like(one) for one in cy]
+        dhy = np.ones_like(result.hy) if not cy else None
+        if cy:
+            dcy[-1][:] = 1
+        dcy = (tuple(dcy) if len(dcy) > 1 else dcy[0]) if cy else None
+        back = net.backward(result.workspace, 2 * result.y, dhy, dcy)
+        dcx = () if back.dcx is None else tuple_of(back.dcx)
+        expected = result.y, result.hy, *cy, back.dx, back.dhx, *dcx
+        for number, (one, other) in enumerate(zip((y, *tuple_of(states), *found), expected, strict=True)):
+            assert_same_bits(f"tensor {number}", one.detach().numpy(), other)
+        with torch.no_grad():
+            inferred = own(x, hx)
+        assert_equal([inferred[0], *tuple_of(inferred[1])], [y, *tuple_of(states)])
+    with torch.inference_mode():
+        inferred = own(x.detach(), hx)
+        assert torch.equal(inferred[0], y)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_gradcheck(kind):
+    own = module(kind, num_layers=2)
+    x, hx = inputs(own, (2,), 3)
+
+    def function(x, *states):
+        y, states = own(x, states if len(states) > 1 else states[0], lengths=[3, 1])
+        return y, *tuple_of(states)
+
+    assert torch.autograd.gradcheck(function, (x, *tuple_of(hx)))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_one_sequence_and_no_states(kind):
+    own = module(kind, bidirectional=True)
+    x, hx = inputs(own)
+    y, states = own(x[:, 0])
+    zeros = tuple(torch.zeros_like(one[:, :1]) for one in tuple_of(hx))
+    expected = own(x[:, :1], zeros if isinstance(hx, tuple) else zeros[0])
+    assert_equal([y, *tuple_of(states)], [one.squeeze(1) for one in (expected[0], *tuple_of(expected[1]))])
+    alone = tuple(one[:, 0] for one in tuple_of(hx))
+    y, states = own(x[:, 0], alone if isinstance(hx, tuple) else alone[0])
+    batch = tuple(one[:, :1] for one in tuple_of(hx))
+    expected = own(x[:, :1], batch if isinstance(hx, tuple) else batch[0])
+    assert_equal([y, *tuple_of(states)], [one.squeeze(1) for one in (expected[0], *tuple_of(expected[1]))])
+
+
+def test_results_are_the_callers_to_change():
+    """Also the states of one row, whose numbers are neighbours."""
+    own = module("three states")
+    for rows in (1, N):
+        x, hx = inputs(own, (rows,), 2)
+        for _ in range(2):
+            expected = gradients(*own(x, hx), [x])
+            y, states = own(x, hx)
+            torch.manual_seed(2)
+            loss = sum((one * torch.randn(one.shape, dtype=one.dtype)).sum() for one in (y, *states))
+            with torch.no_grad():
+                for one in (y, *states):
+                    one.zero_()
+            assert_equal(torch.autograd.grad(loss, [x]), expected)
+            y, states = own(x, hx)
+            others = [one.detach().clone() for one in states[2:]]
+            states[1].mul_(2)
+            assert_equal(states[2:], others)
+            states[1].sum().backward()
+
+
+def test_resets_and_all_states():
+    own = module("three states", batch_first=True)
+    x, hx = inputs(own)
+    resets = torch.zeros(N, T)
+    resets[:, 2] = 1
+    y, states, every = own(x, hx, resets=resets, all_states=True)
+    again, last = own(x[:, 2:])
+    assert torch.equal(y[:, 2:], again)
+    assert_equal(states, last)
+    assert len(every) == 4 and all(one.shape == (T, 1, N, H) for one in every)
+    assert_equal([one[-1] for one in every], states)
+    assert torch.equal(every[0][:, 0].transpose(0, 1), y)
+    of_one = own(x[0], resets=resets[0], all_states=True)
+    assert [one.shape for one in of_one[2]] == [(T, 1, H)] * 4
+
+
+def test_dropout_follows_the_seed():
+    own = module("three states", num_layers=2, dropout=0.5)
+    x, hx = inputs(own)
+    found = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        found.append(own(x, hx)[0])
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+    own.eval()
+    assert torch.equal(own(x, hx)[0], own(x, hx)[0])
+    assert own.network().desc.dropout == 0.5
+    with pytest.warns(UserWarning, match="Recurrent: dropout=0.5 has nothing to act on in one layer"):
+        module(dropout=0.5)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_parameters_are_the_blocks_of_the_layout(kind):
+    own = module(kind, num_layers=2, bidirectional=True)
+    layout, found = rnnkit.weight_layout(own.network().desc), own.named_parameters()
+    assert [(name, tuple(one.shape)) for name, one in found] == [(one.name, one.shape) for one in layout]
+    assert len(own.all_weights) == 4 and sum(map(len, own.all_weights)) == len(layout)
+
+
+def test_parameters_are_drawn_as_the_cell_declares():
+    torch.manual_seed(5)
+    own = Recurrent(IndRNN, 30, 400)
+    torch.manual_seed(5)
+    assert_equal([*own.parameters()], [*Recurrent(IndRNN, 30, 400).parameters()])
+    bound = 400**-0.5
+    for name, low, high in (("weight_ih_l0", -bound, bound), ("bias_ih_l0", -bound, bound), ("u_l0", 0, 1)):
+        drawn, width = getattr(own, name), high - low
+        assert low <= drawn.min() < low + 0.05 * width and high - 0.05 * width < drawn.max() <= high
+    before = own.u_l0.detach().clone()
+    own.reset_parameters()
+    assert not torch.equal(own.u_l0, before) and own.u_l0.min() >= 0
+
+
+def test_a_mode_is_as_pytorchs_module():
+    torch.manual_seed(5)
+    plain = nn.LSTM(F, H, 2, bidirectional=True, proj_size=2, dtype=torch.float64)
+    own = Recurrent("lstm", F, H, 2, bidirectional=True, proj_size=2, dtype=torch.float64)
+    own.load_state_dict(plain.state_dict())
+    x = torch.randn(T, N, F, dtype=torch.float64)
+    hx = torch.randn(4, N, 2, dtype=torch.float64), torch.randn(4, N, H, dtype=torch.float64)
+    for _ in range(2):
+        found, expected = own(x, hx), plain(x, hx)
+        assert_close([found[0], *found[1]], [expected[0], *expected[1]])

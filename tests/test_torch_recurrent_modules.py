@@ -1,0 +1,275 @@
+"""Modules of cells: copies and files, converters, graphs, and what is wrong with an argument."""
+
+import copy
+import io
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+if os.environ.get("CI") == "true":
+    import torch  # in continuous integration these tests may not be skipped
+else:
+    torch = pytest.importorskip("torch")
+from recurrent_modules import (  # noqa: E402
+    CELLS,
+    F,
+    H,
+    N,
+    T,
+    UpdateGate,
+    assert_equal,
+    gradients,
+    inputs,
+    module,
+    tuple_of,
+)  # fmt: skip
+from torch import nn  # noqa: E402
+
+import rnnkit  # noqa: E402
+import rnnkit.torch  # noqa: E402
+from rnnkit.cells import IndRNN, MinGRU, Tanh, cell, forward  # noqa: E402
+from rnnkit.interop import from_torch, to_torch  # noqa: E402
+from rnnkit.torch import Recurrent  # noqa: E402
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_copies_are_the_same_module(kind, tmp_path):
+    own = module(kind, num_layers=2, batch_first=True)
+    x, hx = inputs(own)
+    expected = own(x, hx)[0]
+    torch.save(own, tmp_path / "module.pt")
+    other = Recurrent(CELLS[kind][0], F, H, 2, batch_first=True, dtype=torch.float64)
+    other.load_state_dict(own.state_dict())
+    copies = [
+        copy.copy(own), copy.deepcopy(own), pickle.loads(pickle.dumps(own)), other,
+        torch.load(tmp_path / "module.pt", weights_only=False), Recurrent.from_network(own.network(), batch_first=True),
+        own.to(torch.float64),
+    ]  # fmt: skip
+    for one in copies:
+        assert repr(one) == repr(own) and torch.equal(one(x, hx)[0], expected)
+        assert one._place.found is not None  # the parameters are in one buffer
+    with torch.no_grad():
+        copies[1].weight_ih_l0.mul_(2)
+    assert torch.equal(own(x, hx)[0], expected)
+    single = copy.deepcopy(own).float()
+    torch.testing.assert_close(single(x.float())[0], own(x)[0].float(), rtol=1e-4, atol=1e-5)
+    single.reset_parameters()
+    with pytest.raises(RuntimeError, match="Missing key"):
+        own.load_state_dict({})
+
+
+PICKLED = """
+import pickle, sys, torch
+sys.path.insert(0, sys.argv[2])
+own, x, y = pickle.load(open(sys.argv[1], "rb"))
+assert torch.equal(own(x)[0], y) and torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], y)
+"""
+
+
+def test_a_pickle_in_another_process(tmp_path):
+    own = module("R of a state")
+    x = inputs(own)[0].detach()
+    path = tmp_path / "own.pickle"
+    path.write_bytes(pickle.dumps((own, x, own(x)[0].detach())))
+    subprocess.run([sys.executable, "-c", PICKLED, path, Path(__file__).parent], check=True, timeout=240)
+
+
+def test_files(tmp_path):
+    own = module("vectors", num_layers=2)
+    own.network().save(tmp_path / "net.npz")
+    again = Recurrent.from_network(rnnkit.load(tmp_path / "net.npz"))
+    x, hx = inputs(own)
+    assert torch.equal(again(x, hx)[0], own(x, hx)[0]) and again.u_l1.requires_grad
+    own.network().weights[:] = 0  # a copy
+    assert own.u_l0.any()
+
+
+@pytest.mark.parametrize("bias", ["input", "recurrent"])
+def test_a_network_with_one_bias(bias):
+    net = rnnkit.Network(UpdateGate, F, H, bias=bias, dtype="float64", seed=0)
+    own = Recurrent.from_network(net)
+    other = own.bias_hh_l0 if bias == "input" else own.bias_ih_l0
+    x = inputs(own)[0]
+    assert own.bias is True and not other.any()
+    torch.testing.assert_close(own(x)[0], torch.from_numpy(net.infer(x.detach().numpy()).y))
+
+
+def test_converters_take_it():
+    model = nn.ModuleDict({"head": nn.Linear(2, 2), "rnn": module("vectors")})
+    net = from_torch(model, "rnn")
+    assert net == model["rnn"].network() and from_torch(model["rnn"]) == net
+    net.views["u_l0"][:] = 0.25
+    arrays = to_torch(net, "rnn", module=model)
+    assert (model["rnn"].u_l0 == 0.25).all() and set(arrays) == {"rnn.weight_ih_l0", "rnn.bias_ih_l0", "rnn.u_l0"}
+    with pytest.raises(ValueError, match=r"to_torch: module must be of IndRNN\(activation=Tanh\(\)\), got one of Up"):
+        to_torch(net, module=module())
+    with pytest.raises(ValueError, match=r"to_torch: u_l0 must have shape \(hidden_size=6,\), got \(5,\)"):
+        to_torch(rnnkit.Network(IndRNN(Tanh), F, 6, dtype="float64"), module=_with_matrices_of(6))
+    with pytest.raises(ValueError, match="net.desc.mode must be"):
+        to_torch(net)
+    with pytest.raises(ValueError, match="from_torch: dropout must be left out with a module"):
+        from_torch(model, "rnn", dropout=0.5)
+    gru = rnnkit.GRU(F, H, dtype="float64", seed=0)
+    own = Recurrent("gru", F, H, dtype=torch.float64)
+    to_torch(gru, module=own)
+    assert from_torch(own) == gru
+
+
+def _with_matrices_of(size):
+    own = Recurrent(IndRNN(Tanh), F, size, dtype=torch.float64)
+    own.u_l0 = nn.Parameter(torch.zeros(H, dtype=torch.float64))
+    return own
+
+
+def test_accelerate_leaves_it_alone():
+    model = nn.ModuleDict({"own": module(), "gru": nn.GRU(F, H)})
+    assert rnnkit.torch.accelerate(model) == (("gru",), {})
+    with rnnkit.torch.accelerated():
+        assert type(module()) is Recurrent
+    assert rnnkit.torch.restore(model) == ("gru",) and type(model["own"]) is Recurrent
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_whole_graph(kind):
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    own = module(kind, num_layers=2, bidirectional=True, batch_first=True)
+    x, hx = inputs(own)
+    compiled, leaves = torch.compile(own, backend="aot_eager", fullgraph=True), [x, *tuple_of(hx), *own.parameters()]
+    found, expected = compiled(x, hx), own(x, hx)
+    assert_equal([found[0], *tuple_of(found[1])], [expected[0], *tuple_of(expected[1])])
+    assert_equal(gradients(*found, leaves), gradients(*expected, leaves))
+    with torch.no_grad():
+        assert torch.equal(compiled(x, hx)[0], expected[0])
+
+
+def test_parameters_of_one_class_are_told_apart_in_graphs():
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    x = torch.randn(T, N, F, dtype=torch.float64)
+    for scale in (0.5, 2.0):
+        own = Recurrent(UpdateGate(scale), F, H, dtype=torch.float64)
+        assert torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], own(x)[0])
+
+
+EXPORTED = """
+import sys, torch, rnnkit.torch
+sys.path.insert(0, sys.argv[2])
+model, (x, y) = torch.export.load(sys.argv[1] + "/model.pt2").module(), torch.load(sys.argv[1] + "/expected.pt")
+if sys.argv[3] == "own":
+    try:
+        model(x)
+    except ValueError as error:
+        assert "forward: cell must be known in this process" in str(error), error
+        assert "make a rnnkit.torch.Recurrent of UpdateGate first" in str(error), error
+    else:
+        raise SystemExit("the cell was not asked for")
+    from recurrent_modules import UpdateGate
+    rnnkit.torch.Recurrent(UpdateGate, 1, 1)
+assert torch.equal(model(x)[0], y)
+"""
+
+
+@pytest.mark.parametrize(("kind", "whose"), [("three states", "shipped"), ("no state", "own")])
+def test_an_exported_program_runs_elsewhere(kind, whose, tmp_path):
+    own = module(kind)
+    x = inputs(own)[0].detach()
+    program = torch.export.export(own, (x,))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    (tmp_path / "model.pt2").write_bytes(file.getvalue())
+    torch.save([x, own(x)[0].detach()], tmp_path / "expected.pt")
+    arguments = [tmp_path, Path(__file__).parent, whose]
+    subprocess.run([sys.executable, "-c", EXPORTED, *arguments], check=True, timeout=240)
+
+
+def test_the_gradient_of_torch_func():
+    own = module("three states")
+    x, hx = inputs(own)
+    parameters = {name: one.detach() for name, one in own.named_parameters()}
+
+    def function(parameters, x, *hx):
+        y, states = torch.func.functional_call(own, parameters, (x, hx))
+        return y.sum() + sum((2 + k) * one.sum() for k, one in enumerate(states))
+
+    dparameters, dx, *dhx = torch.func.grad(function, (0, 1, 2, 3, 4, 5))(parameters, x.detach(), *hx)
+    leaves = [x, *hx, *own.parameters()]
+    expected = torch.autograd.grad(function(dict(own.named_parameters()), x, *hx), leaves)
+    assert_equal([dx, *dhx, *dparameters.values()], expected)
+
+
+def test_a_vector_under_a_parametrization():
+    own = module("vectors")
+    nn.utils.parametrize.register_parametrization(own, "u_l0", nn.Tanh())
+    x, _ = inputs(own)
+    y, _ = own(x)
+    plain = module("vectors")
+    with torch.no_grad():
+        plain.u_l0.copy_(own.u_l0)
+    torch.testing.assert_close(y, plain(x)[0])
+    y.sum().backward()
+    assert own.parametrizations.u_l0.original.grad.any()
+
+
+@pytest.mark.parametrize(("kind", "text", "make"), [
+    (TypeError, "Recurrent: cell must be .* or a cell, got 3", lambda: Recurrent(3, F, H)),
+    (TypeError, "Recurrent: cell must have its parameters", lambda: Recurrent(Needs, F, H)),
+    (ValueError, "Recurrent: cell must be .*, got 'grue'", lambda: Recurrent("grue", F, H)),
+    (TypeError, "Recurrent: bias must be a bool, got", lambda: Recurrent(MinGRU, F, H, bias="input")),
+    (TypeError, "Recurrent: batch_first must be a bool, got", lambda: Recurrent(MinGRU, F, H, batch_first=1)),
+    (ValueError, "hidden_size must be at least 1, got 0", lambda: Recurrent(MinGRU, F, 0)),
+    (ValueError, r"dropout must be in \[0, 1\], got 2", lambda: Recurrent(MinGRU, F, H, 2, dropout=2)),
+    (ValueError, "proj_size must be None", lambda: Recurrent(UpdateGate, F, H, proj_size=2)),
+    (TypeError, "from_network: net must be", lambda: Recurrent.from_network(module())),
+    (ValueError, "from_network: net.desc.input_mode must be linear, got skip",
+     lambda: Recurrent.from_network(rnnkit.Network(MinGRU, H, H, input_mode="skip"))),
+    (ValueError, "from_network: net.desc.reset_after must be True, got False",
+     lambda: Recurrent.from_network(rnnkit.GRU(F, H, reset_after=False))),
+    (TypeError, "network: dtype of the parameters must be float32 or float64, got torch.float16",
+     lambda: module(dtype=torch.float16).network()),
+    (rnnkit.BackendError, "script: module must be PyTorch's own.*in place of a Recurrent write the steps in PyTorch",
+     lambda: module().__prepare_scriptable__()),
+])  # fmt: skip
+def test_what_is_wrong_is_named(kind, text, make):
+    with pytest.raises(kind, match=text):
+        make()
+
+
+@cell(gates="a")
+class Needs(NamedTuple):
+    rate: float
+
+    @forward("h")
+    def step(self, a, h_prev):
+        return self.rate * a + h_prev
+
+
+@pytest.mark.parametrize("calls", [0, 1], ids=["first", "later"])
+def test_what_is_wrong_in_a_call_is_named(calls):
+    own, several = module(dtype=torch.float32), module("three states", dtype=torch.float32)
+    x, h = torch.zeros(T, N, F), torch.zeros(1, N, H)
+    for _ in range(calls):
+        own(x), several(x)
+    for kind, text, call in (
+        (ValueError, "dtype", lambda: own(x.double())),
+        (RuntimeError, "input_size", lambda: own(torch.zeros(T, N, F + 1))),
+        (RuntimeError, r"Expected hidden\[3\] size \(1, 4, 5\), got \[1, 4, 4\]",
+         lambda: several(x, (h, h, h, h[..., 1:]))),
+        (TypeError, "forward: hx must be None or a tensor, got tuple of 2", lambda: own(x, (h, h))),
+        (TypeError, "forward: hx must be None or a tuple of 4 tensors, h, c, n and m, got tuple of 2",
+         lambda: several(x, (h, h))),
+        (TypeError, "forward: hx must be float32|cx must be float32", lambda: several(x, (h, h, h.double(), h))),
+        (TypeError, "dtype of the parameters must be", lambda: module(dtype=torch.bfloat16)(x.bfloat16())),
+        (TypeError, "float16", lambda: module(dtype=torch.float16)(x.half())),
+        (rnnkit.BackendError, "be on a CPU or a CUDA device, got meta",
+         lambda: module(device="meta")(x.double().to("meta"))),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=text):
+            call()
