@@ -121,7 +121,7 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     """
     prefix, why = with_dot("to_torch", prefix), "PyTorch has nothing else"
     recurrent = None if module is None else _recurrent_at("to_torch", module, prefix)
-    cells = () if recurrent is None or isinstance(recurrent.cell, str) else (type(recurrent.cell),)
+    cells = () if recurrent is None else (type(getattr(net, "mode", None)),)  # one that is not its own is named below
     options = {"input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
     blocks = blocks_of("to_torch", net, why, cells, **options)
     if recurrent is not None and net.desc.mode != recurrent.cell:

@@ -124,12 +124,14 @@ class Recurrent(FusedLayers):
             nn.init.uniform_(parameter, -bound if low is None else low, bound if high is None else high)
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
-        """Raise where the states have other shapes than the input asks for."""
+        """Raise where the states have other shapes than the input asks for, or another dtype than the parameters."""
         if isinstance(hidden, Tensor):
             super().check_forward_args(input, hidden, batch_sizes)
             return
-        hidden_shape = self.get_expected_hidden_size(input, batch_sizes)
+        hidden_shape, dtype = self.get_expected_hidden_size(input, batch_sizes), self._rnnkit_dtype()
         for index, state in enumerate(hidden):
+            if state.dtype != dtype and not torch.is_autocast_enabled(state.device.type):
+                raise TypeError(message("forward", f"hx[{index}]", f"be {dtype} as the parameters are", state.dtype))
             shape = (*hidden_shape[:2], self.hidden_size) if index else hidden_shape
             self.check_hidden_size(state, shape, f"Expected hidden[{index}] size {{}}, got {{}}")
 
