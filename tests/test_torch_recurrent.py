@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa
 
 import rnnkit  # noqa: E402
 from rnnkit.cells import IndRNN  # noqa: E402
-from rnnkit.torch import Recurrent  # noqa: E402
+from rnnkit.torch import Recurrent, calls  # noqa: E402
 
 
 @pytest.mark.parametrize("form", ["batch", "lengths", "packed"])
@@ -134,6 +134,18 @@ def test_results_are_the_callers_to_change():
             states[1].mul_(2)
             assert_equal(states[2:], others)
             states[1].sum().backward()
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_later_calls_are_plain(kind, monkeypatch):
+    """They look at no argument again: as fast as those of PyTorch's cells."""
+    own = module(kind, batch_first=True)
+    x, hx = inputs(own)
+    expected = own(x, hx)[0], own(x)[0]
+    monkeypatch.setattr(calls, "run_sequences", None)
+    for mode in torch.enable_grad, torch.no_grad:
+        with mode():
+            assert torch.equal(own(x, hx)[0], expected[0]) and torch.equal(own(x)[0], expected[1])
 
 
 def test_resets_and_all_states():
