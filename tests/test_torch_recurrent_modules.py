@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -32,7 +33,7 @@ from torch import nn  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
-from rnnkit.cells import IndRNN, MinGRU, Tanh, cell, forward  # noqa: E402
+from rnnkit.cells import IndRNN, LeakyRelu, MinGRU, Tanh, cell, forward, gradient  # noqa: E402
 from rnnkit.interop import from_torch, to_torch  # noqa: E402
 from rnnkit.torch import Recurrent  # noqa: E402
 
@@ -149,14 +150,39 @@ def test_a_whole_graph(kind):
         assert torch.equal(compiled(x, hx)[0], expected[0])
 
 
-def test_parameters_of_one_class_are_told_apart_in_graphs():
+WITHOUT_SOURCE = """
+@cell(gates="a")
+class Unseen(NamedTuple):
+    @forward("a h")
+    def step(self, a):
+        return a, {factor} * a
+
+    @gradient("da")
+    def back(self, dh):
+        return {factor} * dh
+"""
+
+
+def unseen(factor):
+    names = {"cell": cell, "forward": forward, "gradient": gradient, "NamedTuple": NamedTuple, "__name__": "unseen"}
+    exec(WITHOUT_SOURCE.format(factor=factor), names)
+    return names["Unseen"]
+
+
+@pytest.mark.parametrize("cells", [
+    [UpdateGate(0.5), UpdateGate(2.0)], [IndRNN(LeakyRelu(0.5)), IndRNN(LeakyRelu(0.25))],
+    [unseen(2.0)(), unseen(3.0)()],
+], ids=["parameters", "activations", "classes without a source"])  # fmt: skip
+def test_cells_of_one_name_are_told_apart(cells):
     import torch._dynamo
 
     torch._dynamo.reset()
     x = torch.randn(T, N, F, dtype=torch.float64)
-    for scale in (0.5, 2.0):
-        own = Recurrent(UpdateGate(scale), F, H, dtype=torch.float64)
-        assert torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], own(x)[0])
+    modules = [Recurrent(one, F, H, dtype=torch.float64) for one in cells]
+    for own in modules:
+        expected = torch.from_numpy(own.network().infer(x.numpy()).y)
+        assert torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], expected)
+        assert torch.equal(own(x)[0], expected) and own.network().desc.mode == own.cell
 
 
 EXPORTED = """
@@ -249,6 +275,13 @@ class Needs(NamedTuple):
     @forward("h")
     def step(self, a, h_prev):
         return self.rate * a + h_prev
+
+
+def test_a_gpu_does_not_have_cells():
+    """With and without CuPy."""
+    input = SimpleNamespace(device=torch.device("cuda", 0), dim=lambda: 3)
+    with pytest.raises(rnnkit.BackendError, match="forward: input must be on a CPU with a cell, got cuda:0; cuDNN"):
+        module()(input)
 
 
 @pytest.mark.parametrize("calls", [0, 1], ids=["first", "later"])

@@ -151,7 +151,7 @@ def _check_module(function: str, argument: str, value: Any, alternative: str = "
 def _recurrent_at(function: str, model: Any, prefix: str) -> Any:
     """Return the rnnkit.torch.Recurrent at a place in a model; None if there is none."""
     torch = sys.modules.get("rnnkit.torch")  # without which there is none
-    if torch is None or not hasattr(model, "get_submodule"):
+    if torch is None or isinstance(model, type) or not hasattr(model, "named_modules"):
         return None
     found = dict(model.named_modules()).get(prefix[:-1])
     return found if isinstance(found, torch.Recurrent) else None

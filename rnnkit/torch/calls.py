@@ -60,7 +60,7 @@ def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING)
         return _run_one(module, input, hx, options)
     packed = input if isinstance(input, PackedSequence) else None
     data, batch_sizes = (input, None) if packed is None else (packed.data, packed.batch_sizes)
-    _check_place(data)
+    _check_place(module, data)
     states = _states(module, hx)
     module.check_input(data, batch_sizes)
     if states:
@@ -95,7 +95,7 @@ def run_step(module: Any, input: Any, hx: Any) -> Any:
     if not isinstance(input, Tensor) or input.dim() not in (1, 2):
         expected, got = "be a tensor (N, I) or (I,)", getattr(input, "shape", None) or type(input).__name__
         raise ValueError(message("forward", "input", expected, got))
-    _check_place(input)
+    _check_place(module, input)
     if input.dim() == 1:
         states = tuple(state.unsqueeze(0) for state in _states(module, hx))
         hx = run_step(module, input.unsqueeze(0), _as_given(module, states) if states else None)
@@ -135,10 +135,13 @@ def _states(module: Any, hx: Any) -> tuple[Tensor, ...]:
     return states
 
 
-def _check_place(data: Tensor) -> None:
+def _check_place(module: Any, data: Tensor) -> None:
     """Raise where the engine cannot come: it reads memory, and TorchScript would take its results for constants."""
     if data.device.type not in ("cpu", "cuda"):
         raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", data.device))
+    if data.device.type != "cpu" and module._rnnkit_runs_on_cpu:
+        cure = "cuDNN does not have it: move model and input with .cpu()"
+        raise BackendError(message("forward", "input", "be on a CPU with a cell", data.device, cure))
     if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
         cure = f"trace PyTorch's own module: {RESTORE}"
         raise BackendError(message("forward", "call", "be run", "traced", cure))

@@ -27,6 +27,8 @@ _is_compiled = torch.compiler.is_dynamo_compiling
 class Fused(nn.Module):
     """What all have in common: constructor, parameters and `state_dict` are PyTorch's own."""
 
+    _rnnkit_runs_on_cpu = False  # alone
+
     def flatten_parameters(self) -> None:
         """Move all parameters into one buffer, unless they are there: a call then reads them where they are.
 

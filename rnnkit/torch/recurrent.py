@@ -113,6 +113,10 @@ class Recurrent(FusedLayers):
     def _rnnkit_states(self) -> tuple[str, ...]:
         return self._names_of_states
 
+    @property
+    def _rnnkit_runs_on_cpu(self) -> bool:  # type: ignore[override]
+        return not isinstance(self.cell, str)
+
     def reset_parameters(self) -> None:
         """Draw all parameters, uniform in [-1/sqrt(H), 1/sqrt(H)] or in the range that the cell declares for a vector.
 
