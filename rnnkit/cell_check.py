@@ -108,7 +108,7 @@ def _kinds(said: Any) -> dict[str, str]:
     kinds = {gate.name: "gate" for gate in said.gates}
     kinds |= {gate.apart: "product" for gate in said.gates if gate.apart is not None}
     kinds |= {f"{state}_prev": "state" for state in said.states}
-    kinds |= {vector.name: "vector" for vector in said.vectors}
+    kinds |= {vector.name: "scalar" if vector in said.scalars else "vector" for vector in said.vectors}
     return kinds | ({"h_prev": "hidden"} if said.reads_hidden() else {})
 
 

@@ -84,8 +84,7 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         products = tuple(_products(cell.declaration, sizes, starts, suffix_of(layer, direction)))
         columns = max(slots * sizes.hidden, products[-1].first + products[-1].rows.size)
         offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights, in_place)
-        last = products[-2] if desc.projected else products[-1]
-        width = last.first + last.rows.size
+        width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
         facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes, weights, {}
@@ -126,11 +125,13 @@ def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
         yield Product(product.slots.start * sizes.hidden, rows, start, own.size, depth, bias)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
-    # Backward, the projection's sum has the columns behind those of the slots and vectors.
+    # Backward, the projection's sum has the columns behind those of the slots and vectors. A scalar is one number, of
+    # which the gradient has a column for each unit.
     column, own = len(said.slots) * sizes.hidden, len(said.vectors) * sizes.hidden
     yield Product(column + own, row_numbers(rows), projection, min(rows, 1), depth, -1)
     vectors = starts[said.vectors[0].name + suffix] if own else -1
-    yield Product(column, row_numbers(own), -1, 0, 0, vectors)
+    shared = len(said.scalars)
+    yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors)
 
 
 def flat(array: np.ndarray) -> np.ndarray:

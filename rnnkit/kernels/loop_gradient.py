@@ -15,10 +15,10 @@ from .machine.partition import next_block, num_claims, partition, split_team, te
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, located
+from .phases import all_of, located, per_cell
 from .products import OF_OUTPUT, OF_UNITS
 from .stages import runner
-from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
+from .weight_gradient import add_scalar_gradients, add_weight_gradients, pack_sources, pack_terms, terms_of
 
 
 @inner
@@ -92,6 +92,14 @@ def _product_back(declaration, of_r):
 _run_phases_back = all_of(
     lambda declaration: [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
 )
+
+
+@per_cell
+def columns_of_scalars(declaration):
+    """The columns of the gates' gradients that belong to scalars, from the cell and hidden_size."""
+    end = len(declaration.slots) + len(declaration.vectors)
+    first = end - len(declaration.scalars)
+    return lambda cell, hidden_size: Range(first * hidden_size, end * hidden_size)
 
 
 _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
@@ -227,8 +235,14 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
             pack_sources(terms, rows, team)
             barrier(team)
             is_new = arrays.dw_is_new and is_first and done == 0 and row == starts[start]
-            add_weight_gradients(terms, arrays.dw, is_new, dgates, rows, scratch, zeros, numbers, team)
+            shared = columns_of_scalars(cell, forward.sizes.hidden)
+            add_weight_gradients(terms, arrays.dw, is_new, dgates, rows, scratch, zeros, numbers, shared, team)
             barrier(team)
+            if shared.stop > shared.start:
+                if team.rank == 0:
+                    own = terms[len(terms) - 1]
+                    add_scalar_gradients(own, arrays.dw, is_new, scratch, shared, forward.sizes.hidden)
+                barrier(team)
 
 
 @kernel

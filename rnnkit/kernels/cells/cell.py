@@ -8,7 +8,8 @@ that the stage declares:
     i, r, ...       a gate: first its pre-activation, W x + R h + biases, then what a stage wrote
     c_prev, c       a state before and after the step
     h_prev, h       the hidden state before and after the step (h before a projection, where there is one)
-    p, ...          a vector: a weight of the unit's own; stages read it, and write its gradient dp alone
+    p, ...          a vector: a weight of the unit's own; stages read it, and write its gradient dp alone; a scalar is
+                    one that all units have in common, and dp what a unit adds to its gradient
     di, dc, dh ...  the gradient of the loss by it, in the stages of the gradient; in the end that of a gate is by its
                     pre-activation. dc and dc_prev are one number: it comes from the step after and goes to that before
 
@@ -49,6 +50,14 @@ class Gate(NamedTuple):
 
 class Vector(NamedTuple):
     """A weight of each unit's own, drawn uniform from low to high; None for both is as the other weights are drawn."""
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+
+class Scalar(NamedTuple):
+    """A weight that all units of a layer have in common, drawn as that of a `Vector` is."""
 
     name: str
     low: float | None = None
@@ -114,7 +123,7 @@ def _stage(writes, is_gradient):
     return declare
 
 
-def cell(gates, states="", vectors="", slots="", smooth=True):
+def cell(gates, states="", vectors="", slots="", smooth=True, scalars=""):
     """Make the decorated NamedTuple class a cell, and leave what it says in its attribute `declaration`.
 
     Parameters
@@ -125,6 +134,8 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
         Names of the states beside h.
     vectors : str or list of Vector
         Weights of each unit's own: blocks of hidden_size numbers behind the biases, in this order.
+    scalars : str or list of Scalar
+        Weights of a layer, one number each: behind the vectors, in this order.
     slots : str
         Names of what else a stage writes for a gradient that is written by hand to read.
     smooth : bool
@@ -147,11 +158,12 @@ def cell(gates, states="", vectors="", slots="", smooth=True):
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
         by_hand = any(stage.is_gradient for stage in stages)
         handed_on = slots if by_hand else _handed_on(kind.__name__, slots, gates, states, stages)
-        kind.declaration = Declaration(kind, gates, states, vectors, handed_on, stages, smooth)
+        weights = gates, states, vectors, scalars
+        kind.declaration = Declaration(kind, *weights, handed_on, stages, smooth)
         check(kind, by_hand)
         if not by_hand:
             found = written(Derivation(kind), Stage)
-            kind.declaration = said = Declaration(kind, gates, states, vectors, found.slots, found.stages, smooth)
+            kind.declaration = said = Declaration(kind, *weights, found.slots, found.stages, smooth)
             said.equations, said.keeps, said.rule = tuple(stages), found.keeps, RULE
             check_gradient(said)
         with suppress(Unresolved):  # the text of now is kept, if there is one: its file may be edited while this runs
@@ -210,8 +222,10 @@ class Declaration:
         In the order of their rows in every weight block.
     states : tuple of str
         Beside h.
-    vectors : tuple of Vector
-        In the order of their blocks.
+    vectors : tuple of Vector and Scalar
+        In the order of their blocks, the scalars last.
+    scalars : tuple of Scalar
+        Those of them that are one number.
     slots : tuple of str
         What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and each product writes
         neighbours: the gates that W x is added to, by what R multiplies for them, those of h last; then what R's
@@ -237,10 +251,11 @@ class Declaration:
         Whether the gradient has a direct part from h to the h before, beside that through R.
     """
 
-    def __init__(self, kind, gates, states, vectors, slots, stages, smooth):
+    def __init__(self, kind, gates, states, vectors, scalars, slots, stages, smooth):
         self.name, self.shipped = kind.__name__, is_shipped(kind)
         self.gates = _named(self.name, Gate, "gates", gates)
-        self.vectors = _named(self.name, Vector, "vectors", vectors)
+        self.scalars = _named(self.name, Scalar, "scalars", scalars)
+        self.vectors = (*_named(self.name, Vector, "vectors", vectors), *self.scalars)
         self.states = _words(f"cell {self.name}: states", states)
         self.kept = _words(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
@@ -343,4 +358,6 @@ class Declaration:
         return self.carries_hidden or any("h_prev" in stage.reads for stage in self.stages)
 
 
-__all__ = ["CellError", "Declaration", "Gate", "Phase", "Product", "Stage", "Vector", "cell", "forward", "gradient"]
+__all__ = [
+    "CellError", "Declaration", "Gate", "Phase", "Product", "Scalar", "Stage", "Vector", "cell", "forward", "gradient",
+]  # fmt: skip

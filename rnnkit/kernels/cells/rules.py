@@ -94,13 +94,14 @@ def _check_names(said):
 
 
 def _check_vectors(said):
-    for name, low, high in said.vectors:
+    for vector in said.vectors:
+        name, low, high = vector
         if low is None is high:
             continue
         numbers = all(isinstance(one, Real) and not isinstance(one, bool) for one in (low, high))
         if not numbers or not -_MOST <= low <= high <= _MOST:
             expected = "be drawn from low to high, finite numbers of float32, or None both"
-            raise refusal(said, f"vector {name}", expected, f"low={low!r}, high={high!r}")
+            raise refusal(said, f"{type(vector).__name__.lower()} {name}", expected, f"low={low!r}, high={high!r}")
 
 
 def _check_gates(said):
