@@ -68,7 +68,8 @@ def loops_of(kind, hints):
             found = dict(zip(stage.writes, read_stage(kind, stage, given, hints), strict=True))
             rewritten = {name for name in stage.writes if name in now and name in (*said.states, "h")}
             for part, values in enumerate(_cut(said, found, rewritten, len(loops))):
-                own = stage.function.__name__ + (f"_{part + 1}" if part else "")
+                own = stage.function.__name__ if stage.function.__name__.isidentifier() else "stage"  # or a lambda
+                own += f"_{part + 1}" if part else ""
                 loops.append(Loop(own, number, stage.function, values))
                 now |= {value.name: value for value in values if value.name is not None}
     return loops, begun

@@ -1,9 +1,13 @@
 """What a declaration must be: mistakes are found before anything is compiled, and named by cell, stage and line."""
 
 import keyword
+import math
 import os
 from itertools import product
 from numbers import Real
+from types import FunctionType
+
+import numpy as np
 
 from .activations import Activation, Sigmoid
 
@@ -241,10 +245,29 @@ def _probe(kind, stage):
                     raise
 
 
+def _quietly(function, cell, numbers):
+    """What a loop that was derived returns: as compiled, it computes what a branch that is not taken needs too, a NaN
+    say, and Python would refuse."""
+
+    def quiet(own):
+        def call(*arguments):
+            try:
+                return own(*arguments)
+            except _OF_NUMBERS:
+                return math.nan
+
+        return call
+
+    space = {name: quiet(value) if callable(value) else value for name, value in function.__globals__.items()}
+    with np.errstate(all="ignore"):
+        found = FunctionType(function.__code__, space)(cell, *map(np.float64, numbers))
+    return tuple(map(float, found)) if isinstance(found, tuple) else float(found)
+
+
 def run(said, stage, cell, numbers):
     """What a stage returns for these numbers, by name; raise CellError where Python refuses, or it returns others."""
     try:
-        found = stage.function(cell, *numbers)
+        found = _quietly(stage.function, cell, numbers) if stage.phase is not None else stage.function(cell, *numbers)
     except Exception as error:
         traceback = error.__traceback__
         while traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code is stage.function.__code__:
