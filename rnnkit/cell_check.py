@@ -117,6 +117,7 @@ def _kinds(said: Any) -> dict[str, str]:
     kinds |= {gate.apart: "product" for gate in said.gates if gate.apart is not None}
     kinds |= {f"{state}_prev": "state" for state in said.states}
     kinds |= {vector.name: "scalar" if vector in said.scalars else "vector" for vector in said.vectors}
+    kinds |= {one.name: "input" for one in said.inputs}
     return kinds | ({"h_prev": "hidden"} if said.reads_hidden() else {})
 
 

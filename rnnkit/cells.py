@@ -67,7 +67,7 @@ from rnnkit.kernels.cells.activations import (
     ThresholdedRelu,
     softplus,
 )
-from rnnkit.kernels.cells.cell import CellError, Gate, Scalar, Vector, cell, derived_source, forward, gradient
+from rnnkit.kernels.cells.cell import CellError, Gate, Input, Scalar, Vector, cell, derived_source, forward, gradient
 from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
 from rnnkit.kernels.cells.derivatives import derivative
 from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, slope, tanh, value

@@ -88,6 +88,7 @@ def text_of(seed, smooth=False, most_gates=8):
     count = draw.randint(1, 4)
     states = [f"s{number}" for number in range(draw.choice([0, 0, 1, 1, 2, 3]))]
     vectors = [f"v{number}" for number in range(draw.choice([0, 0, 1, 2]))]
+    inputs = [f"a{number}" for number in range(draw.choice([0, 0, 0, 1, 2]))]
     scalars = [f"k{number}" for number in range(draw.choice([0, 0, 1, 2]))]
     written_at = {state: draw.randrange(count) for state in states}
     sources = {f"m{number}": draw.randrange(count - 1) for number in range(draw.choice([0, 1, 2]))} if count > 1 else {}
@@ -106,9 +107,9 @@ def text_of(seed, smooth=False, most_gates=8):
             options = f', apart="q{number}"'
             read_at[f"q{number}"] = draw.randrange(first, count)
         gates.append(f'Gate("{name}", {multiplies!r}{options})')
-    others = ["h_prev", *(f"{state}_prev" for state in states), *vectors, *scalars]
+    others = ["h_prev", *(f"{state}_prev" for state in states), *vectors, *scalars, *inputs]
     for name in others:
-        if text.chance(0.7) or name in (*vectors, *scalars):
+        if text.chance(0.7) or name in (*vectors, *scalars, *inputs):
             read_at[name] = draw.randrange(count)
     handed, stages, given = [], [], []
     for number in range(count):
@@ -143,7 +144,7 @@ def text_of(seed, smooth=False, most_gates=8):
         stages.append(f'@forward("{" ".join(writes)}")\ndef stage{number}(self, {", ".join(reads)}):\n'
                       + textwrap.indent("\n".join(lines), "    "))
     said = f'gates=[{", ".join(gates)}], states="{" ".join(states)}", vectors="{" ".join(vectors)}"'
-    said += f', scalars="{" ".join(scalars)}"'
+    said += f', scalars="{" ".join(scalars)}", inputs="{" ".join(inputs)}"'
     body = textwrap.indent("\n\n".join(["rate: float = 0.4\nflag: bool = False", *stages]), "    ")
     return f"{HEAD}\n\n@cell({said}, smooth={smooth})\nclass Random(NamedTuple):\n{body}\n"
 

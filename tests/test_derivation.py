@@ -39,7 +39,10 @@ def problem(seed):
     states = [rng.normal(size=hx.shape) for _ in net.desc.states]
     dy = rng.normal(size=(seq_len, batch_size, net.desc.num_directions * hidden_size))
     cotangents = dy, rng.normal(size=hx.shape), [rng.normal(size=hx.shape) for _ in states]
-    return net, x, hx, states, cotangents, {"lengths": lengths, "resets": resets}, rng
+    shapes = (seq_len, batch_size, hidden_size), (seq_len, batch_size, 1), (batch_size, hidden_size)
+    names = [one.name for one in kind.declaration.inputs]
+    inputs = {name: rng.normal(size=shapes[rng.integers(3)]) for name in names} or None
+    return net, x, hx, states, cotangents, {"lengths": lengths, "resets": resets, "inputs": inputs}, rng
 
 
 def argument(states):
@@ -61,6 +64,7 @@ def test_random_cells_in_networks(seed):
     dy, dhy, dstates = cotangents
     back = net.backward(found.workspace, dy, dhy, argument(dstates))
     gradients = {"x": back.dx, "hx": back.dhx} | rnnkit.weight_views(net.desc, back.dw)
+    gradients |= back.inputs if options["inputs"] else {}
     gradients |= {f"state{number}": one for number, one in enumerate(listed(back.dcx))}
     for name, (direction, slope, curved) in differences(net, x, hx, states, cotangents, rng, **options).items():
         own = (gradients[name] * direction).sum()

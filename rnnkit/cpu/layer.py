@@ -41,6 +41,8 @@ class Layer(NamedTuple):
     step_work: int
     meetings: int  # barriers of a step whose units are shared out: one behind each phase and the projection
     passes: int  # of a call of its kernels: one, or two where the network has as many layers or directions
+    width: int  # of a row of the network's input: x and the side inputs, which have the last `inputs_size` columns
+    inputs_size: int
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
     site: dict[Any, Any]  # of its calls of kernels (`team.bound`)
 
@@ -52,7 +54,7 @@ class Layer(NamedTuple):
     @property
     def input_size(self) -> int:
         """Numbers in a row of its input; without W ("skip" input) there is one for each unit."""
-        return self.sizes.input or self.sizes.hidden
+        return self.width if self.layer == 0 else self.sizes.input or self.sizes.hidden
 
     @property
     def outputs(self) -> slice:
@@ -87,8 +89,9 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
-        facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes, weights, {}
-        result.append(Layer(index, layer, direction, *facts))
+        facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes
+        row = desc.input_size + desc.inputs_size, desc.inputs_size
+        result.append(Layer(index, layer, direction, *facts, *row, weights, {}))
         end = offsets[-1]
     return tuple(result)
 

@@ -175,6 +175,11 @@ class RNNDescriptor:
         return len(self.states) * self.hidden_size
 
     @lazy
+    def inputs_size(self) -> int:
+        """Numbers that a step of a sequence has of all side inputs: hidden_size of each."""
+        return len(self.cell.declaration.inputs) * self.hidden_size
+
+    @lazy
     def num_directions(self) -> int:
         """D, 1 or 2."""
         return 2 if self.bidirectional else 1

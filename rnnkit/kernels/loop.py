@@ -118,6 +118,14 @@ def with_gates(cell, sizes, weights, operands, gates):
 
 
 @per_cell
+def with_inputs(declaration):
+    """The operands with the call's data for the side inputs, from the cell, them and x, flat."""
+    if declaration.inputs:
+        return lambda cell, operands, x: with_field(operands, "inputs", or_call_data(operands.inputs, x))
+    return lambda cell, operands, x: operands
+
+
+@per_cell
 def num_slots(declaration):
     """Slots of a row of the gate buffer, without what a projection multiplies, from the cell."""
     count = len(declaration.slots)
@@ -167,6 +175,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
         skipped = 0 if schedule.keeps_gates else layer.starts[steps.start]
         gates = shifted(layer.operands.gates, -skipped * layer.operands.gates.stride)
         operands = with_gates(cell, layer.sizes, weights, layer.operands, gates)
+        operands = with_inputs(cell, operands, given.x)
         if role == FOLLOWS:
             wait_for_progress(whole_team, to_do)
         _project_chunk(cell, layer, weights, x, gates, steps, schedule, team)

@@ -6,7 +6,7 @@ fewer steps, the `lag`, where the layer below waits for them. The steps are shar
 input's gradient and the columns of the weights' evenly.
 """
 
-from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
+from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step, with_inputs
 from .machine.arrays import part
 from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
@@ -181,7 +181,7 @@ def _bound(gradients, arrays):
         units=gradients.units, hidden=or_call_data(gradients.hidden, arrays.dhx),
         states=or_call_data(gradients.states, arrays.dcx), cuts=gradients.cuts,
         reset_hidden=or_call_data(gradients.reset_hidden, arrays.dhx_reset),
-        reset_states=or_call_data(gradients.reset_states, arrays.dcx_reset),
+        reset_states=or_call_data(gradients.reset_states, arrays.dcx_reset), inputs=gradients.inputs,
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
     multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
     terms = terms_of(forward.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
-    operands = with_field(forward.operands, "vectors", vectors)
+    operands = with_inputs(cell, with_field(forward.operands, "vectors", vectors), arrays.x)
     if is_first:
         pack_terms(terms, team)
         barrier(team)

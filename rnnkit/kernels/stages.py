@@ -35,6 +35,8 @@ def places(declaration):
         gradients |= {f"d{name}": ("states", slot), f"d{name}_prev": ("states", slot)}
     for slot, (name, *_) in enumerate(declaration.vectors):
         own[name], gradients[f"d{name}"] = ("vectors", slot), ("gates", len(declaration.slots) + slot)
+    for slot, (name,) in enumerate(declaration.inputs):
+        own[name] = gradients[f"d{name}"] = "inputs", slot
     found = {name: (False, *place) for name, place in own.items()}
     return found | {name: (True, *place) for name, place in gradients.items()}
 

@@ -38,6 +38,12 @@ class Scalar(NamedTuple):
     high: float | None = None
 
 
+class Input(NamedTuple):
+    """A side input: a number of each unit at each step that the call gives, an attention or a time gap say."""
+
+    name: str
+
+
 class Stage(NamedTuple):
     """One loop over the units; the number of its phase where that is known before all stages are."""
 
@@ -114,6 +120,8 @@ class Declaration:
         In the order of their blocks, the scalars last.
     scalars : tuple of Scalar
         Those of them that are one number.
+    inputs : tuple of Input
+        Side inputs, in the order in which they stand behind x.
     slots : tuple of str
         What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and each product writes
         neighbours: the gates that W x is added to, by what R multiplies for them, those of h last; then what R's
@@ -139,12 +147,13 @@ class Declaration:
         Whether the gradient has a direct part from h to the h before, beside that through R.
     """
 
-    def __init__(self, kind, gates, states, vectors, scalars, slots, stages, smooth):
+    def __init__(self, kind, gates, states, vectors, scalars, inputs, slots, stages, smooth):
         self.name, self.shipped = kind.__name__, is_shipped(kind)
         self.gates = named(self.name, Gate, "gates", gates)
         self.scalars = named(self.name, Scalar, "scalars", scalars)
         self.vectors = (*named(self.name, Vector, "vectors", vectors), *self.scalars)
         self.states = words(f"cell {self.name}: states", states)
+        self.inputs = named(self.name, Input, "inputs", inputs)
         self.kept = words(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
         self.equations, self.keeps, self.rule = self.stages, {}, None

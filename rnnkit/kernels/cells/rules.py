@@ -81,7 +81,7 @@ def _check_names(said):
     given = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     states = {*said.states, *(f"{state}_prev" for state in said.states)}
     given += [source for source in said.sources if source != "h" and source not in states]
-    given += [*said.states, *(vector.name for vector in said.vectors), *said.kept]
+    given += [*said.states, *(one.name for one in (*said.vectors, *said.inputs)), *said.kept]
     for name in given:
         if not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
             raise refusal(said, "a name", "be an identifier other than h and self", repr(name))
@@ -136,7 +136,8 @@ def _check_signature(said, stage):
 
 def _check_forward(said):
     """Every name is written before it is read, and all that a step leaves is written."""
-    before = {f"{state}_prev" for state in said.states} | {"h_prev"} | {vector.name for vector in said.vectors}
+    before = {f"{state}_prev" for state in said.states} | {"h_prev"}
+    before |= {one.name for one in (*said.vectors, *said.inputs)}
     writable, written = {*said.slots, *said.states, "h"}, []
     of_r = {name: number for number, phase in enumerate(said.phases) for name in _written_by(said, phase)}
     known = before | {name for name in said.names_of(said.products[0]) if name not in of_r}
@@ -181,8 +182,8 @@ def _check_handed_on(said):
 def check_gradient(said):
     """Every gradient is written before it is read, and that of all that a step began from is written."""
     values = {*said.slots, *said.states, "h_prev", *(f"{state}_prev" for state in said.states)}
-    values |= {vector.name for vector in said.vectors}
-    vectors, states = [f"d{vector.name}" for vector in said.vectors], [f"d{state}" for state in said.states]
+    values |= {one.name for one in (*said.vectors, *said.inputs)}
+    vectors, states = [f"d{one.name}" for one in (*said.vectors, *said.inputs)], [f"d{state}" for state in said.states]
     products = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     writable = {f"d{name}" for name in (*said.slots, *said.states)} | set(vectors) | {"dh", "dh_prev"}
     writable |= {f"{state}_prev" for state in states}

@@ -63,7 +63,7 @@ class Slots:
     def _new(self, value, first, last):
         wanted = value.name or self.cell.hints.get(value.made_of) or "kept"
         said = self.cell.kind.declaration
-        others = {*self.names, *said.states, *(vector.name for vector in said.vectors), "h", "self"}
+        others = {*self.names, *said.states, *(one.name for one in (*said.vectors, *said.inputs)), "h", "self"}
         others |= {f"{state}_prev" for state in (*said.states, "h")}
         others |= {f"d{one}" for one in others}
         names = [wanted, *(f"{wanted}_{number}" for number in range(2, len(self.names) + 99))]
