@@ -37,7 +37,7 @@ def problem(shape="whole", dtype="float64", seed=0, **options):
 
 
 @pytest.mark.parametrize(("shape", "layers", "bidirectional", "steps"), pairs(
-    SHAPES, [1, 2], [False, True], [None, 2],
+    SHAPES, [1, 3], [False, True], [None, 2],
 ))  # fmt: skip
 def test_values_and_gradients(shape, layers, bidirectional, steps):
     net, x, inputs, rng = problem(shape, num_layers=layers, bidirectional=bidirectional)

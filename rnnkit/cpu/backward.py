@@ -184,8 +184,10 @@ class Gradient:
         if layer.direction == 0 and layer.layer == self._lowest:
             return None
         name = "dinput_reverse" if layer.direction == 1 else f"dinput_{layer.layer % 3}"
+        of_inputs = layer.layer == 0 and layer.inputs_size > 0
+        name += "_with_inputs" if of_inputs else ""  # memory of its own: nobody else writes those columns
         dx = arena.take(name, (self._steps.seq_len, self._steps.batch_size, layer.input_size), self._dtype)
-        if layer.layer == 0 and layer.inputs_size:
+        if of_inputs:
             self._of_inputs.append(dx[:, :, -layer.inputs_size :])
         return dx
 
