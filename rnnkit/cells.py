@@ -75,6 +75,6 @@ from rnnkit.kernels.cells.indrnn import IndRNN
 from rnnkit.kernels.cells.mingru import MinGRU
 from rnnkit.kernels.cells.minimal_gated_unit import MinimalGatedUnit
 from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
-from rnnkit.kernels.cells.slstm import SLSTM
+from rnnkit.kernels.cells.slstm import SLSTM, MultiHeadSLSTM
 
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

@@ -57,7 +57,9 @@ def step(cell, weights, x, h, states):
     def product(of, gate, names, vector):
         rows = slice(names.index(gate.name) * size, (names.index(gate.name) + 1) * size)
         bias = weights.get(f"bias_{of}")
-        return weights[f"weight_{of}"][rows] @ vector + (bias[rows] if bias is not None else 0)
+        matrix, heads = weights[f"weight_{of}"][rows], gate.heads if of == "hh" else 1
+        parts = zip(np.split(matrix, heads), np.split(vector, heads), strict=True)
+        return np.concatenate([one @ own for one, own in parts]) + (bias[rows] if bias is not None else 0)
 
     def asked(name):
         if name not in values:

@@ -92,7 +92,7 @@ def text_of(seed, smooth=False, most_gates=8):
     scalars = [f"k{number}" for number in range(draw.choice([0, 0, 1, 2]))]
     written_at = {state: draw.randrange(count) for state in states}
     sources = {f"m{number}": draw.randrange(count - 1) for number in range(draw.choice([0, 1, 2]))} if count > 1 else {}
-    gates, read_at = [], {}
+    gates, read_at, heads = [], {}, draw.choice(["", "", ", heads=2", ", heads=4"])
     for number in range(draw.randint(max(1, len(sources)), max(most_gates, 2))):
         name = f"g{number}"
         kinds = ["h"] * 4 + [None] + [f"{state}_prev" for state in states]
@@ -100,11 +100,11 @@ def text_of(seed, smooth=False, most_gates=8):
         multiplies = list(sources)[number] if number < len(sources) else draw.choice(kinds)
         first = {**written_at, **sources}.get(multiplies, -1) + 1
         read_at[name] = draw.randrange(first, count)
-        options = ""
+        options = heads if multiplies is not None else ""
         if number and multiplies is not None and text.chance(0.2):
-            options = ", input=False"
+            options += ", input=False"
         elif multiplies is not None and text.chance(0.2):
-            options = f', apart="q{number}"'
+            options += f', apart="q{number}"'
             read_at[f"q{number}"] = draw.randrange(first, count)
         gates.append(f'Gate("{name}", {multiplies!r}{options})')
     others = ["h_prev", *(f"{state}_prev" for state in states), *vectors, *scalars, *inputs]

@@ -390,6 +390,9 @@ def _check_combination(desc: RNNDescriptor) -> None:
         if getattr(desc, option) != default and not has_option(desc.mode, option):
             cure = only_with(option) if isinstance(desc.mode, str) else ""
             refuse(option, f"be {default} with {text_of_mode(desc.mode)}", cure)
+    heads = desc.cell.declaration.heads
+    if desc.hidden_size % heads:
+        refuse("hidden_size", f"be a multiple of the {heads} heads of {desc.cell.declaration.name}")
     if desc.bias == "recurrent" and not desc.num_recurrent_gates:
         refuse("bias", f"be another one with {text_of_mode(desc.mode)}, which has no R")
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:

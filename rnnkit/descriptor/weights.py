@@ -294,7 +294,8 @@ def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int,
     if desc.has_input_weight(layer):
         yield "weight_ih", (rows, desc.layer_input_size(layer))
     if desc.num_recurrent_gates:
-        yield "weight_hh", (desc.num_recurrent_gates * desc.hidden_size, desc.output_size)
+        columns = desc.output_size // desc.cell.declaration.heads
+        yield "weight_hh", (desc.num_recurrent_gates * desc.hidden_size, columns)
     if desc.projected:
         yield "weight_hr", (desc.output_size, desc.hidden_size)
 

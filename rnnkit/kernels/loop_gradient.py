@@ -16,7 +16,7 @@ from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
 from .phases import all_of, located, per_cell
-from .products import OF_OUTPUT, OF_UNITS
+from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
 from .weight_gradient import add_scalar_gradients, add_weight_gradients, pack_sources, pack_terms, terms_of
 
@@ -78,6 +78,17 @@ def _product_back(declaration, of_r):
         zeros, from_last = step.zeros, step.from_last
         product_of_rows(dsource, dproduct, rows, term.packed, term.weight, vectors, zeros, not adds, from_last)
 
+    head, heads = of_r.head, of_r.heads
+
+    def multiply_head(cell, step, rows, vectors, columns):
+        if of_hidden and not step.wants_prev:
+            return
+        size = step.sizes.hidden // heads
+        dsource = shifted(target(cell, step.gradients, step.sizes.hidden), head * size)
+        dproduct, term = shifted(step.gradients.gates, first * step.sizes.hidden + head * size), step.weights[place]
+        own = vectors_of_head(step.zeros, columns, head, size)
+        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, own, step.zeros, not adds, step.from_last)
+
     def clear_source(cell, step, rows, vectors, columns):
         dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
@@ -86,6 +97,8 @@ def _product_back(declaration, of_r):
     def leave(cell, step, rows, vectors, columns):
         pass
 
+    if heads > 1:
+        return multiply_head
     return multiply if of_r.slots else leave if adds else clear_source
 
 
@@ -185,7 +198,15 @@ def _bound(gradients, arrays):
     )  # fmt: skip
 
 
-_sources_of_r = all_of(lambda said: [located(said, product.source) for product in said.products[1:]])
+def _multiplied(declaration, of_r):
+    """The function, to be compiled, that gives the rows of what a product of R multiplies, from the head's units on."""
+    source, head, heads = inner(located(declaration, of_r.source)), of_r.head, of_r.heads
+    return lambda cell, operands, hidden_size: shifted(
+        source(cell, operands, hidden_size), head * (hidden_size // heads)
+    )
+
+
+_sources_of_r = all_of(lambda said: [_multiplied(said, product) for product in said.products[1:]])
 
 
 @inner

@@ -14,12 +14,14 @@ class Gate(NamedTuple):
     R multiplies what `multiplies` names: h before the step, a state before it ("c_prev") or after it ("c"), or what a
     stage writes under another name. Its product is added to the gate; `apart` is the name of R's product where it is
     kept apart instead. With None for `multiplies` the gate has no rows of R, only of W; without `input` none of W.
+    With several `heads` R is block-diagonal: the units come in so many heads of neighbours, and each sees its own.
     """
 
     name: str
     multiplies: str | None = "h"
     apart: str | None = None
     input: bool = True
+    heads: int = 1
 
 
 class Vector(NamedTuple):
@@ -58,12 +60,20 @@ class Product(NamedTuple):
     """A product of weights with what stands under a name: x, h_prev, a state, or what a stage wrote.
 
     It is added to neighbouring `slots` of the gate buffer. Those of them that are kept `apart` hold nothing else: they
-    begin from the biases.
+    begin from the biases, those of several heads with the product of the first. A product of one of several heads is
+    that of its units alone, of one slot.
     """
 
     source: str
     slots: range
     apart: range
+    head: int = 0
+    heads: int = 1
+
+    @property
+    def is_whole(self):
+        """Whether it is not one of those of further heads, which write the same slots."""
+        return self.head == 0
 
 
 class Phase(NamedTuple):
@@ -76,6 +86,14 @@ class Phase(NamedTuple):
     products: tuple[Product, ...]
     forward: tuple[Stage, ...]
     gradient: tuple[Stage, ...]
+
+
+def _of_heads(product, heads):
+    """The products of a source, for each slot and each head of it."""
+    for slot in product.slots:
+        for head in range(heads):
+            apart = range(slot, slot + 1) if slot in product.apart and head == 0 else range(0)
+            yield Product(product.source, range(slot, slot + 1), apart, head, heads)
 
 
 def words(argument, given, *kinds):
@@ -100,6 +118,9 @@ def named(cell, kind, argument, given):
                 raise CellError(f"cell {cell}: {field} of {one!r} must be {expected}, got {type(value).__name__}")
         if not isinstance(getattr(one, "input", True), bool):
             raise CellError(f"cell {cell}: input of {one!r} must be a bool, got {type(one.input).__name__}")
+        heads = getattr(one, "heads", 1)
+        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
+            raise CellError(f"cell {cell}: heads of {one!r} must be an int of at least 1, got {heads!r}")
     return found
 
 
@@ -143,6 +164,8 @@ class Declaration:
     phases : tuple of Phase
         Of a step, in the order in which they run forward. The first product of the first is that of h, of no slots
         where there is none.
+    heads : int
+        Of R.
     carries_hidden : bool
         Whether the gradient has a direct part from h to the h before, beside that through R.
     """
@@ -160,6 +183,7 @@ class Declaration:
         self.input_gates = tuple(gate for gate in self.gates if gate.input)
         self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
         self.sources = tuple(dict.fromkeys(["h", *(gate.multiplies for gate in self.recurrent_gates)]))
+        self.heads = max((gate.heads for gate in self.recurrent_gates), default=1)
         self._lay_out()
         self._part(stages)
         self.carries_hidden = self.adds_to_source(self.products[1])
@@ -189,6 +213,9 @@ class Declaration:
                     start = self.slots.index(names[0])
                     slots = range(start, start + len(names))
                     own.append(Product(source, slots, slots if is_alone else range(0)))
+        if self.heads > 1:
+            for source, products in self._products_of.items():
+                self._products_of[source] = [*chain(*(_of_heads(one, self.heads) for one in products))] or products
 
     def _of(self, source, chosen):
         return [gate.name for gate in self.gates if gate.multiplies == source and chosen(gate)]
@@ -234,7 +261,8 @@ class Declaration:
         if product.source.removesuffix("_prev") in self.states:
             return True
         phase = next(phase for phase in self.phases if product in phase.products)
-        if any(one.source == product.source for one in phase.products[: phase.products.index(product)]):
+        before = phase.products[: phase.products.index(product)]
+        if any((one.source, one.head) == (product.source, product.head) for one in before):
             return True
         name, later = f"d{product.source}", self.phases[self.phases.index(phase) :]
         return any(name in stage.writes for one in later for stage in one.gradient)

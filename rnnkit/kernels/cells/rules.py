@@ -111,7 +111,13 @@ def _check_vectors(said):
 def _check_gates(said):
     if not said.input_gates:
         raise refusal(said, "gates", "be at least one with rows of W", "input=False for all")
-    for name, multiplies, apart, has_input in said.gates:
+    for name, multiplies, apart, has_input, heads in said.gates:
+        if multiplies is not None and heads != said.heads:
+            expected = f"have {said.heads} heads as the others"
+            raise refusal(said, f"gate {name}", expected, heads)
+        if multiplies is None and heads > 1:
+            expected, got = "have rows of R, whose heads they are", f"multiplies=None, heads={heads}"
+            raise refusal(said, f"gate {name}", expected, got)
         if multiplies is None and (apart is not None or not has_input):
             expected = "have rows of W or of R, and a product of R where that is kept apart"
             raise refusal(said, f"gate {name}", expected, f"multiplies=None, apart={apart!r}, input={has_input!r}")
