@@ -72,9 +72,8 @@ _ENGINE = {
     "rnnkit/kernels/cells/reading.py": "derived_rules derivation",
     "rnnkit/kernels/cells/writing.py": "derived_rules derivation cell_source",
     "rnnkit/kernels/cells/declaration.py": "cells derived_rules derivation cell_rules descriptor weights",
-    "rnnkit/kernels/cells": "cells derived_rules derivation check_cell cell_rules digests shipped_cells slstm_range own_cells vectorization "
-    "onnx_cells "
-    "own_cache descriptor weights",
+    "rnnkit/kernels/cells": "cells derived_rules derivation check_cell cell_rules digests shipped_cells slstm_range "
+    "own_cells vectorization onnx_cells own_cache descriptor weights",
     "rnnkit/kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
     "rnnkit/kernels/machine/arrays.py": "flat_arrays arguments kernels digests",
     "rnnkit/kernels/machine/arguments.py": "arguments team",
