@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from rnnkit.call import checks
 from rnnkit.descriptor.modes import checked_cell
 from rnnkit.errors import message
+from rnnkit.kernels.cells.cell import derived
 from rnnkit.kernels.cells.rules import CellError, run
 
 _TRIALS = 32
@@ -28,6 +30,7 @@ class Row(NamedTuple):
     gradient: float
     difference: float
     error: float
+    derived: float | None = None  # the gradient that follows from the forward equations, of one that is written by hand
 
     @property
     def right(self) -> bool:
@@ -41,11 +44,12 @@ class Checked(tuple):  # type: ignore[type-arg]
     __slots__ = ()
 
     def __repr__(self) -> str:
-        lines = [f"{'by':14} {'kind':8} {'trials':>6} {'gradient':>15} {'difference':>15}"]
-        lines += [
-            f"{row.name:14} {row.kind:8} {row.trials:6} {row.gradient:15.8g} {row.difference:15.8g}"
-            + ("" if row.right else "  wrong") for row in self
-        ]
+        has_derived = any(row.derived is not None for row in self)
+        names = "gradient", *(["derived"] if has_derived else []), "difference"
+        lines = [f"{'by':14} {'kind':8} {'trials':>6}" + "".join(f" {name:>15}" for name in names)]
+        for row in self:
+            numbers = "".join(f" {getattr(row, name):15.8g}" for name in names)
+            lines.append(f"{row.name:14} {row.kind:8} {row.trials:6}{numbers}" + ("" if row.right else "  wrong"))
         return "\n".join(lines)
 
 
@@ -63,7 +67,8 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     -------
     Checked
         A tuple with a row for each gate, product that is kept apart, state, vector and h_prev: the gradient and the
-        difference of the trial in which they are farthest apart. Printed it is a table.
+        difference of the trial in which they are farthest apart, and where the gradient is written by hand that which
+        is derived from the forward equations, if they have one. Printed it is a table.
 
     Raises
     ------
@@ -81,20 +86,23 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     --------
     >>> from rnnkit.kernels.cells.vanilla import Tanh
     >>> check_cell(Tanh)
-    by             kind     trials        gradient      difference
-    a              gate         32       1.3441343       1.3441343
+    by             kind     trials        gradient         derived      difference
+    a              gate         32       1.3441343       1.3441343       1.3441343
     """
     cell = checked_cell("check_cell", "cell", cell)
     checks.seed("check_cell", seed)
-    kinds, rng = _kinds(cell.declaration), np.random.default_rng(seed)
+    said, other = cell.declaration, _derived(cell)
+    kinds, rng = _kinds(said), np.random.default_rng(seed)
     worst = {name: Row(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
     for _ in range(_TRIALS):
         given = {name: float(value) for name, value in zip(kinds, rng.normal(size=len(kinds)), strict=True)}
-        outputs = ["h", *cell.declaration.states]
+        outputs = ["h", *said.states]
         weights = dict(zip(outputs, rng.normal(size=len(outputs)).tolist(), strict=True))
-        found = _gradients(cell, _step(cell, given), weights)
+        found = _gradients(said, cell, _step(said, cell, given), weights)
+        derived = _gradients(other, cell, _step(other, cell, given), weights) if other else {}
         for name in kinds:
-            worst[name] = _compared(cell, worst[name], given, weights, found.get(f"d{name}", 0.0))
+            pair = found.get(f"d{name}", 0.0), derived.get(f"d{name}", 0.0) if other else None
+            worst[name] = _compared(cell, worst[name], given, weights, *pair)
     table = Checked(worst.values())
     wrong = [row.name for row in table if not row.right]
     if wrong:
@@ -108,50 +116,63 @@ def _kinds(said: Any) -> dict[str, str]:
     kinds = {gate.name: "gate" for gate in said.gates}
     kinds |= {gate.apart: "product" for gate in said.gates if gate.apart is not None}
     kinds |= {f"{state}_prev": "state" for state in said.states}
-    kinds |= {vector.name: "vector" for vector in said.vectors}
+    kinds |= {vector.name: "scalar" if vector in said.scalars else "vector" for vector in said.vectors}
+    kinds |= {one.name: "input" for one in said.inputs}
     return kinds | ({"h_prev": "hidden"} if said.reads_hidden() else {})
 
 
-def _run(cell: Any, values: dict[str, float], stages: Any) -> None:
+def _derived(cell: Any) -> Any:
+    """The declaration with the gradient that is derived, of a cell that has another one; None without."""
+    if cell.declaration.rule is None:
+        with suppress(CellError):
+            return derived(type(cell))
+    return None
+
+
+def _run(said: Any, cell: Any, values: dict[str, float], stages: Any) -> None:
     for stage in stages:
-        values |= run(cell.declaration, stage, cell, [values[name] for name in stage.reads])
+        values |= run(said, stage, cell, [values[name] for name in stage.reads])
 
 
-def _step(cell: Any, given: dict[str, float]) -> dict[str, float]:
+def _step(said: Any, cell: Any, given: dict[str, float]) -> dict[str, float]:
     """What all names of a unit hold behind the step."""
-    said, values = cell.declaration, {"h_prev": 0.0} | given
+    values = {"h_prev": 0.0} | given
     for phase in said.phases:
         for product in phase.products if phase is not said.phases[0] else ():  # those of the first are in what is given
-            for name in said.names_of(product):
+            for name in said.names_of(product) if product.is_whole else ():
                 values[name] += _R * values[product.source]
-        _run(cell, values, phase.forward)
+        _run(said, cell, values, phase.forward)
     return values
 
 
-def _gradients(cell: Any, values: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+def _gradients(said: Any, cell: Any, values: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
     """The gradients by all that the step began from."""
-    said, found = cell.declaration, values | {f"d{name}": weight for name, weight in weights.items()}
+    found = values | {f"d{name}": weight for name, weight in weights.items()}
     for phase in reversed(said.phases):
-        _run(cell, found, phase.gradient)
+        _run(said, cell, found, phase.gradient)
         for product in phase.products if phase is not said.phases[0] else ():
+            if not product.is_whole:
+                continue
             source, through = f"d{product.source}", _R * sum(found[f"d{name}"] for name in said.names_of(product))
             found[source] = (found[source] if said.adds_to_source(product) else 0.0) + through
     return found
 
 
-def _compared(cell: Any, row: Row, given: dict[str, float], weights: dict[str, float], gradient: float) -> Row:
+def _compared(
+    cell: Any, row: Row, given: dict[str, float], weights: dict[str, float], gradient: float, derived: float | None
+) -> Row:
     """The row, or that of this trial where it is worse."""
 
     def loss(distance: float) -> float:
-        after = _step(cell, given | {row.name: given[row.name] + distance})
+        after = _step(cell.declaration, cell, given | {row.name: given[row.name] + distance})
         return sum(weight * after[output] for output, weight in weights.items())
 
     difference, wider = ((loss(step) - loss(-step)) / (2 * step) for step in (_STEP, 2 * _STEP))
     size, curved = 1 + abs(difference) + abs(loss(0.0)), abs(wider - difference)
     if curved > _KINK * size:
         return row
-    error = abs(gradient - difference) / (_BOUND * size + curved)
-    error = math.inf if math.isnan(error) else error
+    distances = [abs(one - difference) for one in (gradient, derived) if one is not None]
+    error = math.inf if any(map(math.isnan, distances)) else max(distances) / (_BOUND * size + curved)
     if row.trials and error <= row.error:
         return row._replace(trials=row.trials + 1)
-    return row._replace(trials=row.trials + 1, gradient=gradient, difference=difference, error=error)
+    return row._replace(trials=row.trials + 1, gradient=gradient, difference=difference, error=error, derived=derived)

@@ -67,7 +67,7 @@ from rnnkit.kernels.cells.activations import (
     ThresholdedRelu,
     softplus,
 )
-from rnnkit.kernels.cells.cell import CellError, Gate, Vector, cell, forward, gradient
+from rnnkit.kernels.cells.cell import CellError, Gate, Input, Scalar, Vector, cell, derived_source, forward, gradient
 from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
 from rnnkit.kernels.cells.derivatives import derivative
 from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, slope, tanh, value
@@ -75,6 +75,6 @@ from rnnkit.kernels.cells.indrnn import IndRNN
 from rnnkit.kernels.cells.mingru import MinGRU
 from rnnkit.kernels.cells.minimal_gated_unit import MinimalGatedUnit
 from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
-from rnnkit.kernels.cells.slstm import SLSTM
+from rnnkit.kernels.cells.slstm import SLSTM, MultiHeadSLSTM
 
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

@@ -6,8 +6,9 @@ import numpy as np
 STEP = 1e-5
 
 
-def forward(net, x, hx, states, lengths=None, resets=None):
+def forward(net, x, hx, states, lengths=None, resets=None, inputs=None):
     """y, hy and the final states, (L*D, N, H) each, of a network; `states` is a list of arrays like hx."""
+    given = {name: np.broadcast_to(one, (*x.shape[:2], net.desc.hidden_size)) for name, one in (inputs or {}).items()}
     desc, views = net.desc, net.views
     seq_len, batch_size, _ = x.shape
     lengths = [seq_len] * batch_size if lengths is None else lengths
@@ -25,7 +26,8 @@ def forward(net, x, hx, states, lengths=None, resets=None):
                 for t in reversed(steps) if direction else steps:
                     if resets is not None and _anew(resets, t, n, direction, lengths[n]):
                         own = np.zeros_like(own[0]), [np.zeros_like(one) for one in own[1]]
-                    own = step(desc.cell, weights, layer_input[t, n], *own)
+                    beside = {name: one[t, n] for name, one in given.items()}
+                    own = step(desc.cell, weights | beside, layer_input[t, n], *own)
                     y[t, n, columns] = own[0]
                 hy[index, n] = own[0]
                 for state, value in zip(final, own[1], strict=True):
@@ -42,17 +44,22 @@ def _anew(resets, t, n, reverse, length):
 
 
 def step(cell, weights, x, h, states):
-    """One step of one layer for one row: h and the states after it. A gate is computed when a stage asks for it."""
+    """One step of one layer for one row, whose side inputs stand with the weights: h and the states after it.
+
+    A gate is computed when a stage asks for it.
+    """
     said, size = cell.declaration, h.size
     values = {"h_prev": h} | {f"{name}_prev": value for name, value in zip(said.states, states, strict=True)}
-    values |= {vector.name: weights[vector.name] for vector in said.vectors}
+    values |= {one.name: weights[one.name] for one in (*said.vectors, *said.inputs)}
     inputs = [gate.name for gate in said.gates if gate.input]
     recurrent = [gate.name for gate in said.gates if gate.multiplies is not None]
 
     def product(of, gate, names, vector):
         rows = slice(names.index(gate.name) * size, (names.index(gate.name) + 1) * size)
         bias = weights.get(f"bias_{of}")
-        return weights[f"weight_{of}"][rows] @ vector + (bias[rows] if bias is not None else 0)
+        matrix, heads = weights[f"weight_{of}"][rows], gate.heads if of == "hh" else 1
+        parts = zip(np.split(matrix, heads), np.split(vector, heads), strict=True)
+        return np.concatenate([one @ own for one, own in parts]) + (bias[rows] if bias is not None else 0)
 
     def asked(name):
         if name not in values:
@@ -84,6 +91,7 @@ def differences(net, x, hx, states, cotangents, rng, **options):
         return (y * dy).sum() + (hy * dhy).sum() + sum((one * d).sum() for one, d in zip(final, dstates, strict=True))
 
     arrays = {"x": x, "hx": hx} | {f"state{number}": one for number, one in enumerate(states)} | dict(net.views)
+    arrays |= options.get("inputs") or {}
     found = {}
     for name, array in arrays.items():
         direction = rng.choice([-1.0, 1.0], array.shape) * rng.uniform(0.5, 1.5, array.shape)

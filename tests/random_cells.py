@@ -88,9 +88,11 @@ def text_of(seed, smooth=False, most_gates=8):
     count = draw.randint(1, 4)
     states = [f"s{number}" for number in range(draw.choice([0, 0, 1, 1, 2, 3]))]
     vectors = [f"v{number}" for number in range(draw.choice([0, 0, 1, 2]))]
+    inputs = [f"a{number}" for number in range(draw.choice([0, 0, 0, 1, 2]))]
+    scalars = [f"k{number}" for number in range(draw.choice([0, 0, 1, 2]))]
     written_at = {state: draw.randrange(count) for state in states}
     sources = {f"m{number}": draw.randrange(count - 1) for number in range(draw.choice([0, 1, 2]))} if count > 1 else {}
-    gates, read_at = [], {}
+    gates, read_at, heads = [], {}, draw.choice(["", "", ", heads=2", ", heads=4"])
     for number in range(draw.randint(max(1, len(sources)), max(most_gates, 2))):
         name = f"g{number}"
         kinds = ["h"] * 4 + [None] + [f"{state}_prev" for state in states]
@@ -98,16 +100,16 @@ def text_of(seed, smooth=False, most_gates=8):
         multiplies = list(sources)[number] if number < len(sources) else draw.choice(kinds)
         first = {**written_at, **sources}.get(multiplies, -1) + 1
         read_at[name] = draw.randrange(first, count)
-        options = ""
+        options = heads if multiplies is not None else ""
         if number and multiplies is not None and text.chance(0.2):
-            options = ", input=False"
+            options += ", input=False"
         elif multiplies is not None and text.chance(0.2):
-            options = f', apart="q{number}"'
+            options += f', apart="q{number}"'
             read_at[f"q{number}"] = draw.randrange(first, count)
         gates.append(f'Gate("{name}", {multiplies!r}{options})')
-    others = ["h_prev", *(f"{state}_prev" for state in states), *vectors]
+    others = ["h_prev", *(f"{state}_prev" for state in states), *vectors, *scalars, *inputs]
     for name in others:
-        if text.chance(0.7) or name in vectors:
+        if text.chance(0.7) or name in (*vectors, *scalars, *inputs):
             read_at[name] = draw.randrange(count)
     handed, stages, given = [], [], []
     for number in range(count):
@@ -142,6 +144,7 @@ def text_of(seed, smooth=False, most_gates=8):
         stages.append(f'@forward("{" ".join(writes)}")\ndef stage{number}(self, {", ".join(reads)}):\n'
                       + textwrap.indent("\n".join(lines), "    "))
     said = f'gates=[{", ".join(gates)}], states="{" ".join(states)}", vectors="{" ".join(vectors)}"'
+    said += f', scalars="{" ".join(scalars)}", inputs="{" ".join(inputs)}"'
     body = textwrap.indent("\n\n".join(["rate: float = 0.4\nflag: bool = False", *stages]), "    ")
     return f"{HEAD}\n\n@cell({said}, smooth={smooth})\nclass Random(NamedTuple):\n{body}\n"
 

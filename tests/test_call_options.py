@@ -4,6 +4,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import own_cells
@@ -13,10 +14,22 @@ from combinations import nightly
 import rnnkit
 from rnnkit.call.options import CALLS, CUPY, FORWARDS, NO_PART, PLACES, QUANTIZED, TABLE, YES, Refused, options_of
 from rnnkit.call.steps import LISTED_ROWS
+from rnnkit.cells import cell, tanh
+from rnnkit.cells import forward as stage
 
 ROOT = Path(__file__).resolve().parents[1]
 X = np.random.default_rng(0).standard_normal((3, 2, 5), np.float32)
+INPUTS = {"a": np.random.default_rng(1).standard_normal((3, 2, 4), np.float32)}
 RESETS = np.array([[0, 1], [1, 0], [0, 0]])
+
+
+@cell(gates="b", inputs="a")
+class Gated(NamedTuple):
+    @stage("h")
+    def step(self, b, a, h_prev):
+        return tanh(a * b) + 0.5 * h_prev
+
+
 # What asks for an option: of the network, an LSTM unless it says otherwise, and of the call.
 ASKED = {
     "`lengths`": ({}, {"lengths": [1, 3]}),
@@ -29,6 +42,7 @@ ASKED = {
     "`proj_size`": ({"proj_size": 2, "cell_clip": (-2.0, 2.0)}, {}),
     "`reset_after=False`": ({"mode": "gru", "reset_after": False}, {}),
     "a cell of `rnnkit.cells` or your own": ({"mode": own_cells.Independent, "num_layers": 2}, {}),
+    "`inputs`, of a cell with side inputs": ({"mode": Gated}, {"inputs": INPUTS}),
     '`dtype="float64"`': ({"dtype": "float64"}, {}),
     '`dtype="float16"` or `"bfloat16"`': ({"dtype": "float16"}, {}),
 }
@@ -36,12 +50,13 @@ DRAWN = "`seed`", "`dropout`"  # outputs are dropped in training
 PLANS = CALLS[3:]
 FORM = {"weights": "bfloat16"}
 # Kernels for quantized weights that no other test of the default part compiles.
-RARE = "`reset_after=False`", "a cell of `rnnkit.cells` or your own"
+RARE = "`reset_after=False`", "a cell of `rnnkit.cells` or your own", "`inputs`, of a cell with side inputs"
 CASES = [
     (nightly if place == QUANTIZED and name in RARE else pytest.param)(name, call, place, id=f"{name}-{call}-{place}")
     for name in TABLE
     for place in PLACES
     for call in (PLANS if place == QUANTIZED else CALLS)
+    if ("`inputs`" in name, call, place) != (True, "backward", CUPY)  # there is no forward that would leave a workspace
 ]
 
 
@@ -50,7 +65,7 @@ def forward(net, x, prepared, **asked):
 
 
 def backward(net, x, prepared, **asked):
-    result = net.forward(x)
+    result = net.forward(x, inputs=INPUTS if net.desc.inputs_size else None)
     return net.backward(result.workspace, dy=result.y, **asked).dx
 
 
@@ -77,7 +92,9 @@ def stream_step(net, x, prepared, **asked):
 
 def of_steps(asked, count):
     """What each step is asked for."""
-    return [asked | {name: asked[name][t] for name in asked.keys() & {"resets"}} for t in range(count)]
+    given = [{name: one[t] for name, one in asked.get("inputs", {}).items()} for t in range(count)]
+    own = [asked | {name: asked[name][t] for name in asked.keys() & {"resets"}} for t in range(count)]
+    return [one | ({"inputs": of_step} if of_step else {}) for one, of_step in zip(own, given, strict=True)]
 
 
 def stream_run(net, x, prepared, **asked):
@@ -107,7 +124,7 @@ def test_an_option_works_or_is_refused(request, name, call, place):
     net, prepared = network(**of_network), FORM if place == QUANTIZED else {}
     # The same weights on the host, with nothing dropped or rounded.
     twin = network(**of_network | {"dropout": 0.0} | ({"dtype": "float32"} if net.dtype == "float16" else {}))
-    options = {name: asked[name] for name in asked.keys() & {"lengths", "resets"}}
+    options = {name: asked[name] for name in asked.keys() & {"lengths", "resets", "inputs"}}
     y = twin.infer(X.astype(twin.dtype), **options).y
     tolerance = 0.02 if prepared or "weights" in asked or net.dtype == "float16" else 1e-5
     x = X.astype(net.dtype)

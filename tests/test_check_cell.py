@@ -33,7 +33,7 @@ def test_the_table():
         ("peephole_f", "vector"), ("peephole_o", "vector"),
     ]  # fmt: skip
     lines = repr(table).splitlines()
-    assert lines[0].split() == ["by", "kind", "trials", "gradient", "difference"]
+    assert lines[0].split() == ["by", "kind", "trials", "gradient", "derived", "difference"]
     assert lines[1].split()[:3] == ["i", "gate", "32"] and len(lines) == 9
 
 
@@ -167,3 +167,14 @@ def test_numbers_that_a_stage_does_not_compute_with_are_named(kind, text):
 def test_what_is_no_seed(seed, error):
     with pytest.raises(error, match="^check_cell: seed must be "):
         rnnkit.check_cell(Bounded, seed)
+
+
+def test_a_derived_gradient_stands_beside_one_by_hand():
+    table = rnnkit.check_cell(ResetBeforeGRU)
+    assert all(row.derived == pytest.approx(row.gradient, rel=1e-12) for row in table)
+
+    @cell(gates="a")
+    class Derived(NamedTuple):
+        activate = forward("h")(lambda self, a: math.tanh(a))
+
+    assert all(row.derived is None for row in rnnkit.check_cell(Derived))

@@ -1,6 +1,8 @@
 """Gradients that are derived from forward equations: random cells, interpreted and compiled, against differences; those
 that are shipped against what a person writes; what is kept; what is refused."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from cell_reference import differences, forward
@@ -8,6 +10,9 @@ from combinations import nightly
 from random_cells import cell_of
 
 import rnnkit
+from rnnkit.cells import Gate, cell, fma, sigmoid, tanh
+from rnnkit.cells import forward as stage
+from rnnkit.kernels.machine import team
 
 
 @pytest.mark.parametrize("first", [0, nightly(100), nightly(200)])
@@ -24,6 +29,7 @@ def problem(seed):
     layers, bidirectional = int(rng.integers(1, 4)), bool(rng.integers(2))
     seq_len, batch_size, input_size, hidden_size = (int(rng.integers(1, stop)) for stop in (6, 4, 4, 20))
     kind = cell_of(seed, smooth=True, most_gates=5)
+    hidden_size *= kind.declaration.heads
     bias = rng.choice(["both", "input", "recurrent", "none"])
     if bias == "recurrent" and not kind.declaration.recurrent_gates:
         bias = "none"
@@ -39,7 +45,10 @@ def problem(seed):
     states = [rng.normal(size=hx.shape) for _ in net.desc.states]
     dy = rng.normal(size=(seq_len, batch_size, net.desc.num_directions * hidden_size))
     cotangents = dy, rng.normal(size=hx.shape), [rng.normal(size=hx.shape) for _ in states]
-    return net, x, hx, states, cotangents, {"lengths": lengths, "resets": resets}, rng
+    shapes = (seq_len, batch_size, hidden_size), (seq_len, batch_size, 1), (batch_size, hidden_size)
+    names = [one.name for one in kind.declaration.inputs]
+    inputs = {name: rng.normal(size=shapes[rng.integers(3)]) for name in names} or None
+    return net, x, hx, states, cotangents, {"lengths": lengths, "resets": resets, "inputs": inputs}, rng
 
 
 def argument(states):
@@ -61,7 +70,61 @@ def test_random_cells_in_networks(seed):
     dy, dhy, dstates = cotangents
     back = net.backward(found.workspace, dy, dhy, argument(dstates))
     gradients = {"x": back.dx, "hx": back.dhx} | rnnkit.weight_views(net.desc, back.dw)
+    gradients |= back.inputs if options["inputs"] else {}
     gradients |= {f"state{number}": one for number, one in enumerate(listed(back.dcx))}
     for name, (direction, slope, curved) in differences(net, x, hx, states, cotangents, rng, **options).items():
         own = (gradients[name] * direction).sum()
         assert abs(own - slope) <= 1e-7 * (1 + abs(slope)) + 3 * curved, (name, own, slope)
+
+
+@cell(gates=[Gate(name, heads=4) for name in "ifgo"], states="c")
+class Headed(NamedTuple):
+    """An LSTM whose R is block-diagonal."""
+
+    @stage("c h")
+    def step(self, i, f, g, o, c_prev):
+        c = fma(sigmoid(f), c_prev, sigmoid(i) * tanh(g))
+        return c, sigmoid(o) * tanh(c)
+
+
+@pytest.mark.parametrize("hidden_size", [4, 20, 32, 64])
+@pytest.mark.parametrize("batch_size", [1, 3, 40])
+def test_heads_are_an_lstm_with_zeros_between_them(hidden_size, batch_size, monkeypatch):
+    net = rnnkit.Network(Headed, 5, hidden_size, 2, dtype="float64", seed=1)
+    assert net.views["weight_hh_l0"].shape == (4 * hidden_size, hidden_size // 4)
+    full = rnnkit.LSTM(5, hidden_size, 2, dtype="float64")
+    for name, view in net.views.items():
+        if "weight_hh" not in name:
+            full.views[name] = view
+            continue
+        blocks = view.reshape(4, 4, hidden_size // 4, -1)  # gate, head
+        whole = np.zeros((4, 4, hidden_size // 4, 4, hidden_size // 4))
+        for head in range(4):
+            whole[:, head, :, head] = blocks[:, head]
+        full.views[name] = whole.reshape(4 * hidden_size, hidden_size)
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(size=(7, batch_size, 5)), rng.normal(size=(7, batch_size, hidden_size))
+    results = []
+    for threads in (1, 2):
+        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        found = net.forward(x)
+        results.append((*found[:3], *net.backward(found.workspace, dy), net.infer(x).y, net.prepare().infer(x).y))
+    for one, other in zip(*results, strict=True):
+        assert np.array_equal(one, other)
+    y, hy, cy, dx, dhx, dcx, dw, *inferred = results[0]
+    whole = full.forward(x)
+    back = full.backward(whole.workspace, dy)
+    for one, other in [(y, whole.y), (hy, whole.hy), (cy, whole.cy), (dx, back.dx), (dhx, back.dhx), (dcx, back.dcx)]:
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+    for one in inferred:
+        assert np.array_equal(one, y)
+    of_r = rnnkit.weight_views(full.desc, back.dw)["weight_hh_l1"].reshape(4, 4, hidden_size // 4, 4, -1)
+    own = rnnkit.weight_views(net.desc, dw)["weight_hh_l1"].reshape(4, 4, hidden_size // 4, -1)
+    for head in range(4):
+        np.testing.assert_allclose(own[:, head], of_r[:, head, :, head], rtol=0, atol=1e-11)
+
+
+def test_heads_divide_the_units():
+    expected = "^RNNDescriptor: hidden_size must be a multiple of the 4 heads of Headed, got 6$"
+    with pytest.raises(ValueError, match=expected):
+        rnnkit.Network(Headed, 3, 6)

@@ -165,6 +165,9 @@ TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS
     "a cell of `rnnkit.cells` or your own": _row(
         lambda desc, _: not isinstance(desc.mode, str), _EVERY_CALL, YES, _OWN_CELL, YES
     ),
+    "`inputs`, of a cell with side inputs": _row(
+        lambda desc, _: desc.inputs_size > 0, _RESETTING, YES, _OWN_CELL, YES
+    ),
     '`dtype="float64"`': _row(lambda desc, _: desc.dtype == "float64", _EVERY_CALL, YES, YES, _DTYPE),
     '`dtype="float16"` or `"bfloat16"`': _row(
         lambda desc, _: desc.dtype not in HOST_DTYPES, _EVERY_CALL, _HALF, YES, _DTYPE

@@ -157,6 +157,7 @@ class Workspace:
         self.steps, self.seed, self.checkpoint_steps = options.steps, options.seed, options.checkpoint_steps
         self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
         self.arrays: dict[str, Any] = {}  # not written: the next workspace of this size may have the same
+        self.input_shapes: dict[str, tuple[int, ...]] = {}  # of side inputs, as they were given
         self.record: Any = None  # what the GPU engine keeps beside arrays
         self.lease: Any = None  # of memory that others may have when nobody has this
         self.digests: dict[str, bytes] = {}  # of what must not change before backward, see `debugging`

@@ -32,7 +32,7 @@ def backward(
     gradient = arena.keep("backward", key, make) if steps.kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
-    gradient.run(arrays_of(w, workspace.x, dy, *result, of_resets, is_new))
+    gradient.run(arrays_of(w, workspace.x, dy, *result, of_resets, is_new), result[0])
     finish_states(desc, workspace.steps, dhx, dcx, of_resets)
     return result
 
@@ -80,8 +80,10 @@ def begin(
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
     dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell else None
-    shape = (steps.seq_len, batch, desc.input_size) if wants_dx else (0,)
+    shape = (steps.seq_len, batch, desc.input_size + desc.inputs_size) if wants_dx else (0,)
     dx = (np.zeros if steps.padded else np.empty)(shape, w.dtype)
+    if desc.inputs_size and wants_dx:
+        dx[:, :, desc.input_size :] = 0  # `Gradient.run` adds to them
     return dx, dhx, dcx, dw
 
 
@@ -122,7 +124,7 @@ class Gradient:
     ) -> None:
         self._desc, self._arrays, self._steps, self._planner = desc, arrays, planner.steps, planner
         self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
-        self._dtype, self._groups, dy = desc.np_dtype, [], None
+        self._dtype, self._groups, self._of_inputs, dy = desc.np_dtype, [], [], None
         for group in reversed(groups):
             self._groups.append(self._ready(group, dy, arena))
             dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
@@ -152,20 +154,25 @@ class Gradient:
             calls.append(team.bound(loop_gradient.backward, work, like, *arguments, site=layer.site))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
-    def run(self, arrays: Arrays) -> None:
-        """Through all groups, from the highest to the lowest."""
+    def run(self, arrays: Arrays, dx_of_network: np.ndarray) -> None:
+        """Through all groups, from the highest to the lowest; the gradients of side inputs are added to the last
+        columns of the network's dx (T, N, ...), unless that is empty."""
+        for own in self._of_inputs:
+            own[...] = 0  # the padding too, and what the reverse direction's dx has beside that of x
         for ready in self._groups:
             for call in ready.calls:
                 call(arrays)
             lowest, dx = ready.layers[-1].layer, ready.dx
             # The gradient of the network's input may not be wanted: `arrays.dx` is empty then.
             if len(dx) == 2 and not is_stack(ready.layers) and (lowest > 0 or arrays.dx.size > 0):
-                shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(lowest)
+                shape = self._steps.seq_len, self._steps.batch_size, ready.layers[-1].input_size
                 dx = [arrays.dx.reshape(shape) if one is None else one for one in dx]
                 add(*dx, self._steps)
                 dx = dx[:1]
             if lowest > self._lowest:
                 self.drop(dx[-1], lowest)
+        for own in self._of_inputs if dx_of_network.size > 0 else ():
+            dx_of_network[:, :, self._desc.input_size :] += own
 
     def drop(self, dx: np.ndarray, layer: int) -> None:
         """Take the gradient of a layer's input through dropout, where there is any."""
@@ -177,8 +184,12 @@ class Gradient:
         if layer.direction == 0 and layer.layer == self._lowest:
             return None
         name = "dinput_reverse" if layer.direction == 1 else f"dinput_{layer.layer % 3}"
-        shape = self._steps.seq_len, self._steps.batch_size, self._desc.layer_input_size(layer.layer)
-        return arena.take(name, shape, self._dtype)
+        of_inputs = layer.layer == 0 and layer.inputs_size > 0
+        name += "_with_inputs" if of_inputs else ""  # memory of its own: nobody else writes those columns
+        dx = arena.take(name, (self._steps.seq_len, self._steps.batch_size, layer.input_size), self._dtype)
+        if of_inputs:
+            self._of_inputs.append(dx[:, :, -layer.inputs_size :])
+        return dx
 
     def _back(self, run: Run, number: int, buffer: int, dy: np.ndarray | None, rows: int, arena: Arena) -> RunBack:
         """A pseudo-layer with what flows back through it, by the number of what it works in and of the buffer that has
@@ -188,7 +199,12 @@ class Gradient:
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
         dunits = arena.take(f"dunits_{number}", (self._steps.batch_size, layer.sizes.hidden), dtype)
         work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
-        return RunBack(run, dy, dx, dgates, dunits, work, offsets)
+        dinputs = None
+        if layer.inputs_size:
+            shape = self._steps.seq_len, self._steps.batch_size, layer.inputs_size
+            dinputs = arena.take(f"dinputs_{layer.index}", shape, dtype)
+            self._of_inputs.append(dinputs)
+        return RunBack(run, dy, dx, dgates, dunits, work, offsets, dinputs)
 
 
 class RunBack(NamedTuple):
@@ -203,6 +219,7 @@ class RunBack(NamedTuple):
     units: np.ndarray
     buffer: np.ndarray
     offsets: np.ndarray
+    inputs: np.ndarray | None  # of its side inputs
 
     def layer_pass(self, part: Part) -> LayerPassBack:
         """A part of the steps, for a kernel."""
@@ -214,6 +231,7 @@ class RunBack(NamedTuple):
             units=part.batch.of(self.units), hidden=batch.of_call(None, layer.sizes.output, dtype),
             states=batch.of_call(None, cells, dtype), cuts=part.cuts[layer.direction],
             reset_hidden=batch.of_call(None, layer.sizes.output, dtype), reset_states=batch.of_call(None, cells, dtype),
+            inputs=None if self.inputs is None else part.rows.of(self.inputs),
         )  # fmt: skip
         forward = self.run.layer_pass(part, keeps_gates=True)
         return LayerPassBack(forward, gradients, self.buffer, self.offsets)

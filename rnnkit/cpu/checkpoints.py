@@ -58,14 +58,14 @@ def backward(
     for chain in reversed(chains(desc)):
         lowest, dinput = layers_of(desc)[chain[0]], dx
         if lowest.layer:
-            shape = steps.seq_len, steps.batch_size, desc.layer_input_size(lowest.layer)
+            shape = steps.seq_len, steps.batch_size, lowest.input_size
             dinput = arena.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
         for number in reversed(range(len(run.bounds))):
             (segment, own_steps), part = run.segment(chain, number), slice(*run.steps_of(chain, number))
             own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
             gradient = Gradient(desc, segment.arrays, run.planner(own_steps), arena, run.groups(chain), own)
             own_dy = None if dy is None else dy[part]
-            gradient.run(arrays_of(w, segment.x, own_dy, dinput[part], dhx, dcx, dw, of_resets))
+            gradient.run(arrays_of(w, segment.x, own_dy, dinput[part], dhx, dcx, dw, of_resets), dx[part])
             if lowest.direction == 1:  # added to that of the forward direction, which came before
                 add(dinput[part], gradient.dx, own_steps)
                 if lowest.layer:
@@ -130,7 +130,8 @@ class _Segments:
     def _place(self, chain: tuple[int, ...], number: int, steps: StepRows) -> Workspace:
         """Where a segment is run; chains of one pseudo-layer share their places."""
         desc, kept, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
-        x = self._workspace.x[start:stop] if layers_of(desc)[chain[0]].layer == 0 else self._workspace.x[:0]
+        needed = layers_of(desc)[chain[0]].layer == 0 or desc.inputs_size > 0
+        x = self._workspace.x[start:stop] if needed else self._workspace.x[:0]
         options = self._workspace.options._replace(steps=steps, checkpoint_steps=None)
         segment = Workspace(desc, {"x": x}, options, self._workspace.memory)
         for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain, steps.with_resets):

@@ -15,6 +15,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
+from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.operands import Sizes
 from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer, places_of
 
@@ -41,6 +42,9 @@ class Layer(NamedTuple):
     step_work: int
     meetings: int  # barriers of a step whose units are shared out: one behind each phase and the projection
     passes: int  # of a call of its kernels: one, or two where the network has as many layers or directions
+    shares_units: bool  # whether threads may: no panel holds units of two heads
+    width: int  # of a row of the network's input: x and the side inputs, which have the last `inputs_size` columns
+    inputs_size: int
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
     site: dict[Any, Any]  # of its calls of kernels (`team.bound`)
 
@@ -52,7 +56,7 @@ class Layer(NamedTuple):
     @property
     def input_size(self) -> int:
         """Numbers in a row of its input; without W ("skip" input) there is one for each unit."""
-        return self.sizes.input or self.sizes.hidden
+        return self.width if self.layer == 0 else self.sizes.input or self.sizes.hidden
 
     @property
     def outputs(self) -> slice:
@@ -84,12 +88,14 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         products = tuple(_products(cell.declaration, sizes, starts, suffix_of(layer, direction)))
         columns = max(slots * sizes.hidden, products[-1].first + products[-1].rows.size)
         offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights, in_place)
-        last = products[-2] if desc.projected else products[-1]
-        width = last.first + last.rows.size
+        width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
-        facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes, weights, {}
-        result.append(Layer(index, layer, direction, *facts))
+        facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes
+        heads, lanes = cell.declaration.heads, VECTOR_BYTES // desc.np_dtype.itemsize
+        shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
+        row = shares_units, desc.input_size + desc.inputs_size, desc.inputs_size
+        result.append(Layer(index, layer, direction, *facts, *row, weights, {}))
         end = offsets[-1]
     return tuple(result)
 
@@ -122,15 +128,20 @@ def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
         own = np.array(said.rows_of(product.slots, gates), np.int64)
         rows = (own[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
-        depth = sizes[depth_of(product)] if own.size else 0
-        yield Product(product.slots.start * sizes.hidden, rows, start, own.size, depth, bias)
+        depth, first = sizes[depth_of(product)] if own.size else 0, product.slots.start * sizes.hidden
+        if product.heads > 1:
+            depth = sizes.hidden // product.heads
+            rows, first = rows[product.head * depth : (product.head + 1) * depth], first + product.head * depth
+        yield Product(first, rows, start, own.size, depth, bias)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
-    # Backward, the projection's sum has the columns behind those of the slots and vectors.
+    # Backward, the projection's sum has the columns behind those of the slots and vectors. A scalar is one number, of
+    # which the gradient has a column for each unit.
     column, own = len(said.slots) * sizes.hidden, len(said.vectors) * sizes.hidden
     yield Product(column + own, row_numbers(rows), projection, min(rows, 1), depth, -1)
     vectors = starts[said.vectors[0].name + suffix] if own else -1
-    yield Product(column, row_numbers(own), -1, 0, 0, vectors)
+    shared = len(said.scalars)
+    yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors)
 
 
 def flat(array: np.ndarray) -> np.ndarray:

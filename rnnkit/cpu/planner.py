@@ -86,7 +86,8 @@ class Planner:
 
     def _shared(self, group: Sequence[Layer], chunk: int, keeps_gates: bool, spread: int) -> Schedule:
         """How the threads share out a group; `spread` are the multiply-adds of a row outside of its steps."""
-        steps, layer, count, threads = self.steps, group[0], len(group), self.threads
+        steps, layer, count = self.steps, group[0], len(group)
+        threads = self.threads if layer.shares_units else 1
 
         def sharing(threads: int) -> Sharing:
             sizes = self._rows, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
@@ -224,6 +225,8 @@ def best_sharing(
 
 def threads_of_step(batch_size: int, layers: Sequence[Layer], itemsize: int) -> int:
     """How many threads at most it pays to share out the units of all layers to, in one step of so many rows."""
+    if not layers[0].shares_units:
+        return 1
     units, meetings = layers[0].sizes.hidden, layers[0].meetings
     work = sum(layer.input_work + layer.step_work for layer in layers) // len(layers)
     sizes = batch_size, layers[0].recurrent_weights * itemsize, units * itemsize, work, meetings, 0

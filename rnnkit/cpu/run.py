@@ -19,6 +19,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.matrix import CallMatrix
 from rnnkit.kernels.operands import Ends, Given, LayerPass, Operands, Schedule, Stage
 from rnnkit.kernels.rows import clear_padding
 
@@ -59,11 +60,17 @@ class Run(NamedTuple):
         operands = Operands(
             gates=gates, hidden_prev=part.previous[layer.direction].of(self.hidden, layer.outputs.start),
             hidden=part.following.of(self.hidden, layer.outputs.start),
-            states_prev=before.of(self.cells), states=after.of(self.cells),
+            states_prev=before.of(self.cells), states=after.of(self.cells), inputs=self._side_inputs(part),
         )  # fmt: skip
         x = part.rows.of_call(self.source, layer.input_size, dtype)
         facts = layer.sizes, part.starts, layer.products, layer.places, layer.offsets
         return LayerPass(layer.direction == 1, *facts, x, operands)
+
+
+    def _side_inputs(self, part: Part) -> CallMatrix | None:
+        """The last columns of x, of every layer alike."""
+        layer, size = self.layer, self.layer.inputs_size
+        return part.rows.of_call(None, layer.width, self.hidden.dtype, layer.width - size) if size else None
 
 
 def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: tuple[Layer, ...]) -> list[Run]:

@@ -67,7 +67,7 @@ class SmallCall:
             gradient = self._gradients.pop()
         except IndexError:  # the first time, or another thread is at work with it
             gradient = gradient_of(self.desc, self._ready.arrays, self._steps, self._threads, Arena())
-        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, dw_is_new=True, wants_dhx=wants_dhx))
+        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, dw_is_new=True, wants_dhx=wants_dhx), dx)
         self._gradients.append(gradient)
         return dx, dhx, dcx, dw
 

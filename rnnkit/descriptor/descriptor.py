@@ -175,6 +175,11 @@ class RNNDescriptor:
         return len(self.states) * self.hidden_size
 
     @lazy
+    def inputs_size(self) -> int:
+        """Numbers that a step of a sequence has of all side inputs: hidden_size of each."""
+        return len(self.cell.declaration.inputs) * self.hidden_size
+
+    @lazy
     def num_directions(self) -> int:
         """D, 1 or 2."""
         return 2 if self.bidirectional else 1
@@ -385,6 +390,9 @@ def _check_combination(desc: RNNDescriptor) -> None:
         if getattr(desc, option) != default and not has_option(desc.mode, option):
             cure = only_with(option) if isinstance(desc.mode, str) else ""
             refuse(option, f"be {default} with {text_of_mode(desc.mode)}", cure)
+    heads = desc.cell.declaration.heads
+    if desc.hidden_size % heads:
+        refuse("hidden_size", f"be a multiple of the {heads} heads of {desc.cell.declaration.name}")
     if desc.bias == "recurrent" and not desc.num_recurrent_gates:
         refuse("bias", f"be another one with {text_of_mode(desc.mode)}, which has no R")
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:

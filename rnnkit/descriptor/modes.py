@@ -141,7 +141,7 @@ def has_option(mode: Any, option: str) -> bool:
     if isinstance(mode, str):
         return option in MODES[mode].options
     said = mode.declaration
-    return option == "proj_size" and said.sources == ("h",) and not said.reads_hidden()
+    return option == "proj_size" and said.sources == ("h",) and said.heads == 1 and not said.reads_hidden()
 
 
 def stored(mode: Any) -> Any:

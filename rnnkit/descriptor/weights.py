@@ -18,6 +18,7 @@ import numpy as np
 from rnnkit.common.arrays import library_of, no_array
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
+from rnnkit.kernels.cells.cell import Scalar
 
 _DRAWN = 1 << 16  # numbers drawn at once in float64: the buffer itself is then all the memory that is taken
 _KEPT = 64  # descriptors whose layout is kept: a program has few at a time, a search through many must not keep all
@@ -177,13 +178,15 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     bound = 1.0 / sqrt(desc.hidden_size)
     w = np.empty(_size(desc), desc.np_dtype)
     vectors = desc.cell.declaration.vectors
-    own = desc.num_pseudo_layers * len(vectors) * desc.hidden_size
-    for start in range(0, w.size - own, _DRAWN):
-        part = w[start : min(start + _DRAWN, w.size - own)]
+    own = _layout(desc)[len(_layout(desc)) - desc.num_pseudo_layers * len(vectors) :]
+    end = own[0].start if own else w.size
+    for start in range(0, end, _DRAWN):
+        part = w[start : min(start + _DRAWN, end)]
         part[:] = rng.uniform(-bound, bound, part.size)
-    for row, part in enumerate(w[w.size - own :].reshape(-1, desc.hidden_size)):
-        _, low, high = vectors[row % len(vectors)]
-        part[:] = rng.uniform(-bound if low is None else low, bound if high is None else high, part.size)
+    for number, (_, shape, start) in enumerate(own):
+        _, low, high = vectors[number % len(vectors)]
+        ends = -bound if low is None else low, bound if high is None else high
+        w[start : start + shape[0]] = rng.uniform(*ends, shape)
     return w
 
 
@@ -291,7 +294,8 @@ def _matrices(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int,
     if desc.has_input_weight(layer):
         yield "weight_ih", (rows, desc.layer_input_size(layer))
     if desc.num_recurrent_gates:
-        yield "weight_hh", (desc.num_recurrent_gates * desc.hidden_size, desc.output_size)
+        columns = desc.output_size // desc.cell.declaration.heads
+        yield "weight_hh", (desc.num_recurrent_gates * desc.hidden_size, columns)
     if desc.projected:
         yield "weight_hr", (desc.output_size, desc.hidden_size)
 
@@ -306,7 +310,7 @@ def _biases(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, .
 
 def _vectors(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for vector in desc.cell.declaration.vectors:
-        yield vector.name, (desc.hidden_size,)
+        yield vector.name, (1 if isinstance(vector, Scalar) else desc.hidden_size,)
 
 
 _BLOCKS = _matrices, _biases, _vectors

@@ -21,7 +21,7 @@ from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Step
 from .phases import all_of, columns_of_slots, located, per_cell
-from .products import sum_biases, weights_of
+from .products import sum_biases, vectors_of_head, weights_of
 from .stages import runner
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
@@ -88,7 +88,20 @@ def _product(declaration, of_r):
         values = source(cell, step.operands, step.sizes.hidden)
         product_with(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
-    return multiply
+    head, heads = of_r.head, of_r.heads
+
+    def multiply_head(cell, step, rows, vectors, units):
+        gates, weights, size = step.operands.gates, step.weights, step.sizes.hidden // heads
+        for column in apart_columns(step.sizes.hidden):
+            columns = Range(column + units.start, column + units.stop)
+            bias = part(weights.bias, columns.start, columns.stop)
+            for row in range(rows.start, rows.stop):
+                copy(row_part(gates, row, columns), bias)
+        values = shifted(source(cell, step.operands, step.sizes.hidden), head * size)
+        own = vectors_of_head(step.zeros, units, head, size)
+        product_with(gates, values, rows, weights.products[place], own, weights.bias, False, step.from_last)
+
+    return multiply if heads == 1 else multiply_head
 
 
 _run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(len(declaration.phases))])
@@ -115,6 +128,14 @@ def with_gates(cell, sizes, weights, operands, gates):
     vectors = Matrix(weights.bias, gates.rows, num_slots(cell) * sizes.hidden, 0)
     operands = with_field(with_field(operands, "gates", gates), "units", units)
     return with_field(operands, "vectors", vectors)
+
+
+@per_cell
+def with_inputs(declaration):
+    """The operands with the call's data for the side inputs, from the cell, them and x, flat."""
+    if declaration.inputs:
+        return lambda cell, operands, x: with_field(operands, "inputs", or_call_data(operands.inputs, x))
+    return lambda cell, operands, x: operands
 
 
 @per_cell
@@ -167,6 +188,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
         skipped = 0 if schedule.keeps_gates else layer.starts[steps.start]
         gates = shifted(layer.operands.gates, -skipped * layer.operands.gates.stride)
         operands = with_gates(cell, layer.sizes, weights, layer.operands, gates)
+        operands = with_inputs(cell, operands, given.x)
         if role == FOLLOWS:
             wait_for_progress(whole_team, to_do)
         _project_chunk(cell, layer, weights, x, gates, steps, schedule, team)

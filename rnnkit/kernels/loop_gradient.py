@@ -6,7 +6,7 @@ fewer steps, the `lag`, where the layer below waits for them. The steps are shar
 input's gradient and the columns of the weights' evenly.
 """
 
-from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step
+from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step, with_inputs
 from .machine.arrays import part
 from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
@@ -15,10 +15,10 @@ from .machine.partition import next_block, num_claims, partition, split_team, te
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, located
-from .products import OF_OUTPUT, OF_UNITS
+from .phases import all_of, located, per_cell
+from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
-from .weight_gradient import add_weight_gradients, pack_sources, pack_terms, terms_of
+from .weight_gradient import add_scalar_gradients, add_weight_gradients, pack_sources, pack_terms, terms_of
 
 
 @inner
@@ -78,6 +78,17 @@ def _product_back(declaration, of_r):
         zeros, from_last = step.zeros, step.from_last
         product_of_rows(dsource, dproduct, rows, term.packed, term.weight, vectors, zeros, not adds, from_last)
 
+    head, heads = of_r.head, of_r.heads
+
+    def multiply_head(cell, step, rows, vectors, columns):
+        if of_hidden and not step.wants_prev:
+            return
+        size = step.sizes.hidden // heads
+        dsource = shifted(target(cell, step.gradients, step.sizes.hidden), head * size)
+        dproduct, term = shifted(step.gradients.gates, first * step.sizes.hidden + head * size), step.weights[place]
+        own = vectors_of_head(step.zeros, columns, head, size)
+        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, own, step.zeros, not adds, step.from_last)
+
     def clear_source(cell, step, rows, vectors, columns):
         dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
@@ -86,12 +97,22 @@ def _product_back(declaration, of_r):
     def leave(cell, step, rows, vectors, columns):
         pass
 
+    if heads > 1:
+        return multiply_head
     return multiply if of_r.slots else leave if adds else clear_source
 
 
 _run_phases_back = all_of(
     lambda declaration: [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
 )
+
+
+@per_cell
+def columns_of_scalars(declaration):
+    """The columns of the gates' gradients that belong to scalars, from the cell and hidden_size."""
+    end = len(declaration.slots) + len(declaration.vectors)
+    first = end - len(declaration.scalars)
+    return lambda cell, hidden_size: Range(first * hidden_size, end * hidden_size)
 
 
 _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
@@ -173,11 +194,19 @@ def _bound(gradients, arrays):
         units=gradients.units, hidden=or_call_data(gradients.hidden, arrays.dhx),
         states=or_call_data(gradients.states, arrays.dcx), cuts=gradients.cuts,
         reset_hidden=or_call_data(gradients.reset_hidden, arrays.dhx_reset),
-        reset_states=or_call_data(gradients.reset_states, arrays.dcx_reset),
+        reset_states=or_call_data(gradients.reset_states, arrays.dcx_reset), inputs=gradients.inputs,
     )  # fmt: skip
 
 
-_sources_of_r = all_of(lambda said: [located(said, product.source) for product in said.products[1:]])
+def _multiplied(declaration, of_r):
+    """The function, to be compiled, that gives the rows of what a product of R multiplies, from the head's units on."""
+    source, head, heads = inner(located(declaration, of_r.source)), of_r.head, of_r.heads
+    return lambda cell, operands, hidden_size: shifted(
+        source(cell, operands, hidden_size), head * (hidden_size // heads)
+    )
+
+
+_sources_of_r = all_of(lambda said: [_multiplied(said, product) for product in said.products[1:]])
 
 
 @inner
@@ -197,7 +226,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
     multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
     terms = terms_of(forward.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
-    operands = with_field(forward.operands, "vectors", vectors)
+    operands = with_inputs(cell, with_field(forward.operands, "vectors", vectors), arrays.x)
     if is_first:
         pack_terms(terms, team)
         barrier(team)
@@ -227,8 +256,14 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
             pack_sources(terms, rows, team)
             barrier(team)
             is_new = arrays.dw_is_new and is_first and done == 0 and row == starts[start]
-            add_weight_gradients(terms, arrays.dw, is_new, dgates, rows, scratch, zeros, numbers, team)
+            shared = columns_of_scalars(cell, forward.sizes.hidden)
+            add_weight_gradients(terms, arrays.dw, is_new, dgates, rows, scratch, zeros, numbers, shared, team)
             barrier(team)
+            if shared.stop > shared.start:
+                if team.rank == 0:
+                    own = terms[len(terms) - 1]
+                    add_scalar_gradients(own, arrays.dw, is_new, scratch, shared, forward.sizes.hidden)
+                barrier(team)
 
 
 @kernel

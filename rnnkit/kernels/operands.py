@@ -32,6 +32,7 @@ class Operands(NamedTuple):
     states: Matrix
     units: Matrix | None = None  # h before a projection, without one `hidden`: set by the kernel
     vectors: Matrix | None = None  # one row for all positions: set by the kernel
+    inputs: CallMatrix | Matrix | None = None  # a cell's side inputs, behind x in its rows; bound by the kernel
 
 
 class Gradients(NamedTuple):
@@ -46,6 +47,7 @@ class Gradients(NamedTuple):
     cuts: np.ndarray | None = None  # of each position 1 where the next step starts anew; empty where none does
     reset_hidden: Matrix | None = None  # of what states are reset to; without data for zeros
     reset_states: Matrix | None = None
+    inputs: Matrix | None = None  # of the pseudo-layer's own
 
 
 class LayerPass(NamedTuple):

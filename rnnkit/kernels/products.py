@@ -8,9 +8,9 @@ from numba.extending import overload
 
 from .machine.arrays import part
 from .machine.formats import FORMS, Float, form_of, panels_of, storage
-from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_size
+from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_lanes, panel_size
 from .machine.jit import OPTIONS, inner, kernel
-from .machine.matrix import Matrix, clear
+from .machine.matrix import Matrix, Range, clear
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 from .operands import Sizes
@@ -72,17 +72,33 @@ def depth_of(product):
 def _weights_of_product(place, product):
     """The function, to be compiled, that gives the weights of a product of the cell."""
     columns, depth = columns_of_slots(product.slots), depth_of(product)
+    head, heads = product.head, product.heads
+
+    def find_head(cell, sizes, packed, offsets, products, places, w, rank):
+        units = sizes.hidden // heads
+        first = columns(sizes.hidden)[0] + head * units
+        panels = _packed(packed, offsets, place, units, units, (first,), rank)
+        return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], units))
 
     def find(cell, sizes, packed, offsets, products, places, w, rank):
         panels = _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
         return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
 
-    return find
+    return find if heads == 1 else find_head
 
 
 _weights_of_products = all_of(
     lambda declaration: [_weights_of_product(*one) for one in enumerate(declaration.products)]
 )
+
+
+@inner
+def vectors_of_head(array, columns, head, units):
+    """The panels of a head's units that are among these columns of all units: a thread's, which begin at a panel of
+    each head or are all."""
+    lanes = panel_lanes(array)
+    start, stop = max(columns.start - head * units, 0), min(columns.stop - head * units, units)
+    return Range(start // lanes, (stop + lanes - 1) // lanes if stop > start else start // lanes)
 
 
 @inner

@@ -9,6 +9,7 @@ from .machine.matrix import Matrix, Range, clear, copy, row_part
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .operands import Operands, Sizes, Step
+from .phases import per_cell
 from .products import sum_biases, weights_of
 
 
@@ -58,6 +59,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
                 hidden_prev=Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output),
                 states_prev=Matrix(cells_prev, numbers, at_prev * width, width),
                 states=Matrix(flat(cy), numbers, at * width, width),
+                inputs=side_inputs(cell, flat(x), numbers, t * batch_size, x.shape[1], sizes.hidden),
             )  # fmt: skip
             operands = with_gates(cell, own, weights, operands, operands.gates)
             if layer > 0 or t % chunk == 0:
@@ -83,6 +85,17 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
                 if lengths.size > 0 and t >= lengths[row]:
                     clear(row_part(target, row, Range(0, target.stride)))
     barrier(team)
+
+
+@per_cell
+def side_inputs(declaration):
+    """The last columns of the rows of x from this one on, from the cell, x, flat, the row numbers and hidden_size."""
+    count = len(declaration.inputs)
+    if not count:
+        return lambda cell, x, numbers, row, stride, hidden_size: None
+    return lambda cell, x, numbers, row, stride, hidden_size: Matrix(
+        x, numbers, (row + 1) * stride - count * hidden_size, stride
+    )
 
 
 @inner

@@ -35,6 +35,8 @@ def places(declaration):
         gradients |= {f"d{name}": ("states", slot), f"d{name}_prev": ("states", slot)}
     for slot, (name, *_) in enumerate(declaration.vectors):
         own[name], gradients[f"d{name}"] = ("vectors", slot), ("gates", len(declaration.slots) + slot)
+    for slot, (name,) in enumerate(declaration.inputs):
+        own[name] = gradients[f"d{name}"] = "inputs", slot
     found = {name: (False, *place) for name, place in own.items()}
     return found | {name: (True, *place) for name, place in gradients.items()}
 
@@ -186,6 +188,7 @@ def runner(stages_of):
         def generate(context, builder, signature, arguments):
             cell, *bundles, hidden_size, rows, units = arguments
             kinds, known = signature.args[1:3], places(declaration)
+            scalars = {one.name: number for number, one in enumerate(declaration.scalars)}
             first, last = (builder.extract_value(units, field) for field in range(2))
             ends = (builder.extract_value(rows, field) for field in range(2))
             count = builder.sub(last, first)
@@ -206,12 +209,23 @@ def runner(stages_of):
                         starts[operand, slot] = builder.gep(starts[operand], [distance])
                     return starts[operand, slot]
 
+                def scalar(number):
+                    """The number behind the vectors."""
+                    place = kinds[0].fields.index("vectors")
+                    found = builder.extract_value(bundles[0], place)
+                    start = row_pointer(context, builder, kinds[0].types[place], found, row, I64(0))
+                    vectors = builder.mul(hidden_size, I64(len(declaration.vectors) - len(scalars)))
+                    return builder.load(builder.gep(start, [builder.add(vectors, I64(number))]))
+
                 for stage, function, own in calls:
                     call = context.get_function(function, own)
-                    read, written = list(map(pointer, stage.reads)), list(map(pointer, stage.writes))
+                    fixed = {name: scalar(scalars[name]) for name in stage.reads if name in scalars}
+                    read = [(name, pointer(name)) for name in stage.reads if name not in scalars]
+                    written = list(map(pointer, stage.writes))
                     with _parallel_range(builder, count) as (index, group):
-                        loads = [builder.load(builder.gep(start, [index])) for start in read]
-                        result = call(builder, [cell, *loads])
+                        numbers = {name: builder.load(builder.gep(start, [index])) for name, start in read}
+                        loads, numbers = list(numbers.values()), numbers | fixed
+                        result = call(builder, [cell, *(numbers[name] for name in stage.reads)])
                         results = [result] if len(written) == 1 else cgutils.unpack_tuple(builder, result)
                         stores = [
                             builder.store(value, builder.gep(start, [index]))

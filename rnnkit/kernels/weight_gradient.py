@@ -46,8 +46,6 @@ def scratch_size(columns, threads, rows):
     return columns + threads * GRAIN * column_stride(rows)
 
 
-
-
 def offsets_of(products, columns, threads, itemsize, rows, in_place):
     """Where the panels of each product's weights, those of its source, and the scratch start, and where that ends; of
     weights and sources that are read where they are there are no panels."""
@@ -119,9 +117,11 @@ def _sum_rows(sums, dgates, rows, columns):
 
 
 @inner
-def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, team):
+def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, shared, team):
     """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
     `dgates` is one rank's.
+
+    Of the `shared` columns, a scalar's each, the sums are left in `scratch` (`add_scalar_gradients`).
 
     `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
     """
@@ -144,6 +144,18 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                     positions, Range(0, vectors_of(scratch, weight.stride)), zeros, is_new, False
                 )
             if term.bias >= 0:
-                for i in range(start, stop):
+                for i in range(start, min(stop, shared.start - term.first)):
                     place, total = term.bias + weight.rows[i], scratch[term.first + i]
                     dw[place] = total if is_new else dw[place] + total
+
+
+@inner
+def add_scalar_gradients(term, dw, is_new, scratch, shared, hidden_size):
+    """Add to dw what the sums of these columns add up to, all units of a scalar in their order."""
+    place = term.bias + shared.start - term.first  # behind the vectors
+    for first in range(shared.start, shared.stop, hidden_size):
+        total = scratch[first]
+        for column in range(first + 1, first + hidden_size):
+            total += scratch[column]
+        dw[place] = total if is_new else dw[place] + total
+        place += 1

@@ -229,8 +229,8 @@ class BaseNetwork(Generic[States]):
         return Views(type(self).__name__, self._desc, self._weights)
 
     def forward(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, resets: Any = None,
-        initial: Initial = "zeros", seed: int | None = None, workspace: Workspace | None = None,
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
+        resets: Any = None, initial: Initial = "zeros", seed: int | None = None, workspace: Workspace | None = None,
         checkpoint_steps: int | None = None,
     ) -> engine.Forward[States]:
         """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
@@ -245,6 +245,8 @@ class BaseNetwork(Generic[States]):
             Initial cell state, LSTM only; None is zeros. Of a cell with several states a tuple.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T; None is T for all.
+        inputs : mapping of str to ndarray, optional
+            Side inputs of a cell that declares some.
         resets : array_like (T, N) of 0 and 1, optional
         initial : {"zeros", "hx"}, optional
             Before which steps states are reset, and to what.
@@ -262,8 +264,8 @@ class BaseNetwork(Generic[States]):
             cy and the workspace.
         """
         return engine.forward(
-            self._desc, self._weights, x, hx, cx, lengths=lengths, resets=resets, initial=initial, seed=seed,
-            workspace=workspace, checkpoint_steps=checkpoint_steps,
+            self._desc, self._weights, x, hx, cx, lengths=lengths, inputs=inputs, resets=resets, initial=initial,
+            seed=seed, workspace=workspace, checkpoint_steps=checkpoint_steps,
         )
 
     def backward(
@@ -300,14 +302,14 @@ class BaseNetwork(Generic[States]):
         return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
 
     def infer(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, resets: Any = None,
-        initial: Initial = "zeros",
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
+        resets: Any = None, initial: Initial = "zeros",
     ) -> engine.Infer[States]:
         """Run the network without dropout and keep nothing, as :func:`rnnkit.infer` does.
 
         Parameters
         ----------
-        x, hx, cx, lengths, resets, initial
+        x, hx, cx, lengths, inputs, resets, initial
             As in :meth:`forward`.
 
         Returns
@@ -316,7 +318,7 @@ class BaseNetwork(Generic[States]):
             y, hy and cy.
         """
         own = self._desc, self._weights, x, hx, cx
-        return engine.infer(*own, lengths=lengths, resets=resets, initial=initial)
+        return engine.infer(*own, lengths=lengths, inputs=inputs, resets=resets, initial=initial)
 
     def prepare(self, *, weights: Weights | None = None) -> Plan[States]:
         """Return a plan with a packed copy of the weights, as :func:`rnnkit.prepare` does.

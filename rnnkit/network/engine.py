@@ -12,6 +12,7 @@ import numpy as np
 from rnnkit.call import checks, debugging, forking
 from rnnkit.call.memory import Lease, idle_memories, popped
 from rnnkit.call.options import CUPY, NUMPY, ZEROS, CallOptions, check, options_of
+from rnnkit.call.side_inputs import apart_of, shapes_of, with_inputs
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
@@ -44,6 +45,16 @@ class Infer(NamedTuple, Generic[States]):
     y: Floats
     hy: Floats
     cy: States
+
+
+class BackwardWithInputs(NamedTuple, Generic[States]):
+    """The same of a cell with side inputs: beside these, inputs, the gradients of those by name."""
+
+    dx: Floats
+    dhx: Floats
+    dcx: States
+    dw: Floats
+    inputs: dict[str, Floats]
 
 
 def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: CallOptions) -> ModuleType:
@@ -95,6 +106,7 @@ def forward(
     cx: Any = None,
     *,
     lengths: Any = None,
+    inputs: Any = None,
     resets: Any = None,
     initial: Initial = "zeros",
     seed: int | None = None,
@@ -117,6 +129,8 @@ def forward(
         Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T, in any order; None is T for all.
+    inputs : mapping of str to ndarray, optional
+        Side inputs of a cell that declares some: (T, N, H), (T, N, 1), or (N, H) for all steps; copied.
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
         Where it is 1 the state of sequence n is reset before step t: an episode ends, and the next begins. The reverse
         direction is reset between the same two steps. Marks beyond a sequence's length are ignored.
@@ -185,7 +199,9 @@ def forward(
     try:
         memory.renew(call)
         cx = joined(desc, cx)
+        x = with_inputs("forward", desc, x, inputs)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
+        filled.input_shapes = shapes_of(desc, inputs)
         y, hy, cy = chosen.forward(desc, w, x, hx, cx, filled)
         debugging.note(filled, w)
         if workspace is None and checkpoint_steps is None and memory.is_small:
@@ -247,7 +263,8 @@ def backward(
     -------
     Backward
         dx (T, N, I), 0 beyond a sequence's length; dhx (L*D, N, P); dcx (L*D, N, H; None but for the LSTM); dw
-        (num_weights,) in the layout of w. New arrays, but for a dw that was given.
+        (num_weights,) in the layout of w. New arrays, but for a dw that was given. Of a cell with side inputs a fifth,
+        inputs, has their gradients by name, in the shapes in which they were given.
 
     Raises
     ------
@@ -289,6 +306,9 @@ def backward(
     try:
         workspace.memory.read("backward", call, workspace.generation)
         dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, joined(desc, dcy), dw)
+        if workspace.input_shapes:
+            dx, of_inputs = apart_of(desc, dx, workspace.input_shapes)
+            return BackwardWithInputs(dx, dhx, apart(desc, dcx), dw, of_inputs)
         return Backward(dx, dhx, apart(desc, dcx), dw)
     finally:
         workspace.memory.calls.discard(call)
@@ -296,7 +316,7 @@ def backward(
 
 def infer(
     desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None,
-    resets: Any = None, initial: Initial = "zeros",
+    inputs: Any = None, resets: Any = None, initial: Initial = "zeros",
 ) -> Infer[Any]:
     """Run the network over a batch of sequences without keeping anything for backward, and without dropout.
 
@@ -314,9 +334,10 @@ def infer(
         Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T, in any order; None is T for all.
+    inputs : mapping of str to ndarray, optional
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
     initial : {"zeros", "hx"}, optional
-        Where states are reset, and to what, as in :func:`forward`.
+        Side inputs, and where states are reset and to what, as in :func:`forward`.
 
     Returns
     -------
@@ -342,5 +363,6 @@ def infer(
     asked = () if lengths is resets is None and initial is ZEROS else (lengths, None, None, None, resets, initial)
     options = options_of("infer", desc, seq_len, batch_size, *asked)
     checks.weights("infer", w, desc, x)
-    y, hy, cy = backend("infer", "infer", desc, x, options).infer(desc, w, x, hx, joined(desc, cx), options)
+    chosen = backend("infer", "infer", desc, x, options)
+    y, hy, cy = chosen.infer(desc, w, with_inputs("infer", desc, x, inputs), hx, joined(desc, cx), options)
     return Infer(y, hy, apart(desc, cy))

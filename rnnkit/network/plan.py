@@ -9,6 +9,7 @@ import numpy as np
 
 from rnnkit.call import checks
 from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, checked_resets, options_of, refusal
+from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import with_zeros
 from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
@@ -50,8 +51,8 @@ class Plan(Generic[States]):
         return f"<Plan of {self.desc}{f', weights={self.weights!r}' if self.weights else ''}>"
 
     def infer(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, resets: Any = None,
-        initial: Initial = "zeros",
+        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
+        resets: Any = None, initial: Initial = "zeros",
     ) -> Infer[States]:
         """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, on the CPU to the same bits.
 
@@ -65,9 +66,10 @@ class Plan(Generic[States]):
             Initial cell states, LSTM only; None is zeros.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T, in any order; None is T for all.
+        inputs : mapping of str to ndarray, optional
         resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
         initial : {"zeros", "hx"}, optional
-            Where states are reset, and to what, as in :func:`rnnkit.forward`.
+            Side inputs, and where states are reset and to what, as in :func:`rnnkit.forward`.
 
         Returns
         -------
@@ -83,10 +85,13 @@ class Plan(Generic[States]):
         options = options_of("infer", self.desc, seq_len, batch_size, lengths, resets=resets, initial=initial)
         if lengths is not None or resets is not None:  # of the network alone prepare has checked it
             check("infer", self.desc, options, "plan.infer", self._place)
+        x = with_inputs("infer", self.desc, x, inputs)
         y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), options)
         return Infer(y, hy, apart(self.desc, cy))
 
-    def step(self, x: Any, hx: Any = None, cx: Any = None, *, resets: Any = None) -> Infer[States]:
+    def step(
+        self, x: Any, hx: Any = None, cx: Any = None, *, inputs: Any = None, resets: Any = None
+    ) -> Infer[States]:
         """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
 
         Parameters
@@ -97,6 +102,8 @@ class Plan(Generic[States]):
             Hidden states before the step; None is zeros.
         cx : ndarray (L, N, H), optional
             Cell states before the step, LSTM only; None is zeros.
+        inputs : mapping of str to ndarray, optional
+            Side inputs of a cell that declares some: (N, H) or (N, 1).
         resets : array_like (N,) of bool, integers or floats that are 0 or 1, optional
             Where it is 1 the state before the step is zeros.
 
@@ -119,6 +126,8 @@ class Plan(Generic[States]):
         if resets is not None and resets.any():
             hx = with_zeros(hx, resets)
             cx = tuple(with_zeros(one, resets) for one in cx) if isinstance(cx, tuple) else with_zeros(cx, resets)
+        if inputs is not None or desc.inputs_size:
+            x = with_inputs("step", desc, x, inputs)
         if len(desc.states) < 2:
             return Infer(*self._network.step(x, hx, cx))
         y, hy, cy = self._network.step(x, hx, joined(desc, cx))

@@ -11,6 +11,7 @@ from rnnkit.call import checks
 from rnnkit.call.arena import Arena
 from rnnkit.call.forking import Call, at_work, new_call
 from rnnkit.call.options import check, checked_resets, options_of
+from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import row_numbers
 from rnnkit.common.arrays import folded, library_of, no_array, on_host
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
@@ -92,7 +93,7 @@ class Stream:
     def __repr__(self) -> str:
         return f"<Stream of {self.desc}, num_streams={self.num_streams}>"
 
-    def step(self, x: Any, *, rows: Any = None, out: Any = None, resets: Any = None) -> Any:
+    def step(self, x: Any, *, rows: Any = None, out: Any = None, inputs: Any = None, resets: Any = None) -> Any:
         """Run one time step of all streams, or of some.
 
         Parameters
@@ -104,6 +105,8 @@ class Stream:
             numbers where it is True, ascending. On the host; None is all streams, in their order.
         out : ndarray (n, P), optional
             Where y is written; it may be x. None is a new array.
+        inputs : mapping of str to ndarray, optional
+            Side inputs of a cell that declares some: (n, H) or (n, 1).
         resets : array_like (n,) of bool, integers or floats that are 0 or 1, optional
             Where it is 1 the state of the stream rows[i] is zeros before the step.
 
@@ -119,9 +122,9 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        return self._alone("step", self._step, x, rows, out, resets)
+        return self._alone("step", self._step, x, rows, out, inputs, resets)
 
-    def run(self, x: Any, lengths: Any = None, *, rows: Any = None, resets: Any = None) -> Any:
+    def run(self, x: Any, lengths: Any = None, *, rows: Any = None, inputs: Any = None, resets: Any = None) -> Any:
         """Run several time steps of all streams, or of some.
 
         Parameters
@@ -132,6 +135,8 @@ class Stream:
             Number of steps of each of these streams, 0..T; None is T for all.
         rows : array_like (n,) of int, optional
             Which streams run, as `step` takes them.
+        inputs : mapping of str to ndarray, optional
+            Side inputs of a cell that declares some: (T, n, H), (T, n, 1), or (n, H) for all steps.
         resets : array_like (T, n) of bool, integers or floats that are 0 or 1, optional
             Where it is 1 the state of the stream rows[i] is zeros before that step.
 
@@ -147,7 +152,7 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        return self._alone("run", self._run, x, lengths, rows, resets)
+        return self._alone("run", self._run, x, lengths, rows, inputs, resets)
 
     def reset(self, rows: Any = None) -> None:
         """Have all streams, or some, begin again with a state of zeros.
@@ -206,13 +211,14 @@ class Stream:
         finally:
             calls.discard(call)
 
-    def _step(self, x: Any, rows: Any, out: Any, resets: Any) -> Any:
+    def _step(self, x: Any, rows: Any, out: Any, inputs: Any, resets: Any) -> Any:
         network, states = self._network, self._states
         rows, count, dim = self._checked_rows("step", rows)
         checks.array("step", "x", x, (count, self.desc.input_size), (dim, "input_size"), self.desc, network.weights)
         if out is not None:
             self._check_out(out, count, dim)
         resets = checked_resets("step", self.desc, resets, count, "stream.step", self._place)
+        x = with_inputs("step", self.desc, x, inputs)
         if rows is None:
             self._zero(states, resets)
             buffers, self._buffers = self._buffers or network.buffers(count), None  # whatever interrupts what follows
@@ -236,13 +242,14 @@ class Stream:
             for array in states:
                 array[:, resets] = 0
 
-    def _run(self, x: Any, lengths: Any, rows: Any, resets: Any) -> Any:
+    def _run(self, x: Any, lengths: Any, rows: Any, inputs: Any, resets: Any) -> Any:
         rows, count, dim = self._checked_rows("run", rows)
         shape, dims = (None, count, self.desc.input_size), ("seq_len", dim, "input_size")
         checks.array("run", "x", x, shape, dims, self.desc, self._network.weights)
         options = options_of("run", self.desc, len(x), count, lengths, resets=resets)
         if lengths is not None or resets is not None:  # of the network alone prepare has checked it
             check("run", self.desc, options, "stream.run", self._place)
+        x = with_inputs("run", self.desc, x, inputs)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None
         y, *after = self._network.infer(x, hx, cx, options)
         self._scatter(rows, after)

@@ -25,9 +25,10 @@ _PUBLIC = {
     "rnnkit/descriptor/archive.py": "archive archive_names network network_objects main",
     "rnnkit/common/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
     "rnnkit/network/base.py": "network network_objects assigned_weights archive docstrings readme types",
-    "rnnkit/cell_check.py": "check_cell shipped_cells docstrings docs",
+    "rnnkit/cell_check.py": "check_cell derived_rules shipped_cells docstrings docs",
     "rnnkit/cells.py": "cell_rules check_cell own_cells shipped_cells onnx_cells archive docstrings",
     "rnnkit/network/classes.py": "mode_tables network interop_networks",
+    "rnnkit/call/side_inputs.py": "side_inputs call_options",
     "rnnkit/call/checks.py": "resets checks errors aliasing nonfinite network gpu_standin subclasses stream_errors",
     "rnnkit/call/debugging.py": "debugging workspace readme",
     "rnnkit/descriptor/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells "
@@ -64,9 +65,15 @@ _ENGINE = {
     "rnnkit/kernels/cells/source_0_9.py": "cell_source",
     "rnnkit/kernels/cells/uses.py": "cell_source own_cache own_cells shipped_cells",
     "rnnkit/kernels/cells/rules.py": "cell_rules cell_numbers check_cell own_cells",
-    "rnnkit/kernels/cells": "cells check_cell cell_rules digests shipped_cells slstm_range own_cells vectorization "
-    "onnx_cells "
-    "own_cache descriptor weights",
+    "rnnkit/kernels/cells/derivation.py": "derived_rules derivation cells check_cell vectorization",
+    "rnnkit/kernels/cells/derivatives.py": "derived_rules derivation",
+    "rnnkit/kernels/cells/expressions.py": "derived_rules derivation digests",
+    "rnnkit/kernels/cells/loops.py": "derived_rules derivation vectorization",
+    "rnnkit/kernels/cells/reading.py": "derived_rules derivation",
+    "rnnkit/kernels/cells/writing.py": "derived_rules derivation cell_source",
+    "rnnkit/kernels/cells/declaration.py": "cells derived_rules derivation cell_rules descriptor weights",
+    "rnnkit/kernels/cells": "cells derived_rules derivation check_cell cell_rules digests shipped_cells slstm_range "
+    "own_cells vectorization onnx_cells own_cache descriptor weights",
     "rnnkit/kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
     "rnnkit/kernels/machine/arrays.py": "flat_arrays arguments kernels digests",
     "rnnkit/kernels/machine/arguments.py": "arguments team",

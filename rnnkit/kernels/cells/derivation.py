@@ -150,7 +150,7 @@ def _differentiated(cell):
         needed = [name for of_r in phase.products for name in said.names_of(of_r)]
         if of_phase == 0:
             needed += [gate.name for gate in said.gates if gate.multiplies is None]
-            needed += [vector.name for vector in said.vectors] + [f"{state}_prev" for state in said.states]
+            needed += [one.name for one in (*said.vectors, *said.inputs)] + [f"{state}_prev" for state in said.states]
         for of_r in phase.products if of_phase else ():
             held[cell.final[of_r.source]] = cell.final[of_r.source]  # the product adds to it
         for value in map(begun.get, needed):

@@ -22,7 +22,7 @@ class Value:
     name : str or None
         What the cell calls it; None for one that the engine keeps.
     kind : str
-        "slot", "state", "hidden", "vector": which array it stands in.
+        "slot", "state", "hidden", or "given", a weight or a side input: which array it stands in.
     loop : int
         The number of the loop that writes it, -1 for what a step begins with.
     made_of : Expression or None
@@ -59,7 +59,8 @@ def loops_of(kind, hints):
     """The loops of a cell's forward stages, and the values that a step begins with, by name. Raises CellError."""
     said, loops = kind.declaration, []
     begun = {gate.name: "slot" for gate in said.gates} | {gate.apart: "slot" for gate in said.gates if gate.apart}
-    begun |= {f"{state}_prev": "state" for state in said.states} | {vector.name: "vector" for vector in said.vectors}
+    begun |= {f"{state}_prev": "state" for state in said.states}
+    begun |= {one.name: "given" for one in (*said.vectors, *said.inputs)}
     begun = {name: Value(name, where) for name, where in (begun | {"h_prev": "hidden"}).items()}
     now = dict(begun)
     for number, phase in enumerate(said.phases):
@@ -68,7 +69,8 @@ def loops_of(kind, hints):
             found = dict(zip(stage.writes, read_stage(kind, stage, given, hints), strict=True))
             rewritten = {name for name in stage.writes if name in now and name in (*said.states, "h")}
             for part, values in enumerate(_cut(said, found, rewritten, len(loops))):
-                own = stage.function.__name__ + (f"_{part + 1}" if part else "")
+                own = stage.function.__name__ if stage.function.__name__.isidentifier() else "stage"  # or a lambda
+                own += f"_{part + 1}" if part else ""
                 loops.append(Loop(own, number, stage.function, values))
                 now |= {value.name: value for value in values if value.name is not None}
     return loops, begun

@@ -1,9 +1,13 @@
 """What a declaration must be: mistakes are found before anything is compiled, and named by cell, stage and line."""
 
 import keyword
+import math
 import os
 from itertools import product
 from numbers import Real
+from types import FunctionType
+
+import numpy as np
 
 from .activations import Activation, Sigmoid
 
@@ -77,7 +81,7 @@ def _check_names(said):
     given = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     states = {*said.states, *(f"{state}_prev" for state in said.states)}
     given += [source for source in said.sources if source != "h" and source not in states]
-    given += [*said.states, *(vector.name for vector in said.vectors), *said.kept]
+    given += [*said.states, *(one.name for one in (*said.vectors, *said.inputs)), *said.kept]
     for name in given:
         if not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
             raise refusal(said, "a name", "be an identifier other than h and self", repr(name))
@@ -94,19 +98,26 @@ def _check_names(said):
 
 
 def _check_vectors(said):
-    for name, low, high in said.vectors:
+    for vector in said.vectors:
+        name, low, high = vector
         if low is None is high:
             continue
         numbers = all(isinstance(one, Real) and not isinstance(one, bool) for one in (low, high))
         if not numbers or not -_MOST <= low <= high <= _MOST:
             expected = "be drawn from low to high, finite numbers of float32, or None both"
-            raise refusal(said, f"vector {name}", expected, f"low={low!r}, high={high!r}")
+            raise refusal(said, f"{type(vector).__name__.lower()} {name}", expected, f"low={low!r}, high={high!r}")
 
 
 def _check_gates(said):
     if not said.input_gates:
         raise refusal(said, "gates", "be at least one with rows of W", "input=False for all")
-    for name, multiplies, apart, has_input in said.gates:
+    for name, multiplies, apart, has_input, heads in said.gates:
+        if multiplies is not None and heads != said.heads:
+            expected = f"have {said.heads} heads as the others"
+            raise refusal(said, f"gate {name}", expected, heads)
+        if multiplies is None and heads > 1:
+            expected, got = "have rows of R, whose heads they are", f"multiplies=None, heads={heads}"
+            raise refusal(said, f"gate {name}", expected, got)
         if multiplies is None and (apart is not None or not has_input):
             expected = "have rows of W or of R, and a product of R where that is kept apart"
             raise refusal(said, f"gate {name}", expected, f"multiplies=None, apart={apart!r}, input={has_input!r}")
@@ -131,7 +142,8 @@ def _check_signature(said, stage):
 
 def _check_forward(said):
     """Every name is written before it is read, and all that a step leaves is written."""
-    before = {f"{state}_prev" for state in said.states} | {"h_prev"} | {vector.name for vector in said.vectors}
+    before = {f"{state}_prev" for state in said.states} | {"h_prev"}
+    before |= {one.name for one in (*said.vectors, *said.inputs)}
     writable, written = {*said.slots, *said.states, "h"}, []
     of_r = {name: number for number, phase in enumerate(said.phases) for name in _written_by(said, phase)}
     known = before | {name for name in said.names_of(said.products[0]) if name not in of_r}
@@ -176,8 +188,8 @@ def _check_handed_on(said):
 def check_gradient(said):
     """Every gradient is written before it is read, and that of all that a step began from is written."""
     values = {*said.slots, *said.states, "h_prev", *(f"{state}_prev" for state in said.states)}
-    values |= {vector.name for vector in said.vectors}
-    vectors, states = [f"d{vector.name}" for vector in said.vectors], [f"d{state}" for state in said.states]
+    values |= {one.name for one in (*said.vectors, *said.inputs)}
+    vectors, states = [f"d{one.name}" for one in (*said.vectors, *said.inputs)], [f"d{state}" for state in said.states]
     products = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     writable = {f"d{name}" for name in (*said.slots, *said.states)} | set(vectors) | {"dh", "dh_prev"}
     writable |= {f"{state}_prev" for state in states}
@@ -240,10 +252,29 @@ def _probe(kind, stage):
                     raise
 
 
+def _quietly(function, cell, numbers):
+    """What a loop that was derived returns: as compiled, it computes what a branch that is not taken needs too, a NaN
+    say, and Python would refuse."""
+
+    def quiet(own):
+        def call(*arguments):
+            try:
+                return own(*arguments)
+            except _OF_NUMBERS:
+                return math.nan
+
+        return call
+
+    space = {name: quiet(value) if callable(value) else value for name, value in function.__globals__.items()}
+    with np.errstate(all="ignore"):
+        found = FunctionType(function.__code__, space)(cell, *map(np.float64, numbers))
+    return tuple(map(float, found)) if isinstance(found, tuple) else float(found)
+
+
 def run(said, stage, cell, numbers):
     """What a stage returns for these numbers, by name; raise CellError where Python refuses, or it returns others."""
     try:
-        found = stage.function(cell, *numbers)
+        found = _quietly(stage.function, cell, numbers) if stage.phase is not None else stage.function(cell, *numbers)
     except Exception as error:
         traceback = error.__traceback__
         while traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code is stage.function.__code__:

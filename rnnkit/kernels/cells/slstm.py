@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from .activations import softplus
-from .cell import cell, forward
+from .cell import Gate, cell, forward
 from .functions import exp, fma, sigmoid, tanh
 
 
@@ -28,3 +28,12 @@ class SLSTM(NamedTuple):
         i, f = exp(i - m), exp(0 if f > m else f - m)
         c, n = fma(f, c_prev, i * tanh(z)), fma(f, n_prev, i)
         return c, n, m, sigmoid(o) * (c / n)
+
+
+@cell(gates=[Gate(name, heads=4) for name in "zifo"], states="c n m")
+class MultiHeadSLSTM(NamedTuple):
+    """The same with the four heads of the paper's section 2.2: each unit sees h of the units of its own head alone."""
+
+    sigmoid_forget: bool = False
+
+    step = SLSTM.step

@@ -60,7 +60,9 @@ def _declared(kind, stages, slots):
     if not said:
         return parameters
     stages = [(stage.writes, stage.is_gradient) for stage in stages]
-    weights = [[_set(one) for one in of] for of in (said.gates, said.vectors)]
+    vectors = [one for one in said.vectors if one not in said.scalars]
+    weights = [[_set(one) for one in of] for of in (said.gates, vectors, said.scalars) if of is not said.scalars or of]
+    weights += [said.inputs] if said.inputs else []
     return said.name, parameters, said.states, slots, said.smooth, weights, stages
 
 

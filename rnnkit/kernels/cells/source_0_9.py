@@ -24,7 +24,7 @@ class _Unknown(Exception):
 def source_0_9(kind):
     """Digest of what a cell declares and of the texts of its stages, and of all that they use; None without these."""
     said, digest = kind.declaration, hashlib.sha256()
-    if said.rule is not None or not all(gate.input for gate in said.gates):
+    if said.rule is not None or said.scalars or said.inputs or not all(gate.input for gate in said.gates):
         return None  # there was no such cell
     gates = tuple(Gate(gate.name, gate.multiplies, gate.apart) for gate in said.gates)
     told = said.name, gates, said.states, said.vectors, said.kept, said.smooth, _parameters(kind)

@@ -1,6 +1,7 @@
 """A derivation as stages: where its values stand, and their expressions as functions in Python."""
 
 import linecache
+from itertools import count
 from typing import NamedTuple
 
 from .expressions import COMPARISONS, in_order
@@ -8,6 +9,7 @@ from .expressions import COMPARISONS, in_order
 _BINDS = {"if": 0, "or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4)}
 _BINDS |= {"+": 5, "-": 5, "*": 6, "/": 6, "neg": 7, "**": 8}  # how strongly: what binds less stands in brackets
 _ATOM = 9
+_NUMBERS = count()  # of the functions that were written, whose texts are known by them
 _LONGEST = 100
 
 
@@ -61,7 +63,7 @@ class Slots:
     def _new(self, value, first, last):
         wanted = value.name or self.cell.hints.get(value.made_of) or "kept"
         said = self.cell.kind.declaration
-        others = {*self.names, *said.states, *(vector.name for vector in said.vectors), "h", "self"}
+        others = {*self.names, *said.states, *(one.name for one in (*said.vectors, *said.inputs)), "h", "self"}
         others |= {f"{state}_prev" for state in (*said.states, "h")}
         others |= {f"d{one}" for one in others}
         names = [wanted, *(f"{wanted}_{number}" for number in range(2, len(self.names) + 99))]
@@ -106,6 +108,11 @@ def written(cell, stage_of):
     return Written([one for one in (*forward, *back) if one is not None], tuple(slots.names[slots.first_own :]), keeps)
 
 
+def text_of(function):
+    """The text of a function that was written here."""
+    return "".join(linecache.getlines(function.__code__.co_filename))
+
+
 def _function(cell, name, outputs, name_of, spare):
     """A function that returns these expressions, and the names that it reads; `spare` is one that is there."""
     order = in_order(outputs)
@@ -113,7 +120,7 @@ def _function(cell, name, outputs, name_of, spare):
     text = _Text(cell, name_of, _functions(order, reads))
     lines = text.lines(outputs, order)
     source = "\n    ".join([f"def {name}(self, {', '.join(reads)}):", *lines]) + "\n"
-    file = f"<{cell.kind.__name__}.{name}>"
+    file = f"<{cell.kind.__name__}.{name} {next(_NUMBERS)}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     space = dict(text.functions)
     exec(compile(source, file, "exec"), space)  # noqa: S102  the text above, of expressions that were read

@@ -1,0 +1,153 @@
+"""Side inputs of a cell: in every kind of call, of every shape, with their gradients, and what is refused."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from cell_reference import differences, forward
+from combinations import nightly, pairs
+
+import rnnkit
+from rnnkit import training
+from rnnkit.cells import Gate, cell, fma, sigmoid, tanh
+from rnnkit.cells import forward as stage
+
+
+@cell(gates=[Gate("r"), Gate("u"), Gate("n", apart="q")], inputs="a gap")
+class Attentive(NamedTuple):
+    """The GRU whose update gate is scaled by an attention, AUGRU (Zhou et al. 2018, arXiv 1809.03672), with a gap."""
+
+    @stage("h")
+    def step(self, r, u, n, q, h_prev, a, gap):
+        u = a * sigmoid(u)
+        n = tanh(fma(sigmoid(r), q, n)) + 0.5 * gap * h_prev
+        return fma(u, n - h_prev, h_prev)
+
+
+T, N, WIDTH, H = 6, 4, 3, 9
+SHAPES = {"whole": (T, N, H), "of a step": (T, N, 1), "of a row": (N, H)}
+
+
+def problem(shape="whole", dtype="float64", seed=0, **options):
+    rng = np.random.default_rng(seed)
+    net = rnnkit.Network(Attentive, WIDTH, H, dtype=dtype, seed=seed, **options)
+    x = rng.normal(size=(T, N, WIDTH)).astype(dtype)
+    inputs = {"gap": rng.normal(size=SHAPES[shape]), "a": rng.uniform(size=SHAPES["whole"])}
+    return net, x, {name: one.astype(dtype) for name, one in inputs.items()}, rng
+
+
+@pytest.mark.parametrize(("shape", "layers", "bidirectional", "steps"), pairs(
+    SHAPES, [1, 3], [False, True], [None, 2],
+))  # fmt: skip
+def test_values_and_gradients(shape, layers, bidirectional, steps):
+    net, x, inputs, rng = problem(shape, num_layers=layers, bidirectional=bidirectional)
+    lengths, resets = [T, 0, 3, 1], rng.random((T, N)) < 0.2
+    found = net.forward(x, lengths=lengths, resets=resets, inputs=inputs, checkpoint_steps=steps)
+    hx = np.zeros_like(found.hy)
+    y, hy, _ = forward(net, x, hx, [], lengths, resets, inputs)
+    np.testing.assert_allclose(found.y, y, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.hy, hy, rtol=0, atol=1e-12)
+    dy, dhy = rng.normal(size=y.shape), rng.normal(size=hy.shape)
+    back = net.backward(found.workspace, dy, dhy)
+    assert [one.shape for one in back.inputs.values()] == [inputs[name].shape for name in ("a", "gap")]
+    given = {"lengths": lengths, "resets": resets, "inputs": inputs}
+    own = {"x": back.dx, "hx": back.dhx} | back.inputs | rnnkit.weight_views(net.desc, back.dw)
+    for name, (direction, slope, curved) in differences(net, x, hx, [], (dy, dhy, []), rng, **given).items():
+        assert abs((own[name] * direction).sum() - slope) <= 1e-7 * (1 + abs(slope)) + 3 * curved, name
+    again = net.backward(found.workspace, dy, dhy)
+    for one, other in zip((back.dx, back.dw, *back.inputs.values()), (again.dx, again.dw, *again.inputs.values()),
+                          strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["float32", nightly("float64")])
+def test_every_call_has_the_same_bits(dtype):
+    net, x, inputs, _ = problem(dtype=dtype, num_layers=2)
+    y, hy, _, _ = net.forward(x, inputs=inputs)
+    plan = net.prepare()
+    found = [net.infer(x, inputs=inputs), plan.infer(x, inputs=inputs)]
+    for one in found:
+        assert np.array_equal(one.y, y) and np.array_equal(one.hy, hy)
+    states, stream, runner = None, plan.stream(N), plan.stream(N)
+    for t in range(T):
+        own = {name: one[t] for name, one in inputs.items()}
+        step = plan.step(x[t], states, inputs=own)
+        assert np.array_equal(step.y, y[t]) and np.array_equal(stream.step(x[t], inputs=own), y[t])
+        states = step.hy
+    assert np.array_equal(runner.run(x, inputs=inputs), y)
+    rows = [2, 0]
+    some = {name: one[:, rows] for name, one in inputs.items()}
+    assert np.array_equal(plan.stream(N).run(x[:, rows], rows=rows, inputs=some), y[:, rows])
+    narrow = {name: np.ascontiguousarray(one[:, :, :1]) for name, one in inputs.items()}
+    spread = {name: np.repeat(one, H, axis=2) for name, one in narrow.items()}
+    assert np.array_equal(net.infer(x, inputs=narrow).y, net.infer(x, inputs=spread).y)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_long_calls_have_the_bits_of_their_steps(threads, monkeypatch):
+    from rnnkit.kernels.machine import team
+
+    monkeypatch.setattr(team, "wanted_size", lambda: threads)
+    rng = np.random.default_rng(1)
+    net = rnnkit.Network(Attentive, 5, 33, 2, dtype="float32", seed=1)
+    x, shape = rng.normal(size=(70, 40, 5)).astype("float32"), (70, 40, 33)
+    inputs = {name: rng.uniform(size=shape).astype("float32") for name in ("a", "gap")}
+    y, states, plan = net.infer(x, inputs=inputs).y, None, net.prepare()
+    assert np.array_equal(net.forward(x, inputs=inputs).y, y)
+    for t in range(len(x)):
+        own = {name: one[t] for name, one in inputs.items()}
+        step = plan.step(x[t], states, inputs=own)
+        states = step.hy
+        assert np.array_equal(step.y, y[t])
+
+
+def test_weights_of_fewer_bits():
+    net, x, inputs, _ = problem(dtype="float32")
+    y = net.infer(x, inputs=inputs).y
+    for weights, most in (("bfloat16", 0.02), ("int8", 0.02)):
+        assert 0 < abs(net.prepare(weights=weights).infer(x, inputs=inputs).y - y).max() < most
+
+
+def test_a_network_learns_with_them():
+    net, x, inputs, _ = problem(dtype="float32")
+    optimizer, losses, workspace = training.Adam(net.weights), [], None
+    for _ in range(30):
+        y, _, _, workspace = net.forward(x, inputs=inputs, workspace=workspace)
+        error = y - inputs["a"]
+        losses.append(float((error**2).mean()))
+        optimizer.step(net.backward(workspace, error).dw, learning_rate=0.02)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_check_cell_has_a_row_for_each():
+    assert [row.name for row in rnnkit.check_cell(Attentive) if row.kind == "input"] == ["a", "gap"]
+
+
+@pytest.mark.parametrize(("inputs", "kind", "text"), [
+    (None, TypeError, "inputs must be a mapping of a, gap to arrays, got None"),
+    ({"a": None}, ValueError, "inputs must hold the side inputs a, gap, got 1 names; missing: gap"),
+    ({"a": np.zeros((T, N, H)), "gap": np.zeros((T, N, H)), "b": 1}, ValueError, "3 names; unknown: b"),
+    ({"a": np.zeros((T, N, H)), "gap": np.zeros((T, N, 2))}, ValueError,
+     f'inputs["gap"] must have shape ({T}, {N}, {H}) or ({T}, {N}, 1) or ({N}, {H}), got ({T}, {N}, 2)'),
+    ({"a": np.zeros((T, N, H)), "gap": np.zeros((T, N, H), "float32")}, TypeError,
+     'inputs["gap"] must be float64 as the descriptor says, got float32'),
+    ({"a": np.zeros((T, N, H)), "gap": [1.0]}, TypeError, 'inputs["gap"] must be'),
+])  # fmt: skip
+def test_refused(inputs, kind, text):
+    net, x, _, _ = problem()
+    for call in (net.forward, net.infer, net.prepare().infer, net.prepare().stream(N).run):
+        with pytest.raises(kind) as caught:
+            call(x, inputs=inputs)
+        assert text in str(caught.value)
+    with pytest.raises((TypeError, ValueError), match="^step: inputs"):
+        net.prepare().step(x[0], inputs=inputs)
+
+
+def test_other_cells_take_none():
+    net = rnnkit.GRU(WIDTH, H, seed=0, dtype="float64")
+    x = np.zeros((T, N, WIDTH))
+    for call in (net.forward, net.infer, net.prepare().infer):
+        with pytest.raises(TypeError, match='inputs must be None with mode="gru", got dict'):
+            call(x, inputs={"a": x})
+    with pytest.raises(TypeError, match='^step: inputs must be None with mode="gru", got dict'):
+        net.prepare().step(x[0], inputs={"a": x[0]})
