@@ -29,7 +29,7 @@ def with_inputs(function: str, desc: RNNDescriptor, x: np.ndarray, inputs: Any) 
     if not isinstance(inputs, Mapping):
         raise wrong_type(function, "inputs", f"a mapping of {', '.join(names)} to arrays", inputs)
     check_names(function, "inputs", f"the side inputs {', '.join(names)}", names, inputs)
-    wide, start = np.empty((*x.shape[:-1], desc.input_size + desc.inputs_size), x.dtype), desc.input_size
+    wide, start = np.empty((*x.shape[:-1], desc.row_size), x.dtype), desc.input_size
     wide[..., :start] = x
     for name in names:
         _check(function, f'inputs["{name}"]', inputs[name], x, desc)
@@ -46,6 +46,15 @@ def _check(function: str, argument: str, value: Any, x: np.ndarray, desc: RNNDes
     shapes = [(*steps, rows, size), (*steps, rows, 1)] + ([(rows, size)] if steps else [])
     if value.shape not in shapes:
         raise ValueError(message(function, argument, f"have shape {' or '.join(map(str, shapes))}", value.shape))
+
+
+def split(desc: RNNDescriptor, wide: np.ndarray) -> tuple[np.ndarray, dict[str, Any] | None]:
+    """Return x and the side inputs by name, None without any, as views of x with them behind it."""
+    if not desc.inputs_size:
+        return wide, None
+    starts = zip(desc.cell.declaration.inputs, range(desc.input_size, desc.row_size, desc.hidden_size), strict=True)
+    inputs = {one.name: wide[..., start : start + desc.hidden_size] for one, start in starts}
+    return wide[..., : desc.input_size], inputs
 
 
 def shapes_of(desc: RNNDescriptor, inputs: Any) -> dict[str, tuple[int, ...]]:

@@ -94,7 +94,7 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes
         heads, lanes = cell.declaration.heads, VECTOR_BYTES // desc.np_dtype.itemsize
         shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
-        row = shares_units, desc.input_size + desc.inputs_size, desc.inputs_size
+        row = shares_units, desc.row_size, desc.inputs_size
         result.append(Layer(index, layer, direction, *facts, *row, weights, {}))
         end = offsets[-1]
     return tuple(result)

@@ -180,6 +180,11 @@ class RNNDescriptor:
         return len(self.cell.declaration.inputs) * self.hidden_size
 
     @lazy
+    def row_size(self) -> int:
+        """Numbers in a row of the network's input inside of the engine: those of x, then those of the side inputs."""
+        return self.input_size + self.inputs_size
+
+    @lazy
     def num_directions(self) -> int:
         """D, 1 or 2."""
         return 2 if self.bidirectional else 1

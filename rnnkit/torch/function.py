@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import torch
 
+from rnnkit.call.side_inputs import split
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import apart, joined
 from rnnkit.descriptor.weights import num_weights, weight_layout
@@ -79,8 +80,9 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
     with resources(x):
         _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
-        arrays = weights, call.layout.time_major(to_array(x)), *_states(call, hx, cx)
-        options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed}
+        x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
+        arrays = weights, x, *_states(call, hx, cx)
+        options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed, "inputs": inputs}
         y, hy, cy, workspace = engine.forward(call.desc, *arrays, workspace=_idle_one(call.idle), **options)
         if workspace.lease is not None:
             y.flags.writeable = True  # that of a small call is the user's
@@ -107,7 +109,9 @@ def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any
         weights = weights_now(call.desc, call.found, parameters) if weights is None else weights
         dy, dhy, dcy = layout.cotangents(cotangents)
         given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
-        dx, dhx, dcx, dw = engine.backward(call.desc, weights, saved_by(kept).workspace, *given)
+        dx, dhx, dcx, dw, *of_inputs = engine.backward(call.desc, weights, saved_by(kept).workspace, *given)
+        if of_inputs:
+            dx = np.concatenate([dx, *of_inputs[0].values()], axis=-1)
         found = layout.own(dx), layout.own_states(dhx), layout.own_states(joined(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
 
@@ -162,8 +166,9 @@ def infer(call: Call, x, hx, cx, *parameters):
     with resources(x):
         _alive = parameters[0].detach()
         weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
-        arrays = weights, call.layout.time_major(to_array(x)), *_states(call, hx, cx)
-        y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths, resets=call.resets)
+        x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
+        arrays = weights, x, *_states(call, hx, cx)
+        y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths, inputs=inputs, resets=call.resets)
         return tuple(map(to_tensor, call.layout.results(y, hy, joined(call.desc, cy))))
 
 

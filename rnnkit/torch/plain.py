@@ -126,7 +126,7 @@ def size_of(found: Found, input: Any, order: int) -> Size | None:
 
 def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size | None:
     desc = found.desc
-    if len(shape) != (2 if order == ONE_STEP else 3) or shape[-1] != desc.input_size:
+    if len(shape) != (2 if order == ONE_STEP else 3) or shape[-1] != desc.row_size:
         return None
     seq_len, batch_size = (1, shape[0]) if order == ONE_STEP else shape[:2] if order == STEPS_FIRST else shape[1::-1]
     rows = (batch_size,) if order == ONE_STEP else (desc.num_pseudo_layers, batch_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 from typing import Any, Self
@@ -10,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.descriptor.modes import checked
@@ -98,6 +100,7 @@ class Recurrent(FusedLayers):
         self.bidirectional, self.proj_size = desc.bidirectional, desc.proj_size or 0
         self.mode = text_of(self.cell)
         self._names_of_states = ("h", *desc.states)
+        self._names_of_inputs = tuple(one.name for one in desc.cell.declaration.inputs)
         vectors = desc.cell.declaration.vectors
         self._ranges = {vector.name: (vector.low, vector.high) for vector in vectors}
         layout = weight_layout(desc)
@@ -126,6 +129,69 @@ class Recurrent(FusedLayers):
         for name, parameter in self.named_parameters():
             low, high = self._ranges.get(name.rpartition("_l")[0], (None, None))
             nn.init.uniform_(parameter, -bound if low is None else low, bound if high is None else high)
+
+    def forward(
+        self, input: Any, hx: Any = None, lengths: Any = None, resets: Any = None, all_states: bool = False,
+        inputs: Any = None,
+    ) -> tuple[Any, ...]:
+        """Run the network, as :class:`rnnkit.torch.GRU` does.
+
+        Parameters
+        ----------
+        input, hx, lengths, resets, all_states
+            As there.
+        inputs : mapping of str to Tensor, optional
+            Side inputs of a cell that declares some: (T, N, H) or (T, N, 1), where input is (T, N, I), else with the
+            axes of input, or (N, H) for all steps; with a PackedSequence each is one of (..., H) or (..., 1).
+
+        Returns
+        -------
+        output, hx, states
+            As there.
+
+        Raises
+        ------
+        RuntimeError, ValueError, TypeError, BackendError
+            As there; or side inputs are missing, unknown, or of another shape.
+        """
+        return super().forward(self._with_inputs(input, inputs), hx, lengths, resets, all_states)
+
+    def _with_inputs(self, input: Any, inputs: Any) -> Any:
+        """The input with the side inputs behind it in each row."""
+        names = self._names_of_inputs
+        if not names and inputs is None:
+            return input
+        if not isinstance(inputs, Mapping) or set(inputs) != set(names):
+            got = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+            expected = f"be a mapping of {', '.join(names)} to tensors" if names else "be None, the cell declares none"
+            raise TypeError(message("forward", "inputs", expected, got))
+        packed = isinstance(input, PackedSequence)
+        data = input.data if packed else input
+        beside = [self._spread(name, inputs[name], data, packed) for name in names]
+        wide = torch.cat([data, *beside], -1)
+        return input._replace(data=wide) if packed else wide
+
+    def _spread(self, name: str, value: Any, data: Tensor, packed: bool) -> Tensor:
+        """A side input, one number for each unit of each row of `data`."""
+        value = value.data if packed and isinstance(value, PackedSequence) else value
+        rows, size = data.shape[:-1], self.hidden_size
+        shapes = {(*rows, size), (*rows, 1)}
+        if data.dim() == 3:
+            time = 1 if self.batch_first else 0
+            of_rows = (rows[1 - time], size)
+            if isinstance(value, Tensor) and tuple(value.shape) == of_rows:
+                value = value.unsqueeze(time)
+                shapes.add(tuple(value.shape))
+        if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or value.dtype != data.dtype:
+            got = f"{tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            expected = f"have shape {' or '.join(map(str, sorted(shapes)))} and be {data.dtype}"
+            raise TypeError(message("forward", f'inputs["{name}"]', expected, got))
+        return value.expand(*rows, size)
+
+    def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
+        """Raise where the input has another number of axes or columns, or another dtype than the parameters."""
+        beside = len(self._names_of_inputs) * self.hidden_size
+        super().check_input(input[..., : input.shape[-1] - beside] if beside else input, batch_sizes)
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
         """Raise where the states have other shapes than the input asks for, or another dtype than the parameters."""

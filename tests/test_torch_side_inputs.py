@@ -1,0 +1,87 @@
+"""Side inputs of a cell in PyTorch: values and gradients are those of the steps written out, and of the engine."""
+
+import numpy as np
+import pytest
+from test_side_inputs import Attentive, H, N, T
+
+import rnnkit
+
+torch = pytest.importorskip("torch")
+recurrent = pytest.importorskip("rnnkit.torch.recurrent")
+WIDTH = 3
+
+
+def drawn(*shape):
+    return torch.randn(shape, dtype=torch.float64).requires_grad_()
+
+
+def module(**options):
+    torch.manual_seed(0)
+    return recurrent.Recurrent(Attentive, WIDTH, H, dtype=torch.float64, **options)
+
+
+def steps(own, x, a, gap):
+    """y of one layer, written in PyTorch."""
+    h, found = x.new_zeros(x.shape[1], H), []
+    for row, u_scale, time in zip(x, a.expand(len(x), -1, H), gap.expand(len(x), -1, H), strict=True):
+        r, u, n = (row @ own.weight_ih_l0.T + own.bias_ih_l0).chunk(3, 1)
+        r_h, u_h, q = (h @ own.weight_hh_l0.T + own.bias_hh_l0).chunk(3, 1)
+        u = u_scale * torch.sigmoid(u + u_h)
+        n = torch.tanh(n + torch.sigmoid(r + r_h) * q) + 0.5 * time * h
+        h = h + u * (n - h)
+        found.append(h)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("shape", [(T, N, H), (T, N, 1), (N, H)])
+def test_values_and_gradients(batch_first, shape):
+    def turn(one):
+        return one.transpose(0, 1) if one.dim() == 3 and batch_first else one
+
+    own, x, dy = module(batch_first=batch_first), drawn(T, N, WIDTH), drawn(T, N, H)
+    a, gap = drawn(T, N, H), drawn(*shape)
+    given = {"gap": turn(gap), "a": turn(a)}
+    y, hy = own(turn(x), inputs=given)
+    wanted = steps(own, x, a, gap)
+    torch.testing.assert_close(turn(y), wanted, rtol=0, atol=1e-12)
+    tensors = [x, a, gap, *own.parameters()]
+    found = torch.autograd.grad(turn(y), tensors, dy)
+    for one, other in zip(found, torch.autograd.grad(wanted, tensors, dy), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+    with torch.no_grad():
+        assert torch.equal(own(turn(x), inputs=given)[0], y)
+    net = own.network()
+    arrays = {name: one.detach().numpy() for name, one in {"gap": gap, "a": a}.items()}
+    assert np.array_equal(net.infer(x.detach().numpy(), inputs=arrays).y, turn(y).detach().numpy())
+
+
+def test_packed_sequences_and_long_calls():
+    own, x, a = module(num_layers=2, bidirectional=True), drawn(T, N, WIDTH), drawn(T, N, H)
+    lengths = [3, T, 1, 2]
+    pack = torch.nn.utils.rnn.pack_padded_sequence
+    packed = [pack(one, lengths, enforce_sorted=False) for one in (x, a)]
+    gap = pack(torch.ones(T, N, 1, dtype=torch.float64), lengths, enforce_sorted=False)
+    y, hy = own(packed[0], inputs={"a": packed[1], "gap": gap})
+    whole, h = own(x, lengths=lengths, inputs={"a": a, "gap": torch.ones(T, N, 1, dtype=torch.float64)})
+    unpacked, _ = torch.nn.utils.rnn.pad_packed_sequence(y)
+    assert torch.equal(unpacked, whole) and torch.equal(hy, h)
+    found = torch.autograd.grad(unpacked.sum(), [x, a])
+    for one, other in zip(found, torch.autograd.grad(whole.sum(), [x, a]), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("inputs", "text"), [
+    (None, "inputs must be a mapping of a, gap to tensors, got NoneType"),
+    ({"a": 1}, r"inputs must be a mapping of a, gap to tensors, got \['a'\]"),
+    ({"a": 1, "gap": 2}, r'inputs\["a"\] must have shape .* and be torch.float64, got int'),
+])  # fmt: skip
+def test_refused(inputs, text):
+    with pytest.raises(TypeError, match=f"^forward: {text}"):
+        module()(drawn(T, N, WIDTH), inputs=inputs)
+
+
+def test_other_cells_take_none():
+    own = recurrent.Recurrent(rnnkit.cells.MinGRU, WIDTH, H)
+    with pytest.raises(TypeError, match="^forward: inputs must be None, the cell declares none, got"):
+        own(torch.zeros(T, N, WIDTH), inputs={"a": 1})
