@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from tolerances import assert_same_bits
 
 if os.environ.get("CI") == "true":
     import torch  # in continuous integration these tests may not be skipped
@@ -33,7 +35,18 @@ from torch import nn  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
-from rnnkit.cells import IndRNN, LeakyRelu, MinGRU, Tanh, cell, forward, gradient  # noqa: E402
+from rnnkit.cells import (  # noqa: E402
+    IndRNN,
+    LeakyRelu,
+    MinGRU,
+    MultiHeadSLSTM,
+    Scalar,
+    Tanh,
+    cell,
+    forward,
+    gradient,
+    tanh,
+)
 from rnnkit.interop import from_torch, to_torch  # noqa: E402
 from rnnkit.torch import Recurrent  # noqa: E402
 
@@ -253,6 +266,8 @@ def test_a_vector_under_a_parametrization():
     (ValueError, "hidden_size must be at least 1, got 0", lambda: Recurrent(MinGRU, F, 0)),
     (ValueError, r"dropout must be in \[0, 1\], got 2", lambda: Recurrent(MinGRU, F, H, 2, dropout=2)),
     (ValueError, "proj_size must be None", lambda: Recurrent(UpdateGate, F, H, proj_size=2)),
+    (ValueError, r"Recurrent: cell must have no side inputs, got Aside\(\); rnnkit.Network takes them",
+     lambda: Recurrent(Aside, F, H)),
     (TypeError, "from_network: net must be", lambda: Recurrent.from_network(module())),
     (ValueError, "from_network: net.desc.input_mode must be linear, got skip",
      lambda: Recurrent.from_network(rnnkit.Network(MinGRU, H, H, input_mode="skip"))),
@@ -282,6 +297,40 @@ def test_a_gpu_does_not_have_cells():
     input = SimpleNamespace(device=torch.device("cuda", 0), dim=lambda: 3)
     with pytest.raises(rnnkit.BackendError, match="forward: input must be on a CPU with a cell, got cuda:0; cuDNN"):
         module()(input)
+
+
+@cell(gates="a", scalars=[Scalar("rate", 0.25, 0.5)])
+class Paced(NamedTuple):
+    @forward("h")
+    def step(self, a, rate, h_prev):
+        return h_prev + rate * (tanh(a) - h_prev)
+
+
+@pytest.mark.parametrize(("kind", "shapes"), [
+    (MultiHeadSLSTM, {"weight_hh_l0": (32, 2)}), (Paced, {"weight_hh_l0": (8, 8), "rate_l0": (1,)}),
+], ids=["heads", "a scalar"])  # fmt: skip
+def test_heads_and_scalars(kind, shapes):
+    own = Recurrent(kind, F, 8, dtype=torch.float64)
+    assert {name: tuple(own.get_parameter(name).shape) for name in shapes} == shapes
+    assert kind is MultiHeadSLSTM or 0.25 <= own.rate_l0 <= 0.5
+    x, net = torch.randn(T, N, F, dtype=torch.float64, requires_grad=True), own.network()
+    result = net.forward(x.detach().numpy())
+    dw = rnnkit.weight_views(net.desc, net.backward(result.workspace, np.ones_like(result.y)).dw)
+    for _ in range(2):
+        y = own(x)[0]
+        own.zero_grad()
+        y.sum().backward()
+        assert_same_bits("y", y.detach().numpy(), result.y)
+        for name, one in own.named_parameters():
+            assert_same_bits(name, one.grad.numpy(), dw[name])
+    assert torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], y)
+
+
+@cell(gates="a", inputs="gap")
+class Aside(NamedTuple):
+    @forward("h")
+    def step(self, a, gap, h_prev):
+        return tanh(a) * gap + h_prev
 
 
 @pytest.mark.parametrize("calls", [0, 1], ids=["first", "later"])

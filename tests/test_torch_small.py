@@ -260,11 +260,11 @@ def test_a_backward_during_another(made, monkeypatch):
     loss, weights = own(x)[0].square().sum(), list(own.parameters())
     expected, inner = torch.autograd.grad(loss, weights, retain_graph=True), []
 
-    def interrupted(self, arrays):
+    def interrupted(self, *given):
         at_work.append(self)
         if len(at_work) == 1:
             inner.extend(torch.autograd.grad(loss, weights, retain_graph=True))
-        run(self, arrays)
+        run(self, *given)
 
     monkeypatch.setattr(small.Gradient, "run", interrupted)
     assert_same(torch.autograd.grad(loss, weights, retain_graph=True), expected)
