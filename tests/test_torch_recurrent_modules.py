@@ -266,8 +266,6 @@ def test_a_vector_under_a_parametrization():
     (ValueError, "hidden_size must be at least 1, got 0", lambda: Recurrent(MinGRU, F, 0)),
     (ValueError, r"dropout must be in \[0, 1\], got 2", lambda: Recurrent(MinGRU, F, H, 2, dropout=2)),
     (ValueError, "proj_size must be None", lambda: Recurrent(UpdateGate, F, H, proj_size=2)),
-    (ValueError, r"Recurrent: cell must have no side inputs, got Aside\(\); rnnkit.Network takes them",
-     lambda: Recurrent(Aside, F, H)),
     (TypeError, "from_network: net must be", lambda: Recurrent.from_network(module())),
     (ValueError, "from_network: net.desc.input_mode must be linear, got skip",
      lambda: Recurrent.from_network(rnnkit.Network(MinGRU, H, H, input_mode="skip"))),
@@ -324,13 +322,6 @@ def test_heads_and_scalars(kind, shapes):
         for name, one in own.named_parameters():
             assert_same_bits(name, one.grad.numpy(), dw[name])
     assert torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], y)
-
-
-@cell(gates="a", inputs="gap")
-class Aside(NamedTuple):
-    @forward("h")
-    def step(self, a, gap, h_prev):
-        return tanh(a) * gap + h_prev
 
 
 @pytest.mark.parametrize("calls", [0, 1], ids=["first", "later"])

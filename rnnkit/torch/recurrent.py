@@ -92,9 +92,6 @@ class Recurrent(FusedLayers):
         own = checked("Recurrent", cell, "cell"), input_size, hidden_size, num_layers, bidirectional
         options = {"bias": bias, "dropout": dropout, "proj_size": proj_size, "dtype": DTYPES.get(dtype, "float32")}
         desc = RNNDescriptor(*own, **options)  # type: ignore[arg-type]
-        if desc.inputs_size:
-            cure = "rnnkit.Network takes them"
-            raise ValueError(message("Recurrent", "cell", "have no side inputs", repr(desc.mode), cure))
         if desc.dropout and desc.num_layers == 1:
             warnings.warn(f"Recurrent: dropout={desc.dropout} has nothing to act on in one layer", stacklevel=2)
         self.cell = desc.mode

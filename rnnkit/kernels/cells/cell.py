@@ -166,7 +166,8 @@ def derived_source(kind):
     <BLANKLINE>
     @gradient("dz dn dh_prev")
     def through_output(self, dh, n, h_prev, z):
-        return dh * (n - h_prev) * (z * (1 - z)), dh * z, dh * (1 - z)
+        t = 1 - z
+        return dh * (n - h_prev) * (z * t), dh * z, dh * t
     <BLANKLINE>
     """
     kind = kind if isinstance(kind, type) else type(kind)
