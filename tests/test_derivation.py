@@ -15,9 +15,9 @@ from rnnkit.cells import forward as stage
 from rnnkit.kernels.machine import team
 
 
-@pytest.mark.parametrize("first", [0, nightly(100), nightly(200)])
-def test_random_cells_on_single_numbers(first):
-    for seed in range(first, first + 100):
+@pytest.mark.parametrize(("first", "count"), [(0, 40), nightly(40, 400)])
+def test_random_cells_on_single_numbers(first, count):
+    for seed in range(first, first + count):
         kind = cell_of(seed)
         for flag in (False, True):
             rnnkit.check_cell(kind(flag=flag))
@@ -60,7 +60,7 @@ def listed(states):
     return [] if states is None else list(states) if isinstance(states, tuple) else [states]
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(nightly(seed) for seed in range(4, 60))])
+@pytest.mark.parametrize("seed", [0, 1, *(nightly(seed) for seed in range(2, 60))])
 def test_random_cells_in_networks(seed):
     net, x, hx, states, cotangents, options, rng = problem(seed)
     found = net.forward(x, hx, argument(states), **options)
@@ -90,20 +90,20 @@ class Headed(NamedTuple):
 @pytest.mark.parametrize("hidden_size", [4, 20, 32, 64])
 @pytest.mark.parametrize("batch_size", [1, 3, 40])
 def test_heads_are_an_lstm_with_zeros_between_them(hidden_size, batch_size, monkeypatch):
-    net = rnnkit.Network(Headed, 5, hidden_size, 2, dtype="float64", seed=1)
+    net = rnnkit.Network(Headed, 5, hidden_size, 2, seed=1)
     assert net.views["weight_hh_l0"].shape == (4 * hidden_size, hidden_size // 4)
-    full = rnnkit.LSTM(5, hidden_size, 2, dtype="float64")
+    full = rnnkit.LSTM(5, hidden_size, 2)
     for name, view in net.views.items():
         if "weight_hh" not in name:
             full.views[name] = view
             continue
         blocks = view.reshape(4, 4, hidden_size // 4, -1)  # gate, head
-        whole = np.zeros((4, 4, hidden_size // 4, 4, hidden_size // 4))
+        whole = np.zeros((4, 4, hidden_size // 4, 4, hidden_size // 4), np.float32)
         for head in range(4):
             whole[:, head, :, head] = blocks[:, head]
         full.views[name] = whole.reshape(4 * hidden_size, hidden_size)
     rng = np.random.default_rng(0)
-    x, dy = rng.normal(size=(7, batch_size, 5)), rng.normal(size=(7, batch_size, hidden_size))
+    x, dy = (rng.standard_normal((7, batch_size, size), np.float32) for size in (5, hidden_size))
     results = []
     for threads in (1, 2):
         monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
@@ -115,13 +115,13 @@ def test_heads_are_an_lstm_with_zeros_between_them(hidden_size, batch_size, monk
     whole = full.forward(x)
     back = full.backward(whole.workspace, dy)
     for one, other in [(y, whole.y), (hy, whole.hy), (cy, whole.cy), (dx, back.dx), (dhx, back.dhx), (dcx, back.dcx)]:
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     for one in inferred:
         assert np.array_equal(one, y)
     of_r = rnnkit.weight_views(full.desc, back.dw)["weight_hh_l1"].reshape(4, 4, hidden_size // 4, 4, -1)
     own = rnnkit.weight_views(net.desc, dw)["weight_hh_l1"].reshape(4, 4, hidden_size // 4, -1)
     for head in range(4):
-        np.testing.assert_allclose(own[:, head], of_r[:, head, :, head], rtol=0, atol=1e-11)
+        np.testing.assert_allclose(own[:, head], of_r[:, head, :, head], rtol=1e-4, atol=1e-4)
 
 
 def test_heads_divide_the_units():

@@ -6,6 +6,8 @@ fewer steps, the `lag`, where the layer below waits for them. The steps are shar
 input's gradient and the columns of the weights' evenly.
 """
 
+from functools import lru_cache
+
 from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step, with_inputs
 from .machine.arrays import part
 from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
@@ -15,7 +17,7 @@ from .machine.partition import next_block, num_claims, partition, split_team, te
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, located, per_cell
+from .phases import Numbered, all_of, located, per_cell
 from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
 from .weight_gradient import add_scalar_gradients, add_weight_gradients, pack_sources, pack_terms, terms_of
@@ -78,17 +80,6 @@ def _product_back(declaration, of_r):
         zeros, from_last = step.zeros, step.from_last
         product_of_rows(dsource, dproduct, rows, term.packed, term.weight, vectors, zeros, not adds, from_last)
 
-    head, heads = of_r.head, of_r.heads
-
-    def multiply_head(cell, step, rows, vectors, columns):
-        if of_hidden and not step.wants_prev:
-            return
-        size = step.sizes.hidden // heads
-        dsource = shifted(target(cell, step.gradients, step.sizes.hidden), head * size)
-        dproduct, term = shifted(step.gradients.gates, first * step.sizes.hidden + head * size), step.weights[place]
-        own = vectors_of_head(step.zeros, columns, head, size)
-        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, own, step.zeros, not adds, step.from_last)
-
     def clear_source(cell, step, rows, vectors, columns):
         dsource = target(cell, step.gradients, step.sizes.hidden)
         for row in range(rows.start, rows.stop):
@@ -97,9 +88,27 @@ def _product_back(declaration, of_r):
     def leave(cell, step, rows, vectors, columns):
         pass
 
-    if heads > 1:
-        return multiply_head
+    if of_r.heads > 1:
+        return Numbered(_head_back(declaration, of_r.source), (place, first, of_r.head, of_r.heads, int(adds)))
     return multiply if of_r.slots else leave if adds else clear_source
+
+
+@lru_cache
+def _head_back(declaration, source):
+    """The way back through the products of heads with this source: the place of one, its slot, its head, how many there
+    are, and whether it adds to what is there."""
+    target, of_hidden = inner(located(declaration, f"d{source}")), source == "h_prev"
+
+    def multiply(cell, step, rows, vectors, columns, place, slot, head, heads, adds):
+        if of_hidden and not step.wants_prev:
+            return
+        size, term = step.sizes.hidden // heads, step.weights[place]
+        dsource = shifted(target(cell, step.gradients, step.sizes.hidden), head * size)
+        dproduct = shifted(step.gradients.gates, slot * step.sizes.hidden + head * size)
+        own = vectors_of_head(step.zeros, columns, head, size)
+        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, own, step.zeros, adds == 0, step.from_last)
+
+    return multiply
 
 
 _run_phases_back = all_of(
@@ -198,15 +207,18 @@ def _bound(gradients, arrays):
     )  # fmt: skip
 
 
-def _multiplied(declaration, of_r):
+@lru_cache
+def _multiplied(declaration, source):
     """The function, to be compiled, that gives the rows of what a product of R multiplies, from the head's units on."""
-    source, head, heads = inner(located(declaration, of_r.source)), of_r.head, of_r.heads
-    return lambda cell, operands, hidden_size: shifted(
+    source = inner(located(declaration, source))
+    return lambda cell, operands, hidden_size, head, heads: shifted(
         source(cell, operands, hidden_size), head * (hidden_size // heads)
     )
 
 
-_sources_of_r = all_of(lambda said: [_multiplied(said, product) for product in said.products[1:]])
+_sources_of_r = all_of(
+    lambda said: [Numbered(_multiplied(said, one.source), (one.head, one.heads)) for one in said.products[1:]]
+)
 
 
 @inner

@@ -1,5 +1,9 @@
 """What a kernel does for each phase of a cell: decided by the cell's type, when the kernel is compiled."""
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
@@ -23,22 +27,44 @@ def per_cell(choose):
     return function
 
 
+class Numbered(NamedTuple):
+    """A function of the arguments and of these int64 behind them."""
+
+    function: Callable[..., Any]
+    numbers: tuple[int, ...] = ()
+
+
+_compiled = lru_cache(inner)
+
+
+def _declaration(cell):
+    return cell.instance_class.declaration
+
+
 def all_of(functions_of):
     """Make the function for kernels, of a cell and a tuple of arguments, that calls `functions_of(declaration)` with
-    the cell and these, one after the other; it returns what they return, in a tuple."""
+    the cell and these, one after the other; it returns what they return, in a tuple.
+
+    One of them may be a `Numbered`: what many share is compiled once.
+    """
 
     @intrinsic
     def call_all(typingctx, cell, arguments):
-        functions = [inner(own) for own in functions_of(cell.instance_class.declaration)]
-        calls = [types.Dispatcher(own).get_call_type(typingctx, (cell, *arguments.types), {}) for own in functions]
+        given = [own if isinstance(own, Numbered) else Numbered(own) for own in functions_of(_declaration(cell))]
+        functions = [_compiled(one.function) for one in given]
+        calls = [
+            types.Dispatcher(own).get_call_type(
+                typingctx, (cell, *arguments.types, *[types.int64] * len(one.numbers)), {}
+            ) for own, one in zip(functions, given, strict=True)
+        ]  # fmt: skip
         result = types.BaseTuple.from_types([call.return_type for call in calls])
 
         def generate(context, builder, signature, arguments):
-            cell, given = arguments
-            values = cell, *cgutils.unpack_tuple(builder, given)
+            cell, others = arguments
+            values = cell, *cgutils.unpack_tuple(builder, others)
             found = [
-                context.get_function(types.Dispatcher(own), call)(builder, values)
-                for own, call in zip(functions, calls, strict=True)
+                context.get_function(types.Dispatcher(own), call)(builder, [*values, *map(I64, one.numbers)])
+                for own, call, one in zip(functions, calls, given, strict=True)
             ]
             return context.make_tuple(builder, result, found)
 

@@ -14,7 +14,7 @@ from .machine.matrix import Matrix, Range, clear
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 from .operands import Sizes
-from .phases import all_of, columns_of_slots
+from .phases import Numbered, all_of, columns_of_slots
 
 OF_UNITS, OF_OUTPUT, _OF_INPUT = (Sizes._fields.index(name) for name in ("hidden", "output", "input"))
 
@@ -39,7 +39,8 @@ class Product(NamedTuple):
 class Weights(NamedTuple):
     """A layer's weights, by the product that they are for, and what the gates start from."""
 
-    products: tuple  # of a WeightMatrix for each of the cell's products
+    products: tuple  # of a WeightMatrix for each of the cell's products, but for those of heads
+    heads: tuple  # of one for each of these
     projection: Packed
     bias: np.ndarray  # of each column of the gates; then the vectors
 
@@ -72,24 +73,30 @@ def depth_of(product):
 def _weights_of_product(place, product):
     """The function, to be compiled, that gives the weights of a product of the cell."""
     columns, depth = columns_of_slots(product.slots), depth_of(product)
-    head, heads = product.head, product.heads
-
-    def find_head(cell, sizes, packed, offsets, products, places, w, rank):
-        units = sizes.hidden // heads
-        first = columns(sizes.hidden)[0] + head * units
-        panels = _packed(packed, offsets, place, units, units, (first,), rank)
-        return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], units))
 
     def find(cell, sizes, packed, offsets, products, places, w, rank):
         panels = _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
         return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
 
-    return find if heads == 1 else find_head
+    return find
+
+
+def _weights_of_head(cell, sizes, packed, offsets, products, places, w, rank, place, slot, head, heads):
+    """The weights of a product of one head, compiled once for all of them."""
+    units = sizes.hidden // heads
+    panels = _packed(packed, offsets, place, units, units, (slot * sizes.hidden + head * units,), rank)
+    return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], units))
 
 
 _weights_of_products = all_of(
-    lambda declaration: [_weights_of_product(*one) for one in enumerate(declaration.products)]
+    lambda said: [_weights_of_product(*one) for one in enumerate(said.products) if one[1].heads == 1]
 )
+_weights_of_heads = all_of(
+    lambda said: [
+        Numbered(_weights_of_head, (place, one.slots.start, one.head, one.heads))
+        for place, one in enumerate(said.products) if one.heads > 1
+    ]
+)  # fmt: skip
 
 
 @inner
@@ -108,6 +115,7 @@ def weights_of(cell, sizes, packed, offsets, products, places, w, rank):
     projection = offsets.size - 4  # behind it those of the vectors, which have no panels
     return Weights(
         products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, rank)),
+        heads=_weights_of_heads(cell, (sizes, packed, offsets, products, places, w, rank)),
         projection=_packed(packed, offsets, projection, sizes.hidden, sizes.output, (0,), rank),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip
