@@ -73,19 +73,42 @@ class CoupledLSTM(NamedTuple):
     candidate: Activation = Tanh()
     output: Activation = Tanh()
 
+class CoRNN(NamedTuple):
+    dt: float = 0.042
+    gamma: float = 2.7
+    epsilon: float = 4.7
+
 class IndRNN(NamedTuple):
     activation: Activation = Relu()
 
+class JANET(NamedTuple):
+    beta: float = 1.0
+
+class LEM(NamedTuple):
+    dt: float = 1.0
+
+class LiGRU(NamedTuple):
+    candidate: Activation = Relu()
+
 class MinGRU(NamedTuple): ...
 class MinimalGatedUnit(NamedTuple): ...
+class MinimalRNN(NamedTuple): ...
+class MultiplicativeLSTM(NamedTuple): ...
+class NBR(NamedTuple): ...
 
 class PeepholeLSTM(NamedTuple):
     gate: Activation = Sigmoid()
     candidate: Activation = Tanh()
     output: Activation = Tanh()
 
+class RAN(NamedTuple):
+    output: Activation = Tanh()
+
 class SLSTM(NamedTuple):
     sigmoid_forget: bool = False
+
+class STAR(NamedTuple): ...
+class UGRNN(NamedTuple): ...
 
 class CellError(TypeError): ...
 
@@ -93,6 +116,7 @@ class Gate(NamedTuple):
     name: str
     multiplies: str | None = "h"
     apart: str | None = None
+    input: bool = True
 
 class Vector(NamedTuple):
     name: str
@@ -109,6 +133,7 @@ def cell(
     gates: str | Sequence[str | Gate], states: str | Sequence[str] = "", vectors: str | Sequence[str | Vector] = "",
     slots: str | Sequence[str] = "", smooth: bool = True,
 ) -> Callable[[type[_Cell]], type[_Cell]]: ...
+def derivative(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 def forward(writes: str | Sequence[str]) -> Callable[[Callable[..., Any]], _Stage]: ...
 def gradient(writes: str | Sequence[str]) -> Callable[[Callable[..., Any]], _Stage]: ...
 
@@ -117,5 +142,6 @@ def exp(x: float) -> float: ...
 def fma(a: float, b: float, c: float) -> float: ...
 def sigmoid(x: float) -> float: ...
 def slope(activation: Activation, y: float) -> float: ...
+def softplus(x: float) -> float: ...
 def tanh(x: float) -> float: ...
 def value(activation: Activation, x: float) -> float: ...
