@@ -1,13 +1,14 @@
-"""The cells of torchrecurrent beside those of this project: how they are made, stepped, and how their weights are called
-here. Where torchrecurrent departs from a paper, the step of the paper is written out, on torchrecurrent's weights."""
+"""The cells of torchrecurrent beside those of this project: how they are made and stepped, and how their weights are
+called here. Where torchrecurrent departs from a paper, the step of the paper is written out, on torchrecurrent's
+weights."""
 
 from typing import NamedTuple
 
 import torch
 import torchrecurrent as theirs
-from examples.gallery import chains, gated, grus, lstms, strongly_typed, systems
 from torch import cat, nn, sigmoid, tanh
 
+from examples.gallery import chains, gated, grus, lstms, strongly_typed, systems
 from rnnkit import cells
 
 # What is missing, and why.

@@ -22,8 +22,8 @@ HEAD = """# Cells of papers
 
 {count} cells: {shipped} in `rnnkit.cells`, to use by their names (`rnnkit.Network(rnnkit.cells.JANET, 64, 128)`), and
 {others} in `examples/gallery`, to copy from. Each is a class with its equations, whose gradient is derived;
-[a cell of your own](own-cells.md) says how to write one. `tests/test_gallery.py` compares those that torchrecurrent has,
-values and gradients, on torchrecurrent's weights.
+[a cell of your own](own-cells.md) says how to write one. `tests/test_gallery.py` compares those that torchrecurrent
+has, values and gradients, on torchrecurrent's weights.
 
 R multiplies h for a gate, or what stands in brackets behind it: nothing, a state before the step (`c_prev`) or after it
 (`c`), or what a stage writes. `n: q` is a gate whose product with R is kept apart as q; a gate with "no W" has no rows
@@ -69,7 +69,8 @@ def row_of(name, kind):
     own = ", ".join([*(f"`{vector.name}`" for vector in said.vectors), *(f"`{field}`" for field in fields)])
     gates = ", ".join(map(gate_text, said.gates))
     place = "" if kind.__module__.startswith("rnnkit") else f" ({kind.__module__.rpartition('.')[2]}.py)"
-    return f"| [{name}](#{name.lower()}){place} | {linked(paper)} | {gates} | {' '.join(said.states)} | {own} | {special} |"
+    columns = f"[{name}](#{name.lower()}){place}", linked(paper), gates, " ".join(said.states), own, special
+    return f"| {' | '.join(columns)} |"
 
 
 def page_of(kinds):
