@@ -8,7 +8,7 @@ import pytest
 from combinations import nightly
 
 import rnnkit
-from examples.gallery.page import CELLS, PAGE, page_of
+from examples.gallery.page import CELLS, PAGE, page_of, parts_of
 from examples.gallery.strongly_typed import beside_the_one_before
 
 SEQ_LEN, BATCH, INPUT, HIDDEN = 7, 3, 4, 5
@@ -23,6 +23,8 @@ def test_the_gradients_of_its_equations(kind):
 
 
 def test_the_page_is_that_of_the_cells():
+    parts = {name: parts_of(kind) for name, kind in CELLS.items()}
+    assert [name for name, found in parts.items() if not all(found)] == ["ActivatedLSTM"]  # which has no paper
     assert PAGE.read_text() == page_of(CELLS), "write it anew: python -m examples.gallery.page"
 
 
@@ -115,8 +117,23 @@ def assert_same(name, own, wanted):
     np.testing.assert_allclose(own, wanted, rtol=0, atol=BOUND * np.abs(wanted).max(), err_msg=name)
 
 
+@pytest.mark.nightly
+def test_another_equation_is_noticed():
+    """That of torchrecurrent's LEM, which is not the paper's."""
+    pytest.importorskip("torchrecurrent")
+    from torchrecurrent_cells import PEERS, double
+
+    with pytest.raises(AssertionError, match="\ny\n"):
+        assert_same_cell(PEERS["LEM"]._replace(step=double))
+
+
 @pytest.mark.parametrize("peer", cases())
 def test_it_is_the_cell_of_torchrecurrent(peer):
+    assert_same_cell(peer)
+
+
+def assert_same_cell(peer):
+    """Values, states and gradients, these by each of torchrecurrent's parameters."""
     theirs = Theirs(peer)
     (x, hx, *states), (dy, dhy, *dstates) = arrays(theirs.inputs), arrays(theirs.cotangents)
     columns = theirs.weights["weight_ih"].shape[1]

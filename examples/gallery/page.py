@@ -36,7 +36,7 @@ of W.
 
 def parts_of(kind):
     """What is special of a cell, its paper, and its equations."""
-    text = inspect.cleandoc(kind.__doc__)
+    text = re.sub(r"^    ", "", kind.__doc__, flags=re.MULTILINE).strip()
     special, shipped = text.split("\n")[0], kind.__module__.startswith("rnnkit")
     if shipped:
         special = inspect.getdoc(sys.modules[kind.__module__])
@@ -78,7 +78,7 @@ def page_of(kinds):
     shipped = sum(kind.__module__.startswith("rnnkit") for kind in kinds.values())
     lines = [HEAD.format(count=len(kinds), shipped=shipped, others=len(kinds) - shipped).rstrip("\n")]
     lines += [row_of(name, kind) for name, kind in kinds.items()]
-    lines += ["", "## Equations", "", "s is the logistic function; a' is a after the step, and a is a before it."]
+    lines += ["", "## Equations", "", "s is the logistic function. h' is h after the step, and h is h before it. a_f is W x + R h + biases of gate f."]
     for name, kind in kinds.items():
         lines += ["", f"### {name}", "", "```", parts_of(kind)[2], "```"]
     return "\n".join(lines) + "\n"

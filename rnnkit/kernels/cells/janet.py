@@ -13,7 +13,7 @@ class JANET(NamedTuple):
 
         f = s(a_f)       n = tanh(a_n)       h' = f*h + (1 - s(a_f - beta))*n
 
-    The cell state is h. With beta above 0 more is taken in than is forgotten.
+    The cell state is h. With beta above 0 more is taken in than is forgotten. torchrecurrent learns beta.
     """
 
     beta: float = 1.0

@@ -12,6 +12,8 @@ class LEM(NamedTuple):
 
         ty, tz = dt*s(W x + R h + biases)       z' = (1 - tz)*z + tz*tanh(Wn x + Rn h + biases)
         h' = (1 - ty)*h + ty*tanh(Wy x + Ry z' + biases)
+
+    torchrecurrent multiplies Ry by z of the step before.
     """
 
     dt: float = 1.0
