@@ -32,6 +32,7 @@ of W.
 | cell | paper | gates | states beside h | vectors, parameters | what is special |
 |---|---|---|---|---|---|
 """
+NOTATION = "s is the logistic function. c' is c after the step, and c is c before it. a_f is W x + R h + biases of gate f."
 
 
 def parts_of(kind):
@@ -78,7 +79,7 @@ def page_of(kinds):
     shipped = sum(kind.__module__.startswith("rnnkit") for kind in kinds.values())
     lines = [HEAD.format(count=len(kinds), shipped=shipped, others=len(kinds) - shipped).rstrip("\n")]
     lines += [row_of(name, kind) for name, kind in kinds.items()]
-    lines += ["", "## Equations", "", "s is the logistic function. h' is h after the step, and h is h before it. a_f is W x + R h + biases of gate f."]
+    lines += ["", "## Equations", "", NOTATION]
     for name, kind in kinds.items():
         lines += ["", f"### {name}", "", "```", parts_of(kind)[2], "```"]
     return "\n".join(lines) + "\n"
