@@ -32,7 +32,7 @@ of W.
 | cell | paper | gates | states beside h | vectors, parameters | what is special |
 |---|---|---|---|---|---|
 """
-NOTATION = "s is the logistic function. c' is c after the step, and c is c before it. a_f is W x + R h + biases of gate f."
+NOTATION = "s is the logistic function, c' is c after the step, and a_f is W x + R h + biases of the gate f."
 
 
 def parts_of(kind):
