@@ -179,7 +179,7 @@ def test_a_suite_has_its_own_cases(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(run, "run", lambda pairs, *others: asked.extend(cases.row_name(*pair) for pair in pairs) or [])
     assert __main__.main(["run", "--suite", "cells", "--cases", "small/*GRU/*", "--passes", "train"]) == 0
-    assert asked == ["small/MinGRU/train"]
+    assert asked == ["small/MinGRU/train", "small/LiGRU/train"]
     assert __main__.main(["run", "--suite", "cells", "--cases", "small/gru/*"]) == 2
     message = "perf: --cases must match a name such as lm/OwnLSTM/infer, got 'small/gru/*'\n"
     assert capsys.readouterr().err == message
