@@ -73,10 +73,14 @@ class CoupledLSTM(NamedTuple):
     candidate: Activation = Tanh()
     output: Activation = Tanh()
 
+class AUGRU(NamedTuple): ...
+
 class CoRNN(NamedTuple):
     dt: float = 0.042
     gamma: float = 2.7
     epsilon: float = 4.7
+
+class FastGRNN(NamedTuple): ...
 
 class IndRNN(NamedTuple):
     activation: Activation = Relu()
@@ -93,6 +97,9 @@ class LiGRU(NamedTuple):
 class MinGRU(NamedTuple): ...
 class MinimalGatedUnit(NamedTuple): ...
 class MinimalRNN(NamedTuple): ...
+class MultiHeadSLSTM(NamedTuple):
+    sigmoid_forget: bool = False
+
 class MultiplicativeLSTM(NamedTuple): ...
 class NBR(NamedTuple): ...
 
@@ -117,11 +124,20 @@ class Gate(NamedTuple):
     multiplies: str | None = "h"
     apart: str | None = None
     input: bool = True
+    heads: int = 1
 
 class Vector(NamedTuple):
     name: str
     low: float | None = None
     high: float | None = None
+
+class Scalar(NamedTuple):
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+class Input(NamedTuple):
+    name: str
 
 class _Stage(NamedTuple):
     function: object
@@ -131,9 +147,11 @@ class _Stage(NamedTuple):
 
 def cell(
     gates: str | Sequence[str | Gate], states: str | Sequence[str] = "", vectors: str | Sequence[str | Vector] = "",
-    slots: str | Sequence[str] = "", smooth: bool = True,
+    slots: str | Sequence[str] = "", smooth: bool = True, scalars: str | Sequence[str | Scalar] = "",
+    inputs: str | Sequence[str | Input] = "",
 ) -> Callable[[type[_Cell]], type[_Cell]]: ...
 def derivative(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+def derived_source(kind: Any) -> str: ...
 def forward(writes: str | Sequence[str]) -> Callable[[Callable[..., Any]], _Stage]: ...
 def gradient(writes: str | Sequence[str]) -> Callable[[Callable[..., Any]], _Stage]: ...
 

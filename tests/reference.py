@@ -180,6 +180,12 @@ def bistable_step(gate, own, h, states):
     return c * h + (1 - c) * np.tanh(gate("n", None) + a * h), ()
 
 
+def fast_step(gate, own, h, states):
+    a = gate("a", h)
+    share = sigmoid(own["zeta"]) * (1 - sigmoid(a)) + sigmoid(own["nu"])
+    return share * np.tanh(a + own["shift"]) + sigmoid(a) * h, ()
+
+
 def independent_step(gate, own, h, states):
     s = gate("a", None) + own["u"] * h
     return 1.5 * np.where(s > 0, s, 0.125 * s), ()
@@ -208,7 +214,7 @@ OWN = {
     "ActivatedLSTM": Own(activated_step, "i f g o", 1), "MinimalGatedUnit": Own(minimal_step, "f n", 0),
     "IndRNN": Own(indrnn_step, "a", 0), "MinGRU": Own(mingru_step, "z n", 0), "SLSTM": Own(slstm_step, "z i f o", 3),
     "JANET": Own(janet_step, "f n", 0), "LiGRU": Own(ligru_step, "z n", 0), "UGRNN": Own(ugrnn_step, "n g", 0),
-    "RAN": Own(ran_step, "n i f", 1, "i f"), "STAR": Own(star_step, "z k", 0, "k"),
+    "FastGRNN": Own(fast_step, "a", 0), "RAN": Own(ran_step, "n i f", 1, "i f"), "STAR": Own(star_step, "z k", 0, "k"),
     "CoRNN": Own(cornn_step, "a", 1, "a v"), "LEM": Own(lem_step, "ty tz n y", 1),
     "MinimalRNN": Own(minimal_rnn_step, "n", 0, "u v"), "NBR": Own(bistable_step, "a c n", 0, "a c"),
     "MultiplicativeLSTM": Own(multiplicative_step, "p i f n o", 1, "q i f n o"),

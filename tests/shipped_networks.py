@@ -36,6 +36,7 @@ KINDS = {
     "minimal-rnn": cells.MinimalRNN(),
     "multiplicative": cells.MultiplicativeLSTM(),
     "nbr": cells.NBR(),
+    "fastgrnn": cells.FastGRNN(),
 }
 # What a user may have and no shipped cell has: parameters that are numbers, and gates without R beside a state.
 OWN = {"own-numbers": own_cells.Independent(), "own-feedforward": own_cells.Feedforward()}

@@ -10,11 +10,12 @@ from combinations import nightly
 import rnnkit
 from examples.gallery.page import CELLS, PAGE, page_of, parts_of
 from examples.gallery.strongly_typed import beside_the_one_before
+from rnnkit import cells
 
 SEQ_LEN, BATCH, INPUT, HIDDEN = 7, 3, 4, 5
 BOUND = 1e-9  # relative to the largest number of an array: both compute in float64
 BY_DEFAULT = "WMCLSTM", "DSGU"  # R times a state before and after the step; several products in a chain
-LEARNED = "alpha", "beta"  # by torchrecurrent; papers give them as numbers
+LEARNED = "alpha", "beta"  # by torchrecurrent; the papers of JANET and SCRN give them as numbers
 
 
 @pytest.mark.parametrize("kind", CELLS.values(), ids=CELLS)
@@ -24,7 +25,7 @@ def test_the_gradients_of_its_equations(kind):
 
 def test_the_page_is_that_of_the_cells():
     parts = {name: parts_of(kind) for name, kind in CELLS.items()}
-    assert [name for name, found in parts.items() if not all(found)] == ["ActivatedLSTM"]  # which has no paper
+    assert [name for name, found in parts.items() if not all(found)] == ["ActivatedLSTM", "MultiHeadSLSTM"]
     assert PAGE.read_text() == page_of(CELLS), "write it anew: python -m examples.gallery.page"
 
 
@@ -36,6 +37,20 @@ def test_every_cell_of_torchrecurrent_is_there():
     assert compared | set(MISSING) == {name for name in theirs.__all__ if name.endswith("Cell")}
     assert {name for name, kind in CELLS.items() if kind.__module__.startswith("examples")} == set(GALLERY)
     assert all(type(peer.kind).__name__ == name for name, peer in PEERS.items())
+
+
+@pytest.mark.nightly
+def test_with_all_the_attention_the_augru_is_the_gru():
+    """And half of it is a step of half the way. PyTorch's z is 1 - u."""
+    rng, kwargs = np.random.default_rng(0), {"dtype": "float64", "seed": 0}
+    gru, net = rnnkit.Network("gru", INPUT, HIDDEN, **kwargs), rnnkit.Network(cells.AUGRU, INPUT, HIDDEN, **kwargs)
+    for name, one in gru.views.items():
+        net.views[name][...] = one * np.repeat([1, -1, 1], HIDDEN).reshape(-1, *[1] * (one.ndim - 1))
+    x, hx = rng.normal(size=(SEQ_LEN, BATCH, INPUT)), rng.normal(size=(1, BATCH, HIDDEN))
+    attention = np.ones((SEQ_LEN, BATCH, 1))
+    assert_same("y", net.infer(x, hx, inputs={"attention": attention}).y, gru.infer(x, hx).y)
+    half = net.infer(x[:1], hx, inputs={"attention": attention[:1] / 2}).y
+    assert_same("y", half, (hx + gru.infer(x[:1], hx).y) / 2)
 
 
 def cases():
@@ -53,13 +68,15 @@ class Theirs:
     def __init__(self, peer):
         import torch
 
-        self.cell, self.draw = peer.theirs(INPUT, HIDDEN, **peer.options).double(), torch.Generator().manual_seed(3)
-        named = dict(self.cell.named_parameters())
-        self.parameters = {name: one for name, one in named.items() if name not in LEARNED}
+        said = peer.kind.declaration
+        width = HIDDEN if said.inputs else INPUT  # a side input is x here
+        self.cell, self.draw = peer.theirs(width, HIDDEN, **peer.options).double(), torch.Generator().manual_seed(3)
+        fixed = {*LEARNED} - {one.name for one in said.vectors}
+        self.parameters = {name: one for name, one in self.cell.named_parameters() if name not in fixed}
         for one in self.parameters.values():
             one.data.uniform_(-0.7, 0.7, generator=self.draw)
-        states = [self.drawn(BATCH, HIDDEN) for _ in peer.kind.declaration.states]
-        self.inputs = [self.drawn(SEQ_LEN, BATCH, INPUT), self.drawn(BATCH, HIDDEN), *states]
+        states = [self.drawn(BATCH, HIDDEN) for _ in said.states]
+        self.inputs = [self.drawn(SEQ_LEN, BATCH, width), self.drawn(BATCH, HIDDEN), *states]
         self.values = self.run(peer.step)
         self.cotangents = [self.drawn(*one.shape).detach() for one in self.values]
         self.gradients = derived(self.values, [*self.inputs, *self.parameters.values()], self.cotangents)
@@ -136,15 +153,17 @@ def assert_same_cell(peer):
     """Values, states and gradients, these by each of torchrecurrent's parameters."""
     theirs = Theirs(peer)
     (x, hx, *states), (dy, dhy, *dstates) = arrays(theirs.inputs), arrays(theirs.cotangents)
-    columns = theirs.weights["weight_ih"].shape[1]
+    width, columns = x.shape[2], theirs.weights["weight_ih"].shape[1]
     net = rnnkit.Network(peer.kind, columns, HIDDEN, dtype="float64", seed=0)
     assert set(net.views) == {f"{name}_l0" for name in theirs.weights}
     for name, one in theirs.weights.items():
         net.views[f"{name}_l0"][...] = one.detach().numpy()
-    found = net.forward(beside_the_one_before(x) if columns > INPUT else x, hx[None], with_layer(states))
+    given = beside_the_one_before(x) if columns > width else x
+    side_inputs = {one.name: x for one in peer.kind.declaration.inputs} or None
+    found = net.forward(given, hx[None], with_layer(states), inputs=side_inputs)
     back = net.backward(found.workspace, dy, dhy[None], with_layer(dstates))
-    dx = back.dx[:, :, :INPUT].copy()
-    dx[:-1] += back.dx[1:, :, INPUT:] if columns > INPUT else 0
+    dx = back.dx[:, :, :width] + sum(getattr(back, "inputs", {}).values())
+    dx[:-1] += back.dx[1:, :, width:] if columns > width else 0
     by_parameters = theirs.by_parameters(rnnkit.weight_views(net.desc, back.dw))
     names = ["hx", *peer.kind.declaration.states]
     own = [found.y, found.hy[0], *without_layer(found.cy)]

@@ -104,6 +104,8 @@ SHIPPED = {
     ("multiplicative", "complete_gradient"): {"multiply": 2},
     ("nbr", "activate"): {"divide": 3},
     ("nbr", "differentiate"): {"multiply": 9},
+    ("fastgrnn", "activate"): {"divide": 2},
+    ("fastgrnn", "differentiate"): {"multiply": 8},
 }
 # The loops of a cell by name: those of a phase, or of the gradient of one.
 RUNNERS = {"activate": (0, "forward"), "complete": (1, "forward"), "differentiate": (-1, "gradient")}

@@ -12,10 +12,7 @@ from examples.gallery import chains, gated, grus, lstms, strongly_typed, systems
 from rnnkit import cells
 
 # What is missing, and why.
-MISSING = {
-    "tauGRUCell": "a state of tau steps ago", "FastRNNCell": "numbers of a layer", "FastGRNNCell": "numbers of a layer",
-    "IntersectionRNNCell": "x unit by unit",
-}  # fmt: skip
+MISSING = {"tauGRUCell": "a state of tau steps ago"}
 
 
 def single(cell, x, before, h, states):
@@ -44,6 +41,12 @@ def typed_gru(cell, x, before, h, states):
 def typed_lstm(cell, x, before, h, states):
     h, (c, _) = cell(x, (*states, before))
     return h, [c]
+
+
+def intersection(cell, x, before, h, states):
+    """Its output is no state."""
+    h, k = cell(x, *states)
+    return h, [k]
 
 
 def lem(cell, x, before, h, states):
@@ -99,6 +102,12 @@ def residual(cell):
         "weight_ih": cat([cell.weight_ih, cell.weight_res]), "weight_hh": cat([cell.weight_hh, cell.weight_proj]),
         "bias_ih": cat([cell.bias_ih, none]), "bias_hh": cat([cell.bias_hh, none]),
     }  # fmt: skip
+
+
+def fast(cell):
+    (wz, wn), (rz, rn) = cell.bias_ih.chunk(2), cell.bias_hh.chunk(2)
+    own = {"bias_ih": wz, "bias_hh": rz, "shift": wn + rn - wz - rz, "zeta": cell.zeta, "nu": cell.nu}
+    return plain(cell) | own
 
 
 def additive(cell):
@@ -192,6 +201,7 @@ SHIPPED = {
     "UGRNN": peer(cells.UGRNN(), "UGRNN"),
     "RAN": peer(cells.RAN(), "RAN", additive, double),
     "STAR": peer(cells.STAR(), "STAR"),
+    "FastGRNN": peer(cells.FastGRNN(), "FastGRNN", fast, nonlinearity="sigmoid"),
     "CoRNN": peer(cells.CoRNN(0.5, 0.75, 1.25), "coRNN", with_more_r("weight_ch", "bias_ch"), double,
                   dt=0.5, gamma=0.75, epsilon=1.25),
     "LEM": peer(cells.LEM(0.5), "LEM", with_more_r("weight_ch", "bias_ch"), lem, dt=0.5),
@@ -218,6 +228,8 @@ GALLERY = {
     "BR": peer(gated.BR(), "BR", bistable),
     "SGU": peer(gated.SGU(HARD), "SGU", gate_nonlinearity=HardSigmoid()),
     "DSGU": peer(gated.DSGU(HARD), "DSGU", with_more_r("weight_ho"), gate_nonlinearity=HardSigmoid()),
+    "FastRNN": peer(gated.FastRNN(), "FastRNN", lambda cell: plain(cell) | {"alpha": cell.alpha, "beta": cell.beta}),
+    "IntersectionRNN": peer(gated.IntersectionRNN(), "IntersectionRNN", step=intersection),
     "TRNN": peer(strongly_typed.TRNN(), "TRNN", input_only),
     "TGRU": peer(strongly_typed.TGRU(), "TGRU", side_by_side, typed_gru),
     "TLSTM": peer(strongly_typed.TLSTM(), "TLSTM", side_by_side, typed_lstm),

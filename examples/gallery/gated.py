@@ -2,7 +2,21 @@
 
 from typing import NamedTuple
 
-from rnnkit.cells import Activation, Gate, HardSigmoid, Sigmoid, Softplus, cell, fma, forward, sigmoid, tanh, value
+from rnnkit.cells import (
+    Activation,
+    Gate,
+    HardSigmoid,
+    Relu,
+    Scalar,
+    Sigmoid,
+    Softplus,
+    cell,
+    fma,
+    forward,
+    sigmoid,
+    tanh,
+    value,
+)
 
 
 @cell(gates=[Gate("p", apart="q")])
@@ -137,3 +151,41 @@ class DSGU(NamedTuple):
     def step(self, n, z, h_prev):
         z = value(self.update, z)
         return fma(z, value(self.output, n), (1 - z) * h_prev)
+
+
+@cell(gates="n", scalars=[Scalar("alpha", -3, -3), Scalar("beta", 3, 3)])
+class FastRNN(NamedTuple):
+    """The vanilla cell with a residual connection and two numbers.
+
+    Kusupati et al., "FastGRNN: A Fast, Accurate, Stable and Tiny Kilobyte Sized Gated Recurrent Neural Network", arXiv
+    1901.02358:
+
+        n = tanh(W x + R h + biases)       h' = s(alpha)*n + s(beta)*h
+
+    alpha and beta are scalars; they begin with -3 and 3, as in the authors' program.
+    """
+
+    @forward("h")
+    def step(self, n, alpha, beta, h_prev):
+        return fma(sigmoid(alpha), tanh(n), sigmoid(beta) * h_prev)
+
+
+@cell(gates=[Gate(name, multiplies="k_prev") for name in ("n", "m", "gy", "gk")], states="k", inputs="x", smooth=False)
+class IntersectionRNN(NamedTuple):
+    """Two gates: one mixes x into the output, one the state into the next one.
+
+    Collins, Sohl-Dickstein and Sussillo, "Capacity and Trainability in Recurrent Neural Networks", arXiv 1611.09913;
+    the +RNN. There are as many inputs as units, and the call gives x as a side input too, `inputs={"x": x}`:
+
+        n = relu(W x + R k + biases)       m = tanh(same)       gy, gk = s(same)
+        h' = gy*x + (1 - gy)*n       k' = gk*k + (1 - gk)*m
+
+    The side input of a further layer is x too, where the paper has the output of the layer below: stack networks.
+    """
+
+    candidate: Activation = Relu()
+
+    @forward("k h")
+    def step(self, n, m, gy, gk, x, k_prev):
+        gy, gk = sigmoid(gy), sigmoid(gk)
+        return fma(gk, k_prev, (1 - gk) * tanh(m)), fma(gy, x, (1 - gy) * value(self.candidate, n))

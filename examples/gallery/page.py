@@ -29,7 +29,7 @@ R multiplies h for a gate, or what stands in brackets behind it: nothing, a stat
 (`c`), or what a stage writes. `n: q` is a gate whose product with R is kept apart as q; a gate with "no W" has no rows
 of W.
 
-| cell | paper | gates | states beside h | vectors, parameters | what is special |
+| cell | paper | gates | states beside h | vectors, scalars, side inputs, parameters | what is special |
 |---|---|---|---|---|---|
 """
 NOTATION = "s is the logistic function, c' is c after the step, and a_f is W x + R h + biases of the gate f."
@@ -60,14 +60,16 @@ def linked(paper):
 def gate_text(gate):
     times = "" if gate.multiplies == "h" else "(none)" if gate.multiplies is None else f"({gate.multiplies})"
     apart = f": {gate.apart}" if gate.apart else ""
-    return f"{gate.name}{times}{apart}{'' if gate.input else ' no W'}"
+    heads = "" if gate.heads == 1 else f" {gate.heads} heads"
+    return f"{gate.name}{times}{apart}{'' if gate.input else ' no W'}{heads}"
 
 
 def row_of(name, kind):
     special, paper, _ = parts_of(kind)
     said = kind.declaration
     fields = [f"{key}={value!r}" for key, value in kind._field_defaults.items()]
-    own = ", ".join([*(f"`{vector.name}`" for vector in said.vectors), *(f"`{field}`" for field in fields)])
+    names = [one.name for one in (*said.vectors, *said.scalars, *said.inputs)]
+    own = ", ".join(f"`{one}`" for one in dict.fromkeys([*names, *fields]))
     gates = ", ".join(map(gate_text, said.gates))
     place = "" if kind.__module__.startswith("rnnkit") else f" ({kind.__module__.rpartition('.')[2]}.py)"
     columns = f"[{name}](#{name.lower()}){place}", linked(paper), gates, " ".join(said.states), own, special
@@ -81,7 +83,8 @@ def page_of(kinds):
     lines += [row_of(name, kind) for name, kind in kinds.items()]
     lines += ["", "## Equations", "", NOTATION]
     for name, kind in kinds.items():
-        lines += ["", f"### {name}", "", "```", parts_of(kind)[2], "```"]
+        equations = parts_of(kind)[2]
+        lines += ["", f"### {name}", "", *(["```", equations, "```"] if equations else ["Those of SLSTM."])]
     return "\n".join(lines) + "\n"
 
 

@@ -79,7 +79,7 @@ def _check_parameters(kind):
 def _check_multiplied(said):
     """R multiplies h, a state, or what a stage writes under a name that nothing else has."""
     taken = {gate.name: "gate" for gate in said.gates} | {gate.apart: "product of R" for gate in said.gates}
-    taken |= {vector.name: "vector" for vector in said.vectors}
+    taken |= {vector.name: "vector" for vector in said.vectors} | {one.name: "side input" for one in said.inputs}
     for name, source in ((gate.name, gate.multiplies) for gate in said.gates):
         if source in (None, "h"):
             continue
