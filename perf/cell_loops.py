@@ -60,6 +60,17 @@ def equations(one: Any, exp: Any, larger: Any, relu: Any, sigmoid: Any, tanh: An
         z = sigmoid(z)
         return ((one - z) * h + z * n,)
 
+    def janet(f, n, h):
+        return (sigmoid(f) * h + (one - sigmoid(f - one)) * tanh(n),)
+
+    def li_gru(z, n, h):
+        z = sigmoid(z)
+        return (z * h + (one - z) * relu(n),)
+
+    def update_gate(n, g, h):
+        g = sigmoid(g)
+        return (g * h + (one - g) * tanh(n),)
+
     def slstm(z, i, f, o, h, c, n, m):
         f = f + m
         m = larger(f, i)
@@ -70,7 +81,8 @@ def equations(one: Any, exp: Any, larger: Any, relu: Any, sigmoid: Any, tanh: An
     return {
         "OwnLSTM": Equations(lstm), "PeepholeLSTM": Equations(peephole), "CoupledLSTM": Equations(coupled),
         "MinimalGatedUnit": Equations(minimal, forgotten), "IndRNN": Equations(independent),
-        "MinGRU": Equations(min_gru), "SLSTM": Equations(slstm, start=-math.inf),
+        "MinGRU": Equations(min_gru), "SLSTM": Equations(slstm, start=-math.inf), "JANET": Equations(janet),
+        "LiGRU": Equations(li_gru), "UGRNN": Equations(update_gate),
     }  # fmt: skip
 
 

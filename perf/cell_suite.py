@@ -1,4 +1,5 @@
-"""The cases of cells that are no modes: those of `rnnkit.cells`, and an LSTM of a user's own.
+"""The cases of cells that are no modes: those of `rnnkit.cells` in which R multiplies for all gates or for none, and an
+LSTM of a user's own.
 
 They are run as the networks of the modes are, beside loops over time (`cell_loops`), with which they are compared.
 """
@@ -7,9 +8,9 @@ from dataclasses import replace
 
 from perf import cases
 from perf.own_lstm import OwnLSTM
-from rnnkit.cells import SLSTM, CoupledLSTM, IndRNN, MinGRU, MinimalGatedUnit, PeepholeLSTM
+from rnnkit.cells import JANET, SLSTM, UGRNN, CoupledLSTM, IndRNN, LiGRU, MinGRU, MinimalGatedUnit, PeepholeLSTM
 
-CELLS = (OwnLSTM, PeepholeLSTM, CoupledLSTM, MinimalGatedUnit, IndRNN, MinGRU, SLSTM)
+CELLS = (OwnLSTM, PeepholeLSTM, CoupledLSTM, MinimalGatedUnit, IndRNN, MinGRU, SLSTM, JANET, LiGRU, UGRNN)
 CASES = tuple(
     case._replace(desc=replace(case.desc, mode=cell), device="cpu")
     for family in ("lm", "small")

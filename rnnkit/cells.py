@@ -40,10 +40,12 @@ gate. A stage may call what is here, functions of numbers of your own, and what 
 of its source.
 
 Cells to use as they are: :class:`PeepholeLSTM`, :class:`CoupledLSTM`, :class:`ActivatedLSTM`,
-:class:`MinimalGatedUnit`, :class:`IndRNN`, :class:`MinGRU` and :class:`SLSTM`. Some take activations as parameters,
-``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``; a cell of your own may too: ``value(self.gate, i)`` and, of that value,
-``slope(self.gate, i)`` of a field ``gate: Activation = Sigmoid()``. An activation of your own is a NamedTuple class of
-floats under ``@Activation.register``, with the methods ``value(self, x)`` and ``slope(self, y)``.
+:class:`MultiplicativeLSTM`, :class:`SLSTM`, :class:`MultiHeadSLSTM`, :class:`JANET`, :class:`RAN`, :class:`AUGRU`,
+:class:`MinimalGatedUnit`, :class:`LiGRU`, :class:`MinGRU`, :class:`UGRNN`, :class:`FastGRNN`, :class:`STAR`,
+:class:`MinimalRNN`, :class:`IndRNN`, :class:`NBR`, :class:`CoRNN` and :class:`LEM`. Some take activations as
+parameters, ``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``; a cell of your own may too: ``value(self.gate, i)`` and, of
+that value, ``slope(self.gate, i)`` of a field ``gate: Activation = Sigmoid()``. An activation of your own is a
+NamedTuple class of floats under ``@Activation.register``, with the methods ``value(self, x)`` and ``slope(self, y)``.
 
 Machine code is kept on disk under a digest of all that the cell computes. Files of its networks have a digest of its
 equations, and of what they use: see :func:`rnnkit.load`.
@@ -67,14 +69,26 @@ from rnnkit.kernels.cells.activations import (
     ThresholdedRelu,
     softplus,
 )
+from rnnkit.kernels.cells.augru import AUGRU
 from rnnkit.kernels.cells.cell import CellError, Gate, Input, Scalar, Vector, cell, derived_source, forward, gradient
+from rnnkit.kernels.cells.cornn import CoRNN
 from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
 from rnnkit.kernels.cells.derivatives import derivative
+from rnnkit.kernels.cells.fast_grnn import FastGRNN
 from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, slope, tanh, value
 from rnnkit.kernels.cells.indrnn import IndRNN
+from rnnkit.kernels.cells.janet import JANET
+from rnnkit.kernels.cells.lem import LEM
+from rnnkit.kernels.cells.ligru import LiGRU
 from rnnkit.kernels.cells.mingru import MinGRU
 from rnnkit.kernels.cells.minimal_gated_unit import MinimalGatedUnit
+from rnnkit.kernels.cells.minimal_rnn import MinimalRNN
+from rnnkit.kernels.cells.multiplicative_lstm import MultiplicativeLSTM
+from rnnkit.kernels.cells.nbr import NBR
 from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
+from rnnkit.kernels.cells.ran import RAN
 from rnnkit.kernels.cells.slstm import SLSTM, MultiHeadSLSTM
+from rnnkit.kernels.cells.star import STAR
+from rnnkit.kernels.cells.ugrnn import UGRNN
 
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

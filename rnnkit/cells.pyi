@@ -73,19 +73,49 @@ class CoupledLSTM(NamedTuple):
     candidate: Activation = Tanh()
     output: Activation = Tanh()
 
+class AUGRU(NamedTuple): ...
+
+class CoRNN(NamedTuple):
+    dt: float = 0.042
+    gamma: float = 2.7
+    epsilon: float = 4.7
+
+class FastGRNN(NamedTuple): ...
+
 class IndRNN(NamedTuple):
     activation: Activation = Relu()
 
+class JANET(NamedTuple):
+    beta: float = 1.0
+
+class LEM(NamedTuple):
+    dt: float = 1.0
+
+class LiGRU(NamedTuple):
+    candidate: Activation = Relu()
+
 class MinGRU(NamedTuple): ...
 class MinimalGatedUnit(NamedTuple): ...
+class MinimalRNN(NamedTuple): ...
+class MultiHeadSLSTM(NamedTuple):
+    sigmoid_forget: bool = False
+
+class MultiplicativeLSTM(NamedTuple): ...
+class NBR(NamedTuple): ...
 
 class PeepholeLSTM(NamedTuple):
     gate: Activation = Sigmoid()
     candidate: Activation = Tanh()
     output: Activation = Tanh()
 
+class RAN(NamedTuple):
+    output: Activation = Tanh()
+
 class SLSTM(NamedTuple):
     sigmoid_forget: bool = False
+
+class STAR(NamedTuple): ...
+class UGRNN(NamedTuple): ...
 
 class CellError(TypeError): ...
 
@@ -93,11 +123,21 @@ class Gate(NamedTuple):
     name: str
     multiplies: str | None = "h"
     apart: str | None = None
+    input: bool = True
+    heads: int = 1
 
 class Vector(NamedTuple):
     name: str
     low: float | None = None
     high: float | None = None
+
+class Scalar(NamedTuple):
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+class Input(NamedTuple):
+    name: str
 
 class _Stage(NamedTuple):
     function: object
@@ -107,8 +147,11 @@ class _Stage(NamedTuple):
 
 def cell(
     gates: str | Sequence[str | Gate], states: str | Sequence[str] = "", vectors: str | Sequence[str | Vector] = "",
-    slots: str | Sequence[str] = "", smooth: bool = True,
+    slots: str | Sequence[str] = "", smooth: bool = True, scalars: str | Sequence[str | Scalar] = "",
+    inputs: str | Sequence[str | Input] = "",
 ) -> Callable[[type[_Cell]], type[_Cell]]: ...
+def derivative(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+def derived_source(kind: Any) -> str: ...
 def forward(writes: str | Sequence[str]) -> Callable[[Callable[..., Any]], _Stage]: ...
 def gradient(writes: str | Sequence[str]) -> Callable[[Callable[..., Any]], _Stage]: ...
 
@@ -117,5 +160,6 @@ def exp(x: float) -> float: ...
 def fma(a: float, b: float, c: float) -> float: ...
 def sigmoid(x: float) -> float: ...
 def slope(activation: Activation, y: float) -> float: ...
+def softplus(x: float) -> float: ...
 def tanh(x: float) -> float: ...
 def value(activation: Activation, x: float) -> float: ...

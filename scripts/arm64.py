@@ -80,7 +80,8 @@ def engine(folder):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     pip_install(target, "--no-deps", source)
-    shutil.copytree(REPOSITORY / "perf", target / "perf")  # a cell of it is one of the tests'
+    for name in ("perf", "examples"):  # whose cells the tests run
+        shutil.copytree(REPOSITORY / name, target / name)
     return target
 
 

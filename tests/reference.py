@@ -125,6 +125,67 @@ def slstm_step(gate, own, h, states, log_forget=lambda a: a):
     return sigmoid(gate("o", h)) * c / n, (c, n, m)
 
 
+def janet_step(gate, own, h, states):
+    f = gate("f", h)
+    return sigmoid(f) * h + (1 - sigmoid(f - 1)) * np.tanh(gate("n", h)), ()
+
+
+def ligru_step(gate, own, h, states, act=lambda x: np.maximum(x, 0)):
+    z = sigmoid(gate("z", h))
+    return z * h + (1 - z) * act(gate("n", h)), ()
+
+
+def ugrnn_step(gate, own, h, states):
+    g = sigmoid(gate("g", h))
+    return g * h + (1 - g) * np.tanh(gate("n", h)), ()
+
+
+def ran_step(gate, own, h, states, show=np.tanh):
+    c = sigmoid(gate("i", h)) * gate("n", None) + sigmoid(gate("f", h)) * states[0]
+    return show(c), (c,)
+
+
+def star_step(gate, own, h, states):
+    k = sigmoid(gate("k", h))
+    return np.tanh((1 - k) * h + k * np.tanh(gate("z", None))), ()
+
+
+def cornn_step(gate, own, h, states):
+    (z,) = states
+    z = z + 0.042 * (np.tanh(gate("a", h) + gate("v", z)) - 2.7 * h - 4.7 * z)
+    return h + 0.042 * z, (z,)
+
+
+def lem_step(gate, own, h, states):
+    ty, tz = sigmoid(gate("ty", h)), sigmoid(gate("tz", h))
+    z = (1 - tz) * states[0] + tz * np.tanh(gate("n", h))
+    return (1 - ty) * h + ty * np.tanh(gate("y", z)), (z,)
+
+
+def minimal_rnn_step(gate, own, h, states):
+    z = np.tanh(gate("n", None))
+    u = sigmoid(gate("u", h) + gate("v", z))
+    return u * h + (1 - u) * z, ()
+
+
+def multiplicative_step(gate, own, h, states):
+    m = gate("p", None) * gate("q", h)
+    i, f, o = sigmoid(gate("i", m)), sigmoid(gate("f", m)), sigmoid(gate("o", m))
+    c = f * states[0] + i * np.tanh(gate("n", m))
+    return o * np.tanh(c), (c,)
+
+
+def bistable_step(gate, own, h, states):
+    a, c = 1 + np.tanh(gate("a", h)), sigmoid(gate("c", h))
+    return c * h + (1 - c) * np.tanh(gate("n", None) + a * h), ()
+
+
+def fast_step(gate, own, h, states):
+    a = gate("a", h)
+    share = sigmoid(own["zeta"]) * (1 - sigmoid(a)) + sigmoid(own["nu"])
+    return share * np.tanh(a + own["shift"]) + sigmoid(a) * h, ()
+
+
 def independent_step(gate, own, h, states):
     s = gate("a", None) + own["u"] * h
     return 1.5 * np.where(s > 0, s, 0.125 * s), ()
@@ -137,11 +198,14 @@ def feedforward_step(gate, own, h, states):
 
 
 class Own(NamedTuple):
-    """What the twin of a user's cell is: its step, the names of its gates, and the number of its states."""
+    """What the twin of a cell is: its step, the names of its gates, the number of its states, and the names of the
+    rows of R where they are others: those of gates without R are missing, and those kept apart have names of their own.
+    """
 
     step: object
     gates: str
     states: int
+    recurrent: str | None = None
 
 
 OWN = {
@@ -149,6 +213,11 @@ OWN = {
     "PeepholeLSTM": Own(peephole_step, "i f g o", 1), "CoupledLSTM": Own(coupled_step, "i g o", 1),
     "ActivatedLSTM": Own(activated_step, "i f g o", 1), "MinimalGatedUnit": Own(minimal_step, "f n", 0),
     "IndRNN": Own(indrnn_step, "a", 0), "MinGRU": Own(mingru_step, "z n", 0), "SLSTM": Own(slstm_step, "z i f o", 3),
+    "JANET": Own(janet_step, "f n", 0), "LiGRU": Own(ligru_step, "z n", 0), "UGRNN": Own(ugrnn_step, "n g", 0),
+    "FastGRNN": Own(fast_step, "a", 0), "RAN": Own(ran_step, "n i f", 1, "i f"), "STAR": Own(star_step, "z k", 0, "k"),
+    "CoRNN": Own(cornn_step, "a", 1, "a v"), "LEM": Own(lem_step, "ty tz n y", 1),
+    "MinimalRNN": Own(minimal_rnn_step, "n", 0, "u v"), "NBR": Own(bistable_step, "a c n", 0, "a c"),
+    "MultiplicativeLSTM": Own(multiplicative_step, "p i f n o", 1, "q i f n o"),
 }
 
 # By their names in ONNX's documentation.
@@ -174,6 +243,7 @@ def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidire
     `activations` are functions that its step takes besides.
     """
     own, directions, size = OWN[name], 2 if bidirectional else 1, hidden_size
+    of_w, of_r = own.gates.split(), (own.recurrent or own.gates).split()
     hy, finals, y = np.array(hx, np.float64), [np.array(one, np.float64) for one in states], np.asarray(x, np.float64)
     for row in range(num_layers * directions):
         layer, direction = divmod(row, directions)
@@ -186,9 +256,8 @@ def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidire
             for t in reversed(range(length)) if direction else range(length):
 
                 def gate(key, h, step=source[t, n], block=block):
-                    number = own.gates.split().index(key)
-                    found = block.input_side(number, step, size)
-                    return found if h is None else found + block.recurrent_side(number, h, size)
+                    found = block.input_side(of_w.index(key), step, size) if key in of_w else 0
+                    return found if h is None else found + block.recurrent_side(of_r.index(key), h, size)
 
                 before = tuple(one[row, n] for one in finals)
                 hy[row, n], after = own.step(gate, vectors, hy[row, n], before, *activations)

@@ -26,13 +26,24 @@ KINDS = {
     "mingru": cells.MinGRU(),
     "slstm": cells.SLSTM(),
     "slstm-sigmoid": cells.SLSTM(sigmoid_forget=True),
+    "janet": cells.JANET(),
+    "ligru": cells.LiGRU(),
+    "ugrnn": cells.UGRNN(),
+    "ran": cells.RAN(),
+    "star": cells.STAR(),
+    "cornn": cells.CoRNN(),
+    "lem": cells.LEM(),
+    "minimal-rnn": cells.MinimalRNN(),
+    "multiplicative": cells.MultiplicativeLSTM(),
+    "nbr": cells.NBR(),
+    "fastgrnn": cells.FastGRNN(),
 }
 # What a user may have and no shipped cell has: parameters that are numbers, and gates without R beside a state.
 OWN = {"own-numbers": own_cells.Independent(), "own-feedforward": own_cells.Feedforward()}
 # Every kind of cell is kernels of its own, which take 8 s to compile. By default run those that have between them all
-# that a cell can have: vectors and activations, several states, no R, parameters that are numbers.
+# that a cell can have: vectors and activations, several states, no R, parameters that are numbers, and R times a state.
 DEFAULT = {("peephole-hard", "float64"), ("slstm-sigmoid", "float64"), ("own-feedforward", "float64"),
-           ("own-numbers", "float32")}  # fmt: skip
+           ("own-numbers", "float32"), ("lem", "float64")}  # fmt: skip
 
 
 def cases(dtypes=("float64", "float32"), default=DEFAULT):

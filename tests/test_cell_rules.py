@@ -168,6 +168,14 @@ def here(stage, text="@"):
      "bias_hh, got 'weight_ih'"),
     (lambda: declared(output, back, slots="da"),
      "a name must not be one that a stage knows a state before the step or a gradient by, got 'da'"),
+    (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "a")]),
+     "gate b must multiply h, a state before or after the step, or what a stage writes, got 'a'; a is a gate: let a "
+     "stage write its value under another name"),
+    (lambda: declared(output, back, gates=[Gate("a", "h_prev")]),
+     "gate a must multiply h, a state before or after the step, or what a stage writes, got 'h_prev'; write h"),
+    (lambda: declared(output, back, gates=[Gate("a", "c_prev")], states="m"),
+     "gate a must multiply h, a state before or after the step, or what a stage writes, got 'c_prev'; declare "
+     'states="m c"'),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "m"), Gate("d", "n")]),
      "a forward stage must write m, which R multiplies, before one reads b, got none"),
     (lambda: declared(output, back, gates=[Gate("a", multiplies="m", apart="q")]),

@@ -51,6 +51,20 @@ def problem(seed):
     return net, x, hx, states, cotangents, {"lengths": lengths, "resets": resets, "inputs": inputs}, rng
 
 
+@cell(gates="a b")
+class Switch(NamedTuple):
+    """One that reads h in a condition alone."""
+
+    @stage("h")
+    def step(self, a, b, h_prev):
+        return a * b if h_prev > 0 else a + b
+
+
+def test_h_in_a_condition_alone():
+    rnnkit.check_cell(Switch)
+    assert Switch.declaration.carries_hidden
+
+
 def argument(states):
     """States, or gradients by them, as a network takes them: None, an array, or a tuple of several."""
     return None if not states else states[0] if len(states) == 1 else tuple(states)

@@ -21,7 +21,8 @@ NEEDS = {
     "own-cells": ["torch"], "reduced-weights": [], "ship": [], "reproducible": [],
     "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
-PAGES = "contributing", "engine", "gpu", "performance", "trust", "weights", "what-works"  # others have tests too
+# Others have tests too.
+PAGES = "contributing", "engine", "gallery", "gpu", "performance", "trust", "weights", "what-works"
 
 
 def test_every_guide_is_run():

@@ -151,6 +151,7 @@ def _differentiated(cell):
         if of_phase == 0:
             needed += [gate.name for gate in said.gates if gate.multiplies is None]
             needed += [one.name for one in (*said.vectors, *said.inputs)] + [f"{state}_prev" for state in said.states]
+            needed += ["h_prev"] if any(begun["h_prev"] in loop.read() for loop in loops) else []
         for of_r in phase.products if of_phase else ():
             held[cell.final[of_r.source]] = cell.final[of_r.source]  # the product adds to it
         for value in map(begun.get, needed):

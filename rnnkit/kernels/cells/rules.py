@@ -40,6 +40,7 @@ def check(kind, with_gradient):
     if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         raise refusal(said, "its class", "be a NamedTuple, whose fields are its parameters", kind.__mro__[1].__name__)
     _check_parameters(kind)
+    _check_multiplied(said)
     _check_names(said)
     _check_vectors(said)
     _check_gates(said)
@@ -73,6 +74,22 @@ def _check_parameters(kind):
         if annotation not in (bool, int, float, Activation):
             expected = "be annotated bool, int, float or Activation"
             raise refusal(kind.declaration, f"its parameter {name}", expected, repr(annotation))
+
+
+def _check_multiplied(said):
+    """R multiplies h, a state, or what a stage writes under a name that nothing else has."""
+    taken = {gate.name: "gate" for gate in said.gates} | {gate.apart: "product of R" for gate in said.gates}
+    taken |= {vector.name: "vector" for vector in said.vectors} | {one.name: "side input" for one in said.inputs}
+    for name, source in ((gate.name, gate.multiplies) for gate in said.gates):
+        if source in (None, "h"):
+            continue
+        expected, state = "multiply h, a state before or after the step, or what a stage writes", source[:-5]
+        if source in taken:
+            cure = f"{source} is a {taken[source]}: let a stage write its value under another name"
+            raise refusal(said, f"gate {name}", expected, repr(source), cure)
+        if source.endswith("_prev") and state not in said.states:
+            cure = "write h" if state == "h" else f'declare states="{" ".join([*said.states, state])}"'
+            raise refusal(said, f"gate {name}", expected, repr(source), cure)
 
 
 def _check_names(said):

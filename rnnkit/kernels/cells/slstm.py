@@ -32,7 +32,9 @@ class SLSTM(NamedTuple):
 
 @cell(gates=[Gate(name, heads=4) for name in "zifo"], states="c n m")
 class MultiHeadSLSTM(NamedTuple):
-    """The same with the four heads of the paper's section 2.2: each unit sees h of the units of its own head alone."""
+    """The sLSTM of Beck et al., "xLSTM", arXiv 2405.04517, with the four heads of its section 2.2: each unit sees h of
+    the units of its own head alone. The equations are those of `SLSTM`.
+    """
 
     sigmoid_forget: bool = False
 

@@ -1,0 +1,24 @@
+"""The gated cell of one matrix: its gate and its candidate share W and R."""
+
+from typing import NamedTuple
+
+from .cell import cell, forward
+from .declaration import Scalar
+from .functions import fma, sigmoid, tanh
+
+
+@cell(gates="a", vectors="shift", scalars=[Scalar("zeta", 1, 1), Scalar("nu", -4, -4)])
+class FastGRNN(NamedTuple):
+    """Kusupati et al., "FastGRNN: A Fast, Accurate, Stable and Tiny Kilobyte Sized Gated Recurrent Neural Network",
+    arXiv 1901.02358:
+
+        a = W x + R h + biases       z = s(a)       n = tanh(a + shift)       h' = (s(zeta)*(1 - z) + s(nu))*n + z*h
+
+    The biases are those of z, and with `shift` added those of n. zeta and nu are scalars; they begin with 1 and -4, as
+    in the authors' program.
+    """
+
+    @forward("h")
+    def step(self, a, shift, zeta, nu, h_prev):
+        z = sigmoid(a)
+        return fma(fma(sigmoid(zeta), 1 - z, sigmoid(nu)), tanh(a + shift), z * h_prev)
