@@ -5,19 +5,14 @@ A cell is a NamedTuple class under the decorator :func:`cell`, handed to :class:
 
 >>> from typing import NamedTuple
 >>> import rnnkit
->>> from rnnkit.cells import cell, fma, forward, gradient, tanh
+>>> from rnnkit.cells import cell, fma, forward, tanh
 >>> @cell(gates="a")
 ... class Leaky(NamedTuple):
 ...     rate: float = 0.5
 ...
-...     @forward("a h")
+...     @forward("h")
 ...     def update(self, a, h_prev):
-...         a = tanh(a)
-...         return a, fma(self.rate, a, (1 - self.rate) * h_prev)
-...
-...     @gradient("da dh_prev")
-...     def through_update(self, a, dh):
-...         return dh * self.rate * (1 - a * a), dh * (1 - self.rate)
+...         return fma(self.rate, tanh(a), (1 - self.rate) * h_prev)
 >>> rnnkit.Network(Leaky(rate=0.1), 64, 128, seed=0)
 <Network: RNNDescriptor(Leaky(rate=0.1), 64, 128), 24832 weights>
 
@@ -28,16 +23,21 @@ its decorator:
 ``f``                   a gate: its pre-activation W x + R h + biases, then what a stage wrote to it
 ``c_prev``, ``c``       a state before and after the step (``states="c"``, or several: ``states="c n m"``)
 ``h_prev``, ``h``       the hidden state before and after the step
-``p``                   a vector, a weight of the unit's own (``vectors="p"``)
-``df``, ``dc``, ...     the gradient of the loss by each of them, in the stages of the gradient
+``p``                   a vector, a weight of the unit's own (``vectors="p"``), or a scalar, one of the layer
+``a``                   a side input, which each call gives (``inputs="a"``)
+``t``                   any other name: what a stage hands on to later ones
 ======================  ================================================================================
 
-Stages run in their order, those of the gradient in the reverse order. A gradient stage overwrites what it writes: to
-add to a gradient that an earlier one left, read it. At the end a gate's gradient is that by its pre-activation, and
-``dc_prev`` that by the state before the step: it takes the place of ``dc``. :class:`Gate` says what R multiplies for a
-gate. A stage may call what is here, functions of numbers of your own, and what Numba compiles; numbers in it,
+The gradient is derived from these equations (:func:`derived_source` prints it), or written by hand in stages under
+``@gradient``. Stages run in their order. :class:`Gate` says what R multiplies for a gate. A stage may call what is
+here, functions of numbers of your own, and functions whose derivative is given (:func:`derivative`); numbers in it,
 ``math.pi`` too, take the type of the network. A function handed in from around the class, an activation say, is a part
 of its source.
+
+By hand: ``df``, ``dc`` and ``dh`` are the gradients of the loss by each name, in stages that run in the reverse order.
+A gradient stage overwrites what it writes: to add to a gradient that an earlier one left, read it. At the end a gate's
+gradient is that by its pre-activation, and ``dc_prev`` that by the state before the step: it takes the place of
+``dc``.
 
 Cells to use as they are: :class:`PeepholeLSTM`, :class:`CoupledLSTM`, :class:`ActivatedLSTM`,
 :class:`MultiplicativeLSTM`, :class:`SLSTM`, :class:`MultiHeadSLSTM`, :class:`JANET`, :class:`RAN`, :class:`AUGRU`,
@@ -53,7 +53,8 @@ equations, and of what they use: see :func:`rnnkit.load`.
 """
 
 # ruff: noqa: F401  what is imported here is what there is: `__all__` lists it
-from rnnkit.kernels.cells.activated_lstm import ActivatedLSTM
+from importlib import import_module
+
 from rnnkit.kernels.cells.activations import (
     Activation,
     Affine,
@@ -69,26 +70,26 @@ from rnnkit.kernels.cells.activations import (
     ThresholdedRelu,
     softplus,
 )
-from rnnkit.kernels.cells.augru import AUGRU
 from rnnkit.kernels.cells.cell import CellError, Gate, Input, Scalar, Vector, cell, derived_source, forward, gradient
-from rnnkit.kernels.cells.cornn import CoRNN
-from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
 from rnnkit.kernels.cells.derivatives import derivative
-from rnnkit.kernels.cells.fast_grnn import FastGRNN
 from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, slope, tanh, value
-from rnnkit.kernels.cells.indrnn import IndRNN
-from rnnkit.kernels.cells.janet import JANET
-from rnnkit.kernels.cells.lem import LEM
-from rnnkit.kernels.cells.ligru import LiGRU
-from rnnkit.kernels.cells.mingru import MinGRU
-from rnnkit.kernels.cells.minimal_gated_unit import MinimalGatedUnit
-from rnnkit.kernels.cells.minimal_rnn import MinimalRNN
-from rnnkit.kernels.cells.multiplicative_lstm import MultiplicativeLSTM
-from rnnkit.kernels.cells.nbr import NBR
-from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
-from rnnkit.kernels.cells.ran import RAN
-from rnnkit.kernels.cells.slstm import SLSTM, MultiHeadSLSTM
-from rnnkit.kernels.cells.star import STAR
-from rnnkit.kernels.cells.ugrnn import UGRNN
 
-__all__ = sorted(name for name in globals() if not name.startswith("_"))
+_CELLS = {  # by name, the module; each is imported, and its gradient derived, when it is asked for
+    "AUGRU": "augru", "ActivatedLSTM": "activated_lstm", "CoRNN": "cornn", "CoupledLSTM": "coupled_lstm",
+    "FastGRNN": "fast_grnn", "IndRNN": "indrnn", "JANET": "janet", "LEM": "lem", "LiGRU": "ligru",
+    "MinGRU": "mingru", "MinimalGatedUnit": "minimal_gated_unit", "MinimalRNN": "minimal_rnn",
+    "MultiHeadSLSTM": "slstm", "MultiplicativeLSTM": "multiplicative_lstm", "NBR": "nbr",
+    "PeepholeLSTM": "peephole_lstm", "RAN": "ran", "SLSTM": "slstm", "STAR": "star", "UGRNN": "ugrnn",
+}  # fmt: skip
+__all__ = sorted({*_CELLS, *(name for name in globals() if not name.startswith("_"))} - {"import_module"})
+
+
+def __getattr__(name):
+    if name not in _CELLS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"rnnkit.kernels.cells.{_CELLS[name]}"), name)
+    return found
+
+
+def __dir__():
+    return __all__

@@ -10,7 +10,7 @@ from test_cell_rules import back, declared, output
 import rnnkit
 from rnnkit import cells
 from rnnkit.cells import CellError, Vector
-from rnnkit.descriptor.descriptor import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_of, text_of
 
 HUGE = 10**400
 BEYOND = "must be in the range of float64, got a number beyond it"

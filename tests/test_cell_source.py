@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rnnkit
 from rnnkit.cells import Activation, Affine, LeakyRelu, cell, forward, gradient, tanh, value
-from rnnkit.descriptor.descriptor import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_of, text_of
 from rnnkit.kernels.cells.activations import OWN_ACTIVATIONS
 from rnnkit.kernels.cells.source import code_key, source_of
 from rnnkit.kernels.cells.uses import Unresolved

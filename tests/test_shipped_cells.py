@@ -12,7 +12,7 @@ from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
 import rnnkit
 from rnnkit import cells
-from rnnkit.descriptor.descriptor import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_of, text_of
 
 OUTPUTS, GRADIENTS = ("y", "hy", "cy"), ("dx", "dhx", "dcx", "dw")
 

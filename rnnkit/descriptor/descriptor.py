@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
@@ -13,7 +12,7 @@ import numpy as np
 
 from rnnkit.common.lazy import lazy
 from rnnkit.common.numbers import MAX_SIZE, real_number
-from rnnkit.descriptor.modes import cell_of, check_rounded, checked, has_option, restored, stored, text_of_mode
+from rnnkit.descriptor.modes import cell_of, check_rounded, checked, has_option, text_of_mode
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
@@ -357,28 +356,6 @@ _FIELDS = {
 }
 
 
-def text_of(desc: RNNDescriptor) -> str:
-    """Return a descriptor as it stands in files."""
-    return json.dumps({field.name: getattr(desc, field.name) for field in fields(desc)} | {"mode": stored(desc.mode)})
-
-
-def descriptor_of(text: str, cell: type | None = None, check_source: bool = True) -> RNNDescriptor:
-    """Return the descriptor of a text from a file; raise ValueError if that holds no valid one.
-
-    `cell` is that of the network, where it has one and not the name of a mode; with `check_source` its equations must
-    be those in the file.
-    """
-    expected = {field.name for field in fields(RNNDescriptor)}
-    try:
-        found = json.loads(text)
-        missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
-        if missing or unknown:
-            raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
-        return RNNDescriptor(**found | {"mode": restored(found["mode"], cell, check_source)})
-    except (TypeError, ValueError, ImportError, RecursionError) as error:
-        raise ValueError(str(error)[:400]) from error
-
-
 def only_with(option: str) -> str:
     """Say which modes have an option, for a message about another one."""
     return " and ".join(f'mode="{mode}"' for mode in modes_with(option)).join(("only ", f" has {_OWN[option]}"))
@@ -395,9 +372,9 @@ def _check_combination(desc: RNNDescriptor) -> None:
         if getattr(desc, option) != default and not has_option(desc.mode, option):
             cure = only_with(option) if isinstance(desc.mode, str) else ""
             refuse(option, f"be {default} with {text_of_mode(desc.mode)}", cure)
-    heads = desc.cell.declaration.heads
-    if desc.hidden_size % heads:
-        refuse("hidden_size", f"be a multiple of the {heads} heads of {desc.cell.declaration.name}")
+    said = None if isinstance(desc.mode, str) else desc.mode.declaration
+    if said and desc.hidden_size % said.heads:
+        refuse("hidden_size", f"be a multiple of the {said.heads} heads of {said.name}")
     if desc.bias == "recurrent" and not desc.num_recurrent_gates:
         refuse("bias", f"be another one with {text_of_mode(desc.mode)}, which has no R")
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:

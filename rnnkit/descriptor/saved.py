@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields
 from os import PathLike
 from typing import Any
 
@@ -10,12 +12,35 @@ import numpy as np
 
 from rnnkit.common.arrays import Array, library_of, no_array, on_host
 from rnnkit.descriptor import archive
-from rnnkit.descriptor.descriptor import RNNDescriptor, descriptor_of, text_of
+from rnnkit.descriptor.descriptor import ADDED, RNNDescriptor
+from rnnkit.descriptor.modes import restored, stored
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.errors import message
 
 FORMAT = 1
 MEMBERS = ("format", "descriptor", "weights")
+
+
+def text_of(desc: RNNDescriptor) -> str:
+    """Return a descriptor as it stands in files."""
+    return json.dumps({field.name: getattr(desc, field.name) for field in fields(desc)} | {"mode": stored(desc.mode)})
+
+
+def descriptor_of(text: str, cell: type | None = None, check_source: bool = True) -> RNNDescriptor:
+    """Return the descriptor of a text from a file; raise ValueError if that holds no valid one.
+
+    `cell` is that of the network, where it has one and not the name of a mode; with `check_source` its equations must
+    be those in the file.
+    """
+    expected = {field.name for field in fields(RNNDescriptor)}
+    try:
+        found = json.loads(text)
+        missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
+        if missing or unknown:
+            raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
+        return RNNDescriptor(**found | {"mode": restored(found["mode"], cell, check_source)})
+    except (TypeError, ValueError, ImportError, RecursionError) as error:
+        raise ValueError(str(error)[:400]) from error
 
 
 def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:

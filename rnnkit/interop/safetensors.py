@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.descriptor import archive
-from rnnkit.descriptor.descriptor import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_of, text_of
 from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, network
 from rnnkit.interop.packages import package

@@ -168,7 +168,6 @@ def derived_source(kind):
     def through_output(self, dh, n, h_prev, z):
         t = 1 - z
         return dh * (n - h_prev) * (z * t), dh * z, dh * t
-    <BLANKLINE>
     """
     kind = kind if isinstance(kind, type) else type(kind)
     if not isinstance(getattr(kind, "declaration", None), Declaration):
@@ -176,11 +175,11 @@ def derived_source(kind):
     said = derived(kind)
     forward_stages = [stage for stage in said.stages if not stage.is_gradient]
     back = [stage for stage in reversed(said.stages) if stage.is_gradient]
-    texts = ["# " + ", ".join(f"{slot} holds {text}" for slot, text in said.keeps.items()) + "\n"]
+    texts = []
     for stage in (*forward_stages, *back):
         decorator = "gradient" if stage.is_gradient else "forward"
-        texts.append(f'@{decorator}("{" ".join(stage.writes)}")\n{text_of(stage.function)}\n')
-    return "".join(texts)
+        texts.append(f'@{decorator}("{" ".join(stage.writes)}")\n{text_of(stage.function).rstrip()}')
+    return "# " + ", ".join(f"{slot} holds {text}" for slot, text in said.keeps.items()) + "\n" + "\n\n".join(texts)
 
 
 def _handed_on(cell, slots, gates, states, stages):
