@@ -27,8 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite in ("cells", "torch", "calls", "episodes", "programs") and find_spec("torch") is None:
+    if args.suite in ("cells", "gallery", "torch", "calls", "episodes", "programs") and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
+    elif args.suite == "gallery":
+        return _run_gallery(args)
     elif args.suite == "calls":
         return _run_calls(args)
     elif args.suite == "episodes":
@@ -70,6 +72,20 @@ def _run_calls(args: argparse.Namespace) -> int:
     wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
     if wrong is None and not call_suite.run(args.cases, args.threads, args.seconds):
         wrong = f"--cases must match a name such as {call_suite.CALLS[0].name}, got {args.cases!r}"
+    if wrong is not None:
+        print(f"perf: {wrong}", file=sys.stderr)
+    return 0 if wrong is None else 2
+
+
+def _run_gallery(args: argparse.Namespace) -> int:
+    """Time cells of papers beside torchrecurrent's; returns the exit status."""
+    from perf import gallery_suite
+
+    wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
+    if wrong is None and find_spec("torchrecurrent") is None:
+        wrong = "--suite gallery needs torchrecurrent: pip install torchrecurrent"
+    if wrong is None and not gallery_suite.run(args.cases, args.threads, args.seconds):
+        wrong = f"--cases must match a name such as {gallery_suite.names()[0]}, got {args.cases!r}"
     if wrong is not None:
         print(f"perf: {wrong}", file=sys.stderr)
     return 0 if wrong is None else 2
@@ -168,10 +184,10 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("run", help="time rnnkit beside the competitors")
     command.set_defaults(command=_run)
     suite = "engines: networks beside other engines (default); cells: cells that are no modes beside loops over time; "
-    suite += "torch, calls, programs: training steps of PyTorch's models, calls of its modules and whole programs with "
-    suite += "and without rnnkit.torch; episodes: resets in one call beside a loop over the steps; reduced: plans with "
-    suite += "weights of fewer bits"
-    suites = "engines", "cells", "torch", "calls", "episodes", "programs", "reduced"
+    suite += "gallery: cells of papers beside torchrecurrent's; torch, calls, programs: training steps of PyTorch's "
+    suite += "models, calls of its modules and whole programs with and without rnnkit.torch; episodes: resets in one "
+    suite += "call beside a loop over the steps; reduced: plans with weights of fewer bits"
+    suites = "engines", "cells", "gallery", "torch", "calls", "episodes", "programs", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
     cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, skorch/gru for programs, or "

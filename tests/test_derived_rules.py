@@ -304,6 +304,14 @@ def test_a_text_that_is_not_the_code_is_refused():
         of(space["nowhere"])
 
 
+@pytest.mark.parametrize("said", [{"vectors": "v"}, {"scalars": "v"}, {"inputs": "v"}])
+def test_what_nothing_reads_is_refused(said):
+    with pytest.raises(CellError, match="^cell Mine: v must be read by a stage, got none that does"):
+        of(lambda self, a, b: a * b, **said)
+    with pytest.raises(CellError, match="^cell Mine: b must be read by a stage, got none that does"):
+        of(lambda self, a: a * a)
+
+
 def test_slots_are_for_gradients_by_hand():
     with pytest.raises(CellError, match="^cell Mine: slots must be declared with gradients written by hand alone"):
         of(lambda self, a, b: a * b, slots="s")

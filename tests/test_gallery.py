@@ -31,7 +31,7 @@ def test_the_page_is_that_of_the_cells():
 
 def test_every_cell_of_torchrecurrent_is_there():
     theirs = pytest.importorskip("torchrecurrent")
-    from torchrecurrent_cells import GALLERY, MISSING, PEERS
+    from perf.torchrecurrent_cells import GALLERY, MISSING, PEERS
 
     compared = {peer.theirs.__name__ for name, peer in PEERS.items() if name != "RHN"}
     assert compared | set(MISSING) == {name for name in theirs.__all__ if name.endswith("Cell")}
@@ -57,7 +57,7 @@ def cases():
     """A peer each; without torchrecurrent one that is skipped."""
     if find_spec("torchrecurrent") is None:
         return [pytest.param(None, marks=pytest.mark.skip(reason="needs torchrecurrent"))]
-    from torchrecurrent_cells import PEERS
+    from perf.torchrecurrent_cells import PEERS
 
     return [pytest.param(one, id=name) if name in BY_DEFAULT else nightly(one, id=name) for name, one in PEERS.items()]
 
@@ -138,7 +138,7 @@ def assert_same(name, own, wanted):
 def test_another_equation_is_noticed():
     """That of torchrecurrent's LEM, which is not the paper's."""
     pytest.importorskip("torchrecurrent")
-    from torchrecurrent_cells import PEERS, double
+    from perf.torchrecurrent_cells import PEERS, double
 
     with pytest.raises(AssertionError, match="\ny\n"):
         assert_same_cell(PEERS["LEM"]._replace(step=double))

@@ -14,9 +14,10 @@ from rnnkit import cells
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gallery.md"
 MODULES = cells, lstms, grus, gated, strongly_typed, systems, chains
+NAMES = [(module, name) for module in MODULES for name in getattr(module, "__all__", vars(module))]
 CELLS = {
-    name: kind for module in MODULES for name, kind in vars(module).items()
-    if hasattr(kind, "declaration") and (module is cells or kind.__module__ == module.__name__)
+    name: kind for module, name in NAMES
+    if hasattr(kind := getattr(module, name), "declaration") and (module is cells or kind.__module__ == module.__name__)
 }  # fmt: skip
 HEAD = """# Cells of papers
 

@@ -195,6 +195,11 @@ def _written_by(said, phase):
 
 
 def _check_handed_on(said):
+    read = {name for stage in said.stages for name in stage.reads}
+    declared = [name for gate in said.gates for name in (gate.name, gate.apart) if name is not None]
+    for name in (*declared, *(one.name for one in (*said.vectors, *said.inputs))):
+        if name not in read:
+            raise refusal(said, name, "be read by a stage", "none that does", "its weights would do nothing")
     for number, stage in enumerate(said.stages):
         for name in filter(set(said.kept).__contains__, stage.writes):
             if not any(name in later.reads for later in said.stages[number + 1 :]):

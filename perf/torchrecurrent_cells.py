@@ -161,6 +161,8 @@ class Highway(nn.Module):
         self.w = nn.Parameter(torch.empty(2 * hidden_size, input_size))
         self.r = nn.Parameter(torch.empty(3, 2 * hidden_size, hidden_size))
         self.b = nn.Parameter(torch.empty(3, 2 * hidden_size))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
 
     def forward(self, x, h):
         of_x = x @ self.w.T
