@@ -81,10 +81,11 @@ def _run_gallery(args: argparse.Namespace) -> int:
     """Time cells of papers beside torchrecurrent's; returns the exit status."""
     from perf import gallery_suite
 
-    wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
+    scripted = args.against == [gallery_suite.COMPILED]
+    wrong = _foreign(args, "device", "tf32", "passes", "out", *(() if scripted else ("against",)))
     if wrong is None and find_spec("torchrecurrent") is None:
         wrong = "--suite gallery needs torchrecurrent: pip install torchrecurrent"
-    if wrong is None and not gallery_suite.run(args.cases, args.threads, args.seconds):
+    if wrong is None and not gallery_suite.run(args.cases, args.threads, args.seconds, scripted):
         wrong = f"--cases must match a name such as {gallery_suite.names()[0]}, got {args.cases!r}"
     if wrong is not None:
         print(f"perf: {wrong}", file=sys.stderr)

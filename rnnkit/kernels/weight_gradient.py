@@ -117,6 +117,17 @@ def _sum_rows(sums, dgates, rows, columns):
 
 
 @inner
+def _are_summed(terms, shared, columns):
+    """Whether some of these columns are a term's or a scalar's."""
+    if shared.start < columns.stop and columns.start < shared.stop:
+        return True
+    for term in terms:
+        if term.first < columns.stop and columns.start < term.first + term.weight.rows.size:
+            return True
+    return False
+
+
+@inner
 def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, shared, team):
     """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
     `dgates` is one rank's.
@@ -129,6 +140,8 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
     own = numbers.size + team.rank * GRAIN * stride
     for claim in range(num_claims(numbers.size, GRAIN, team)):
         columns = next_block(claim, numbers.size, GRAIN, team)
+        if not _are_summed(terms, shared, columns):  # those of what is kept for the gradient, say
+            continue
         transpose(scratch, own, stride, dgates, rows, columns)
         _sum_rows(scratch, dgates, rows, columns)
         for term in terms:

@@ -2,6 +2,7 @@
 
 import linecache
 from itertools import count
+from textwrap import shorten
 from typing import NamedTuple
 
 from .expressions import COMPARISONS, in_order
@@ -10,7 +11,7 @@ _BINDS = {"if": 0, "or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4)}
 _BINDS |= {"+": 5, "-": 5, "*": 6, "/": 6, "neg": 7, "**": 8}  # how strongly: what binds less stands in brackets
 _ATOM = 9
 _NUMBERS = count()  # of the functions that were written, whose texts are known by them
-_LONGEST = 100
+_LONGEST = 60  # characters of what is said to be kept
 
 
 class Slots:
@@ -104,7 +105,7 @@ def written(cell, stage_of):
         forward.append(stage(loop.name, loop.phase, {value: value.made_of for value in loop.values}, False, "h_prev"))
         back.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
     text = _Text(cell, name, {})
-    keeps = {slots.of[value]: text.of(one) for value, one in cell.kept.items()}
+    keeps = {slots.of[value]: shorten(text.of(one), _LONGEST, placeholder=" ...") for value, one in cell.kept.items()}
     return Written([one for one in (*forward, *back) if one is not None], tuple(slots.names[slots.first_own :]), keeps)
 
 
