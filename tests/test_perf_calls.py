@@ -2,7 +2,10 @@
 
 import os
 import random
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from perf import call_suite  # noqa: E402
 from perf.__main__ import main  # noqa: E402
 from perf.call_suite import CALLS, Call, Row  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[1]
 STEP = call_suite._step
 SMALL = "gru-t1-n1-h16-l1/infer,rnn-t5-n1-h16-lbi/train"
 
@@ -79,20 +83,30 @@ def test_what_the_suite_does_not_have_is_an_error(arguments, message, capsys):
     assert main(["run", "--suite", "calls", "--threads", "1", *arguments]) == 2
     assert capsys.readouterr().err.strip() == message
 
-# Of PyTorch's speed. The aim is 1.0, and LSTM inference of 8 to 32 rows is at 0.96 to 1.02 alone; beside other tests
-# one of these was seen at 0.85. A call that packs its weights or checks everything anew is at 0.3 to 0.7.
-LEAST = 0.8
+LEAST = 0.95  # of PyTorch's speed; the aim is 1.0, and LSTM inference of 8 to 32 rows is at 0.96 to 1.02
 
 
 @pytest.mark.nightly
 def test_no_call_is_much_slower_than_pytorch():
-    """Draws 40 calls; one that seems slower is timed again, for longer: other programs may have run meanwhile."""
-    slower = []
-    for call in random.sample(CALLS, 40):
-        for seconds in 0.1, 1.0, 2.0:
-            row = call_suite.measure(call, 1, seconds)
-            if row.ratio >= LEAST:
-                break
-        else:
-            slower.append(row)
-    assert not slower, "\n".join(map(str, slower))
+    """Draws 40 calls; one that seems slower is timed again, for longer: other programs may have run meanwhile.
+
+    In a process of its own: here a check of every kernel call takes 30 us of each call that it times.
+    """
+    slower = {call.name: 0.0 for call in random.sample(CALLS, 40)}
+    for seconds in 0.1, 1.0, 2.0:
+        slower = {name: ratio for name, ratio in timed(slower, seconds).items() if ratio < LEAST}
+        if not slower:
+            return
+    raise AssertionError(f"slower than PyTorch: {slower}")
+
+
+def timed(names, seconds):
+    """How many times as fast as PyTorch each of these calls is."""
+    options = ["--suite", "calls", "--cases", ",".join(names), "--threads", "1", "--seconds", str(seconds)]
+    run = subprocess.run(
+        [sys.executable, "-m", "perf", "run", *options], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    lines = [line.split() for line in run.stdout.splitlines()[: len(names)]]
+    found = {first: float(last.removesuffix("x")) for first, *_, last in lines}
+    assert found.keys() == set(names)
+    return found

@@ -135,6 +135,10 @@ class Declaration:
         Whether the cell is one of this package, whose source is among those of the kernels.
     gates : tuple of Gate
         In the order of their rows in every weight block.
+    input_gates, recurrent_gates : tuple of Gate
+        Those of them that have rows of W, and of R.
+    sources : tuple of str
+        What R multiplies, as gates say it: "h" first, whether a gate has it or not.
     states : tuple of str
         Beside h.
     vectors : tuple of Vector and Scalar
