@@ -187,7 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
     suite = "engines: networks beside other engines (default); cells: cells that are no modes beside loops over time; "
     suite += "gallery: cells of papers beside torchrecurrent's; torch, calls, programs: training steps of PyTorch's "
     suite += "models, calls of its modules and whole programs with and without rnnkit.torch; episodes: resets in one "
-    suite += "call beside a loop over the steps; reduced: plans with weights of fewer bits"
+    suite += "call beside a loop over the steps; reduced: plans with quantized weights"
     suites = "engines", "cells", "gallery", "torch", "calls", "episodes", "programs", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "

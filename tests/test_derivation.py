@@ -10,7 +10,7 @@ from combinations import nightly
 from random_cells import cell_of
 
 import rnnkit
-from rnnkit.cells import Gate, cell, fma, sigmoid, tanh
+from rnnkit.cells import FastGRNN, Gate, cell, fma, sigmoid, tanh
 from rnnkit.cells import forward as stage
 from rnnkit.kernels.machine import team
 
@@ -177,3 +177,22 @@ def test_heads_divide_the_units():
     expected = "^RNNDescriptor: hidden_size must be a multiple of the 4 heads of Headed, got 6$"
     with pytest.raises(ValueError, match=expected):
         rnnkit.Network(Headed, 3, 6)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("hidden_size", [5, 100])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_gradient_of_a_scalar_is_that_of_all_units(hidden_size, threads, monkeypatch):
+    """100 units: those of a scalar have blocks of columns of their own."""
+    monkeypatch.setattr(team, "wanted_size", lambda: threads)
+    net = rnnkit.Network(FastGRNN, 3, hidden_size, 2, dtype="float64", seed=0)
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(size=(30, 20, 3)), rng.normal(size=(30, 20, hidden_size))
+    dw = rnnkit.weight_views(net.desc, net.backward(net.forward(x).workspace, dy).dw)
+    for name in ("zeta_l0", "nu_l1"):
+        losses = []
+        for step in (1e-5, -2e-5):
+            net.views[name][0] += step
+            losses.append((net.infer(x).y * dy).sum())
+        net.views[name][0] += 1e-5
+        assert dw[name][0] == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6)

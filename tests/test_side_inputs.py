@@ -101,7 +101,7 @@ def test_long_calls_have_the_bits_of_their_steps(threads, monkeypatch):
         assert np.array_equal(step.y, y[t])
 
 
-def test_weights_of_fewer_bits():
+def test_quantized_weights():
     net, x, inputs, _ = problem(dtype="float32")
     y = net.infer(x, inputs=inputs).y
     for weights, most in (("bfloat16", 0.02), ("int8", 0.02)):
