@@ -268,9 +268,9 @@ def text_constant(self, a, b):
 
 
 @pytest.mark.parametrize(("function", "text", "got"), [
-    (loop, "for _", "got a loop (`for _ in range(3):`); write out its turns, or write the stage's gradient under "
+    (loop, "for _", "got a loop (`for _ in range(3):`); unroll it, or write the stage's gradient under "
      "@gradient"),
-    (forever, "while a", "got a loop (`while a > 0:`); write out its turns"),
+    (forever, "while a", "got a loop (`while a > 0:`); unroll it"),
     (kept_tuple, "pair = ", "got a tuple that is kept (`pair`); give each of its numbers a name"),
     (unknown, "gamma", "got the function gamma, whose derivative is not known (`math.gamma(a)`); use those of "
      "rnnkit.cells, or give its derivative under @derivative(gamma)"),

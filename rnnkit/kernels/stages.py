@@ -154,7 +154,7 @@ class _Distinct(llvm.MDValue):
 
 @contextmanager
 def _parallel_range(builder, count):
-    """A loop of which each turn reads and writes places of its own: LLVM has not to find out, by comparing all arrays
+    """A loop whose iterations read and write places of their own: LLVM has not to find out, by comparing all arrays
     with each other before it, and gives up with many. Gives the index, and the group of those accesses."""
     module, function = builder.module, builder.function
     group = _Distinct(module, [], name=str(len(module.metadata)))

@@ -123,7 +123,7 @@ class _Reader:
             self.assign(one.target, self.operation(one, one.op, self.name(one.target, known),
                                                    self.number(one.value, known)), known)
         elif isinstance(one, (ast.For, ast.While)):
-            raise self.refused(one, "a loop", "write out its turns")
+            raise self.refused(one, "a loop", "unroll it")
         else:
             raise self.refused(one, f"a statement {type(one).__name__}", "assign names and return numbers")
 
@@ -303,7 +303,7 @@ class _Reader:
             cure = f"use those of rnnkit.cells, or give its derivative under @derivative({name})"
             raise self.refused(node, f"the function {name}, whose derivative is not known", cure)
         if self.depth == _DEEPEST:
-            raise self.refused(node, "a function that calls itself", "write out its turns")
+            raise self.refused(node, "a function that calls itself", "unroll it")
         found = _Reader(self.kind, function, {}, {}, self.depth + 1).run(self.filled(node, function, arguments))
         return found if len(found) > 1 else found[0]
 
