@@ -292,7 +292,7 @@ def test_refused(function, text, got):
 
 
 def test_a_function_that_calls_itself_is_refused():
-    with pytest.raises(CellError, match=re.escape("got a function that calls itself (`again(x)`); write out")):
+    with pytest.raises(CellError, match=re.escape("got a function that calls itself (`again(x)`); unroll it")):
         of(recursive)
 
 
