@@ -72,7 +72,7 @@ from rnnkit.kernels.cells.activations import (
 )
 from rnnkit.kernels.cells.cell import CellError, Gate, Input, Scalar, Vector, cell, derived_source, forward, gradient
 from rnnkit.kernels.cells.derivatives import derivative
-from rnnkit.kernels.cells.functions import clip, exp, fma, sigmoid, slope, tanh, value
+from rnnkit.kernels.cells.functions import clip, exp, fma, mean, sigmoid, slope, tanh, value
 
 _CELLS = {  # by name, the module; each is imported, and its gradient derived, when it is asked for
     "AUGRU": "augru", "ActivatedLSTM": "activated_lstm", "CoRNN": "cornn", "CoupledLSTM": "coupled_lstm",

@@ -14,6 +14,7 @@ from rnnkit.call.options import CallOptions, checked_checkpoint_steps
 from rnnkit.call.steps import segments_of, states_shape
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
+from rnnkit.kernels.cells.declaration import panels
 from rnnkit.kernels.cells.modes import modes_with
 
 
@@ -26,9 +27,11 @@ class Block(NamedTuple):
 
 
 @lru_cache(64)
-def gate_slots(desc: RNNDescriptor) -> int:
-    """Return the numbers that a step keeps per unit: activated gates, and what else the gradient of the cell needs."""
-    return len(desc.cell.declaration.slots) + desc.projected
+def gate_columns(desc: RNNDescriptor) -> int:
+    """Return the numbers that a step keeps per row: activated gates, what else the gradient of the cell needs, the sums
+    that its means are made of, and what a projection multiplies."""
+    said, size = desc.cell.declaration, desc.hidden_size
+    return (len(said.slots) + desc.projected) * size + len(said.means) * panels(size)
 
 
 def workspace_layout(
@@ -46,8 +49,7 @@ def workspace_layout(
     layers = sorted({pseudo_layer // desc.num_directions for pseudo_layer in pseudo_layers})
     blocks = [Block(f"hidden_l{layer}", (*states, width), dtype) for layer in layers]
     for pseudo_layer in pseudo_layers:
-        gates = (seq_len, batch_size, gate_slots(desc), desc.hidden_size)
-        blocks.append(Block(f"gates_{pseudo_layer}", gates, dtype))
+        blocks.append(Block(f"gates_{pseudo_layer}", (seq_len, batch_size, gate_columns(desc)), dtype))
         if desc.has_cell:
             blocks.append(Block(f"cell_{pseudo_layer}", (*states, desc.states_size), dtype))
     if desc.dropout > 0:

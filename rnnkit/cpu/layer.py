@@ -10,9 +10,10 @@ import numpy as np
 
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import row_numbers
-from rnnkit.call.workspace import gate_slots
+from rnnkit.call.workspace import gate_columns
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
+from rnnkit.kernels.cells.declaration import panels
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
@@ -33,10 +34,10 @@ class Layer(NamedTuple):
     direction: int
     cell: Any
     sizes: Sizes
-    slots: int  # of hidden_size columns each, in a row of the gate buffer
+    columns: int  # numbers in a row of the gate buffer
     products: tuple[Product, ...]  # the cell's, the projection, the vectors
     places: np.ndarray  # of their weights
-    gradient_columns: int  # numbers in a row of the gates' gradients: slots, vectors, the projection's sum
+    gradient_columns: int  # in a row of the gates' gradients: slots, vectors, sums of means, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
     step_work: int
@@ -47,11 +48,6 @@ class Layer(NamedTuple):
     inputs_size: int
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
     site: dict[Any, Any]  # of its calls of kernels (`team.bound`)
-
-    @property
-    def columns(self) -> int:
-        """Numbers in a row of the gate buffer."""
-        return self.slots * self.sizes.hidden
 
     @property
     def input_size(self) -> int:
@@ -78,21 +74,21 @@ class Layer(NamedTuple):
 @lru_cache(DESCRIPTORS)
 def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = False) -> tuple[Layer, ...]:
     """The pseudo-layers, with packed weights of this form (`rnnkit.prepare`), or with weights read where they are."""
-    cell, slots = desc.cell, gate_slots(desc)
+    cell, said = desc.cell, desc.cell.declaration
     starts = {name: start for name, _, start in weight_layout(desc)}
     passes, result, end = min(desc.num_pseudo_layers, 2), [], 0
     for index in range(desc.num_pseudo_layers):
         layer, direction = divmod(index, desc.num_directions)
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
         sizes = Sizes(desc.hidden_size, desc.output_size, inputs)
-        products = tuple(_products(cell.declaration, sizes, starts, suffix_of(layer, direction)))
-        columns = max(slots * sizes.hidden, products[-1].first + products[-1].rows.size)
+        products = tuple(_products(said, sizes, starts, suffix_of(layer, direction)))
+        columns = max(len(said.slots) * sizes.hidden, products[-1].first + products[-1].rows.size)
         offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights, in_place)
         width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
-        work = products[0].rows.size * sizes.input, step_work, len(cell.declaration.phases) + desc.projected
-        facts = cell, sizes, slots, products, places_of(products), width, offsets, *work, passes
-        heads, lanes = cell.declaration.heads, VECTOR_BYTES // desc.np_dtype.itemsize
+        work = products[0].rows.size * sizes.input, step_work, len(said.phases) + desc.projected
+        facts = cell, sizes, gate_columns(desc), products, places_of(products), width, offsets, *work, passes
+        heads, lanes = said.heads, VECTOR_BYTES // desc.np_dtype.itemsize
         shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
         row = shares_units, desc.row_size, desc.inputs_size
         result.append(Layer(index, layer, direction, *facts, *row, weights, {}))
@@ -138,7 +134,8 @@ def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
     # Backward, the projection's sum has the columns behind those of the slots and vectors. A scalar is one number, of
     # which the gradient has a column for each unit.
     column, own = len(said.slots) * sizes.hidden, len(said.vectors) * sizes.hidden
-    yield Product(column + own, row_numbers(rows), projection, min(rows, 1), depth, -1)
+    sums = len(said.gradient_means) * panels(sizes.hidden)
+    yield Product(column + own + sums, row_numbers(rows), projection, min(rows, 1), depth, -1)
     vectors = starts[said.vectors[0].name + suffix] if own else -1
     shared = len(said.scalars)
     yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors)

@@ -146,7 +146,7 @@ def slabs_of(layers: Sequence[Layer], steps: Steps) -> Iterator[tuple[int, int]]
     total = max(steps.seq_len, 1)
     slab = total
     if len(layers) > 1 and layers[0].direction == layers[1].direction:
-        slab = min(total, layers[0].slots * chunk_of(layers[:1], max(steps.batch_size, 1)))
+        slab = min(total, layers[0].columns // layers[0].sizes.hidden * chunk_of(layers[:1], max(steps.batch_size, 1)))
     for start in range(0, total, slab):
         yield start, min(start + slab, steps.seq_len)
 

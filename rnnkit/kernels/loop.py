@@ -21,6 +21,7 @@ from .machine.matrix import Matrix, Range, clear, copy, or_call_data, row_part, 
 from .machine.partition import next_block, num_claims, partition, shares_rows, split_team, team_of_rows
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
+from .means import in_panels
 from .operands import Step
 from .phases import Numbered, all_of, columns_of_slots, located, per_cell
 from .products import sum_biases, vectors_of_head, weights_of
@@ -56,6 +57,28 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
                 gate[j] = bias[j] + values[j]
 
 
+@per_cell
+def vectors_at_once(declaration):
+    """Vectors that threads share out together, from the cell and an array: those of a panel of its means."""
+    return (lambda cell, array: in_panels(array)) if declaration.means else (lambda cell, array: 1)
+
+
+@inner
+def num_shares(cell, array, units, grain, team):
+    """How often each rank calls `next_share` for so many units."""
+    size = vectors_at_once(cell, array)
+    count = (vectors_of(array, units) + size - 1) // size
+    return num_claims(count, (grain + size - 1) // size, team)
+
+
+@inner
+def next_share(cell, claim, array, units, grain, team):
+    """The vectors of a rank's claim, `next_block`'s of these units."""
+    size, count = vectors_at_once(cell, array), vectors_of(array, units)
+    own = next_block(claim, (count + size - 1) // size, (grain + size - 1) // size, team)
+    return Range(min(own.start * size, count), min(own.stop * size, count))
+
+
 def _phase(declaration, number):
     """The function, to be compiled, of a phase: its products, added to the gates or kept apart, and its stages."""
     multiply = all_of(lambda said: [_product(said, one) for one in said.phases[number].products if one.slots])
@@ -65,9 +88,8 @@ def _phase(declaration, number):
         units, grain = step.sizes.hidden, step.grain
         if number > 0:
             barrier(team)  # all of what R multiplies is there
-        count = vectors_of(step.zeros, units)
-        for claim in range(num_claims(count, grain, team)):
-            vectors = next_block(claim, count, grain, team)
+        for claim in range(num_shares(cell, step.zeros, units, grain, team)):
+            vectors = next_share(cell, claim, step.zeros, units, grain, team)
             columns = columns_of(step.zeros, vectors, units)
             multiply(cell, (step, rows, vectors, columns))
             run_stages(cell, step.operands, None, units, rows, columns)
@@ -172,17 +194,18 @@ def rows_of_step(starts, t, bounds, team):
 @inner
 def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
     """The input products of a chunk of steps, by units; by rows of all of it where ranks have rows of their own."""
-    starts, units = layer.starts, vectors_of(weights.bias, layer.sizes.hidden)
+    starts, units, grain, zeros = layer.starts, layer.sizes.hidden, schedule.grain, weights.bias
     rows = Range(starts[steps.start], starts[steps.stop])
-    by_rows = schedule.bounds.size == team.size + 1
-    count, grain = rows.stop - rows.start if by_rows else units, ROWS if by_rows else schedule.grain
-    for claim in range(num_claims(count, grain, team)):
-        block = next_block(claim, count, grain, team)
+    by_rows, count = schedule.bounds.size == team.size + 1, rows.stop - rows.start
+    claims = num_claims(count, ROWS, team) if by_rows else num_shares(cell, zeros, units, grain, team)
+    for claim in range(claims):
+        own, vectors = rows, Range(0, vectors_of(zeros, units))
         if by_rows:
-            block = Range(rows.start + block.start, rows.start + block.stop)
-            project_inputs(cell, layer.sizes, weights, x, gates, block, Range(0, units))
+            block = next_block(claim, count, ROWS, team)
+            own = Range(rows.start + block.start, rows.start + block.stop)
         else:
-            project_inputs(cell, layer.sizes, weights, x, gates, rows, block)
+            vectors = next_share(cell, claim, zeros, units, grain, team)
+        project_inputs(cell, layer.sizes, weights, x, gates, own, vectors)
     if grain > 0 or shares_rows(schedule.bounds, team):
         barrier(team)
 

@@ -8,7 +8,19 @@ input's gradient and the columns of the weights' evenly.
 
 from functools import lru_cache
 
-from .loop import ALONE, FOLLOWS, LEADS, ROWS, columns_of_input, fitting, role_of, rows_of_step, with_inputs
+from .loop import (
+    ALONE,
+    FOLLOWS,
+    LEADS,
+    ROWS,
+    columns_of_input,
+    fitting,
+    next_share,
+    num_shares,
+    role_of,
+    rows_of_step,
+    with_inputs,
+)  # fmt: skip
 from .machine.arrays import part
 from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
@@ -57,10 +69,10 @@ def _way_back(declaration, number):
 
     def run(cell, step, rows, team):
         barrier(team)  # all of the gates' gradients are there
-        count = vectors_of(step.zeros, step.sizes[width])
-        for claim in range(num_claims(count, step.grain, team)):
-            vectors = next_block(claim, count, step.grain, team)
-            columns = columns_of(step.zeros, vectors, step.sizes[width])
+        zeros, size, grain = step.zeros, step.sizes[width], step.grain
+        for claim in range(num_shares(cell, zeros, size, grain, team)):
+            vectors = next_share(cell, claim, zeros, size, grain, team)
+            columns = columns_of(zeros, vectors, size)
             multiply(cell, (step, rows, vectors, columns))
             run_stages(cell, step.operands, step.gradients, step.sizes.hidden, rows, columns)
 
@@ -131,17 +143,16 @@ _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
 def _run_step_back(cell, step, rows, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
     sizes, gradients, zeros, grain = step.sizes, step.gradients, step.zeros, step.grain
-    units, outputs = vectors_of(zeros, sizes.hidden), vectors_of(zeros, sizes.output)
     projection = step.weights[len(step.weights) - 2].packed  # behind it are the vectors
     projected = projection.panels.size > 0
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projected:  # the gradient of its sum comes first, all of it
-        columns = columns_of(zeros, partition(outputs, team.rank, team.size), sizes.output)
+        columns = columns_of(zeros, next_share(cell, 0, zeros, sizes.output, 0, team), sizes.output)
         _cut(gradients.hidden, gradients.reset_hidden, gradients.cuts, rows, columns)
         _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
         barrier(team)
-    for claim in range(num_claims(units, grain, team)):
-        vectors = next_block(claim, units, grain, team)
+    for claim in range(num_shares(cell, zeros, sizes.hidden, grain, team)):
+        vectors = next_share(cell, claim, zeros, sizes.hidden, grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
         if projected:
             product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)

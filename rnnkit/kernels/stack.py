@@ -1,12 +1,11 @@
 """Steps of a whole stack of layers of one direction in one call: what streaming asks for, and brief sequences."""
 
-from .loop import project_inputs, run_step, with_gates
+from .loop import next_share, num_shares, project_inputs, run_step, with_gates
 from .machine.arrays import flat, part
 from .machine.formats import storage
-from .machine.gemm import vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, clear, copy, row_part
-from .machine.partition import next_block, num_claims, partition
+from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 from .operands import Operands, Sizes, Step
 from .phases import per_cell
@@ -31,7 +30,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     batch_size, width, layers = hy.shape[1], cy.shape[2], offsets.shape[0]
     columns, chunk = gates.size // max(numbers.size, 1), numbers.size // max(batch_size, 1) - 1
     own_rows = partition(batch_size, team.rank, team.size)
-    rows, count, num_steps = Range(0, batch_size), vectors_of(zeros, sizes.hidden), x.shape[0] // max(batch_size, 1)
+    rows, num_steps = Range(0, batch_size), x.shape[0] // max(batch_size, 1)
     for layer in range(layers if w.size > 0 else 0):
         sum_biases(products, places[layer], storage(packed), flat(offsets[layer]), w, team)
     if w.size > 0:
@@ -64,8 +63,8 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
             operands = with_gates(cell, own, weights, operands, operands.gates)
             if layer > 0 or t % chunk == 0:
                 of_chunk = Range(0, batch_size * (min(chunk, num_steps - t) if layer == 0 else 1))
-                for claim in range(num_claims(count, grain, team)):
-                    vectors = next_block(claim, count, grain, team)
+                for claim in range(num_shares(cell, zeros, sizes.hidden, grain, team)):
+                    vectors = next_share(cell, claim, zeros, sizes.hidden, grain, team)
                     project_inputs(cell, own, weights, inputs, pre_activations, of_chunk, vectors)
                 if grain > 0:
                     barrier(team)

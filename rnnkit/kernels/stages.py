@@ -14,6 +14,7 @@ from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
 
+from .cells.declaration import PANEL
 from .cells.functions import slope, value
 from .cells.rules import place, refusal
 from .cells.uses import helpers_of
@@ -22,6 +23,15 @@ from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
 from .machine.matrix import row_pointer
 from .machine.registers import I64
+from .means import blocks, mean_of, panels_of, sum_panels, terms_on_stack
+
+
+def mean_places(declaration):
+    """Name of a mean -> (whether it is the gradient's, slots in front of the sums of panels, its number)."""
+    slots = len(declaration.slots)
+    found = {name: (False, slots, number) for number, name in enumerate(declaration.means)}
+    slots += len(declaration.vectors)
+    return found | {name: (True, slots, number) for number, name in enumerate(declaration.gradient_means)}
 
 
 def places(declaration):
@@ -187,11 +197,13 @@ def runner(stages_of):
 
         def generate(context, builder, signature, arguments):
             cell, *bundles, hidden_size, rows, units = arguments
-            kinds, known = signature.args[1:3], places(declaration)
+            kinds, known, means = signature.args[1:3], places(declaration), mean_places(declaration)
             scalars = {one.name: number for number, one in enumerate(declaration.scalars)}
             first, last = (builder.extract_value(units, field) for field in range(2))
             ends = (builder.extract_value(rows, field) for field in range(2))
             count = builder.sub(last, first)
+            most = max((sum(name in means for name in stage.writes) for stage, *_ in calls), default=0)
+            terms = terms_on_stack(context, builder, real, most)
             with cgutils.for_range_slice(builder, *ends, I64(1), intp=I64) as (row, _):
                 starts = {}
 
@@ -217,22 +229,51 @@ def runner(stages_of):
                     vectors = builder.mul(hidden_size, I64(len(declaration.vectors) - len(scalars)))
                     return builder.load(builder.gep(start, [builder.add(vectors, I64(number))]))
 
+                def sums(name):
+                    """Where the sums of a mean's panels stand."""
+                    is_gradient, slots, number = means[name]
+                    field = kinds[is_gradient].fields.index("gates")
+                    matrix, kind = builder.extract_value(bundles[is_gradient], field), kinds[is_gradient].types[field]
+                    column = builder.mul(hidden_size, I64(slots))
+                    column = builder.add(column, builder.mul(panels_of(builder, hidden_size), I64(number)))
+                    return row_pointer(context, builder, kind, matrix, row, column)
+
+                def common(name):
+                    """The number that all units have in common, or None."""
+                    if name in scalars:
+                        return scalar(scalars[name])
+                    return mean_of(context, builder, sums(name), hidden_size) if name in means else None
+
+                def loop(stage, call, fixed, start, size, targets):
+                    """A stage, for so many units."""
+                    read = [(name, pointer(name)) for name in stage.reads if fixed[name] is None]
+                    with _parallel_range(builder, size) as (number, group):
+                        index = builder.add(start, number)
+                        loads = {name: builder.load(builder.gep(first, [index])) for name, first in read}
+                        numbers = fixed | loads
+                        result = call(builder, [cell, *(numbers[name] for name in stage.reads)])
+                        results = [result] if len(targets) == 1 else cgutils.unpack_tuple(builder, result)
+                        stores = [
+                            builder.store(value, builder.gep(target, [number if is_term else index]))
+                            for (target, is_term), value in zip(targets, results, strict=True)
+                        ]
+                        for access in (*loads.values(), *stores):
+                            access.set_metadata("llvm.access.group", group)
+
                 for stage, function, own in calls:
                     call = context.get_function(function, own)
-                    fixed = {name: scalar(scalars[name]) for name in stage.reads if name in scalars}
-                    read = [(name, pointer(name)) for name in stage.reads if name not in scalars]
-                    written = list(map(pointer, stage.writes))
-                    with _parallel_range(builder, count) as (index, group):
-                        numbers = {name: builder.load(builder.gep(start, [index])) for name, start in read}
-                        loads, numbers = list(numbers.values()), numbers | fixed
-                        result = call(builder, [cell, *(numbers[name] for name in stage.reads)])
-                        results = [result] if len(written) == 1 else cgutils.unpack_tuple(builder, result)
-                        stores = [
-                            builder.store(value, builder.gep(start, [index]))
-                            for start, value in zip(written, results, strict=True)
-                        ]
-                        for access in (*loads, *stores):
-                            access.set_metadata("llvm.access.group", group)
+                    fixed = {name: common(name) for name in stage.reads}
+                    averaged = dict(zip((name for name in stage.writes if name in means), terms, strict=False))
+                    targets = [(averaged.get(name) or pointer(name), name in averaged) for name in stage.writes]
+                    if not averaged:
+                        loop(stage, call, fixed, I64(0), count, targets)
+                        continue
+                    panel = builder.sdiv(first, I64(PANEL))
+                    into = [builder.gep(sums(name), [panel]) for name in averaged]
+                    with blocks(builder, count) as (start, size):
+                        loop(stage, call, fixed, start, size, targets)
+                        for own_terms, target in zip(averaged.values(), into, strict=True):
+                            sum_panels(builder, own_terms, size, builder.gep(target, [builder.sdiv(start, I64(PANEL))]))
             return context.get_dummy_value()
 
         return signature, generate

@@ -128,6 +128,16 @@ def _are_summed(terms, shared, columns):
 
 
 @inner
+def _are_multiplied(terms, columns):
+    """Whether some of these columns are a matrix's."""
+    for term in terms:
+        own = term.first < columns.stop and columns.start < term.first + term.weight.rows.size
+        if own and term.weight.stride > 0:
+            return True
+    return False
+
+
+@inner
 def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, shared, team):
     """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
     `dgates` is one rank's.
@@ -142,7 +152,8 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
         columns = next_block(claim, numbers.size, GRAIN, team)
         if not _are_summed(terms, shared, columns):  # those of what is kept for the gradient, say
             continue
-        transpose(scratch, own, stride, dgates, rows, columns)
+        if _are_multiplied(terms, columns):
+            transpose(scratch, own, stride, dgates, rows, columns)
         _sum_rows(scratch, dgates, rows, columns)
         for term in terms:
             weight = term.weight

@@ -128,7 +128,7 @@ def _derived(kind):
     said, found = kind.declaration, written(Derivation(kind), Stage)
     vectors = [vector for vector in said.vectors if vector not in said.scalars]
     weights = said.gates, said.states, vectors, said.scalars, said.inputs
-    whole = Declaration(kind, *weights, found.slots, found.stages, said.smooth)
+    whole = Declaration(kind, *weights, found.slots, found.stages, said.smooth, found.means, found.phase_of)
     whole.equations, whole.keeps, whole.rule = said.equations, found.keeps, RULE
     return whole
 

@@ -7,6 +7,14 @@ from typing import NamedTuple
 from .rules import CellError
 from .source import is_shipped
 
+PANEL = 32
+"""Units whose terms of a mean are added together, whatever the machine and the number of threads."""
+
+
+def panels(units):
+    """Panels of so many units."""
+    return -(-units // PANEL)
+
 
 class Gate(NamedTuple):
     """A gate, whose rows of W and R stand at its place among the others'.
@@ -157,6 +165,8 @@ class Declaration:
         What the kernels run: as they are written, or the loops that they are cut into with those of their gradient.
     equations : tuple of Stage
         As they are written: without any of the gradient where that is derived.
+    means, gradient_means : tuple of str
+        Names under which stages write the terms of a mean over the units of a row, and later phases read it.
     keeps : dict of str to str
         Of a gradient that is derived: the slots that it reads, and what they hold then.
     rule : int or None
@@ -174,7 +184,8 @@ class Declaration:
         Whether the gradient has a direct part from h to the h before, beside that through R.
     """
 
-    def __init__(self, kind, gates, states, vectors, scalars, inputs, slots, stages, smooth):
+    def __init__(self, kind, gates, states, vectors, scalars, inputs, slots, stages, smooth,
+                 means=((), ()), phase_of=None):
         self.name, self.shipped = kind.__name__, is_shipped(kind)
         self.gates = named(self.name, Gate, "gates", gates)
         self.scalars = named(self.name, Scalar, "scalars", scalars)
@@ -184,12 +195,13 @@ class Declaration:
         self.kept = words(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
         self.equations, self.keeps, self.rule = self.stages, {}, None
+        self.means, self.gradient_means = means
         self.input_gates = tuple(gate for gate in self.gates if gate.input)
         self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
         self.sources = tuple(dict.fromkeys(["h", *(gate.multiplies for gate in self.recurrent_gates)]))
         self.heads = max((gate.heads for gate in self.recurrent_gates), default=1)
         self._lay_out()
-        self._part(stages)
+        self._part(stages, phase_of)
         self.carries_hidden = self.adds_to_source(self.products[1])
 
     def _lay_out(self):
@@ -224,11 +236,11 @@ class Declaration:
     def _of(self, source, chosen):
         return [gate.name for gate in self.gates if gate.multiplies == source and chosen(gate)]
 
-    def _part(self, stages):
-        """Put each product into the phase behind the stage that writes what it multiplies, and each stage into that of
-        the last product which it reads."""
+    def _part(self, stages, given):
+        """Put each product into the phase behind the stage that writes what it multiplies, or into the one that is
+        given for this, and each stage into that of the last product which it reads."""
         at_start = ["h", *(source for source in self.sources if source.removesuffix("_prev") != source)]
-        phase_of = dict.fromkeys(at_start, 0)  # of the products of a source
+        phase_of = dict(given or dict.fromkeys(at_start, 0))  # of the products of a source
         now, steps = 0, []
         for stage in (one for one in stages if not one.is_gradient):
             awaited = [phase_of[source] for source in phase_of if set(self._written_by(source)) & set(stage.reads)]
@@ -239,7 +251,7 @@ class Declaration:
                     phase_of.setdefault(name, now + 1)
         for source in self.sources:
             phase_of.setdefault(source, now + 1)  # never written: `rules` refuses it
-        back, last = [], max(phase_of.values())
+        back, last = [], max([now, *phase_of.values()])
         now = last
         for stage in (one for one in reversed(stages) if one.is_gradient):
             awaited = [phase_of[source] - 1 for source in self.sources if f"d{source}" in stage.reads and

@@ -9,13 +9,14 @@ depend on the machine. `RULE`, a part of a cell's source, is the version of thes
 import math
 
 from .derivatives import given_for, gradients_of
-from .expressions import ONE, ZERO, choice, expression, in_order, product, rebuilt, total
+from .expressions import ONE, ZERO, choice, expression, in_order, is_of_row, product, rebuilt, total
 from .loops import Value, cost, loops_of
 from .reading import read_function
 from .rules import place, refusal
 
 RULE = 1
 _AGAIN = 20  # operations that are done again rather than kept for the gradient: a slow function and a few others
+_FEW = 4  # operations from what differs from a mean to what the gradient needs
 _LEAVES = "const", "field", "flag", "gradient"
 
 
@@ -62,6 +63,7 @@ class Derivation:
             self.gradients[number] = dict(zip(own, made, strict=True))
 
     def _keep_one(self, one, number, reads):
+        one = self._differing(one, reads) or one
         value = one.arguments[0] if one.op == "read" else None
         if value is not None and value.kind == "slot":
             self.kept[value] = one
@@ -76,11 +78,20 @@ class Derivation:
             self.loops[number].values.append(own)
         self.kept[own], reads[one] = one, own
 
+    def _differing(self, one, reads):
+        """What differs from a mean, of which an expression is made by a few operations: kept itself it takes no slot of
+        its own. None of any other one."""
+        parts = [part for part in in_order([one]) if part not in reads and not is_of_row(part)]
+        lost = [part for part in parts if part.op == "read" and not self._is_there(part.arguments[0])]
+        means = any(part.op == "read" and part.arguments[0].kind == "mean" for part in in_order([one]))
+        return lost[0] if means and len(lost) == 1 and sum(map(cost, parts)) <= _FEW else None
+
     def _is_there(self, value):
         """Whether a value stands in memory when the gradient is computed."""
         if value.kind == "slot":
             return value in self.kept
-        return value.made_of is None or (value.kind == "state" and self.final[value.name] is value)
+        begun = value.kind == "mean" or value.made_of is None
+        return begun or (value.kind == "state" and self.final[value.name] is value)
 
     def _again(self, one, reads):
         """Operations that an expression takes in the gradient; infinite where it is lost."""
@@ -130,19 +141,26 @@ def _differentiated(cell):
     said, loops, begun = cell.kind.declaration, cell.loops, cell.begun
     found = [{} for _ in loops]
     held = {cell.final[name]: cell.final[name] for name in ("h", *said.states)}  # value -> where its gradient is
+    means = {}  # the same of means, each loop's that reads it: what all its units add up to is by the term of one
 
     def write(number, value, gradient):
+        if value.kind == "mean":
+            own = Value(value.name, "mean", number, value.made_of)
+            found[number][own] = gradient
+            means.setdefault(value, []).append(own)
+            return
         if value in held:
             gradient = total(gradient, expression("gradient", held.pop(value)))
         states = (value.name, f"{value.name}_prev", value.name.removesuffix("_prev")) if value.kind == "state" else ()
-        is_taken = any(one.kind == "state" and one.name in states for one in held.values())  # dc and dc_prev are one
+        of_states = (one.name for one in held.values() if one.kind == "state")
+        is_taken = any(name in states for name in of_states)  # dc and dc_prev are one
         own = Value(value.name, "slot", number) if is_taken else value
         found[number][own], held[value] = gradient, own
 
     for of_phase, phase in reversed(list(enumerate(said.phases))):
-        own = [number for number, loop in enumerate(loops) if loop.phase == of_phase]
+        own = [number for number, loop in enumerate(loops) if loop.declared == of_phase]
         for number in reversed(own):
-            gradients = _reversed(cell, loops[number], held)
+            gradients = _reversed(cell, loops[number], {value: [own] for value, own in held.items()} | means)
             for value in loops[number].values:
                 held.pop(value, None)
             for value, gradient in gradients.items():
@@ -161,11 +179,11 @@ def _differentiated(cell):
 
 
 def _reversed(cell, loop, held):
-    """The gradients by what a loop reads, from those by what it writes."""
+    """The gradients by what a loop reads, from those by what it writes, which are held in these values."""
     order, by = in_order([value.made_of for value in loop.values]), {}
     for value in loop.values:
-        if value in held:
-            by[value.made_of] = total(by.get(value.made_of, ZERO), expression("gradient", held[value]))
+        for own in held.get(value, []):
+            by[value.made_of] = total(by.get(value.made_of, ZERO), expression("gradient", own))
     varies = set()
     for one in order:
         if one.op == "read" or not varies.isdisjoint(one.operands):

@@ -8,7 +8,7 @@ front: where a branch was not taken its derivative, which may be infinite or a N
 
 from weakref import WeakValueDictionary
 
-from .functions import fma
+from .functions import fma, mean
 
 COMPARISONS = "<", "<=", ">", ">=", "==", "!="
 
@@ -92,6 +92,20 @@ def rebuilt(outputs, replace):
     return [build(one) for one in outputs]
 
 
+def is_of_row(one):
+    """Whether all units of a row have the same number there: it is computed once a row, from means and the like."""
+    waiting, seen = [one], set()
+    while waiting:
+        part = waiting.pop()
+        if part in seen or part.op is mean:
+            continue
+        if part.op in ("read", "gradient") and part.arguments[0].kind not in ("mean", "scalar"):
+            return False
+        seen.add(part)
+        waiting.extend(part.operands)
+    return True
+
+
 def choice(condition, value, other):
     """`value` where the condition holds, else `other`."""
     if condition.op == "const":
@@ -135,6 +149,8 @@ def quotient(one, other):
         return negative(quotient(one.arguments[0], other))
     if one.op == "if" and _has_zero(one):
         return _within(one, lambda part: quotient(part, other))
+    if is_of_row(other) and not is_of_row(one):  # divided once a row
+        return product(one, expression("/", ONE, other))
     return expression("/", one, other)
 
 

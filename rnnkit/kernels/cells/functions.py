@@ -32,6 +32,11 @@ def clip(x, low, high):
     return low if x < low else high if x > high else x
 
 
+def mean(x):
+    """Return the mean of x over the units of the row; called from Python, x: the unit is the only one then."""
+    return x
+
+
 def value(activation, x):
     """Return what an activation makes of x."""
     return activation.value(x)

@@ -2,11 +2,12 @@
 
 A loop ends where a function has to wait for another slow one: few units at a time are on their way through a core, and
 in one loop the time of a unit is that of the whole chain (GRU 0.78, LSTM 0.93, its gradient 0.78 of the time; Zen 3).
-Where cuts are follows from the equations alone.
+A phase ends where one reads a mean over the units of the row, which is there when all of them are done. Where cuts are
+follows from the equations alone.
 """
 
-from .expressions import expression, in_order, rebuilt
-from .functions import fma
+from .expressions import ONE, expression, in_order, is_of_row, rebuilt
+from .functions import fma, mean
 from .reading import read_stage
 
 _COSTS = {fma: 1, abs: 1, min: 1, max: 1, "/": 4, "const": 0, "field": 0, "flag": 0, "read": 0, "gradient": 0}
@@ -22,11 +23,12 @@ class Value:
     name : str or None
         What the cell calls it; None for one that the engine keeps.
     kind : str
-        "slot", "state", "hidden", or "given", a weight or a side input: which array it stands in.
+        "slot", "state", "hidden", or "given", a weight or a side input: which array it stands in. A "mean" and a
+        "scalar" are numbers that all units of a row have in common.
     loop : int
         The number of the loop that writes it, -1 for what a step begins with.
     made_of : Expression or None
-        What the loop computes; None for what a step begins with.
+        What the loop computes, of a mean its terms; None for what a step begins with.
     """
 
     def __init__(self, name, kind, loop=-1, made_of=None):
@@ -37,10 +39,11 @@ class Value:
 
 
 class Loop:
-    """One loop over the units: a part of a stage of a phase, and the values that it writes."""
+    """One loop over the units: a part of a stage, the values that it writes, and its phase; `declared` is that of the
+    equations, in which nothing is said of means."""
 
-    def __init__(self, name, phase, function, values):
-        self.name, self.phase, self.function, self.values = name, phase, function, values
+    def __init__(self, name, phase, declared, function, values):
+        self.name, self.phase, self.declared, self.function, self.values = name, phase, declared, function, values
 
     def read(self):
         """The values that it reads, in their order."""
@@ -50,6 +53,8 @@ class Loop:
 
 def cost(one):
     """Operations that an expression takes by itself."""
+    if one.op is not mean and is_of_row(one):
+        return 0
     if one.op == "**":
         return 1 if one.arguments[1].op == "const" and isinstance(one.arguments[1].arguments[0], int) else _SLOW
     return _COSTS.get(one.op, 1 if isinstance(one.op, str) else _SLOW)
@@ -60,40 +65,59 @@ def loops_of(kind, hints):
     said, loops = kind.declaration, []
     begun = {gate.name: "slot" for gate in said.gates} | {gate.apart: "slot" for gate in said.gates if gate.apart}
     begun |= {f"{state}_prev": "state" for state in said.states}
-    begun |= {one.name: "given" for one in (*said.vectors, *said.inputs)}
+    begun |= {one.name: "scalar" if one in said.scalars else "given" for one in (*said.vectors, *said.inputs)}
     begun = {name: Value(name, where) for name, where in (begun | {"h_prev": "hidden"}).items()}
-    now = dict(begun)
+    now, last = dict(begun), -1
+    stored = {*said.states, "h", *said.sources, *said.slots[: len(said.slots) - len(said.kept)]}
     for number, phase in enumerate(said.phases):
+        last += 1
         for stage in phase.forward:
             given = [expression("read", now[name]) for name in stage.reads]
             found = dict(zip(stage.writes, read_stage(kind, stage, given, hints), strict=True))
+            bare = {name: one for name, one in found.items() if one.op is mean and name in stored}
+            found |= {name: expression("*", ONE, one) for name, one in bare.items()}
             rewritten = {name for name in stage.writes if name in now and name in (*said.states, "h")}
-            for part, values in enumerate(_cut(said, found, rewritten, len(loops))):
+            first = last
+            for part, (after, values) in enumerate(_cut(said, found, rewritten, len(loops), hints)):
                 own = stage.function.__name__ if stage.function.__name__.isidentifier() else "stage"  # or a lambda
                 own += f"_{part + 1}" if part else ""
-                loops.append(Loop(own, number, stage.function, values))
+                last = first + after
+                loops.append(Loop(own, last, number, stage.function, values))
                 now |= {value.name: value for value in values if value.name is not None}
     return loops, begun
 
 
-def _cut(said, outputs, rewritten, first):
-    """The values that the loops of a stage write, of each a list, from what it writes by name.
+def _places_of(order):
+    """Of each expression the phase, from 0 on, and the slow functions up to its value in that phase."""
+    found = {}
+    for one in order:
+        phase = max((found[part][0] + (part.op is mean) for part in one.operands), default=0)
+        here = (found[part][1] for part in one.operands if part.op is not mean and found[part][0] == phase)
+        found[one] = phase, max(here, default=0) + (one.op is not mean and cost(one) >= _SLOW)
+    return found
 
-    A slow function comes as early as it can. So does what is written, but for a state that the stage has read: later
-    loops may read it too. All else stands where it is read.
+
+def _cut(said, outputs, rewritten, first, hints):
+    """The loops of a stage, of each how many phases after the stage's first it stands and the values that it writes,
+    from what the stage writes by name.
+
+    A slow function comes as early as it can, and so does a mean, for which later phases wait, and what is written, but
+    for a state that the stage has read: later loops may read it too. All else stands where it is read.
     """
     order = in_order(list(outputs.values()))
-    depth, users = {}, {one: [] for one in order}
+    places, users = _places_of(order), {one: [] for one in order}
     for one in order:
-        depth[one] = max((depth[part] for part in one.operands), default=0) + (cost(one) >= _SLOW)
         for part in one.operands:
             users[part].append(one)
-    count = max(1, *depth.values())
+    kinds = sorted({(phase, number) for phase, depth in places.values() for number in range(max(depth, 1))})
+    count = len(kinds)
     written = {one for name, one in outputs.items() if name not in rewritten}
     at = {}
     for one in reversed(order):
+        phase, depth = places[one]
+        soonest = kinds.index((phase, max(depth - 1, 0)))
         early = cost(one) >= _SLOW or one in written
-        at[one] = max(depth[one] - 1, 0) if early else min((at[user] for user in users[one]), default=count - 1)
+        at[one] = soonest if early else min((at[user] for user in users[one]), default=count - 1)
     wanted = [[] for _ in range(count)]  # of each loop (name or None, expression)
     for name, one in outputs.items():
         wanted[count - 1 if name in rewritten else at[one]].append((name, one))
@@ -104,11 +128,17 @@ def _cut(said, outputs, rewritten, first):
     stored, loops = {}, []
     for number, own in enumerate(wanted):
         made = rebuilt([one for _, one in own], stored.get)
-        values = [Value(name, _place(said, name), first + number, one)
-                  for (name, _), one in zip(own, made, strict=True)]
+        values = [_value(said, name, first + number, one) for (name, _), one in zip(own, made, strict=True)]
         stored |= {one: expression("read", value) for (_, one), value in zip(own, values, strict=True)}
-        loops.append(values)
+        hints |= {stored[one]: hints[one] for _, one in own if one.op is mean and one in hints}
+        loops.append((kinds[number][0], values))
     return loops
+
+
+def _value(said, name, loop, one):
+    if one.op is mean:
+        return Value(name, "mean", loop, one.arguments[0])
+    return Value(name, _place(said, name), loop, one)
 
 
 def _place(said, name):

@@ -8,8 +8,8 @@ from types import FunctionType, ModuleType
 import numpy as np
 
 from .derivatives import is_known
-from .expressions import choice, const, expression, negative
-from .functions import slope, value
+from .expressions import choice, const, expression, is_of_row, negative
+from .functions import mean, slope, value
 from .rules import parameter_types, place, refusal
 from .source import node_of
 from .uses import Unresolved, looked_up
@@ -296,6 +296,8 @@ class _Reader:
             for other in others:
                 found = expression(function, found, other)
             return found
+        if function is mean and len(arguments) == 1:
+            return self.averaged(node, *arguments)
         if is_known(function):
             return expression(function, *arguments)
         if not isinstance(function, FunctionType):
@@ -306,6 +308,13 @@ class _Reader:
             raise self.refused(node, "a function that calls itself", "unroll it")
         found = _Reader(self.kind, function, {}, {}, self.depth + 1).run(self.filled(node, function, arguments))
         return found if len(found) > 1 else found[0]
+
+    def averaged(self, node, terms):
+        """A mean over the units of the row."""
+        made = terms.arguments[0].made_of if terms.op == "read" else None
+        if is_of_row(terms) or (made is not None and is_of_row(made)):
+            raise self.refused(node, "a mean of a number that all units of a row have in common", "use it as it is")
+        return expression(mean, terms)
 
     def bound(self, node, function, known):
         try:

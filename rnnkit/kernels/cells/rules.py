@@ -10,6 +10,8 @@ from types import FunctionType
 import numpy as np
 
 from .activations import Activation, Sigmoid
+from .functions import mean
+from .uses import helpers_of, uses
 
 _PROBES = 0.4, -1.3, 2.6  # numbers that every equation is tried on
 _OF_NUMBERS = ArithmeticError, ValueError  # what an equation that is right raises with some numbers
@@ -48,6 +50,7 @@ def check(kind, with_gradient):
         _check_signature(said, stage)
     _check_forward(said)
     if with_gradient:
+        _check_no_mean(said)
         check_gradient(said)
     else:
         _check_handed_on(said)
@@ -190,6 +193,21 @@ def _check_forward(said):
         raise refusal(said, "a forward stage", f"write {missing[0]}", "none that does")
 
 
+def _check_no_mean(said):
+    """What the threads have to wait for within a step is found where the gradient is derived."""
+    for stage in said.stages:
+        waiting, seen = [stage.function], set()
+        while waiting:
+            function = waiting.pop()
+            if function in seen:
+                continue
+            seen.add(function)
+            if mean in uses(function).values():
+                expected = "take no mean where gradients are written by hand"
+                raise refusal(said, place(stage.function), expected, "mean", "leave out the stages under @gradient")
+            waiting.extend(helpers_of(function))
+
+
 def _written_by(said, phase):
     return [name for product in phase.products for name in said.names_of(product)]
 
@@ -209,12 +227,12 @@ def _check_handed_on(said):
 
 def check_gradient(said):
     """Every gradient is written before it is read, and that of all that a step began from is written."""
-    values = {*said.slots, *said.states, "h_prev", *(f"{state}_prev" for state in said.states)}
+    values = {*said.slots, *said.states, *said.means, "h_prev", *(f"{state}_prev" for state in said.states)}
     values |= {one.name for one in (*said.vectors, *said.inputs)}
     vectors, states = [f"d{one.name}" for one in (*said.vectors, *said.inputs)], [f"d{state}" for state in said.states]
     products = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     writable = {f"d{name}" for name in (*said.slots, *said.states)} | set(vectors) | {"dh", "dh_prev"}
-    writable |= {f"{state}_prev" for state in states}
+    writable |= {f"{state}_prev" for state in states} | set(said.gradient_means)
     known, late = values | set(states) | {"dh"}, set()
     for phase in reversed(said.phases):
         for stage in phase.gradient:

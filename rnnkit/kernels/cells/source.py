@@ -25,7 +25,8 @@ def is_shipped(kind):
 def code_key(kind):
     """Digest of all that the machine code of a cell or an activation depends on. Raises Unresolved."""
     said = getattr(kind, "declaration", None)
-    return _digest(kind, lambda function: _runs(function.__code__), said and (said.stages, said.kept))
+    slots = said and (said.kept, said.means, said.gradient_means) if said and said.means else said and said.kept
+    return _digest(kind, lambda function: _runs(function.__code__), said and (said.stages, slots))
 
 
 def source_of(kind):

@@ -5,7 +5,7 @@ from itertools import count
 from textwrap import shorten
 from typing import NamedTuple
 
-from .expressions import COMPARISONS, in_order
+from .expressions import COMPARISONS, expression, in_order
 
 _BINDS = {"if": 0, "or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4)}
 _BINDS |= {"+": 5, "-": 5, "*": 6, "/": 6, "neg": 7, "**": 8}  # how strongly: what binds less stands in brackets
@@ -21,12 +21,13 @@ class Slots:
     def __init__(self, cell):
         self.cell, said = cell, cell.kind.declaration
         self.names, self.of = list(said.slots[: len(said.slots) - len(said.kept)]), {}
+        self.means, self.gradient_means = [], []
         self.first_own = len(self.names)
         self.taken = {name: [] for name in self.names}  # slot -> [(first loop, last loop)]
         self.ever = len(cell.loops)
         last = {value: number for number, loop in enumerate(cell.loops) for value in loop.read()}
         for phase_number, phase in enumerate(said.phases):
-            first = next(number for number, loop in enumerate(cell.loops) if loop.phase == phase_number)
+            first = next(number for number, loop in enumerate(cell.loops) if loop.declared == phase_number)
             for name in (name for product in phase.products for name in said.names_of(product)):
                 last.setdefault(cell.begun[name], first)
                 last[cell.begun[name]] = max(last[cell.begun[name]], first)
@@ -46,6 +47,17 @@ class Slots:
             for value in own:
                 if value.kind == "slot" and value not in self.of:
                     self._new(value, -1, self.ever)
+        for loop in cell.loops:
+            self._name_means(loop.values, self.means)
+        for own in cell.gradients:
+            self._name_means(own, self.gradient_means)
+
+    def _name_means(self, values, names):
+        for value in values:
+            if value.kind == "mean":
+                hint = self.cell.hints.get(expression("read", value)) or "mean"
+                self.of[value] = self._free(value.name or hint)
+                names.append(self.of[value])
 
     def _take(self, value, slot, first, last):
         self.of[value] = slot
@@ -62,28 +74,34 @@ class Slots:
         self._new(value, first, last)
 
     def _new(self, value, first, last):
-        wanted = value.name or self.cell.hints.get(value.made_of) or "kept"
-        said = self.cell.kind.declaration
-        others = {*self.names, *said.states, *(one.name for one in (*said.vectors, *said.inputs)), "h", "self"}
-        others |= {f"{state}_prev" for state in (*said.states, "h")}
-        others |= {f"d{one}" for one in others}
-        names = [wanted, *(f"{wanted}_{number}" for number in range(2, len(self.names) + 99))]
-        slot = next(one for one in names if one not in others and f"d{one}" not in others and not one.endswith("_prev"))
+        slot = self._free(value.name or self.cell.hints.get(value.made_of) or "kept")
         self.names.append(slot)
         self.taken[slot] = []
         self._take(value, slot, first, last)
 
+    def _free(self, wanted):
+        """This name, with a number if something has it already."""
+        said = self.cell.kind.declaration
+        others = {*self.names, *said.states, *(one.name for one in (*said.vectors, *said.inputs)), "h", "self"}
+        others |= {f"{state}_prev" for state in (*said.states, "h")} | {*self.means, *self.gradient_means}
+        others |= {f"d{one}" for one in others}
+        names = [wanted, *(f"{wanted}_{number}" for number in range(2, len(others) + 99))]
+        return next(one for one in names if one not in others and f"d{one}" not in others and not one.endswith("_prev"))
+
     def name_of(self, value):
         """The name that a stage knows a value by."""
-        return self.of[value] if value.kind == "slot" else value.name
+        return self.of[value] if value.kind in ("slot", "mean") else value.name
 
 
 class Written(NamedTuple):
-    """A derivation as stages, with its slots beside those of the gates, and what the gradient reads of all slots."""
+    """A derivation as stages, with its slots beside those of the gates, what the gradient reads of all slots, the means
+    forward and of the gradient, and of what R multiplies the phase of its products."""
 
     stages: list
     slots: tuple
     keeps: dict
+    means: tuple
+    phase_of: dict
 
 
 def written(cell, stage_of):
@@ -106,7 +124,14 @@ def written(cell, stage_of):
         back.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
     text = _Text(cell, name, {})
     keeps = {slots.of[value]: shorten(text.of(one), _LONGEST, placeholder=" ...") for value, one in cell.kept.items()}
-    return Written([one for one in (*forward, *back) if one is not None], tuple(slots.names[slots.first_own :]), keeps)
+    stages = [one for one in (*forward, *back) if one is not None]
+    means = tuple(slots.means), tuple(f"d{name}" for name in slots.gradient_means)
+    said, begins = cell.kind.declaration, {}
+    for loop in cell.loops:
+        begins.setdefault(loop.declared, loop.phase)
+    phase_of = {one.source: begins[number] for number, phase in enumerate(said.phases) for one in phase.products}
+    phase_of["h"] = phase_of.pop("h_prev")
+    return Written(stages, tuple(slots.names[slots.first_own :]), keeps, means, phase_of)
 
 
 def text_of(function):

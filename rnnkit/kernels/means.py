@@ -1,0 +1,77 @@
+"""Means over the units of a row, with the same order of additions for every number of threads and every machine.
+
+The units come in panels. The terms of a panel are added in lanes, and the lanes in halves, by the thread that has
+these units; when all threads are done, who reads the mean adds up the panels in their order.
+"""
+
+from contextlib import contextmanager
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .cells.declaration import PANEL
+from .machine.registers import I32, I64, VECTOR_BYTES
+
+_LANES = 16
+_TERMS = 256  # whose terms are on the stack at once
+
+
+def terms_on_stack(context, builder, real, count):
+    """Room for the terms of so many means."""
+    kind = ir.ArrayType(context.get_value_type(real), _TERMS)
+    with builder.goto_entry_block():
+        rooms = [builder.alloca(kind) for _ in range(count)]
+    for room in rooms:
+        room.align = VECTOR_BYTES
+    return [builder.bitcast(room, kind.element.as_pointer()) for room in rooms]
+
+
+def panels_of(builder, units):
+    """Panels of so many units."""
+    return builder.sdiv(builder.add(units, I64(PANEL - 1)), I64(PANEL))
+
+
+def mean_of(context, builder, sums, units):
+    """The mean of so many units, from the sums of their panels."""
+    total = cgutils.alloca_once(builder, sums.type.pointee)
+    builder.store(sums.type.pointee(0.0), total)
+    with cgutils.for_range(builder, panels_of(builder, units), intp=I64) as loop:
+        builder.store(builder.fadd(builder.load(total), builder.load(builder.gep(sums, [loop.index]))), total)
+    return builder.fdiv(builder.load(total), builder.sitofp(units, sums.type.pointee))
+
+
+@contextmanager
+def blocks(builder, count):
+    """A loop over as many units as there is room for; gives the first and how many."""
+    with cgutils.for_range_slice(builder, I64(0), count, I64(_TERMS), intp=I64) as (start, _):
+        left, most = builder.sub(count, start), I64(_TERMS)
+        yield start, builder.select(builder.icmp_signed("<", left, most), left, most)
+
+
+def sum_panels(builder, terms, count, target):
+    """Write the sums of the panels of so many terms."""
+    real, padded = terms.type.pointee, builder.mul(panels_of(builder, count), I64(PANEL))
+    with cgutils.for_range_slice(builder, count, padded, I64(1), intp=I64) as (index, _):
+        builder.store(real(0.0), builder.gep(terms, [index]))
+    with cgutils.for_range(builder, panels_of(builder, count), intp=I64) as loop:
+        first = builder.gep(terms, [builder.mul(loop.index, I64(PANEL))])
+        pointer = ir.VectorType(real, _LANES).as_pointer()
+        lanes = None
+        for start in range(0, PANEL, _LANES):
+            own = builder.load(builder.bitcast(builder.gep(first, [I64(start)]), pointer), align=VECTOR_BYTES)
+            lanes = own if lanes is None else builder.fadd(lanes, own)
+        size = _LANES
+        while size > 1:
+            size //= 2
+            halves = [ir.Constant(ir.VectorType(I32, size), list(range(at, at + size))) for at in (0, size)]
+            lanes = builder.fadd(*(builder.shuffle_vector(lanes, lanes, half) for half in halves))
+        builder.store(builder.extract_element(lanes, I32(0)), builder.gep(target, [loop.index]))
+
+
+@intrinsic
+def in_panels(typingctx, array):
+    """Vectors of the array's dtype that a panel has; 1 where it has none."""
+    count = max(PANEL * array.dtype.bitwidth // 8 // VECTOR_BYTES, 1)
+    return types.int64(array), lambda context, builder, signature, arguments: I64(count)
