@@ -1,8 +1,12 @@
-"""check_cell: a cell's gradients against differences of its values, one number at a time."""
+"""check_cell: a cell's gradients against differences of its values, one number at a time.
+
+A name has a number of each unit: of one alone, or of three where the cell takes means over them.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -18,6 +22,8 @@ _TRIALS = 32
 _STEP = 6e-6  # the cube root of the float64 machine epsilon balances truncation and rounding
 _BOUND = 1e-7  # of a difference, relative to the size of what it is made of
 _R = 0.7  # the recurrent weight of a unit, where R multiplies what a stage wrote
+_UNITS = 3  # of a row, where there are means
+_Values = dict[str, list[float]]  # of each name those of all units
 _KINK = 1e-5  # differences that a step of twice the length changes by so much: there is no derivative nearby
 
 
@@ -92,16 +98,17 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     cell = checked_cell("check_cell", "cell", cell)
     checks.seed("check_cell", seed)
     said, other = cell.declaration, _derived(cell)
-    kinds, rng = _kinds(said), np.random.default_rng(seed)
+    kinds, rng, units = _kinds(said), np.random.default_rng(seed), _UNITS if said.means else 1
     worst = {name: Row(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
     for _ in range(_TRIALS):
-        given = {name: float(value) for name, value in zip(kinds, rng.normal(size=len(kinds)), strict=True)}
+        given = dict(zip(kinds, rng.normal(size=(len(kinds), units)).tolist(), strict=True))
+        given |= {scalar.name: given[scalar.name][:1] * units for scalar in said.scalars}
         outputs = ["h", *said.states]
-        weights = dict(zip(outputs, rng.normal(size=len(outputs)).tolist(), strict=True))
+        weights = dict(zip(outputs, rng.normal(size=(len(outputs), units)).tolist(), strict=True))
         found = _gradients(said, cell, _step(said, cell, given), weights)
         derived = _gradients(other, cell, _step(other, cell, given), weights) if other else {}
         for name in kinds:
-            pair = found.get(f"d{name}", 0.0), derived.get(f"d{name}", 0.0) if other else None
+            pair = _gradient_by(found, name, kinds), _gradient_by(derived, name, kinds) if other else None
             worst[name] = _compared(cell, worst[name], given, weights, *pair)
     table = Checked(worst.values())
     wrong = [row.name for row in table if not row.right]
@@ -129,23 +136,37 @@ def _derived(cell: Any) -> Any:
     return None
 
 
-def _run(said: Any, cell: Any, values: dict[str, float], stages: Any) -> None:
+def _gradient_by(found: _Values, name: str, kinds: dict[str, str]) -> float:
+    """That by a name of the first unit, or by a scalar, which all have."""
+    own = found.get(f"d{name}", [0.0])
+    return sum(own) if kinds[name] == "scalar" else own[0]
+
+
+def _run(said: Any, cell: Any, values: _Values, stages: Any) -> None:
+    summed, means = {f"d{vector.name}" for vector in said.vectors}, (*said.means, *said.gradient_means)
     for stage in stages:
-        values |= run(said, stage, cell, [values[name] for name in stage.reads])
+        rows = zip(*(values[name] for name in stage.reads), strict=True)
+        found = [run(said, stage, cell, list(row)) for row in rows]
+        for name in stage.writes:
+            own = [unit[name] for unit in found]
+            if name in summed:
+                own = [one + before for one, before in zip(own, values.get(name, [0.0] * len(own)), strict=True)]
+            values[name] = [sum(own) / len(own)] * len(own) if name in means else own
 
 
-def _step(said: Any, cell: Any, given: dict[str, float]) -> dict[str, float]:
-    """What all names of a unit hold behind the step."""
-    values = {"h_prev": 0.0} | given
+def _step(said: Any, cell: Any, given: _Values) -> _Values:
+    """What all names hold behind the step."""
+    values = {"h_prev": [0.0] * len(next(iter(given.values())))} | given
     for phase in said.phases:
         for product in phase.products if phase is not said.phases[0] else ():  # those of the first are in what is given
             for name in said.names_of(product) if product.is_whole else ():
-                values[name] += _R * values[product.source]
+                pairs = zip(values[name], values[product.source], strict=True)
+                values[name] = [gate + _R * source for gate, source in pairs]
         _run(said, cell, values, phase.forward)
     return values
 
 
-def _gradients(said: Any, cell: Any, values: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+def _gradients(said: Any, cell: Any, values: _Values, weights: _Values) -> _Values:
     """The gradients by all that the step began from."""
     found = values | {f"d{name}": weight for name, weight in weights.items()}
     for phase in reversed(said.phases):
@@ -153,19 +174,23 @@ def _gradients(said: Any, cell: Any, values: dict[str, float], weights: dict[str
         for product in phase.products if phase is not said.phases[0] else ():
             if not product.is_whole:
                 continue
-            source, through = f"d{product.source}", _R * sum(found[f"d{name}"] for name in said.names_of(product))
-            found[source] = (found[source] if said.adds_to_source(product) else 0.0) + through
+            source, names = f"d{product.source}", said.names_of(product)
+            through = [_R * sum(units) for units in zip(*(found[f"d{name}"] for name in names), strict=True)]
+            before = found[source] if said.adds_to_source(product) else [0.0] * len(through)
+            found[source] = [one + other for one, other in zip(before, through, strict=True)]
     return found
 
 
 def _compared(
-    cell: Any, row: Row, given: dict[str, float], weights: dict[str, float], gradient: float, derived: float | None
+    cell: Any, row: Row, given: _Values, weights: _Values, gradient: float, derived: float | None
 ) -> Row:
     """The row, or that of this trial where it is worse."""
 
     def loss(distance: float) -> float:
-        after = _step(cell.declaration, cell, given | {row.name: given[row.name] + distance})
-        return sum(weight * after[output] for output, weight in weights.items())
+        moved = [one + distance for one in given[row.name]]
+        own = moved if row.kind == "scalar" else [moved[0], *given[row.name][1:]]
+        after = _step(cell.declaration, cell, given | {row.name: own})
+        return sum(math.fsum(map(operator.mul, weight, after[output])) for output, weight in weights.items())
 
     difference, wider = ((loss(step) - loss(-step)) / (2 * step) for step in (_STEP, 2 * _STEP))
     size, curved = 1 + abs(difference) + abs(loss(0.0)), abs(wider - difference)

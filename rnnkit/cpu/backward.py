@@ -204,7 +204,10 @@ class Gradient:
             shape = self._steps.seq_len, self._steps.batch_size, layer.inputs_size
             dinputs = arena.take(f"dinputs_{layer.index}", shape, dtype)
             self._of_inputs.append(dinputs)
-        return RunBack(run, dy, dx, dgates, dunits, work, offsets, dinputs)
+        dvectors, vectors = None, len(layer.cell.declaration.vectors) * layer.sizes.hidden
+        if vectors:
+            dvectors = arena.take(f"dvectors_{number}", (self._steps.batch_size, vectors), dtype)
+        return RunBack(run, dy, dx, dgates, dunits, work, offsets, dinputs, dvectors)
 
 
 class RunBack(NamedTuple):
@@ -220,6 +223,7 @@ class RunBack(NamedTuple):
     buffer: np.ndarray
     offsets: np.ndarray
     inputs: np.ndarray | None  # of its side inputs
+    vectors: np.ndarray | None  # of those of each sequence
 
     def layer_pass(self, part: Part) -> LayerPassBack:
         """A part of the steps, for a kernel."""
@@ -232,6 +236,7 @@ class RunBack(NamedTuple):
             states=batch.of_call(None, cells, dtype), cuts=part.cuts[layer.direction],
             reset_hidden=batch.of_call(None, layer.sizes.output, dtype), reset_states=batch.of_call(None, cells, dtype),
             inputs=None if self.inputs is None else part.rows.of(self.inputs),
+            vectors=None if self.vectors is None else part.batch.of(self.vectors),
         )  # fmt: skip
         forward = self.run.layer_pass(part, keeps_gates=True)
         return LayerPassBack(forward, gradients, self.buffer, self.offsets)

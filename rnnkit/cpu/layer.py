@@ -37,7 +37,7 @@ class Layer(NamedTuple):
     columns: int  # numbers in a row of the gate buffer
     products: tuple[Product, ...]  # the cell's, the projection, the vectors
     places: np.ndarray  # of their weights
-    gradient_columns: int  # in a row of the gates' gradients: slots, vectors, sums of means, the projection's sum
+    gradient_columns: int  # in a row of the gates' gradients: slots, sums of means, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
     input_work: int  # multiply-adds of a row: those of W, and those in the time loop
     step_work: int
@@ -131,11 +131,11 @@ def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
         yield Product(first, rows, start, own.size, depth, bias)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
-    # Backward, the projection's sum has the columns behind those of the slots and vectors. A scalar is one number, of
-    # which the gradient has a column for each unit.
+    # Backward, the projection's sum has the columns behind those of the slots and the sums of means. A scalar is one
+    # number, of which the gradient has a column for each unit.
     column, own = len(said.slots) * sizes.hidden, len(said.vectors) * sizes.hidden
     sums = len(said.gradient_means) * panels(sizes.hidden)
-    yield Product(column + own + sums, row_numbers(rows), projection, min(rows, 1), depth, -1)
+    yield Product(column + sums, row_numbers(rows), projection, min(rows, 1), depth, -1)
     vectors = starts[said.vectors[0].name + suffix] if own else -1
     shared = len(said.scalars)
     yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors)

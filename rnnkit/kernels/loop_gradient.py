@@ -32,7 +32,14 @@ from .operands import Gradients, Step
 from .phases import Numbered, all_of, located, per_cell
 from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
-from .weight_gradient import add_scalar_gradients, add_weight_gradients, pack_sources, pack_terms, terms_of
+from .weight_gradient import (
+    add_vector_gradients,
+    add_weight_gradients,
+    clear_vector_gradients,
+    pack_sources,
+    pack_terms,
+    terms_of,
+)  # fmt: skip
 
 
 @inner
@@ -129,11 +136,22 @@ _run_phases_back = all_of(
 
 
 @per_cell
-def columns_of_scalars(declaration):
-    """The columns of the gates' gradients that belong to scalars, from the cell and hidden_size."""
-    end = len(declaration.slots) + len(declaration.vectors)
-    first = end - len(declaration.scalars)
-    return lambda cell, hidden_size: Range(first * hidden_size, end * hidden_size)
+def _add_vectors(declaration):
+    """`add_vector_gradients`, for a cell that has vectors."""
+    scalars = len(declaration.scalars)
+    if not declaration.vectors:
+        return lambda cell, term, dw, is_new, dvectors, hidden_size, team: None
+    return lambda cell, term, dw, is_new, dvectors, hidden_size, team: add_vector_gradients(
+        term, dw, is_new, dvectors, hidden_size, scalars, team
+    )
+
+
+@per_cell
+def _clear_vectors(declaration):
+    """`clear_vector_gradients`, for a cell that has vectors."""
+    if not declaration.vectors:
+        return lambda cell, dvectors, team: None
+    return lambda cell, dvectors, team: clear_vector_gradients(dvectors, team)
 
 
 _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
@@ -215,6 +233,7 @@ def _bound(gradients, arrays):
         states=or_call_data(gradients.states, arrays.dcx), cuts=gradients.cuts,
         reset_hidden=or_call_data(gradients.reset_hidden, arrays.dhx_reset),
         reset_states=or_call_data(gradients.reset_states, arrays.dcx_reset), inputs=gradients.inputs,
+        vectors=gradients.vectors,
     )  # fmt: skip
 
 
@@ -252,6 +271,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
     operands = with_inputs(cell, with_field(forward.operands, "vectors", vectors), arrays.x)
     if is_first:
         pack_terms(terms, team)
+        _clear_vectors(cell, bound.vectors, team)
         barrier(team)
     chunk, lag = schedule.chunk, schedule.chunk if role == ALONE else schedule.lag
     unwanted = -1
@@ -273,20 +293,15 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
                 barrier(team)
                 if team.rank == 0:
                     post_progress(whole_team, done + now)
-        stop_row = starts[start + count]
+        stop_row, is_new = starts[start + count], arrays.dw_is_new and is_first and done == 0
+        _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.sizes.hidden, team)
         for row in range(starts[start], stop_row, depth_block_of(buffer)):
             rows = Range(row, min(row + depth_block_of(buffer), stop_row))
             pack_sources(terms, rows, team)
             barrier(team)
-            is_new = arrays.dw_is_new and is_first and done == 0 and row == starts[start]
-            shared = columns_of_scalars(cell, forward.sizes.hidden)
-            add_weight_gradients(terms, arrays.dw, is_new, dgates, rows, scratch, zeros, numbers, shared, team)
+            begins = is_new and row == starts[start]
+            add_weight_gradients(terms[:-1], arrays.dw, begins, dgates, rows, scratch, zeros, numbers, team)
             barrier(team)
-            if shared.stop > shared.start:
-                if team.rank == 0:
-                    own = terms[len(terms) - 1]
-                    add_scalar_gradients(own, arrays.dw, is_new, scratch, shared, forward.sizes.hidden)
-                barrier(team)
 
 
 @kernel

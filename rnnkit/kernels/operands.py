@@ -40,7 +40,7 @@ class Gradients(NamedTuple):
 
     y: Matrix
     x: Matrix
-    gates: Matrix  # behind those and the vectors' in a row stands that of the projection's sum
+    gates: Matrix  # behind those in a row stand the sums that means are made of, and that of the projection's sum
     units: Matrix
     hidden: Matrix
     states: Matrix
@@ -48,6 +48,7 @@ class Gradients(NamedTuple):
     reset_hidden: Matrix | None = None  # of what states are reset to; without data for zeros
     reset_states: Matrix | None = None
     inputs: Matrix | None = None  # of the pseudo-layer's own
+    vectors: Matrix | None = None  # of each sequence those of a chunk of steps, added up
 
 
 class LayerPass(NamedTuple):

@@ -27,11 +27,9 @@ from .means import blocks, mean_of, panels_of, sum_panels, terms_on_stack
 
 
 def mean_places(declaration):
-    """Name of a mean -> (whether it is the gradient's, slots in front of the sums of panels, its number)."""
-    slots = len(declaration.slots)
-    found = {name: (False, slots, number) for number, name in enumerate(declaration.means)}
-    slots += len(declaration.vectors)
-    return found | {name: (True, slots, number) for number, name in enumerate(declaration.gradient_means)}
+    """Name of a mean -> (whether it is the gradient's, its number): the sums of its panels stand behind the slots."""
+    found = {name: (False, number) for number, name in enumerate(declaration.means)}
+    return found | {name: (True, number) for number, name in enumerate(declaration.gradient_means)}
 
 
 def places(declaration):
@@ -44,7 +42,7 @@ def places(declaration):
         own |= {name: ("states", slot), f"{name}_prev": ("states_prev", slot)}
         gradients |= {f"d{name}": ("states", slot), f"d{name}_prev": ("states", slot)}
     for slot, (name, *_) in enumerate(declaration.vectors):
-        own[name], gradients[f"d{name}"] = ("vectors", slot), ("gates", len(declaration.slots) + slot)
+        own[name] = gradients[f"d{name}"] = "vectors", slot
     for slot, (name,) in enumerate(declaration.inputs):
         own[name] = gradients[f"d{name}"] = "inputs", slot
     found = {name: (False, *place) for name, place in own.items()}
@@ -199,6 +197,7 @@ def runner(stages_of):
             cell, *bundles, hidden_size, rows, units = arguments
             kinds, known, means = signature.args[1:3], places(declaration), mean_places(declaration)
             scalars = {one.name: number for number, one in enumerate(declaration.scalars)}
+            summed = {f"d{one.name}" for one in declaration.vectors}  # over the steps of a chunk
             first, last = (builder.extract_value(units, field) for field in range(2))
             ends = (builder.extract_value(rows, field) for field in range(2))
             count = builder.sub(last, first)
@@ -231,10 +230,10 @@ def runner(stages_of):
 
                 def sums(name):
                     """Where the sums of a mean's panels stand."""
-                    is_gradient, slots, number = means[name]
+                    is_gradient, number = means[name]
                     field = kinds[is_gradient].fields.index("gates")
                     matrix, kind = builder.extract_value(bundles[is_gradient], field), kinds[is_gradient].types[field]
-                    column = builder.mul(hidden_size, I64(slots))
+                    column = builder.mul(hidden_size, I64(len(declaration.slots)))
                     column = builder.add(column, builder.mul(panels_of(builder, hidden_size), I64(number)))
                     return row_pointer(context, builder, kind, matrix, row, column)
 
@@ -253,11 +252,14 @@ def runner(stages_of):
                         numbers = fixed | loads
                         result = call(builder, [cell, *(numbers[name] for name in stage.reads)])
                         results = [result] if len(targets) == 1 else cgutils.unpack_tuple(builder, result)
-                        stores = [
-                            builder.store(value, builder.gep(target, [number if is_term else index]))
-                            for (target, is_term), value in zip(targets, results, strict=True)
-                        ]
-                        for access in (*loads.values(), *stores):
+                        accesses = list(loads.values())
+                        for name, (target, is_term), value in zip(stage.writes, targets, results, strict=True):
+                            own_place = builder.gep(target, [number if is_term else index])
+                            if name in summed:
+                                accesses.append(builder.load(own_place))
+                                value = builder.fadd(accesses[-1], value)
+                            accesses.append(builder.store(value, own_place))
+                        for access in accesses:
                             access.set_metadata("llvm.access.group", group)
 
                 for stage, function, own in calls:

@@ -10,8 +10,8 @@ from numba.extending import intrinsic
 from .machine.arrays import part
 from .machine.gemm import Packed, depth_block, pack_rows, panel_size, product_of_rows, vectors_of
 from .machine.jit import inner
-from .machine.matrix import Matrix, Range, add, clear, row_part
-from .machine.partition import next_block, num_claims
+from .machine.matrix import Matrix, Range, add, clear, copy, row_part
+from .machine.partition import next_block, num_claims, partition
 from .machine.registers import I64
 from .machine.transpose import transpose
 
@@ -25,7 +25,7 @@ class Term(NamedTuple):
 
     Column first + i belongs to row weight.rows[i] of a weight matrix, and to that element of its bias. An array is
     empty where there is no such product or matrix. Of what a unit's own weights (vectors) are multiplied with only the
-    bias is there: what is summed up is already their gradient.
+    bias is there, and no column is theirs.
     """
 
     first: int
@@ -117,10 +117,8 @@ def _sum_rows(sums, dgates, rows, columns):
 
 
 @inner
-def _are_summed(terms, shared, columns):
-    """Whether some of these columns are a term's or a scalar's."""
-    if shared.start < columns.stop and columns.start < shared.stop:
-        return True
+def _are_summed(terms, columns):
+    """Whether some of these columns are a term's."""
     for term in terms:
         if term.first < columns.stop and columns.start < term.first + term.weight.rows.size:
             return True
@@ -138,11 +136,9 @@ def _are_multiplied(terms, columns):
 
 
 @inner
-def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, shared, team):
+def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, team):
     """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
     `dgates` is one rank's.
-
-    Of the `shared` columns, a scalar's each, the sums are left in `scratch` (`add_scalar_gradients`).
 
     `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
     """
@@ -150,7 +146,7 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
     own = numbers.size + team.rank * GRAIN * stride
     for claim in range(num_claims(numbers.size, GRAIN, team)):
         columns = next_block(claim, numbers.size, GRAIN, team)
-        if not _are_summed(terms, shared, columns):  # those of what is kept for the gradient, say
+        if not _are_summed(terms, columns):  # those of what is kept for the gradient, say
             continue
         if _are_multiplied(terms, columns):
             transpose(scratch, own, stride, dgates, rows, columns)
@@ -168,18 +164,47 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                     positions, Range(0, vectors_of(scratch, weight.stride)), zeros, is_new, False
                 )
             if term.bias >= 0:
-                for i in range(start, min(stop, shared.start - term.first)):
+                for i in range(start, stop):
                     place, total = term.bias + weight.rows[i], scratch[term.first + i]
                     dw[place] = total if is_new else dw[place] + total
 
 
 @inner
-def add_scalar_gradients(term, dw, is_new, scratch, shared, hidden_size):
-    """Add to dw what the sums of these columns add up to, all units of a scalar in their order."""
-    place = term.bias + shared.start - term.first  # behind the vectors
-    for first in range(shared.start, shared.stop, hidden_size):
-        total = scratch[first]
-        for column in range(first + 1, first + hidden_size):
-            total += scratch[column]
+def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team):
+    """Add to dw, or write where it is new, what sequences have added up for vectors and so many scalars, one after the
+    other; of a scalar then unit after unit. Begin anew."""
+    count, size = dvectors.data.size // dvectors.stride, dvectors.stride - scalars * hidden_size
+    own = partition(size, team.rank, team.size)
+    _sum_sequences(dvectors, count, own)
+    sums, target = part(dvectors.data, own.start, own.stop), part(dw, term.bias + own.start, term.bias + own.stop)
+    if is_new:
+        copy(target, sums)
+    else:
+        add(target, sums)
+    clear(sums)
+    for scalar in range(scalars if team.rank == 0 else 0):
+        own = Range(size + scalar * hidden_size, size + (scalar + 1) * hidden_size)
+        _sum_sequences(dvectors, count, own)
+        place, total = term.bias + size + scalar, dvectors.data[own.start]
+        for column in range(own.start + 1, own.stop):
+            total += dvectors.data[column]
         dw[place] = total if is_new else dw[place] + total
-        place += 1
+        clear(part(dvectors.data, own.start, own.stop))
+
+
+@inner
+def _sum_sequences(dvectors, count, columns):
+    """The first sequence's columns = the sum of all; the others' begin anew."""
+    total = part(dvectors.data, columns.start, columns.stop)
+    for number in range(1, count):
+        first = number * dvectors.stride
+        own = part(dvectors.data, first + columns.start, first + columns.stop)
+        add(total, own)
+        clear(own)
+
+
+@inner
+def clear_vector_gradients(dvectors, team):
+    """Begin anew, whatever stands there."""
+    own = partition(dvectors.data.size, team.rank, team.size)
+    clear(part(dvectors.data, own.start, own.stop))

@@ -8,8 +8,8 @@ that the stage declares:
     i, r, ...       a gate: first its pre-activation, W x + R h + biases, then what a stage wrote
     c_prev, c       a state before and after the step
     h_prev, h       the hidden state before and after the step (h before a projection, where there is one)
-    p, ...          a vector: a weight of the unit's own; stages read it, and write its gradient dp alone; a scalar is
-                    one that all units have in common, and dp what a unit adds to its gradient
+    p, ...          a vector: a weight of the unit's own, or a scalar, one that all units have in common; stages read
+                    it, and write to dp what they add to its gradient
     a, ...          a side input: a number that the call gives
     di, dc, dh ...  the gradient of the loss by it, in the stages of the gradient; in the end that of a gate is by its
                     pre-activation. dc and dc_prev are one number: it comes from the step after and goes to that before

@@ -149,7 +149,7 @@ def _differentiated(cell):
             found[number][own] = gradient
             means.setdefault(value, []).append(own)
             return
-        if value in held:
+        if value in held and value.kind not in ("vector", "scalar"):  # those add up what is written
             gradient = total(gradient, expression("gradient", held.pop(value)))
         states = (value.name, f"{value.name}_prev", value.name.removesuffix("_prev")) if value.kind == "state" else ()
         of_states = (one.name for one in held.values() if one.kind == "state")

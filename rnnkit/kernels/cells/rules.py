@@ -233,18 +233,20 @@ def check_gradient(said):
     products = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     writable = {f"d{name}" for name in (*said.slots, *said.states)} | set(vectors) | {"dh", "dh_prev"}
     writable |= {f"{state}_prev" for state in states} | set(said.gradient_means)
-    known, late = values | set(states) | {"dh"}, set()
+    known, late, written = values | set(states) | {"dh"}, set(), set()
+    summed = {f"d{one.name}" for one in said.vectors}
     for phase in reversed(said.phases):
         for stage in phase.gradient:
             _check_stage(said, stage, known, writable, "gradient of a gate, slot, state, vector or h_prev")
-            known |= set(stage.writes)
+            written |= set(stage.writes)
+            known |= set(stage.writes) - summed
             known -= {state for state in states if f"{state}_prev" in known}  # one number: the state before has it now
         if phase is not said.phases[0]:  # the way back through its products reads the gradients of its gates
             late |= {f"d{name}" for name in _written_by(said, phase)} - known
             known |= {f"d{product.source}" for product in phase.products}
     missing = [f"d{name}" for name in products if f"d{name}" not in known - late]
     missing += [f"{state}_prev" for state in states if f"{state}_prev" not in known]
-    missing += [name for name in vectors if name not in known]
+    missing += [name for name in vectors if name not in written]
     if "dh_prev" not in known and any("h_prev" in stage.reads for stage in said.stages if not stage.is_gradient):
         missing.append("dh_prev")
     if missing:
