@@ -1,6 +1,7 @@
 """Cells of random equations, as text: gates, states, vectors, products of every kind, several stages.
 
-`python -m random_cells 5000` in this folder checks so many by `check_cell`.
+`python -m random_cells 5000` in this folder checks so many by `check_cell`, `python -m random_cells 5000 0 1` so many
+with means over the units of a row.
 """
 
 import linecache
@@ -13,7 +14,7 @@ from rnnkit import cells
 
 HEAD = """
 from typing import NamedTuple
-from rnnkit.cells import Gate, cell, clip, exp, fma, forward, sigmoid, tanh
+from rnnkit.cells import Gate, cell, clip, exp, fma, forward, mean, sigmoid, tanh
 
 RATE = 0.75
 
@@ -34,8 +35,8 @@ def both(a, b):
 class Text:
     """Draws one cell."""
 
-    def __init__(self, seed, smooth=False):
-        self.random, self.smooth, self.lines, self.locals = random.Random(seed), smooth, [], 0
+    def __init__(self, seed, smooth=False, means=False):
+        self.random, self.smooth, self.means, self.lines, self.locals = random.Random(seed), smooth, means, [], 0
 
     def chance(self, share):
         return self.random.random() < share
@@ -46,7 +47,9 @@ class Text:
         if not self.smooth:
             kinds += ["max({}, 0)", "min(0.5, {})", "abs({})", "clip({}, -0.7, 0.9)", "bent({})",
                       "({0} if {0} > 0.1 and not {0} > 2 else 0.25 * {0})"]
-        return self.random.choice(kinds).format(x)
+        if self.means and self.chance(0.25):
+            kinds = ["({0} - mean({0}))", "{} / (2 + mean(a_unit * a_unit))", "mean({} * a_unit)", "{} * mean(a_unit)"]
+        return self.random.choice(kinds).format(x).replace("a_unit", self.random.choice(self.units))
 
     def binary(self, x, y):
         kinds = ["({} + {})", "({} - {})", "{} * {}", "fma({0}, {1}, {0})", "blend({}, {})", "blend({}, {}, 0.25)",
@@ -57,6 +60,7 @@ class Text:
 
     def expression(self, names):
         """An expression with all of these names in it."""
+        self.units = [name for name in names if name[0] in "ghsvaq"] or ["h_prev"]  # that are not the same in a row
         parts = [self.unary(name) if self.chance(0.6) else name for name in names]
         while len(parts) > 1:
             self.random.shuffle(parts)
@@ -81,9 +85,9 @@ class Text:
         return name
 
 
-def text_of(seed, smooth=False, most_gates=8):
+def text_of(seed, smooth=False, most_gates=8, means=False):
     """The text of a module with the class Random."""
-    text = Text(seed, smooth)
+    text = Text(seed, smooth, means)
     draw = text.random
     count = draw.randint(1, 4)
     states = [f"s{number}" for number in range(draw.choice([0, 0, 1, 1, 2, 3]))]
@@ -117,6 +121,7 @@ def text_of(seed, smooth=False, most_gates=8):
         reads |= {name for name in [*given, *handed] if text.chance(0.3)}
         reads |= {handed.pop() for _ in range(len(handed)) if number == count - 1}
         reads |= {draw.choice([*given, "h_prev"])} if not reads else set()
+        reads |= {"h_prev"} if means else set()
         handed = [name for name in handed if name not in reads]
         given += [name for name in reads if name not in given]
         reads, text.lines = sorted(reads), []
@@ -158,16 +163,26 @@ def cell_of(seed, **options):
     return space["Random"]
 
 
-def main(count, first=0):
+def check(seed, **options):
+    """Check one, unless it takes a mean of what is no unit's own number, a scalar say: that is refused."""
+    try:
+        kind = cell_of(seed, **options)
+    except cells.CellError as error:
+        if "a mean of a number that all units of a row have in common" in str(error):
+            return
+        raise
+    for flag in (False, True):
+        rnnkit.check_cell(kind(flag=flag))
+
+
+def main(count, first=0, means=0):
     wrong = 0
     for seed in range(first, first + count):
         try:
-            kind = cell_of(seed)
-            for flag in (False, True):
-                rnnkit.check_cell(kind(flag=flag))
+            check(seed, means=means > 0)
         except cells.CellError as error:
             wrong += 1
-            print(f"cell {seed}: {error}\n{text_of(seed)}", flush=True)
+            print(f"cell {seed}: {error}\n{text_of(seed, means=means > 0)}", flush=True)
     print(f"{count} cells, {wrong} wrong")
     return wrong
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cell_reference import differences, forward
 from combinations import nightly
-from random_cells import cell_of
+from random_cells import cell_of, check
 
 import rnnkit
 from rnnkit.cells import FastGRNN, Gate, cell, fma, sigmoid, tanh
@@ -15,20 +15,19 @@ from rnnkit.cells import forward as stage
 from rnnkit.kernels.machine import team
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 40), nightly(40, 100)])
-def test_random_cells_on_single_numbers(first, count):
+@pytest.mark.parametrize(("first", "count", "means"), [(0, 40, False), (0, 12, True), nightly(40, 100, False)])
+def test_random_cells_on_single_numbers(first, count, means):
     for seed in range(first, first + count):
-        kind = cell_of(seed)
-        for flag in (False, True):
-            rnnkit.check_cell(kind(flag=flag))
+        check(seed, means=means)
 
 
-def problem(seed):
+def problem(seed, means):
     """A network of a random cell, and what it is called with."""
     rng = np.random.default_rng(seed)
     layers, bidirectional = int(rng.integers(1, 4)), bool(rng.integers(2))
     seq_len, batch_size, input_size, hidden_size = (int(rng.integers(1, stop)) for stop in (6, 4, 4, 20))
-    kind = cell_of(seed, smooth=True, most_gates=5)
+    hidden_size = int(rng.integers(20, 50)) if means else hidden_size  # more than one panel
+    kind = cell_of(seed, smooth=True, most_gates=5, means=means)
     hidden_size *= kind.declaration.heads
     bias = rng.choice(["both", "input", "recurrent", "none"])
     if bias == "recurrent" and not kind.declaration.recurrent_gates:
@@ -74,9 +73,10 @@ def listed(states):
     return [] if states is None else list(states) if isinstance(states, tuple) else [states]
 
 
+@pytest.mark.parametrize("means", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, *(nightly(seed) for seed in range(2, 5))])
-def test_random_cells_in_networks(seed, monkeypatch):
-    net, x, hx, states, cotangents, options, rng = problem(seed)
+def test_random_cells_in_networks(seed, means, monkeypatch):
+    net, x, hx, states, cotangents, options, rng = problem(seed, means)
     found = net.forward(x, hx, argument(states), **options)
     y, hy, final = forward(net, x, hx, states, **options)
     for own, wanted in zip([found.y, found.hy, *listed(found.cy)], [y, hy, *final], strict=True):

@@ -9,7 +9,7 @@ depend on the machine. `RULE`, a part of a cell's source, is the version of thes
 import math
 
 from .derivatives import given_for, gradients_of
-from .expressions import ONE, ZERO, choice, expression, in_order, is_of_row, product, rebuilt, total
+from .expressions import ONE, ZERO, choice, expression, in_order, product, rebuilt, total
 from .loops import Value, cost, loops_of
 from .reading import read_function
 from .rules import place, refusal
@@ -81,7 +81,7 @@ class Derivation:
     def _differing(self, one, reads):
         """What differs from a mean, of which an expression is made by a few operations: kept itself it takes no slot of
         its own. None of any other one."""
-        parts = [part for part in in_order([one]) if part not in reads and not is_of_row(part)]
+        parts = [part for part in in_order([one]) if part not in reads and not part.is_of_row]
         lost = [part for part in parts if part.op == "read" and not self._is_there(part.arguments[0])]
         means = any(part.op == "read" and part.arguments[0].kind == "mean" for part in in_order([one]))
         return lost[0] if means and len(lost) == 1 and sum(map(cost, parts)) <= _FEW else None

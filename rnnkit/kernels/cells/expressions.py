@@ -18,10 +18,11 @@ class Expression:
 
     The operation is a function, or the sign of one: an operator, "neg", "if" (of condition, value, other value),
     "const" (of a Python number), "field" and "flag" (of the name of a parameter, a flag's being a bool), or "read" and
-    "gradient" (of a value in memory; the latter is that of the loss by it).
+    "gradient" (of a value in memory; the latter is that of the loss by it). `is_of_row` says whether all units of a row
+    have the same number there, which is computed once then: it is made of means, scalars and parameters.
     """
 
-    __slots__ = "__weakref__", "arguments", "op"
+    __slots__ = "__weakref__", "arguments", "is_of_row", "op"
 
     @property
     def operands(self):
@@ -50,8 +51,15 @@ def expression(op, *arguments):
     if found is None:
         found = Expression()
         found.op, found.arguments = op, arguments
+        found.is_of_row = _is_of_row(found)
         _KNOWN[key] = found
     return found
+
+
+def _is_of_row(one):
+    if one.op in ("read", "gradient"):
+        return one.arguments[0].kind in ("mean", "scalar")
+    return one.op is mean or all(part.is_of_row for part in one.operands)
 
 
 def const(value):
@@ -90,20 +98,6 @@ def rebuilt(outputs, replace):
         return found[one]
 
     return [build(one) for one in outputs]
-
-
-def is_of_row(one):
-    """Whether all units of a row have the same number there: it is computed once a row, from means and the like."""
-    waiting, seen = [one], set()
-    while waiting:
-        part = waiting.pop()
-        if part in seen or part.op is mean:
-            continue
-        if part.op in ("read", "gradient") and part.arguments[0].kind not in ("mean", "scalar"):
-            return False
-        seen.add(part)
-        waiting.extend(part.operands)
-    return True
 
 
 def choice(condition, value, other):
@@ -149,7 +143,7 @@ def quotient(one, other):
         return negative(quotient(one.arguments[0], other))
     if one.op == "if" and _has_zero(one):
         return _within(one, lambda part: quotient(part, other))
-    if is_of_row(other) and not is_of_row(one):  # divided once a row
+    if other.is_of_row and not one.is_of_row:  # divided once a row
         return product(one, expression("/", ONE, other))
     return expression("/", one, other)
 

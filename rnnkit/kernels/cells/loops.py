@@ -6,7 +6,7 @@ A phase ends where one reads a mean over the units of the row, which is there wh
 follows from the equations alone.
 """
 
-from .expressions import ONE, expression, in_order, is_of_row, rebuilt
+from .expressions import ONE, expression, in_order, rebuilt
 from .functions import fma, mean
 from .reading import read_stage
 
@@ -53,7 +53,7 @@ class Loop:
 
 def cost(one):
     """Operations that an expression takes by itself."""
-    if one.op is not mean and is_of_row(one):
+    if one.op is not mean and one.is_of_row:
         return 0
     if one.op == "**":
         return 1 if one.arguments[1].op == "const" and isinstance(one.arguments[1].arguments[0], int) else _SLOW

@@ -8,7 +8,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 
 from .derivatives import is_known
-from .expressions import choice, const, expression, is_of_row, negative
+from .expressions import choice, const, expression, negative
 from .functions import mean, slope, value
 from .rules import parameter_types, place, refusal
 from .source import node_of
@@ -312,7 +312,7 @@ class _Reader:
     def averaged(self, node, terms):
         """A mean over the units of the row."""
         made = terms.arguments[0].made_of if terms.op == "read" else None
-        if is_of_row(terms) or (made is not None and is_of_row(made)):
+        if terms.is_of_row or (made is not None and made.is_of_row):
             raise self.refused(node, "a mean of a number that all units of a row have in common", "use it as it is")
         return expression(mean, terms)
 
