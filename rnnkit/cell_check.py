@@ -103,6 +103,8 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     for _ in range(_TRIALS):
         given = dict(zip(kinds, rng.normal(size=(len(kinds), units)).tolist(), strict=True))
         given |= {scalar.name: given[scalar.name][:1] * units for scalar in said.scalars}
+        drawn = rng.normal(size=(len(said.noises), units)).tolist() if said.noises else []
+        given |= {noise.name: own for noise, own in zip(said.noises, drawn, strict=True)}
         outputs = ["h", *said.states]
         weights = dict(zip(outputs, rng.normal(size=(len(outputs), units)).tolist(), strict=True))
         found = _gradients(said, cell, _step(said, cell, given), weights)

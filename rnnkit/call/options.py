@@ -24,7 +24,8 @@ class CallOptions(NamedTuple):
     """What a call asks for, checked, in the order in which it is documented."""
 
     steps: Steps  # by `lengths`, `resets` and `initial`
-    seed: int | None = None  # None without dropout
+    seed: int | None = None  # None where nothing is drawn
+    first_row: int = 0  # of the whole batch
     checkpoint_steps: int | None = None
     weights: Weights | None = None  # of `prepare`
     resets: bool = False  # whether they were given, with marks or without
@@ -32,11 +33,11 @@ class CallOptions(NamedTuple):
 
 def options_of(
     function: str, desc: RNNDescriptor, seq_len: int, batch_size: int, lengths: Any = None, seed: Any = None,
-    checkpoint_steps: Any = None, weights: Any = None, resets: Any = None, initial: Any = ZEROS,
+    checkpoint_steps: Any = None, weights: Any = None, resets: Any = None, initial: Any = ZEROS, first_row: Any = 0,
 ) -> CallOptions:
     """Return the options of a call on so many steps and rows, each checked; None is not asked for."""
     nothing = lengths is seed is checkpoint_steps is weights is resets is None and initial is ZEROS
-    if nothing and batch_size <= LISTED_ROWS:
+    if nothing and first_row == 0 and batch_size <= LISTED_ROWS:
         return _unasked(seq_len, batch_size)
     from_hx = checks.initial(function, initial, resets)
     lengths = checks.lengths(function, lengths, seq_len, batch_size)
@@ -44,7 +45,8 @@ def options_of(
     checks.seed(function, seed)
     return CallOptions(
         steps,
-        seed if desc.dropout else None,
+        seed if desc.draws else None,
+        checks.first_row(function, first_row, batch_size),
         checked_checkpoint_steps(function, checkpoint_steps),
         _checked_weights(function, weights),
         resets is not None,
@@ -112,6 +114,10 @@ _RESETS = Refused(
     BackendError, "resets", "be None on CuPy arrays", lambda _, given: "some",
     "cuDNN has none: loop over the steps, or run the network on NumPy arrays",
 )
+_FIRST_ROW = Refused(
+    BackendError, "first_row", "be 0 on CuPy arrays", lambda _, given: given.first_row,
+    "cuDNN draws for the whole call: give it the whole batch, or run the network on NumPy arrays",
+)
 _RESET_BEFORE = Refused(
     BackendError, "desc.reset_after", "be True on CuPy arrays", lambda desc, _: desc.reset_after,
     "cuDNN's GRU has the reset after the recurrent product alone: run this one on NumPy arrays",
@@ -154,6 +160,7 @@ TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS
     "`lengths`": _row(lambda _, given: given.steps.padded, _SEQUENCES, YES, YES, YES),
     "`resets`, `initial`": _row(lambda _, given: given.resets, _RESETTING, YES, _RESETS, YES),
     "`seed`": _row(lambda _, given: given.seed is not None, _FORWARD, YES, YES, NO_PART),
+    "`first_row`": _row(lambda _, given: given.first_row > 0, _FORWARD, YES, _FIRST_ROW, NO_PART),
     "`checkpoint_steps`": _row(
         lambda _, given: given.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NO_PART
     ),

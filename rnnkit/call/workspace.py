@@ -52,6 +52,13 @@ def workspace_layout(
         blocks.append(Block(f"gates_{pseudo_layer}", (seq_len, batch_size, gate_columns(desc)), dtype))
         if desc.has_cell:
             blocks.append(Block(f"cell_{pseudo_layer}", (*states, desc.states_size), dtype))
+        per_step = [noise.per_step for noise in desc.cell.declaration.noises if desc.draws_noise]
+        if False in per_step:
+            shape = batch_size, per_step.count(False) * desc.hidden_size
+            blocks.append(Block(f"noises_{pseudo_layer}", shape, dtype))
+        if True in per_step:
+            shape = seq_len, batch_size, per_step.count(True) * desc.hidden_size
+            blocks.append(Block(f"step_noises_{pseudo_layer}", shape, dtype))
     if desc.dropout > 0:
         for layer in filter(None, layers):  # nothing is dropped in front of the first
             blocks.append(Block(f"kept_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
@@ -148,7 +155,7 @@ class Workspace:
     Attributes
     ----------
     seed : int or None
-        The seed of dropout, drawn by `forward` where none was given; None without dropout.
+        Of dropout and of a cell's noises, drawn by `forward` where none was given; None without these.
     checkpoint_steps : int or None
         As `forward` was given it.
     """

@@ -123,7 +123,7 @@ class _Segments:
             self._arena.segment = None  # until it is whole
             own = given(segment.x, self._packed[:0], *self._states(number, final))
             ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed)
-            train_groups(ready, own, segment, self._arena, steps, self.steps_of(chain, number)[0])
+            train_groups(ready, own, segment, steps, self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps
 

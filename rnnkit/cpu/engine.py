@@ -72,7 +72,7 @@ def forward(
     own = given(x, flat(w), hx, cx, hy, cy)
     for pack in ready.packing:
         pack(own.w)
-    train_groups(ready.groups, own, workspace, arena, steps)
+    train_groups(ready.groups, own, workspace, steps)
     for clear in ready.clearing:
         clear()
     steps.reset_to = None, None  # the caller's
@@ -88,7 +88,7 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     kernel calls are there already, and it takes 20 us instead of 150.
     """
     steps = options.steps
-    is_small = _is_small(desc, steps.seq_len, steps.batch_size) and steps.resets is None
+    is_small = _is_small(desc, steps.seq_len, steps.batch_size) and steps.resets is None and not desc.draws_noise
     if desc.num_directions == 1 or not is_small:
         return inference.infer(desc, w, x, hx, cx, options)
     plain = _without_dropout(desc)

@@ -7,10 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.random  # NumPy would import it on first use: in the middle of a call, where a fork might come
 
-from rnnkit.call.arena import Arena
-from rnnkit.call.steps import Steps
+from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import Layer, filled, flat
 from rnnkit.cpu.planner import Planner
@@ -19,17 +17,20 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.matrix import CallMatrix
+from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
+from rnnkit.kernels.noise import Counter, Draw, draw
 from rnnkit.kernels.operands import Ends, Given, LayerPass, Operands, Schedule, Stage
 from rnnkit.kernels.rows import clear_padding
 
-_DRAWS = 8  # float32 numbers that Philox makes of one value of its counter
+_STREAMS = 256  # of a pseudo-layer: those of its noises, and the last that of dropout in front of a layer
+_ALL_STEPS = -1
 
 
 class Run(NamedTuple):
     """A pseudo-layer with what it reads and what it writes: the source (T, N, I), None for the input of the call,
     hidden states (T + D, N, D*P), gates (positions that are kept, columns) and cells (T + D, N, H), or (2, N, H) where
-    they are not kept (`passing`)."""
+    they are not kept (`passing`). Where training draws the cell's noises, those of all steps (N, ...) and of each (T,
+    N, ...)."""
 
     layer: Layer
     source: np.ndarray | None
@@ -37,6 +38,8 @@ class Run(NamedTuple):
     gates: np.ndarray
     cells: np.ndarray
     passing: bool
+    noises: np.ndarray | None = None
+    step_noises: np.ndarray | None = None
 
     def part(self, steps: StepRows, start: int, stop: int) -> Part:
         """The steps that come start:stop on its way through the sequence."""
@@ -61,6 +64,8 @@ class Run(NamedTuple):
             gates=gates, hidden_prev=part.previous[layer.direction].of(self.hidden, layer.outputs.start),
             hidden=part.following.of(self.hidden, layer.outputs.start),
             states_prev=before.of(self.cells), states=after.of(self.cells), inputs=self._side_inputs(part),
+            noises=None if self.noises is None else part.batch.of(self.noises),
+            step_noises=None if self.step_noises is None else part.rows.of(self.step_noises),
         )  # fmt: skip
         x = part.rows.of_call(self.source, layer.input_size, dtype)
         facts = layer.sizes, part.starts, layer.products, layer.places, layer.offsets
@@ -80,7 +85,8 @@ def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: 
         cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
         gates = arrays[f"gates_{layer.index}"].reshape(-1, layer.columns)
         source, hidden = _kept_source(desc, arrays, steps, layer.layer), arrays[f"hidden_l{layer.layer}"]
-        runs.append(Run(layer, source, hidden, gates, cells, passing=False))
+        drawn = (arrays.get(f"{name}_{layer.index}") for name in ("noises", "step_noises"))
+        runs.append(Run(layer, source, hidden, gates, cells, False, *drawn))
     return runs
 
 
@@ -146,31 +152,60 @@ def ready_to_train(
 
 
 def train_groups(
-    ready: Sequence[Calls], own: Given, workspace: Workspace, arena: Arena, steps: StepRows, first_step: int = 0
+    ready: Sequence[Calls], own: Given, workspace: Workspace, steps: StepRows, first_step: int = 0
 ) -> None:
     """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace.
 
-    The first of its `steps` is the sequence's `first_step`, from where on dropout's masks are drawn.
+    The first of its `steps` is the sequence's `first_step`: what is drawn depends on it.
     """
+    if workspace.desc.draws_noise:
+        _draw_noises(workspace, steps, first_step)
     for lowest, calls in ready:
         if lowest.layer and workspace.desc.dropout > 0:
-            _drop_outputs(workspace, arena, steps, lowest.layer, first_step)
+            _drop_outputs(workspace, steps, lowest.layer, first_step)
         for call in calls:
             call(own)
 
 
-def _drop_outputs(workspace: Workspace, arena: Arena, steps: StepRows, layer: int, first_step: int) -> None:
+def _draw_noises(workspace: Workspace, steps: StepRows, first_step: int) -> None:
+    """Fill the arrays of the cell's noises, of all pseudo-layers that are in the workspace."""
+    desc, real = workspace.desc, workspace.desc.np_dtype.type
+    size, cell, columns = desc.hidden_size, desc.cell, {False: 0, True: 0}
+    for number, noise in enumerate(cell.declaration.noises):
+        rate, first = float(getattr(cell, noise.rate)), columns[noise.per_step]
+        columns[noise.per_step] += size
+        values = (real(1), real(0)) if noise.choice else (real(0), real(0 if rate == 1 else 1 / (1 - rate)))
+        what = Draw(round(rate * 2**32), *values)
+        for index in range(desc.num_pseudo_layers):
+            array = workspace.arrays.get(f"{'step_' if noise.per_step else ''}noises_{index}")
+            if array is not None:
+                stream = index * _STREAMS + number
+                _draw(array, steps, first_step if noise.per_step else _ALL_STEPS, first, size, workspace, stream, what)
+
+
+def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step: int) -> None:
     """Write what a layer reads where outputs of the layer below are dropped."""
     desc, below = workspace.desc, workspace.arrays[f"hidden_l{layer - 1}"]
     kept, dropped = workspace.arrays[f"kept_l{layer}"], workspace.arrays[f"input_l{layer}"]
-    # One Philox stream a layer: NumPy's counter-based generator, so that the seed alone decides about every bit.
-    blocks, numbers = divmod(first_step * steps.batch_size * kept.shape[2], _DRAWS)
-    stream = np.random.Generator(np.random.Philox(key=workspace.seed, counter=[blocks, 0, 0, layer]))
-    stream.random(numbers, dtype=np.float32)
-    draws = arena.take("draws", kept.shape, np.dtype(np.float32))
-    stream.random(dtype=np.float32, out=draws)
-    np.greater_equal(draws, desc.dropout, out=kept)
+    what, stream = Draw(round(desc.dropout * 2**32), False, True), layer * _STREAMS + _STREAMS - 1
+    _draw(kept, steps, first_step, 0, kept.shape[-1], workspace, stream, what)
     drop(steps.after(below), dropped, kept, steps, desc)
+
+
+def _draw(
+    array: np.ndarray, steps: StepRows, first_step: int, first: int, units: int, workspace: Workspace, stream: int,
+    what: Draw,
+) -> None:
+    """Draw so many columns from the `first` on of an array (T, N, ...), or (N, ...) of what is drawn for all steps."""
+    size, first_row, seed = steps.batch_size, workspace.options.first_row, workspace.seed
+    counter = Counter(size, first_row, first_step, stream, seed & 0xFFFFFFFF, seed >> 32)
+    for part in steps.parts() if first_step >= 0 else (None,):
+        if part is None:
+            rows, count = Matrix(array.reshape(-1), row_numbers(size), 0, array.shape[-1]), size
+        else:
+            rows, count = part.rows.of(array), part.count
+            counter = counter._replace(first_step=first_step + part.rows.shift // max(size, 1))
+        team.run(draw, count * units, rows, count, first, units, counter, what)
 
 
 def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[], None]]:

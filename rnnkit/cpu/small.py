@@ -24,8 +24,8 @@ from rnnkit.kernels.machine import team
 
 @lru_cache(256)
 def is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
-    """Whether a call may be a `SmallCall`: it has no dropout, at least one step, and a small workspace."""
-    some = seq_len * batch_size > 0 and not desc.dropout
+    """Whether a call may be a `SmallCall`: it draws nothing, and has at least one step and a small workspace."""
+    some = seq_len * batch_size > 0 and not desc.draws
     return some and workspace_nbytes(desc, seq_len, batch_size) <= SMALL_BYTES
 
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
-from numbers import Integral
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from rnnkit.common.lazy import lazy
-from rnnkit.common.numbers import MAX_SIZE, real_number
-from rnnkit.descriptor.modes import cell_of, check_rounded, checked, has_option, text_of_mode
+from rnnkit.descriptor.fields import FIELDS, np_dtype
+from rnnkit.descriptor.fields import HOST_DTYPES as HOST_DTYPES
+from rnnkit.descriptor.modes import cell_of, check_rounded, has_option, text_of_mode
 from rnnkit.errors import message, wrong_type
 from rnnkit.kernels.cells.modes import MODES as MODES
 from rnnkit.kernels.cells.modes import modes_with
-from rnnkit.types import Bias, Cell, DType, HalfDType, HostDType, InputMode, Mode
+from rnnkit.types import Bias, Cell, DType, InputMode, Mode
 
-BIASES: tuple[str, ...] = get_args(Bias)
-INPUT_MODES: tuple[str, ...] = get_args(InputMode)
-MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
-HOST_DTYPES: tuple[str, ...] = get_args(HostDType)
-DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision on a GPU alone
 ADDED = {"allow_tf32"}  # fields that older files do not have
 # Options that not every mode has: what belongs to them.
 _OWN = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
@@ -123,7 +117,7 @@ class RNNDescriptor:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            object.__setattr__(self, field.name, _FIELDS[field.name](field.name, getattr(self, field.name)))
+            object.__setattr__(self, field.name, FIELDS[field.name](field.name, getattr(self, field.name)))
         _check_combination(self)
 
     def __repr__(self) -> str:
@@ -179,6 +173,25 @@ class RNNDescriptor:
         return len(self.cell.declaration.inputs) * self.hidden_size
 
     @lazy
+    def draws_noise(self) -> bool:
+        """Whether training draws noises of its cell: one of them has a rate above 0."""
+        return any(getattr(self.cell, noise.rate) > 0 for noise in self.cell.declaration.noises)
+
+    @lazy
+    def draws(self) -> bool:
+        """Whether training draws anything: dropout between layers, or noises of the cell."""
+        return self.dropout > 0 or self.draws_noise
+
+    @lazy
+    def evaluating(self) -> RNNDescriptor:
+        """The same network without what training draws: its forward computes what infer does, for gradients of that.
+
+        Both have the same weights; a workspace belongs to the one that forward was given.
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"dropout": 0.0}
+        return _Evaluating(**given) if self.draws_noise else RNNDescriptor(**given)
+
+    @lazy
     def row_size(self) -> int:
         """Numbers in a row of the network's input inside of the engine: those of x, then those of the side inputs."""
         return self.input_size + self.inputs_size
@@ -221,7 +234,7 @@ class RNNDescriptor:
     @lazy
     def np_dtype(self) -> np.dtype:
         """The NumPy dtype of all arrays."""
-        return _np_dtype(self.dtype)
+        return np_dtype(self.dtype)
 
     def layer_input_size(self, layer: int) -> int:
         """Return the number of features that come into a layer.
@@ -254,106 +267,22 @@ class RNNDescriptor:
         return layer > 0 or self.input_mode == "linear"
 
 
+class _Evaluating(RNNDescriptor):
+    """A network whose cell would draw noises, and does not."""
+
+    draws_noise = False  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}.evaluating"
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        plain = RNNDescriptor(**{field.name: getattr(self, field.name) for field in fields(self)})
+        return partial(getattr, plain, "evaluating"), ()
+
+
 def check_descriptor(function: str, desc: Any) -> None:
     if not isinstance(desc, RNNDescriptor):
         raise wrong_type(function, "desc", "an RNNDescriptor", desc)
-
-
-def _size(name: str, value: Any, most: int = MAX_SIZE) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
-        raise wrong_type("RNNDescriptor", name, "an int", value)
-    size = int(value)
-    if not 1 <= size <= most:
-        raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {most}", size))
-    return size
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise wrong_type("RNNDescriptor", name, "a bool", value)
-    return bool(value)
-
-
-def _choice(choices: Collection[str], name: str, value: Any) -> str:
-    listed = " or ".join(f'"{choice}"' for choice in choices)
-    if not isinstance(value, str):
-        raise wrong_type("RNNDescriptor", name, listed, value)
-    if value not in choices:
-        raise ValueError(message("RNNDescriptor", name, f"be {listed}", repr(value)))
-    # Not the value itself, which may be of a class that only compares like text.
-    return next(choice for choice in choices if choice == value)
-
-
-def _bias(name: str, value: Any) -> str:
-    if isinstance(value, (bool, np.bool_)):  # as other libraries have it
-        return "both" if value else "none"
-    return _choice(BIASES, name, value)
-
-
-def _projection(name: str, value: Any) -> int | None:
-    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and value == 0):
-        return None  # as PyTorch has it
-    return _size(name, value)
-
-
-def _probability(name: str, value: Any) -> float:
-    number = real_number("RNNDescriptor", name, value)
-    if not 0.0 <= number <= 1.0:  # refuses NaN too
-        raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", number))
-    return number
-
-
-def _bounds(name: str, value: Any) -> tuple[float, float] | None:
-    if value is None:
-        return None
-    if not isinstance(value, (tuple, list)):
-        raise wrong_type("RNNDescriptor", name, "None or (low, high)", value)
-    bounds = tuple(value)
-    if len(bounds) != 2:
-        raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(bounds)))
-    low, high = (real_number("RNNDescriptor", f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
-    if not low < high:  # refuses NaN too
-        raise ValueError(message("RNNDescriptor", name, "be (low, high) with low < high", (low, high)))
-    return low, high
-
-
-def _dtype(name: str, value: Any) -> str:
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        dtype = np.dtype(value)
-        value = dtype.name if dtype.isnative else dtype.str
-    chosen = _choice(DTYPES, name, value)
-    _np_dtype(chosen)
-    return chosen
-
-
-def _np_dtype(name: str) -> np.dtype:
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        from ml_dtypes import bfloat16  # NumPy has none of its own
-    except ImportError:
-        expected = f"be one of {', '.join(DTYPES[:-1])} without ml_dtypes"
-        cure = "install it with pip install ml_dtypes"
-        raise ImportError(message("RNNDescriptor", "dtype", expected, name, cure)) from None
-    return np.dtype(bfloat16)
-
-
-# How each field is checked, and brought to its stored form.
-_FIELDS = {
-    "mode": lambda _, value: checked("RNNDescriptor", value),
-    "input_size": _size,
-    "hidden_size": _size,
-    "num_layers": partial(_size, most=MAX_LAYERS),
-    "bidirectional": _flag,
-    "bias": _bias,
-    "input_mode": partial(_choice, INPUT_MODES),
-    "proj_size": _projection,
-    "dropout": _probability,
-    "cell_clip": _bounds,
-    "reset_after": _flag,
-    "dtype": _dtype,
-    "allow_tf32": _flag,
-}
 
 
 def only_with(option: str) -> str:

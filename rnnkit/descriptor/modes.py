@@ -48,7 +48,11 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
         value = kind()
     types = parameter_types(kind)
     said = f"{argument}, {kind.__name__}'s "
-    return kind(**{name: _parameter(function, f"{said}{name},", getattr(value, name), types[name]) for name in types})
+    own = {name: _parameter(function, f"{said}{name},", getattr(value, name), types[name]) for name in types}
+    for noise in kind.declaration.noises:
+        if not 0 <= own[noise.rate] <= 1:
+            raise ValueError(message(function, f"{said}{noise.rate},", "be in 0..1", own[noise.rate]))
+    return kind(**own)
 
 
 def no_cell(function: str, argument: str, expected: str, value: Any) -> TypeError:

@@ -33,6 +33,8 @@ class Operands(NamedTuple):
     units: Matrix | None = None  # h before a projection, without one `hidden`: set by the kernel
     vectors: Matrix | None = None  # one row for all positions: set by the kernel
     inputs: CallMatrix | Matrix | None = None  # a cell's side inputs, behind x in its rows; bound by the kernel
+    noises: Matrix | None = None  # of a sequence; None where nothing is drawn: stages read what is expected of them
+    step_noises: Matrix | None = None  # of each of its steps
 
 
 class Gradients(NamedTuple):

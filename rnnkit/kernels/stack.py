@@ -54,7 +54,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
             place = t % chunk if layer == 0 else chunk
             pre_activations = Matrix(gates, numbers, place * batch_size * columns, columns)
             operands = Operands(
-                gates=pre_activations, hidden=outputs, units=None, vectors=None,
+                gates=pre_activations, hidden=outputs, units=None, vectors=None, noises=None, step_noises=None,
                 hidden_prev=Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output),
                 states_prev=Matrix(cells_prev, numbers, at_prev * width, width),
                 states=Matrix(flat(cy), numbers, at * width, width),

@@ -45,6 +45,9 @@ def places(declaration):
         own[name] = gradients[f"d{name}"] = "vectors", slot
     for slot, (name,) in enumerate(declaration.inputs):
         own[name] = gradients[f"d{name}"] = "inputs", slot
+    for per_step, field in ((False, "noises"), (True, "step_noises")):
+        drawn = [noise.name for noise in declaration.noises if noise.per_step == per_step]
+        own |= {name: (field, slot) for slot, name in enumerate(drawn)}
     found = {name: (False, *place) for name, place in own.items()}
     return found | {name: (True, *place) for name, place in gradients.items()}
 
@@ -197,6 +200,7 @@ def runner(stages_of):
             cell, *bundles, hidden_size, rows, units = arguments
             kinds, known, means = signature.args[1:3], places(declaration), mean_places(declaration)
             scalars = {one.name: number for number, one in enumerate(declaration.scalars)}
+            noises = {one.name: one for one in declaration.noises}
             summed = {f"d{one.name}" for one in declaration.vectors}  # over the steps of a chunk
             first, last = (builder.extract_value(units, field) for field in range(2))
             ends = (builder.extract_value(rows, field) for field in range(2))
@@ -239,9 +243,17 @@ def runner(stages_of):
 
                 def common(name):
                     """The number that all units have in common, or None."""
+                    if name in noises and kinds[0].types[kinds[0].fields.index(known[name][1])] == types.none:
+                        return expected(noises[name])
                     if name in scalars:
                         return scalar(scalars[name])
                     return mean_of(context, builder, sums(name), hidden_size) if name in means else None
+
+                def expected(noise):
+                    """What is expected of a noise, where nothing is drawn."""
+                    if not noise.choice:
+                        return context.get_value_type(real)(1.0)
+                    return builder.extract_value(cell, signature.args[0].fields.index(noise.rate))
 
                 def loop(stage, call, fixed, start, size, targets):
                     """A stage, for so many units."""

@@ -230,8 +230,8 @@ class BaseNetwork(Generic[States]):
 
     def forward(
         self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
-        resets: Any = None, initial: Initial = "zeros", seed: int | None = None, workspace: Workspace | None = None,
-        checkpoint_steps: int | None = None,
+        resets: Any = None, initial: Initial = "zeros", seed: int | None = None, first_row: int = 0,
+        workspace: Workspace | None = None, checkpoint_steps: int | None = None,
     ) -> engine.Forward[States]:
         """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
 
@@ -250,8 +250,8 @@ class BaseNetwork(Generic[States]):
         resets : array_like (T, N) of 0 and 1, optional
         initial : {"zeros", "hx"}, optional
             Before which steps states are reset, and to what.
-        seed : int, optional
-            Seed of dropout; None draws one.
+        seed, first_row : int, optional
+            Of what is drawn, dropout say: the seed, None for a new one, and of a part of a batch where it begins there.
         workspace : Workspace, optional
             One of an earlier call, whose memory is used again: what views it, that call's y included, is then void.
         checkpoint_steps : int, optional
@@ -265,7 +265,7 @@ class BaseNetwork(Generic[States]):
         """
         return engine.forward(
             self._desc, self._weights, x, hx, cx, lengths=lengths, inputs=inputs, resets=resets, initial=initial,
-            seed=seed, workspace=workspace, checkpoint_steps=checkpoint_steps,
+            seed=seed, first_row=first_row, workspace=workspace, checkpoint_steps=checkpoint_steps,
         )
 
     def backward(

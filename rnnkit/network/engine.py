@@ -110,6 +110,7 @@ def forward(
     resets: Any = None,
     initial: Initial = "zeros",
     seed: int | None = None,
+    first_row: int = 0,
     workspace: Workspace | None = None,
     checkpoint_steps: int | None = None,
 ) -> Forward[Any]:
@@ -137,7 +138,11 @@ def forward(
     initial : {"zeros", "hx"}, optional
         What states are reset to: zeros, or the sequence's hx and cx. dhx and dcx are then sums over its episodes.
     seed : int, optional
-        Seed of dropout, of 64 bits without sign; None draws one. It is kept in ``workspace.seed``.
+        Seed of dropout and of a cell's noises, of 64 bits without sign; None draws one. It is kept in
+        ``workspace.seed``.
+    first_row : int, optional
+        Where x is a part of a larger batch, the number of its first row there: each row draws what it would draw in the
+        whole batch.
     workspace : Workspace, optional
         One that an earlier forward returned: its memory is used again. What views it, y included, is then void, also
         where this call ends with an interrupt; no input may view it.
@@ -186,9 +191,9 @@ def forward(
     """
     check_descriptor("forward", desc)
     seq_len, batch_size = check_call("forward", desc, x, hx, cx)
-    if seed is None and desc.dropout:
+    if seed is None and desc.draws:
         seed = secrets.randbits(64)
-    asked = lengths, seed, checkpoint_steps, None, resets, initial
+    asked = lengths, seed, checkpoint_steps, None, resets, initial, first_row
     options = options_of("forward", desc, seq_len, batch_size, *asked)
     checks.weights("forward", w, desc, x)
     chosen = backend("forward", "forward", desc, x, options)

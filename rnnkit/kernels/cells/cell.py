@@ -10,7 +10,7 @@ that the stage declares:
     h_prev, h       the hidden state before and after the step (h before a projection, where there is one)
     p, ...          a vector: a weight of the unit's own, or a scalar, one that all units have in common; stages read
                     it, and write to dp what they add to its gradient
-    a, ...          a side input: a number that the call gives
+    a, ...          a side input: a number that the call gives; or a noise, one that training draws
     di, dc, dh ...  the gradient of the loss by it, in the stages of the gradient; in the end that of a gate is by its
                     pre-activation. dc and dc_prev are one number: it comes from the step after and goes to that before
 
@@ -25,7 +25,7 @@ from inspect import signature
 from types import FunctionType
 
 from .activations import told_apart
-from .declaration import Declaration, Gate, Input, Phase, Product, Scalar, Stage, Vector, named, words
+from .declaration import Declaration, Gate, Input, Noise, Phase, Product, Scalar, Stage, Vector, named, words
 from .derivation import RULE, Derivation
 from .rules import CellError, check, check_gradient, place
 from .source import source_of
@@ -58,7 +58,7 @@ def _stage(writes, is_gradient):
     return declare
 
 
-def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs=""):
+def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs="", noises=()):
     """Make the decorated NamedTuple class a cell, and leave what it says in its attribute `declaration`.
 
     Parameters
@@ -73,6 +73,8 @@ def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs
         Weights of a layer, one number each: behind the vectors, in this order.
     inputs : str or list of Input
         Side inputs: arrays (T, N, H), (T, N, 1) or (N, H) that a call gives by these names, and stages read.
+    noises : list of Noise
+        What training draws for each unit and stages read.
     slots : str
         Names of what else a stage writes for a gradient that is written by hand to read.
     smooth : bool
@@ -95,8 +97,8 @@ def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
         by_hand = any(stage.is_gradient for stage in stages)
         handed_on = slots if by_hand else _handed_on(kind.__name__, slots, gates, states, stages)
-        weights = gates, states, vectors, scalars, inputs
-        kind.declaration = Declaration(kind, *weights, handed_on, stages, smooth)
+        given = gates, states, vectors, scalars, inputs, noises
+        kind.declaration = Declaration(kind, *given, handed_on, stages, smooth)
         check(kind, by_hand)
         if not by_hand:
             kind.declaration = _derived(kind)
@@ -118,8 +120,8 @@ def derived(kind):
     vectors = [vector for vector in said.vectors if vector not in said.scalars]
     handed_on = _handed_on(said.name, "", said.gates, said.states, stages)
     twin = type(said.name, (kind,), {"__slots__": ()})
-    weights = said.gates, said.states, vectors, said.scalars, said.inputs
-    twin.declaration = Declaration(kind, *weights, handed_on, stages, said.smooth)
+    given = said.gates, said.states, vectors, said.scalars, said.inputs, said.noises
+    twin.declaration = Declaration(kind, *given, handed_on, stages, said.smooth)
     return _derived(twin)
 
 
@@ -127,8 +129,8 @@ def _derived(kind):
     """The declaration of a cell, of which only the forward stages are there, with those of its gradient."""
     said, found = kind.declaration, written(Derivation(kind), Stage)
     vectors = [vector for vector in said.vectors if vector not in said.scalars]
-    weights = said.gates, said.states, vectors, said.scalars, said.inputs
-    whole = Declaration(kind, *weights, found.slots, found.stages, said.smooth, found.means, found.phase_of)
+    given = said.gates, said.states, vectors, said.scalars, said.inputs, said.noises
+    whole = Declaration(kind, *given, found.slots, found.stages, said.smooth, found.means, found.phase_of)
     whole.equations, whole.keeps, whole.rule = said.equations, found.keeps, RULE
     return whole
 
@@ -194,6 +196,6 @@ def _handed_on(cell, slots, gates, states, stages):
 
 
 __all__ = [
-    "CellError", "Declaration", "Gate", "Input", "Phase", "Product", "Scalar", "Stage", "Vector", "cell", "forward",
-    "gradient",
+    "CellError", "Declaration", "Gate", "Input", "Noise", "Phase", "Product", "Scalar", "Stage", "Vector", "cell",
+    "forward", "gradient",
 ]  # fmt: skip

@@ -54,6 +54,20 @@ class Input(NamedTuple):
     name: str
 
 
+class Noise(NamedTuple):
+    """A number that training draws for each unit of each sequence, for all its steps or with `per_step` for each.
+
+    `rate` names the cell's parameter, a float from 0 to 1, that is the probability. The number is a dropout factor, 0
+    with this probability and else 1/(1 - rate), or a `choice`, 1 with this probability and else 0. In inference it is
+    its expectation: 1, or the rate.
+    """
+
+    name: str
+    rate: str
+    per_step: bool = False
+    choice: bool = False
+
+
 class Stage(NamedTuple):
     """One loop over the units; the number of its phase where that is known before all stages are."""
 
@@ -132,6 +146,19 @@ def named(cell, kind, argument, given):
     return found
 
 
+def _checked_noises(cell, given):
+    """A cell's noises; what they name is looked up by `rules`."""
+    noises = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for noise in noises:
+        if not isinstance(noise, Noise):
+            raise CellError(f"cell {cell}: noises must be a list of Noise(name, rate), got {noise!r}")
+        for field, wanted in (("name", str), ("rate", str), ("per_step", bool), ("choice", bool)):
+            value = getattr(noise, field)
+            if not isinstance(value, wanted):
+                raise CellError(f"cell {cell}: {field} of {noise!r} must be a {wanted.__name__}, got {value!r}")
+    return noises
+
+
 class Declaration:
     """What follows from a cell's gates, states, vectors and stages.
 
@@ -155,6 +182,8 @@ class Declaration:
         Those of them that are one number.
     inputs : tuple of Input
         Side inputs, in the order in which they stand behind x.
+    noises : tuple of Noise
+        What training draws.
     slots : tuple of str
         What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and each product writes
         neighbours: the gates that W x is added to, by what R multiplies for them, those of h last; then what R's
@@ -184,7 +213,7 @@ class Declaration:
         Whether the gradient has a direct part from h to the h before, beside that through R.
     """
 
-    def __init__(self, kind, gates, states, vectors, scalars, inputs, slots, stages, smooth,
+    def __init__(self, kind, gates, states, vectors, scalars, inputs, noises, slots, stages, smooth,
                  means=((), ()), phase_of=None):
         self.name, self.shipped = kind.__name__, is_shipped(kind)
         self.gates = named(self.name, Gate, "gates", gates)
@@ -192,6 +221,7 @@ class Declaration:
         self.vectors = (*named(self.name, Vector, "vectors", vectors), *self.scalars)
         self.states = words(f"cell {self.name}: states", states)
         self.inputs = named(self.name, Input, "inputs", inputs)
+        self.noises = _checked_noises(self.name, noises)
         self.kept = words(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
         self.equations, self.keeps, self.rule = self.stages, {}, None
@@ -282,6 +312,10 @@ class Declaration:
             return True
         name, later = f"d{product.source}", self.phases[self.phases.index(phase) :]
         return any(name in stage.writes for one in later for stage in one.gradient)
+
+    def given(self):
+        """What stages may read beside gates and states: weights, side inputs and noises."""
+        return *self.vectors, *self.inputs, *self.noises
 
     def names_of(self, product):
         """Names of the slots that a product writes."""

@@ -192,7 +192,8 @@ def _reversed(cell, loop, held):
         for part, gradient in _gradients_of(cell, loop, one, by.get(one, ZERO)):
             if part in varies:
                 by[part] = total(by.get(part, ZERO), gradient)
-    return {one.arguments[0]: by[one] for one in order if one.op == "read" and not by.get(one, ZERO).is_const(0)}
+    read = (one for one in order if one.op == "read" and one.arguments[0].kind != "noise")
+    return {one.arguments[0]: by[one] for one in read if not by.get(one, ZERO).is_const(0)}
 
 
 def _gradients_of(cell, loop, one, gradient):

@@ -23,8 +23,8 @@ class Value:
     name : str or None
         What the cell calls it; None for one that the engine keeps.
     kind : str
-        "slot", "state", "hidden", "vector", or "given", a side input: which array it stands in. A "mean" and a "scalar"
-        are numbers that all units of a row have in common.
+        "slot", "state", "hidden", "vector", "noise", or "given", a side input: which array it stands in. A "mean" and a
+        "scalar" are numbers that all units of a row have in common.
     loop : int
         The number of the loop that writes it, -1 for what a step begins with.
     made_of : Expression or None
@@ -66,7 +66,7 @@ def loops_of(kind, hints):
     begun = {gate.name: "slot" for gate in said.gates} | {gate.apart: "slot" for gate in said.gates if gate.apart}
     begun |= {f"{state}_prev": "state" for state in said.states}
     begun |= {one.name: "scalar" if one in said.scalars else "vector" for one in said.vectors}
-    begun |= {one.name: "given" for one in said.inputs}
+    begun |= {one.name: "given" for one in said.inputs} | {one.name: "noise" for one in said.noises}
     begun = {name: Value(name, where) for name, where in (begun | {"h_prev": "hidden"}).items()}
     now, last = dict(begun), -1
     stored = {*said.states, "h", *said.sources, *said.slots[: len(said.slots) - len(said.kept)]}

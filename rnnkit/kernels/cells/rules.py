@@ -46,6 +46,7 @@ def check(kind, with_gradient):
     _check_names(said)
     _check_vectors(said)
     _check_gates(said)
+    _check_noises(kind)
     for stage in said.stages:
         _check_signature(said, stage)
     _check_forward(said)
@@ -83,6 +84,7 @@ def _check_multiplied(said):
     """R multiplies h, a state, or what a stage writes under a name that nothing else has."""
     taken = {gate.name: "gate" for gate in said.gates} | {gate.apart: "product of R" for gate in said.gates}
     taken |= {vector.name: "vector" for vector in said.vectors} | {one.name: "side input" for one in said.inputs}
+    taken |= {noise.name: "noise" for noise in said.noises}
     for name, source in ((gate.name, gate.multiplies) for gate in said.gates):
         if source in (None, "h"):
             continue
@@ -101,7 +103,7 @@ def _check_names(said):
     given = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     states = {*said.states, *(f"{state}_prev" for state in said.states)}
     given += [source for source in said.sources if source != "h" and source not in states]
-    given += [*said.states, *(one.name for one in (*said.vectors, *said.inputs)), *said.kept]
+    given += [*said.states, *(one.name for one in said.given()), *said.kept]
     for name in given:
         if not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
             raise refusal(said, "a name", "be an identifier other than h and self", repr(name))
@@ -146,6 +148,17 @@ def _check_gates(said):
             raise refusal(said, f"gate {name}", expected, got, "the gate itself is R's product then")
 
 
+def _check_noises(kind):
+    said, types = kind.declaration, parameter_types(kind)
+    for noise in said.noises:
+        if types.get(noise.rate) is not float:
+            floats = ", ".join(name for name, one in types.items() if one is float) or "none yet"
+            expected = f"have the name of a parameter of the cell that is a float ({floats}) as its rate"
+            raise refusal(said, f"noise {noise.name}", expected, repr(noise.rate))
+        if not any(noise.name in stage.reads for stage in said.stages if not stage.is_gradient):
+            raise refusal(said, f"noise {noise.name}", "be read by a forward stage", "none that does")
+
+
 def _check_signature(said, stage):
     function = stage.function
     code = function.__code__
@@ -163,7 +176,7 @@ def _check_signature(said, stage):
 def _check_forward(said):
     """Every name is written before it is read, and all that a step leaves is written."""
     before = {f"{state}_prev" for state in said.states} | {"h_prev"}
-    before |= {one.name for one in (*said.vectors, *said.inputs)}
+    before |= {one.name for one in said.given()}
     writable, written = {*said.slots, *said.states, "h"}, []
     of_r = {name: number for number, phase in enumerate(said.phases) for name in _written_by(said, phase)}
     known = before | {name for name in said.names_of(said.products[0]) if name not in of_r}
@@ -215,9 +228,9 @@ def _written_by(said, phase):
 def _check_handed_on(said):
     read = {name for stage in said.stages for name in stage.reads}
     declared = [name for gate in said.gates for name in (gate.name, gate.apart) if name is not None]
-    for name in (*declared, *(one.name for one in (*said.vectors, *said.inputs))):
+    for name in (*declared, *(one.name for one in said.given())):
         if name not in read:
-            raise refusal(said, name, "be read by a stage", "none that does", "its weights would do nothing")
+            raise refusal(said, name, "be read by a stage", "none that does", "it would do nothing")
     for number, stage in enumerate(said.stages):
         for name in filter(set(said.kept).__contains__, stage.writes):
             if not any(name in later.reads for later in said.stages[number + 1 :]):
@@ -228,7 +241,7 @@ def _check_handed_on(said):
 def check_gradient(said):
     """Every gradient is written before it is read, and that of all that a step began from is written."""
     values = {*said.slots, *said.states, *said.means, "h_prev", *(f"{state}_prev" for state in said.states)}
-    values |= {one.name for one in (*said.vectors, *said.inputs)}
+    values |= {one.name for one in said.given()}
     vectors, states = [f"d{one.name}" for one in (*said.vectors, *said.inputs)], [f"d{state}" for state in said.states]
     products = [gate.name for gate in said.gates] + [gate.apart for gate in said.gates if gate.apart is not None]
     writable = {f"d{name}" for name in (*said.slots, *said.states)} | set(vectors) | {"dh", "dh_prev"}

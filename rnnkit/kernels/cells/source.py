@@ -64,6 +64,7 @@ def _declared(kind, stages, slots):
     vectors = [one for one in said.vectors if one not in said.scalars]
     weights = [[_set(one) for one in of] for of in (said.gates, vectors, said.scalars) if of is not said.scalars or of]
     weights += [said.inputs] if said.inputs else []
+    weights += [("noises", *said.noises)] if said.noises else []
     return said.name, parameters, said.states, slots, said.smooth, weights, stages
 
 

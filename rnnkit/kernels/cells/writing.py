@@ -82,7 +82,7 @@ class Slots:
     def _free(self, wanted):
         """This name, with a number if something has it already."""
         said = self.cell.kind.declaration
-        others = {*self.names, *said.states, *(one.name for one in (*said.vectors, *said.inputs)), "h", "self"}
+        others = {*self.names, *said.states, *(one.name for one in said.given()), "h", "self"}
         others |= {f"{state}_prev" for state in (*said.states, "h")} | {*self.means, *self.gradient_means}
         others |= {f"d{one}" for one in others}
         names = [wanted, *(f"{wanted}_{number}" for number in range(2, len(others) + 99))]

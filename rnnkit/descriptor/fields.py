@@ -1,0 +1,117 @@
+"""How each field of a descriptor is checked, and brought to the form in which it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from numbers import Integral
+from typing import Any, get_args
+
+import numpy as np
+
+from rnnkit.common.numbers import MAX_SIZE, real_number
+from rnnkit.descriptor.modes import checked
+from rnnkit.errors import message, wrong_type
+from rnnkit.types import Bias, HalfDType, HostDType, InputMode
+
+BIASES: tuple[str, ...] = get_args(Bias)
+INPUT_MODES: tuple[str, ...] = get_args(InputMode)
+MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
+HOST_DTYPES: tuple[str, ...] = get_args(HostDType)
+DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision on a GPU alone
+
+
+def _size(name: str, value: Any, most: int = MAX_SIZE) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+        raise wrong_type("RNNDescriptor", name, "an int", value)
+    size = int(value)
+    if not 1 <= size <= most:
+        raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {most}", size))
+    return size
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise wrong_type("RNNDescriptor", name, "a bool", value)
+    return bool(value)
+
+
+def _choice(choices: Collection[str], name: str, value: Any) -> str:
+    listed = " or ".join(f'"{choice}"' for choice in choices)
+    if not isinstance(value, str):
+        raise wrong_type("RNNDescriptor", name, listed, value)
+    if value not in choices:
+        raise ValueError(message("RNNDescriptor", name, f"be {listed}", repr(value)))
+    # Not the value itself, which may be of a class that only compares like text.
+    return next(choice for choice in choices if choice == value)
+
+
+def _bias(name: str, value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):  # as other libraries have it
+        return "both" if value else "none"
+    return _choice(BIASES, name, value)
+
+
+def _projection(name: str, value: Any) -> int | None:
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and value == 0):
+        return None  # as PyTorch has it
+    return _size(name, value)
+
+
+def _probability(name: str, value: Any) -> float:
+    number = real_number("RNNDescriptor", name, value)
+    if not 0.0 <= number <= 1.0:  # refuses NaN too
+        raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", number))
+    return number
+
+
+def _bounds(name: str, value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    if not isinstance(value, (tuple, list)):
+        raise wrong_type("RNNDescriptor", name, "None or (low, high)", value)
+    bounds = tuple(value)
+    if len(bounds) != 2:
+        raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(bounds)))
+    low, high = (real_number("RNNDescriptor", f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
+    if not low < high:  # refuses NaN too
+        raise ValueError(message("RNNDescriptor", name, "be (low, high) with low < high", (low, high)))
+    return low, high
+
+
+def _dtype(name: str, value: Any) -> str:
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        dtype = np.dtype(value)
+        value = dtype.name if dtype.isnative else dtype.str
+    chosen = _choice(DTYPES, name, value)
+    np_dtype(chosen)
+    return chosen
+
+
+def np_dtype(name: str) -> np.dtype:
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        from ml_dtypes import bfloat16  # NumPy has none of its own
+    except ImportError:
+        expected = f"be one of {', '.join(DTYPES[:-1])} without ml_dtypes"
+        cure = "install it with pip install ml_dtypes"
+        raise ImportError(message("RNNDescriptor", "dtype", expected, name, cure)) from None
+    return np.dtype(bfloat16)
+
+
+FIELDS: dict[str, Callable[[str, Any], Any]] = {
+    "mode": lambda _, value: checked("RNNDescriptor", value),
+    "input_size": _size,
+    "hidden_size": _size,
+    "num_layers": partial(_size, most=MAX_LAYERS),
+    "bidirectional": _flag,
+    "bias": _bias,
+    "input_mode": partial(_choice, INPUT_MODES),
+    "proj_size": _projection,
+    "dropout": _probability,
+    "cell_clip": _bounds,
+    "reset_after": _flag,
+    "dtype": _dtype,
+    "allow_tf32": _flag,
+}
