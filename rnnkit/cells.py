@@ -70,16 +70,29 @@ from rnnkit.kernels.cells.activations import (
     ThresholdedRelu,
     softplus,
 )
-from rnnkit.kernels.cells.cell import CellError, Gate, Input, Scalar, Vector, cell, derived_source, forward, gradient
+from rnnkit.kernels.cells.cell import (
+    CellError,
+    Gate,
+    Input,
+    Noise,
+    Scalar,
+    Vector,
+    cell,
+    derived_source,
+    forward,
+    gradient,
+)
 from rnnkit.kernels.cells.derivatives import derivative
 from rnnkit.kernels.cells.functions import clip, exp, fma, mean, sigmoid, slope, tanh, value
 
 _CELLS = {  # by name, the module; each is imported, and its gradient derived, when it is asked for
     "AUGRU": "augru", "ActivatedLSTM": "activated_lstm", "CoRNN": "cornn", "CoupledLSTM": "coupled_lstm",
-    "FastGRNN": "fast_grnn", "IndRNN": "indrnn", "JANET": "janet", "LEM": "lem", "LiGRU": "ligru",
-    "MinGRU": "mingru", "MinimalGatedUnit": "minimal_gated_unit", "MinimalRNN": "minimal_rnn",
-    "MultiHeadSLSTM": "slstm", "MultiplicativeLSTM": "multiplicative_lstm", "NBR": "nbr",
-    "PeepholeLSTM": "peephole_lstm", "RAN": "ran", "SLSTM": "slstm", "STAR": "star", "UGRNN": "ugrnn",
+    "FastGRNN": "fast_grnn", "IndRNN": "indrnn", "JANET": "janet", "LEM": "lem", "LayerNormGRU": "layer_norm",
+    "LayerNormLSTM": "layer_norm", "LiGRU": "ligru", "MinGRU": "mingru", "MinimalGatedUnit": "minimal_gated_unit",
+    "MinimalRNN": "minimal_rnn", "MultiHeadSLSTM": "slstm", "MultiplicativeLSTM": "multiplicative_lstm", "NBR": "nbr",
+    "PeepholeLSTM": "peephole_lstm", "RAN": "ran", "RegularizedGRU": "regularized", "RegularizedLSTM": "regularized",
+    "SLSTM": "slstm", "STAR": "star", "UGRNN": "ugrnn", "VariationalGRU": "variational",
+    "VariationalLSTM": "variational",
 }  # fmt: skip
 __all__ = sorted({*_CELLS, *(name for name in globals() if not name.startswith("_"))} - {"import_module"})
 

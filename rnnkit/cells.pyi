@@ -91,6 +91,17 @@ class JANET(NamedTuple):
 class LEM(NamedTuple):
     dt: float = 1.0
 
+class LayerNormGRU(NamedTuple):
+    eps: float = 1e-5
+    recurrent_dropout: float = 0.0
+    zoneout: float = 0.0
+
+class LayerNormLSTM(NamedTuple):
+    eps: float = 1e-5
+    recurrent_dropout: float = 0.0
+    zoneout: float = 0.0
+    zoneout_c: float = 0.0
+
 class LiGRU(NamedTuple):
     candidate: Activation = Relu()
 
@@ -111,11 +122,26 @@ class PeepholeLSTM(NamedTuple):
 class RAN(NamedTuple):
     output: Activation = Tanh()
 
+class RegularizedGRU(NamedTuple):
+    recurrent_dropout: float = 0.0
+    zoneout: float = 0.0
+
+class RegularizedLSTM(NamedTuple):
+    recurrent_dropout: float = 0.0
+    zoneout: float = 0.0
+    zoneout_c: float = 0.0
+
 class SLSTM(NamedTuple):
     sigmoid_forget: bool = False
 
 class STAR(NamedTuple): ...
 class UGRNN(NamedTuple): ...
+
+class VariationalGRU(NamedTuple):
+    recurrent_dropout: float = 0.0
+
+class VariationalLSTM(NamedTuple):
+    recurrent_dropout: float = 0.0
 
 class CellError(TypeError): ...
 
@@ -139,6 +165,12 @@ class Scalar(NamedTuple):
 class Input(NamedTuple):
     name: str
 
+class Noise(NamedTuple):
+    name: str
+    rate: str
+    per_step: bool = False
+    choice: bool = False
+
 class _Stage(NamedTuple):
     function: object
     reads: tuple[str, ...]
@@ -148,7 +180,7 @@ class _Stage(NamedTuple):
 def cell(
     gates: str | Sequence[str | Gate], states: str | Sequence[str] = "", vectors: str | Sequence[str | Vector] = "",
     slots: str | Sequence[str] = "", smooth: bool = True, scalars: str | Sequence[str | Scalar] = "",
-    inputs: str | Sequence[str | Input] = "",
+    inputs: str | Sequence[str | Input] = "", noises: Sequence[Noise] = (),
 ) -> Callable[[type[_Cell]], type[_Cell]]: ...
 def derivative(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 def derived_source(kind: Any) -> str: ...
@@ -158,6 +190,7 @@ def gradient(writes: str | Sequence[str]) -> Callable[[Callable[..., Any]], _Sta
 def clip(x: float, low: float, high: float) -> float: ...
 def exp(x: float) -> float: ...
 def fma(a: float, b: float, c: float) -> float: ...
+def mean(x: float) -> float: ...
 def sigmoid(x: float) -> float: ...
 def slope(activation: Activation, y: float) -> float: ...
 def softplus(x: float) -> float: ...

@@ -8,8 +8,9 @@ from rnnkit.cells import mean
 STEP = 1e-5
 
 
-def forward(net, x, hx, states, lengths=None, resets=None, inputs=None):
-    """y, hy and the final states, (L*D, N, H) each, of a network; `states` is a list of arrays like hx."""
+def forward(net, x, hx, states, lengths=None, resets=None, inputs=None, noises=None):
+    """y, hy and the final states, (L*D, N, H) each, of a network; `states` is a list of arrays like hx, `noises` has of
+    each pseudo-layer what is drawn, (T, N, H) by name."""
     given = {name: np.broadcast_to(one, (*x.shape[:2], net.desc.hidden_size)) for name, one in (inputs or {}).items()}
     desc, views = net.desc, net.views
     seq_len, batch_size, _ = x.shape
@@ -28,7 +29,8 @@ def forward(net, x, hx, states, lengths=None, resets=None, inputs=None):
                 for t in reversed(steps) if direction else steps:
                     if resets is not None and _anew(resets, t, n, direction, lengths[n]):
                         own = np.zeros_like(own[0]), [np.zeros_like(one) for one in own[1]]
-                    beside = {name: one[t, n] for name, one in given.items()}
+                    drawn = noises[index] if noises else {}
+                    beside = {name: one[t, n] for name, one in (given | drawn).items()}
                     own = step(desc.cell, weights | beside, layer_input[t, n], *own)
                     y[t, n, columns] = own[0]
                 hy[index, n] = own[0]
@@ -46,13 +48,13 @@ def _anew(resets, t, n, reverse, length):
 
 
 def step(cell, weights, x, h, states):
-    """One step of one layer for one row, whose side inputs stand with the weights: h and the states after it.
+    """One step of one layer for one row, whose side inputs and noises stand with the weights: h and the states after.
 
     A gate is computed when a stage asks for it.
     """
     said, size = cell.declaration, h.size
     values = {"h_prev": h} | {f"{name}_prev": value for name, value in zip(said.states, states, strict=True)}
-    values |= {one.name: weights[one.name] for one in (*said.vectors, *said.inputs)}
+    values |= {one.name: weights[one.name] for one in said.given()}
     inputs = [gate.name for gate in said.gates if gate.input]
     recurrent = [gate.name for gate in said.gates if gate.multiplies is not None]
 

@@ -134,10 +134,10 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
 def _set_reset_states(runs: Sequence[Run], steps: StepRows, own: Given) -> None:
     """Write what states start anew from."""
     hx, cx = steps.reset_to
-    for layer, _, hidden, _, cells, _ in runs:
-        hidden[steps.seq_len + 2, :, layer.outputs] = 0 if hx is None else hx[layer.index]
-        if cells.size > 0:
-            cells[steps.seq_len + 2] = 0 if cx is None else cx[layer.index]
+    for run in runs:
+        run.hidden[steps.seq_len + 2, :, run.layer.outputs] = 0 if hx is None else hx[run.layer.index]
+        if run.cells.size > 0:
+            run.cells[steps.seq_len + 2] = 0 if cx is None else cx[run.layer.index]
 
 
 def ready_to_train(

@@ -255,9 +255,8 @@ def runner(stages_of):
                         return context.get_value_type(real)(1.0)
                     return builder.extract_value(cell, signature.args[0].fields.index(noise.rate))
 
-                def loop(stage, call, fixed, start, size, targets):
+                def loop(stage, call, fixed, read, start, size, targets):
                     """A stage, for so many units."""
-                    read = [(name, pointer(name)) for name in stage.reads if fixed[name] is None]
                     with _parallel_range(builder, size) as (number, group):
                         index = builder.add(start, number)
                         loads = {name: builder.load(builder.gep(first, [index])) for name, first in read}
@@ -277,15 +276,16 @@ def runner(stages_of):
                 for stage, function, own in calls:
                     call = context.get_function(function, own)
                     fixed = {name: common(name) for name in stage.reads}
+                    read = [(name, pointer(name)) for name in stage.reads if fixed[name] is None]
                     averaged = dict(zip((name for name in stage.writes if name in means), terms, strict=False))
                     targets = [(averaged.get(name) or pointer(name), name in averaged) for name in stage.writes]
                     if not averaged:
-                        loop(stage, call, fixed, I64(0), count, targets)
+                        loop(stage, call, fixed, read, I64(0), count, targets)
                         continue
                     panel = builder.sdiv(first, I64(PANEL))
                     into = [builder.gep(sums(name), [panel]) for name in averaged]
                     with blocks(builder, count) as (start, size):
-                        loop(stage, call, fixed, start, size, targets)
+                        loop(stage, call, fixed, read, start, size, targets)
                         for own_terms, target in zip(averaged.values(), into, strict=True):
                             sum_panels(builder, own_terms, size, builder.gep(target, [builder.sdiv(start, I64(PANEL))]))
             return context.get_dummy_value()

@@ -1,28 +1,56 @@
-"""LSTM and GRU with dropout and zoneout inside a step."""
+"""LSTM and GRU with dropout and zoneout in every step."""
 
 from typing import NamedTuple
 
-from .cell import Noise, cell, forward
-from .declaration import Gate
+from .cell import Gate, Noise, cell, forward
 from .functions import fma, sigmoid, tanh
 
-_NOISES = [
-    Noise("kept", "recurrent_dropout", per_step=True),
-    Noise("stays_c", "zoneout_c", per_step=True, choice=True),
-    Noise("stays_h", "zoneout_h", per_step=True, choice=True),
-]
+DROPOUT = Noise("keep", "recurrent_dropout", per_step=True)
+ZONEOUT = Noise("hold", "zoneout", per_step=True, choice=True)
+ZONEOUT_C = Noise("hold_c", "zoneout_c", per_step=True, choice=True)
 
 
-@cell(gates="i f g o", states="c", noises=_NOISES)
+def zoned(hold, before, now):
+    """The value before the step where it is held, else that of now; in inference their mean with this weight."""
+    return fma(hold, before - now, now)
+
+
+@cell(gates="i f g o", states="c", noises=[DROPOUT, ZONEOUT, ZONEOUT_C])
 class RegularizedLSTM(NamedTuple):
-    """doc"""
+    """The LSTM with recurrent dropout (Semeniuta et al., arXiv 1603.05118) and zoneout (Krueger et al., arXiv
+    1606.01305); with a_i ... = W x + R h + biases of the gate, and random numbers of each unit and step:
+
+        c~ = s(a_f)*c + s(a_i)*(k*tanh(a_g))        c' = c with probability `zoneout_c`, else c~
+        h~ = s(a_o)*tanh(c')                        h' = h with probability `zoneout`, else h~
+
+    k is 0 with probability `recurrent_dropout`, else 1/(1 - recurrent_dropout). In inference k = 1, and c' and h' are
+    what is expected of the choice, zoneout*h + (1 - zoneout)*h~. All probabilities are in 0..1.
+    """
 
     recurrent_dropout: float = 0.0
+    zoneout: float = 0.0
     zoneout_c: float = 0.0
-    zoneout_h: float = 0.0
 
     @forward("c h")
-    def step(self, i, f, g, o, c_prev, h_prev, kept, stays_c, stays_h):
-        c = fma(sigmoid(f), c_prev, sigmoid(i) * (tanh(g) * kept))
-        c = fma(stays_c, c_prev - c, c)
-        return c, fma(stays_h, h_prev - sigmoid(o) * tanh(c), sigmoid(o) * tanh(c))
+    def step(self, i, f, g, o, c_prev, h_prev, keep, hold, hold_c):
+        c = zoned(hold_c, c_prev, fma(sigmoid(f), c_prev, sigmoid(i) * (keep * tanh(g))))
+        return c, zoned(hold, h_prev, sigmoid(o) * tanh(c))
+
+
+@cell(gates=[Gate("r"), Gate("z"), Gate("n", apart="q")], noises=[DROPOUT, ZONEOUT])
+class RegularizedGRU(NamedTuple):
+    """The GRU with the reset after the product, recurrent dropout (Semeniuta et al., arXiv 1603.05118) and zoneout
+    (Krueger et al., arXiv 1606.01305); with a_r, a_z = W x + R h + biases of the gate, and numbers as `RegularizedLSTM`
+    draws them:
+
+        n = tanh(Wn x + bWn + s(a_r)*(Rn h + bRn))      h~ = s(a_z)*h + (1 - s(a_z))*(k*n)
+        h' = h with probability `zoneout`, else h~
+    """
+
+    recurrent_dropout: float = 0.0
+    zoneout: float = 0.0
+
+    @forward("h")
+    def step(self, r, z, n, q, h_prev, keep, hold):
+        z, n = sigmoid(z), keep * tanh(fma(sigmoid(r), q, n))
+        return zoned(hold, h_prev, fma(z, h_prev, (1 - z) * n))
