@@ -30,7 +30,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
 
 import rnnkit  # noqa: E402
-from rnnkit.cells import IndRNN  # noqa: E402
+from rnnkit.cells import IndRNN, RegularizedLSTM  # noqa: E402
 from rnnkit.torch import Recurrent, calls  # noqa: E402
 
 
@@ -211,3 +211,51 @@ def test_a_mode_is_as_pytorchs_module():
     for _ in range(2):
         found, expected = own(x, hx), plain(x, hx)
         assert_close([found[0], *found[1]], [expected[0], *expected[1]])
+
+
+def test_noises_are_drawn_in_training_alone():
+    """From PyTorch's generator; in evaluation, where calls have gradients too, they are as in `infer`."""
+    own = Recurrent(RegularizedLSTM(recurrent_dropout=0.4, zoneout=0.3, zoneout_c=0.2), F, H)
+    x = torch.randn(T, N, F, requires_grad=True)
+    own.eval()
+    expected = own.network().infer(x.detach().numpy()).y
+    for _ in range(2):  # the second is a plain call
+        y, _ = own(x)
+        np.testing.assert_array_equal(y.detach().numpy(), expected)
+    assert y.grad_fn is not None
+    (evaluated,) = torch.autograd.grad(y.sum(), x)
+    with torch.no_grad():
+        np.testing.assert_array_equal(own(x)[0].numpy(), expected)
+    own.train()
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        y, _ = own(x)
+        found.append((y.detach(), *torch.autograd.grad(y.sum(), x)))
+    assert all(torch.equal(*pair) for pair in zip(found[0], found[1], strict=True))
+    assert not torch.equal(found[0][0], found[2][0])
+    assert not torch.equal(found[0][1], evaluated)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        assert torch.equal(own(x)[0], found[0][0])
+    own.eval()
+    np.testing.assert_array_equal(own(x)[0].detach().numpy(), expected)
+    assert own.network().desc.draws
+
+
+def test_a_recorded_call_draws_in_training_alone():
+    own = Recurrent(RegularizedLSTM(recurrent_dropout=0.4), F, H)
+    x = torch.randn(T, N, F)
+
+    def gradient_of(x):
+        return torch.func.grad(lambda x: own(x)[0].sum())(x)
+
+    own.eval()
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(own(leaf)[0].sum(), leaf)
+    assert torch.equal(gradient_of(x), expected)
+    own.train()
+    torch.manual_seed(1)
+    (expected,) = torch.autograd.grad(own(leaf)[0].sum(), leaf)
+    torch.manual_seed(1)
+    assert torch.equal(gradient_of(x), expected)

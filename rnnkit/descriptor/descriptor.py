@@ -189,7 +189,7 @@ class RNNDescriptor:
         Both have the same weights; a workspace belongs to the one that forward was given.
         """
         given = {field.name: getattr(self, field.name) for field in fields(self)} | {"dropout": 0.0}
-        return _Evaluating(**given) if self.draws_noise else RNNDescriptor(**given)
+        return self if not self.draws else (_Evaluating if self.draws_noise else RNNDescriptor)(**given)
 
     @lazy
     def row_size(self) -> int:
@@ -271,13 +271,14 @@ class _Evaluating(RNNDescriptor):
     """A network whose cell would draw noises, and does not."""
 
     draws_noise = False  # type: ignore[assignment]
+    evaluating = property(lambda self: self)  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}.evaluating"
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         plain = RNNDescriptor(**{field.name: getattr(self, field.name) for field in fields(self)})
-        return partial(getattr, plain, "evaluating"), ()
+        return getattr, (plain, "evaluating")
 
 
 def check_descriptor(function: str, desc: Any) -> None:

@@ -170,7 +170,7 @@ def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, op
         data, *states = (one.to(module._rnnkit_dtype()) for one in (data, *states))
     dropout = module._rnnkit_dropout()
     # From PyTorch's generator, so that torch.manual_seed decides.
-    seed = torch.randint(2**63 - 1, (), device="cpu") if dropout else None
+    seed = torch.randint(2**63 - 1, (), device="cpu") if module._rnnkit_draws() else None
     run = _record if operator.is_wanted() else _run
     if len(states) > 2:
         states = [states[0], joined(states[1:])]
@@ -216,11 +216,11 @@ def _run(
     names = [module._rnnkit_own_name(block.name) for block in weight_layout(desc)]
     parameters = [getattr(module, name) for name in names]
     place = module.__dict__.setdefault("_place", plain.Place())
-    place.found = plain.find(module._rnnkit_mode, desc, names, module._parameters) if not dropout else None
+    place.found = None if desc.draws else plain.find(module._rnnkit_mode, desc, names, module._parameters)
     seed = None if seed is None else int(seed)
     call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
     tensors = *tensors, *parameters
-    keeps = dropout or options.all_states or _wants_gradient(tensors)
+    keeps = desc.draws or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
 
 

@@ -19,7 +19,7 @@ _classes: dict[str, type] = {}  # name -> the class of a cell
 
 
 class Network(NamedTuple):
-    """A module's numbers, in PyTorch's names, and the dropout of the call."""
+    """A module's numbers, in PyTorch's names, the dropout of the call, and whether the module is training."""
 
     mode: str
     input_size: int
@@ -29,6 +29,7 @@ class Network(NamedTuple):
     bias: bool
     proj_size: int
     dropout: float
+    training: bool
 
 
 @lru_cache(256)
@@ -38,7 +39,9 @@ def descriptor(network: Network, dtype: torch.dtype) -> RNNDescriptor:
         expected = f"be {', '.join(map(str, DTYPES))}"
         raise TypeError(message("forward", "dtype of the parameters", expected, dtype))
     own = network._asdict() | {"mode": _mode_of(network.mode), "bias": "both" if network.bias else "none"}
-    return RNNDescriptor(**own | {"proj_size": network.proj_size or None}, dtype=DTYPES[dtype])
+    del own["training"]
+    desc = RNNDescriptor(**own | {"proj_size": network.proj_size or None}, dtype=DTYPES[dtype])
+    return desc if network.training else desc.evaluating
 
 
 def text_of(mode: Any) -> str:

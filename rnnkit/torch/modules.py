@@ -59,6 +59,10 @@ class Fused(nn.Module):
             for one, view in zip(ordered, views(desc, to_array(flat)), strict=True):
                 one.data = view
 
+    def _rnnkit_draws(self) -> bool:
+        """Whether a call draws something."""
+        return self._rnnkit_dropout() > 0
+
     def _rnnkit_desc(self, dropout: float) -> RNNDescriptor:
         return descriptor(self._rnnkit_network(dropout), self._rnnkit_dtype())
 
@@ -81,7 +85,7 @@ class Fused(nn.Module):
         if _is_compiled():  # dynamo records what is called here
             return any_call(self, input, hx, *options)
         found = self.__dict__.get("_place", plain.NOWHERE).found
-        is_same = found is not None and found.mode == self._rnnkit_mode and not self._rnnkit_dropout()
+        is_same = found is not None and found.mode == self._rnnkit_mode and not self._rnnkit_draws()
         if is_same and not options and not plain.is_watched():
             size = plain.size_of(found, input, order)
             states = None if size is None else plain.states_of(found, size, hx)
@@ -172,7 +176,7 @@ class FusedLayers(Fused, nn.RNNBase):
 
     def _rnnkit_network(self, dropout: float) -> Network:
         sizes = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
-        return Network(*sizes, self.bias, self.proj_size, dropout)
+        return Network(*sizes, self.bias, self.proj_size, dropout, self.training)
 
     def _rnnkit_dtype(self) -> torch.dtype:
         return self._flat_weights[0].dtype
@@ -243,7 +247,8 @@ class _FusedCell(Fused, nn.RNNCellBase):
         self.flatten_parameters()
 
     def _rnnkit_network(self, dropout: float) -> Network:
-        return Network(self._rnnkit_mode, self.input_size, self.hidden_size, 1, False, self.bias, 0, dropout)
+        sizes = self._rnnkit_mode, self.input_size, self.hidden_size, 1, False
+        return Network(*sizes, self.bias, 0, dropout, self.training)
 
     def _rnnkit_dtype(self) -> torch.dtype:
         return self.weight_ih.dtype

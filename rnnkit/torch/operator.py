@@ -101,7 +101,7 @@ def _call_of(
 
 def _recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
     call = _call_of(Network(*network), x, parameters, lengths, resets, seed)
-    if call.desc.dropout:
+    if call.desc.draws:
         return _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network)[:3]
     return _three(function.infer(call, x, hx, cx, *parameters))
 
@@ -155,7 +155,7 @@ _library = torch.library.Library("rnnkit", "DEF")
 
 def _define(name: str, arguments: str, results: str, run: Any, fake: Any) -> None:
     network = "str mode, int input_size, int hidden_size, int num_layers, bool bidirectional, bool bias, int proj_size"
-    _library.define(f"{name}({arguments}, {network}, float dropout) -> {results}")
+    _library.define(f"{name}({arguments}, {network}, float dropout, bool training) -> {results}")
     for device in "CPU", "CUDA":
         _library.impl(name, run, device)
     torch.library.register_fake(f"rnnkit::{name}", fake, lib=_library)

@@ -19,7 +19,7 @@ from rnnkit.descriptor.weights import pack_weights, suffix_of, weight_layout, we
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.networks import network_of
-from rnnkit.torch.descriptor import DTYPES, text_of
+from rnnkit.torch.descriptor import DTYPES, descriptor, text_of
 from rnnkit.torch.modules import FusedLayers
 
 _OPTIONS = {"dtype": HOST_DTYPES, "input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
@@ -99,7 +99,7 @@ class Recurrent(FusedLayers):
         self.bias, self.batch_first, self.dropout = bias, batch_first, desc.dropout
         self.bidirectional, self.proj_size = desc.bidirectional, desc.proj_size or 0
         self.mode = text_of(self.cell)
-        self._names_of_states = ("h", *desc.states)
+        self._names_of_states, self._draws_noise = ("h", *desc.states), desc.draws_noise
         self._names_of_inputs = tuple(one.name for one in desc.cell.declaration.inputs)
         vectors = desc.cell.declaration.vectors
         self._ranges = {vector.name: (vector.low, vector.high) for vector in vectors}
@@ -115,6 +115,9 @@ class Recurrent(FusedLayers):
     @property
     def _rnnkit_states(self) -> tuple[str, ...]:
         return self._names_of_states
+
+    def _rnnkit_draws(self) -> bool:
+        return self._rnnkit_dropout() > 0 or (self.training and self._draws_noise)
 
     @property
     def _rnnkit_runs_on_cpu(self) -> bool:  # type: ignore[override]
@@ -226,7 +229,8 @@ class Recurrent(FusedLayers):
             expected = f"be {' or '.join(HOST_DTYPES)}"
             got = self._rnnkit_dtype()
             raise TypeError(message("network", "dtype of the parameters", expected, got, "convert it with .float()"))
-        desc = replace(self._rnnkit_desc(self.dropout), mode=self.cell)
+        trained = self._rnnkit_network(self.dropout)._replace(training=True)
+        desc = replace(descriptor(trained, self._rnnkit_dtype()), mode=self.cell)
         named = {name: getattr(self, name).detach().cpu().numpy() for name in self._flat_weights_names}
         return network_of(desc, pack_weights(desc, named))
 
