@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite in ("cells", "gallery", "torch", "calls", "episodes", "programs") and find_spec("torch") is None:
+    if args.suite not in ("engines", "reduced") and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
     elif args.suite == "gallery":
         return _run_gallery(args)
@@ -35,6 +36,8 @@ def _run(args: argparse.Namespace) -> int:
         return _run_calls(args)
     elif args.suite == "episodes":
         return _run_episodes(args)
+    elif args.suite == "norms":
+        return _run_norms(args)
     elif args.suite == "programs":
         return _run_programs(args)
     else:
@@ -69,37 +72,40 @@ def _run_calls(args: argparse.Namespace) -> int:
     """Time PyTorch's modules, plain and accelerated; returns the exit status."""
     from perf import call_suite
 
-    wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
-    if wrong is None and not call_suite.run(args.cases, args.threads, args.seconds):
-        wrong = f"--cases must match a name such as {call_suite.CALLS[0].name}, got {args.cases!r}"
-    if wrong is not None:
-        print(f"perf: {wrong}", file=sys.stderr)
-    return 0 if wrong is None else 2
+    return _run_printing(args, call_suite.run, call_suite.CALLS[0].name)
 
 
 def _run_gallery(args: argparse.Namespace) -> int:
     """Time cells of papers beside torchrecurrent's; returns the exit status."""
     from perf import gallery_suite
 
-    scripted = args.against == [gallery_suite.COMPILED]
-    wrong = _foreign(args, "device", "tf32", "passes", "out", *(() if scripted else ("against",)))
-    if wrong is None and find_spec("torchrecurrent") is None:
-        wrong = "--suite gallery needs torchrecurrent: pip install torchrecurrent"
-    if wrong is None and not gallery_suite.run(args.cases, args.threads, args.seconds, scripted):
-        wrong = f"--cases must match a name such as {gallery_suite.names()[0]}, got {args.cases!r}"
-    if wrong is not None:
-        print(f"perf: {wrong}", file=sys.stderr)
-    return 0 if wrong is None else 2
+    if find_spec("torchrecurrent") is None:
+        print("perf: --suite gallery needs torchrecurrent: pip install torchrecurrent", file=sys.stderr)
+        return 2
+    return _run_printing(args, gallery_suite.run, gallery_suite.names()[0], gallery_suite.COMPILED)
 
 
 def _run_episodes(args: argparse.Namespace) -> int:
     """Time training steps over episodes beside a loop; returns the exit status."""
     from perf import episode_suite
 
-    compiled = args.against == [episode_suite.COMPILED]
-    wrong = _foreign(args, "device", "tf32", "passes", "out", *(() if compiled else ("against",)))
-    if wrong is None and not episode_suite.run(args.cases, args.threads, args.seconds, compiled):
-        wrong = f"--cases must match a name such as {episode_suite.CASES[0].name}, got {args.cases!r}"
+    return _run_printing(args, episode_suite.run, episode_suite.CASES[0].name, episode_suite.COMPILED)
+
+
+def _run_norms(args: argparse.Namespace) -> int:
+    """Time cells with layer norm and noise beside plain ones and a loop; returns the exit status."""
+    from perf import norm_suite
+
+    return _run_printing(args, norm_suite.run, norm_suite.CASES[0].name)
+
+
+def _run_printing(args: argparse.Namespace, run: Callable[..., Any], example: str, compiled: str | None = None) -> int:
+    """Run a suite that prints its rows; one that has another competitor, `compiled`, is told whether it is wanted."""
+    is_compiled = compiled is not None and args.against == [compiled]
+    wrong = _foreign(args, "device", "tf32", "passes", "out", *(() if is_compiled else ("against",)))
+    if wrong is None:
+        given = args.cases, args.threads, args.seconds, *(() if compiled is None else (is_compiled,))
+        wrong = None if run(*given) else f"--cases must match a name such as {example}, got {args.cases!r}"
     if wrong is not None:
         print(f"perf: {wrong}", file=sys.stderr)
     return 0 if wrong is None else 2
@@ -187,12 +193,13 @@ def build_parser() -> argparse.ArgumentParser:
     suite = "engines: networks beside other engines (default); cells: cells that are no modes beside loops over time; "
     suite += "gallery: cells of papers beside torchrecurrent's; torch, calls, programs: training steps of PyTorch's "
     suite += "models, calls of its modules and whole programs with and without rnnkit.torch; episodes: resets in one "
-    suite += "call beside a loop over the steps; reduced: plans with quantized weights"
-    suites = "engines", "cells", "gallery", "torch", "calls", "episodes", "programs", "reduced"
+    suite += "call beside a loop over the steps; norms: cells with layer norm and noise beside plain ones and a loop; "
+    suite += "reduced: plans with quantized weights"
+    suites = "engines", "cells", "gallery", "torch", "calls", "episodes", "norms", "programs", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
-    cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, skorch/gru for programs, or "
-    cases += "ds2-int8/lstm/infer for reduced, with commas (default: all)"
+    cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, zoneout-lstm-* for norms, skorch/gru "
+    cases += "for programs, or ds2-int8/lstm/infer for reduced, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

@@ -24,9 +24,12 @@ its decorator:
 ``c_prev``, ``c``       a state before and after the step (``states="c"``, or several: ``states="c n m"``)
 ``h_prev``, ``h``       the hidden state before and after the step
 ``p``                   a vector, a weight of the unit's own (``vectors="p"``), or a scalar, one of the layer
-``a``                   a side input, which each call gives (``inputs="a"``)
+``a``                   a side input, which each call gives (``inputs="a"``), or a noise, which training draws
+                        (``noises=[Noise("a", "rate")]``)
 ``t``                   any other name: what a stage hands on to later ones
 ======================  ================================================================================
+
+:func:`mean` of a number is its mean over all units of the row, with which later equations go on.
 
 The gradient is derived from these equations (:func:`derived_source` prints it), or written by hand in stages under
 ``@gradient``. Stages run in their order. :class:`Gate` says what R multiplies for a gate. A stage may call what is
@@ -39,7 +42,9 @@ A gradient stage overwrites what it writes: to add to a gradient that an earlier
 gradient is that by its pre-activation, and ``dc_prev`` that by the state before the step: it takes the place of
 ``dc``.
 
-Cells to use as they are: :class:`PeepholeLSTM`, :class:`CoupledLSTM`, :class:`ActivatedLSTM`,
+Cells to use as they are: :class:`LayerNormLSTM`, :class:`LayerNormGRU`, :class:`RegularizedLSTM`,
+:class:`RegularizedGRU`, :class:`VariationalLSTM`, :class:`VariationalGRU`, :class:`PeepholeLSTM`, :class:`CoupledLSTM`,
+:class:`ActivatedLSTM`,
 :class:`MultiplicativeLSTM`, :class:`SLSTM`, :class:`MultiHeadSLSTM`, :class:`JANET`, :class:`RAN`, :class:`AUGRU`,
 :class:`MinimalGatedUnit`, :class:`LiGRU`, :class:`MinGRU`, :class:`UGRNN`, :class:`FastGRNN`, :class:`STAR`,
 :class:`MinimalRNN`, :class:`IndRNN`, :class:`NBR`, :class:`CoRNN` and :class:`LEM`. Some take activations as

@@ -18,7 +18,7 @@ NEEDS = {
     "estimator": ["sklearn"],
     "training-runs": [],  # commands of a shell, see below
     "many-machines": [],  # what needs more is run by test_many_machines.py
-    "own-cells": ["torch"], "reduced-weights": [], "ship": [], "reproducible": [],
+    "own-cells": ["torch"], "regularization": ["torch"], "reduced-weights": [], "ship": [], "reproducible": [],
     "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
 # Others have tests too.

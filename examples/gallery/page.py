@@ -30,7 +30,7 @@ R multiplies h for a gate, or what stands in brackets behind it: nothing, a stat
 (`c`), or what a stage writes. `n: q` is a gate whose product with R is kept apart as q; a gate with "no W" has no rows
 of W.
 
-| cell | paper | gates | states beside h | vectors, scalars, side inputs, parameters | what is special |
+| cell | paper | gates | states beside h | vectors, scalars, side inputs, noises, parameters | what is special |
 |---|---|---|---|---|---|
 """
 NOTATION = "s is the logistic function, c' is c after the step, and a_f is W x + R h + biases of the gate f."
@@ -69,7 +69,7 @@ def row_of(name, kind):
     special, paper, _ = parts_of(kind)
     said = kind.declaration
     fields = [f"{key}={value!r}" for key, value in kind._field_defaults.items()]
-    names = [one.name for one in (*said.vectors, *said.scalars, *said.inputs)]
+    names = [one.name for one in said.given()]
     own = ", ".join(f"`{one}`" for one in dict.fromkeys([*names, *fields]))
     gates = ", ".join(map(gate_text, said.gates))
     place = "" if kind.__module__.startswith("rnnkit") else f" ({kind.__module__.rpartition('.')[2]}.py)"

@@ -52,8 +52,8 @@ _OF_GRU = _gains("wr wz wn rr rz rn") + _shifts("br bz bn bq")
     noises=[DROPOUT, ZONEOUT, ZONEOUT_C],
 )  # fmt: skip
 class LayerNormLSTM(NamedTuple):
-    """The layer-normalised LSTM of Ba, Kiros and Hinton, arXiv 1607.06450. LN(a) is (a - mean)/sqrt(variance + eps),
-    over the units of all gates together, and of c:
+    """Ba, Kiros and Hinton, "Layer Normalization", arXiv 1607.06450. LN(a) is (a - mean)/sqrt(variance + eps), over the
+    units of all gates together, and of c:
 
         i, f, g, o = w*LN(W x) + r*LN(R h) + b          gains w and r and shift b of each gate and unit
         c' = s(f)*c + s(i)*tanh(g)                      h' = s(o)*tanh(gain_c*LN(c') + shift_c)
@@ -83,8 +83,8 @@ class LayerNormLSTM(NamedTuple):
 
 @cell(gates=[Gate(name, apart=f"q{name}") for name in "rzn"], vectors=_OF_GRU, noises=[DROPOUT, ZONEOUT])
 class LayerNormGRU(NamedTuple):
-    """The layer-normalised GRU of Ba, Kiros and Hinton, arXiv 1607.06450. LN is that of `LayerNormLSTM`, over the units
-    of r and z together, and of n:
+    """Ba, Kiros and Hinton, "Layer Normalization", arXiv 1607.06450. LN is that of `LayerNormLSTM`, over the units of r
+    and z together, and of n:
 
         r, z = s(w*LN(W x) + r*LN(R h) + b)             gains w and r and shift b of each gate and unit
         n = tanh(wn*LN(Wn x) + bn + r*(rn*LN(Rn h) + bq))

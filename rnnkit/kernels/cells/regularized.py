@@ -17,8 +17,9 @@ def zoned(hold, before, now):
 
 @cell(gates="i f g o", states="c", noises=[DROPOUT, ZONEOUT, ZONEOUT_C])
 class RegularizedLSTM(NamedTuple):
-    """The LSTM with recurrent dropout (Semeniuta et al., arXiv 1603.05118) and zoneout (Krueger et al., arXiv
-    1606.01305); with a_i ... = W x + R h + biases of the gate, and random numbers of each unit and step:
+    """Semeniuta et al., "Recurrent Dropout without Memory Loss", arXiv 1603.05118, and Krueger et al., "Zoneout:
+    Regularizing RNNs by Randomly Preserving Hidden Activations", arXiv 1606.01305; with a_i ... = W x + R h + biases of
+    the gate, and random numbers of each unit and step:
 
         c~ = s(a_f)*c + s(a_i)*(k*tanh(a_g))        c' = c with probability `zoneout_c`, else c~
         h~ = s(a_o)*tanh(c')                        h' = h with probability `zoneout`, else h~
@@ -39,9 +40,9 @@ class RegularizedLSTM(NamedTuple):
 
 @cell(gates=[Gate("r"), Gate("z"), Gate("n", apart="q")], noises=[DROPOUT, ZONEOUT])
 class RegularizedGRU(NamedTuple):
-    """The GRU with the reset after the product, recurrent dropout (Semeniuta et al., arXiv 1603.05118) and zoneout
-    (Krueger et al., arXiv 1606.01305); with a_r, a_z = W x + R h + biases of the gate, and numbers as `RegularizedLSTM`
-    draws them:
+    """Semeniuta et al., "Recurrent Dropout without Memory Loss", arXiv 1603.05118, and Krueger et al., "Zoneout", arXiv
+    1606.01305, with the reset after the product; a_r, a_z = W x + R h + biases of the gate, and numbers are drawn as
+    `RegularizedLSTM` draws them:
 
         n = tanh(Wn x + bWn + s(a_r)*(Rn h + bRn))      h~ = s(a_z)*h + (1 - s(a_z))*(k*n)
         h' = h with probability `zoneout`, else h~

@@ -10,8 +10,9 @@ _DROPOUT = [Noise("keep", "recurrent_dropout")]
 
 @cell(gates=[Gate(name, multiplies="masked") for name in "ifgo"], states="c", noises=_DROPOUT)
 class VariationalLSTM(NamedTuple):
-    """The LSTM with the recurrent dropout of Gal and Ghahramani, arXiv 1512.05287: R multiplies h with a mask that is
-    drawn once for a sequence, the same in all its steps and for all gates.
+    """Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks", arXiv
+    1512.05287: R multiplies h with a mask that is drawn once for a sequence, the same in all its steps and for all
+    gates.
 
         i, f, o = s(W x + R (k*h) + biases)     g = tanh(W x + R (k*h) + biases)
         c' = f*c + i*g                          h' = o*tanh(c')
@@ -34,8 +35,8 @@ class VariationalLSTM(NamedTuple):
 
 @cell(gates=[Gate("r", "masked"), Gate("z", "masked"), Gate("n", "masked", apart="q")], noises=_DROPOUT)
 class VariationalGRU(NamedTuple):
-    """The GRU with the reset after the product and the recurrent dropout of Gal and Ghahramani, arXiv 1512.05287, as in
-    `VariationalLSTM`:
+    """Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks", arXiv
+    1512.05287, as `VariationalLSTM`, with the reset after the product:
 
         r, z = s(W x + R (k*h) + biases)        n = tanh(Wn x + bWn + r*(Rn (k*h) + bRn))
         h' = z*h + (1 - z)*n
