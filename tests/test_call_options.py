@@ -35,6 +35,7 @@ ASKED = {
     "`lengths`": ({}, {"lengths": [1, 3]}),
     "`resets`, `initial`": ({}, {"resets": RESETS}),
     "`seed`": ({"num_layers": 2, "dropout": 0.5}, {"seed": 5}),
+    "`first_row`": ({"num_layers": 2, "dropout": 0.5}, {"first_row": 1}),
     "`checkpoint_steps`": ({}, {"checkpoint_steps": 2}),
     "`prepare(weights=...)`": ({}, {"weights": "bfloat16"}),
     "`dropout`": ({"num_layers": 2, "dropout": 0.5}, {}),
@@ -46,7 +47,7 @@ ASKED = {
     '`dtype="float64"`': ({"dtype": "float64"}, {}),
     '`dtype="float16"` or `"bfloat16"`': ({"dtype": "float16"}, {}),
 }
-DRAWN = "`seed`", "`dropout`"  # outputs are dropped in training
+DRAWN = "`seed`", "`first_row`", "`dropout`"  # outputs are dropped in training
 PLANS = CALLS[3:]
 FORM = {"weights": "bfloat16"}
 # Kernels for quantized weights that no other test of the default part compiles.

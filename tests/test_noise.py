@@ -163,6 +163,18 @@ def test_inference_expects():
     assert not np.array_equal(net.forward(x).y, found.y)
 
 
+@pytest.mark.parametrize("first", ["forward", "infer"])
+def test_training_and_inference_of_one_size(first):
+    """Long enough for both to run the same kernel, compiled for what is drawn and for what is not."""
+    net, x = noisy(bidirectional=False), np.random.default_rng(0).normal(size=(130, 16, 3))
+    for call in ("forward", "infer") if first == "forward" else ("infer", "forward"):
+        getattr(net, call)(x)
+    by_row = np.concatenate([net.infer(x[:, n : n + 1]).y for n in range(2)], axis=1)
+    np.testing.assert_array_equal(net.infer(x).y[:, :2], by_row)
+    drawn = net.forward(x, seed=1).y
+    np.testing.assert_array_equal(net.forward(x[:, :2], seed=1).y, drawn[:, :2])
+
+
 def test_a_rate_of_0_draws_nothing():
     net = rnnkit.Network(RegularizedLSTM(), 3, 5, seed=0)
     assert net.forward(np.ones((2, 1, 3), np.float32)).workspace.seed is None

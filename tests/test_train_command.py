@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text_in, trainer
 
+from rnnkit.cells import LayerNormGRU
 from rnnkit.language_model import checkpoint, console, sampling
 from rnnkit.language_model import model as textmodel
 
@@ -292,3 +293,15 @@ def test_a_signal_that_is_ignored_stays_so(handle_interrupts):
     with console.noticed_signals() as signals:
         signal.raise_signal(signal.SIGINT)
         assert signals.number is None
+
+
+def test_layer_norm_and_noise(train):
+    """In a model and its file; a new run may begin from it with other noise, but not without the norms."""
+    end = "--quiet", "--steps", 2
+    status, out, _ = train("--layer-norm", "--zoneout", "0.1", *end, "--out", "norm.npz")
+    assert (status, "LayerNormGRU" in out) == (0, True)
+    assert textmodel.load("norm.npz").desc.mode == LayerNormGRU(zoneout=0.1)
+    status, out, _ = train("--init-from", "norm.npz", "--recurrent-dropout", "0.3", *end, "--out", "again.npz")
+    assert (status, "recurrent_dropout=0.3, zoneout=0.0" in out) == (0, True)
+    because = "train: --mode must be lstm or gru, got rnn_tanh; --layer-norm, .* are of these"
+    assert_refused(train("--mode", "rnn_tanh", "--zoneout", "0.1", *end, "--out", "no.npz"), because)

@@ -75,6 +75,25 @@ def test_every_field_is_checked():
     assert NEW < {one.name for one in known}
 
 
+def old_settings(record):
+    for name in ("layer_norm", "recurrent_dropout", "zoneout"):
+        record["settings"].pop(name)
+
+
+def test_a_run_from_before_0_13(tmp_path, run_file):
+    """It goes on unless it dropped something: with other masks it would be another run."""
+    path = saved_with(tmp_path, run_file, old_settings)
+    expected = "got dropout=0.1 of a run from before 0.13, which drew other masks; begin a new run .* with --init-from"
+    with pytest.raises(ValueError, match=expected):
+        checkpoint.load(path)
+
+    run, plain = new_run(dropout=0.0), tmp_path / "plain.npz"
+    advanced(run, 1)
+    Saver(plain, 0).save(run, record_of(run), run.carried())
+    settings = checkpoint.load(saved_with(tmp_path, plain, old_settings)).record.settings
+    assert (settings.layer_norm, settings.recurrent_dropout, settings.zoneout) == (False, 0.0, 0.0)
+
+
 def test_a_run_of_0_9_goes_on(tmp_path, run_file):
     path = saved_with(tmp_path, run_file, lambda record: [record.pop(name) for name in NEW])
     assert checkpoint.load(path).record.options == {}

@@ -55,6 +55,7 @@ def test_training_lowers_the_loss_and_repeats_its_bits():
 
 @pytest.mark.parametrize("changes", [
     {}, {"mode": "gru", "layers": 2, "dropout": 0.3}, {"accumulate": 3, "weight_decay": 0.1}, {"mode": "rnn_tanh"},
+    {"layer_norm": True, "recurrent_dropout": 0.2, "zoneout": 0.1},
 ])
 @pytest.mark.parametrize("cut", [1, 7, 19])
 def test_a_run_goes_on_to_the_same_bits(tmp_path, changes, cut):
@@ -70,8 +71,10 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path, changes, cut):
     assert all(one is other or np.array_equal(one, other) for one, other in states)
 
 
-def test_parts_add_up():
-    whole, parts = new_run(dropout=0.0), new_run(dropout=0.0, accumulate=3)  # else each part has masks of its own
+@pytest.mark.parametrize("changes", [{}, {"layers": 2, "dropout": 0.4, "recurrent_dropout": 0.2, "zoneout": 0.1}])
+def test_parts_add_up(changes):
+    """What is dropped of a row does not depend on the part that it is in."""
+    whole, parts = new_run(**changes), new_run(**changes, accumulate=3)
     assert [part.stop - part.start for part in parts._parts] == [1, 1, 2]
     for run in (whole, parts):
         run.advance()
@@ -86,21 +89,22 @@ def test_more_parts_than_rows_are_refused():
         new_run(accumulate=5)
 
 
-def test_each_step_has_its_rate_and_each_part_a_mask_of_its_own(monkeypatch):
+def test_each_step_has_its_rate_and_masks_of_its_own(monkeypatch):
     """Learning rates and seeds as they are used, not as the functions beside them would give."""
     found = []
     for _ in range(2):
         run, seeds = new_run(accumulate=2, seed=5), []
 
-        def record(inputs, targets, state, count, seed, seeds=seeds, add=run.model.add_gradient):
-            seeds.append(seed)
-            return add(inputs, targets, state, count=count, seed=seed)
+        def record(inputs, targets, state, count, seed, first_row, seeds=seeds, add=run.model.add_gradient):
+            seeds.append((seed, first_row))
+            return add(inputs, targets, state, count=count, seed=seed, first_row=first_row)
 
         monkeypatch.setattr(run.model, "add_gradient", record)
         rates = [step.rate for step in advanced(run, 20)]
         assert rates == [learning_rate((step + 0.5) / 20, run.settings) for step in range(20)]
         found.append(seeds)
     assert found[0] == found[1] and len(set(found[0])) == 40
+    assert len({seed for seed, _ in found[0]}) == 20 and {row for _, row in found[0]} == {0, 2}
 
 
 def test_learning_rate_rises_and_falls_to_zero():
@@ -115,7 +119,7 @@ def test_learning_rate_rises_and_falls_to_zero():
 def test_a_pass_starts_from_a_zero_state_which_is_carried_on_within(monkeypatch):
     run, seen = new_run(text=bytes(16), batch=2, seq_len=3), []
 
-    def record(inputs, targets, state, count, seed):
+    def record(inputs, targets, state, count, seed, first_row):
         seen.append(state.hx)
         return 0.0, state._replace(hx=len(seen))
 

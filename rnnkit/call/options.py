@@ -25,10 +25,10 @@ class CallOptions(NamedTuple):
 
     steps: Steps  # by `lengths`, `resets` and `initial`
     seed: int | None = None  # None where nothing is drawn
-    first_row: int = 0  # of the whole batch
     checkpoint_steps: int | None = None
     weights: Weights | None = None  # of `prepare`
     resets: bool = False  # whether they were given, with marks or without
+    first_row: int = 0  # its number in the whole batch
 
 
 def options_of(
@@ -46,10 +46,10 @@ def options_of(
     return CallOptions(
         steps,
         seed if desc.draws else None,
-        checks.first_row(function, first_row, batch_size),
         checked_checkpoint_steps(function, checkpoint_steps),
         _checked_weights(function, weights),
         resets is not None,
+        checks.first_row(function, first_row, batch_size),
     )
 
 

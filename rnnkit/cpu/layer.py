@@ -47,7 +47,7 @@ class Layer(NamedTuple):
     width: int  # of a row of the network's input: x and the side inputs, which have the last `inputs_size` columns
     inputs_size: int
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
-    site: dict[Any, Any]  # of its calls of kernels (`team.bound`)
+    site: dict[Any, Any]  # of its calls of kernels (`team.bound`); under "drawn" that of calls that read noises
 
     @property
     def input_size(self) -> int:

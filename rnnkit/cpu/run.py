@@ -18,7 +18,7 @@ from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
-from rnnkit.kernels.noise import Counter, Draw, draw
+from rnnkit.kernels.noise import Counter, Draw, choice, draw, factor, words
 from rnnkit.kernels.operands import Ends, Given, LayerPass, Operands, Schedule, Stage
 from rnnkit.kernels.rows import clear_padding
 
@@ -40,6 +40,11 @@ class Run(NamedTuple):
     passing: bool
     noises: np.ndarray | None = None
     step_noises: np.ndarray | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether there are noises for stages to read: another type of operand, for which kernels are compiled."""
+        return self.noises is not None or self.step_noises is not None
 
     def part(self, steps: StepRows, start: int, stop: int) -> Part:
         """The steps that come start:stop on its way through the sequence."""
@@ -120,12 +125,13 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
     steps, group, calls = planner.steps, [run.layer for run in runs], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
     ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and planner.in_place
+    site = layer.site.setdefault("drawn", {}) if runs[0].draws else layer.site
     for start, stop in planner.calls(group, schedule):
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
         stage = Stage(in_place and not calls, not calls, stop == steps.seq_len)
         arguments = layer.cell, filled(passes, layer), ends, schedule, stage, packed, zeros
-        calls.append(team.bound(forward, work, Given(*[zeros] * 6), *arguments, site=layer.site))
+        calls.append(team.bound(forward, work, Given(*[zeros] * 6), *arguments, site=site))
     if steps.with_resets:
         calls.insert(0, partial(_set_reset_states, runs, steps))
     return layer, calls
@@ -169,13 +175,11 @@ def train_groups(
 
 def _draw_noises(workspace: Workspace, steps: StepRows, first_step: int) -> None:
     """Fill the arrays of the cell's noises, of all pseudo-layers that are in the workspace."""
-    desc, real = workspace.desc, workspace.desc.np_dtype.type
-    size, cell, columns = desc.hidden_size, desc.cell, {False: 0, True: 0}
+    desc, cell, size, columns = workspace.desc, workspace.desc.cell, workspace.desc.hidden_size, {False: 0, True: 0}
     for number, noise in enumerate(cell.declaration.noises):
         rate, first = float(getattr(cell, noise.rate)), columns[noise.per_step]
         columns[noise.per_step] += size
-        values = (real(1), real(0)) if noise.choice else (real(0), real(0 if rate == 1 else 1 / (1 - rate)))
-        what = Draw(round(rate * 2**32), *values)
+        what = (choice if noise.choice else factor)(rate, desc.np_dtype)
         for index in range(desc.num_pseudo_layers):
             array = workspace.arrays.get(f"{'step_' if noise.per_step else ''}noises_{index}")
             if array is not None:
@@ -197,8 +201,8 @@ def _draw(
     what: Draw,
 ) -> None:
     """Draw so many columns from the `first` on of an array (T, N, ...), or (N, ...) of what is drawn for all steps."""
-    size, first_row, seed = steps.batch_size, workspace.options.first_row, workspace.seed
-    counter = Counter(size, first_row, first_step, stream, seed & 0xFFFFFFFF, seed >> 32)
+    size, first_row = steps.batch_size, workspace.options.first_row
+    counter = Counter(size, first_row, first_step, stream, *words(workspace.seed))
     for part in steps.parts() if first_step >= 0 else (None,):
         if part is None:
             rows, count = Matrix(array.reshape(-1), row_numbers(size), 0, array.shape[-1]), size

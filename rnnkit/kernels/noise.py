@@ -27,8 +27,23 @@ class Draw(NamedTuple):
     """What is drawn: `one` where a number of 32 bits is below `below`, else `other`."""
 
     below: int
-    one: float
-    other: float
+    one: np.generic | bool
+    other: np.generic | bool
+
+
+def factor(rate, dtype):
+    """A dropout factor, 0 with this probability, else 1/(1 - rate)."""
+    return Draw(round(rate * 2**32), dtype.type(0), dtype.type(0 if rate == 1 else 1 / (1 - rate)))
+
+
+def choice(rate, dtype):
+    """1 with this probability, else 0."""
+    return Draw(round(rate * 2**32), dtype.type(1), dtype.type(0))
+
+
+def words(seed):
+    """The two words of a seed of 64 bits."""
+    return seed & 0xFFFFFFFF, seed >> 32
 
 
 class Counter(NamedTuple):

@@ -16,7 +16,7 @@ from rnnkit.language_model import commands
 from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, show_what_is_logged, why
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import DEFAULTS
-from rnnkit.language_model.settings import Settings, file_name, number
+from rnnkit.language_model.settings import Settings, file_name, flag, number
 from rnnkit.language_model.train_command import train
 from rnnkit.types import Weights
 
@@ -94,6 +94,9 @@ def add_train_options(parser: Parser) -> None:
             default = "" if one.default is None else f" (default: {one.default})"
             how = {"choices": about["choices"]} if "choices" in about else {"metavar": about.get("metavar", "N")}
             option = f"--{one.name.replace('_', '-')}"
+            if about["type"] is flag:
+                group.add_argument(option, action="store_true", help=about["help"])
+                continue
             group.add_argument(option, type=about["type"], help=about["help"].replace("%", "%%") + default, **how)
 
 

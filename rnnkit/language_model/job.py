@@ -25,7 +25,7 @@ from rnnkit.language_model.training import Run, optimizer_of
 DEFAULTS = {"out": "model.npz", "save_every": "10m", "keep": 0, "validate_every": "5%", "log_every": "20"}
 KEPT = "--out with --keep"  # what these name together
 NAMES = 1 << 20  # longest list of the text's files, as JSON; a saved run has it as a text
-OF_THE_MODEL = ("mode", "layers", "hidden", "embedding")  # settings that a model brings with it
+OF_THE_MODEL = ("mode", "layer_norm", "layers", "hidden", "embedding")  # settings that a model brings with it
 SOURCE_LENGTH = 1000  # of the names of the files that a model was trained on, which it keeps
 
 
@@ -190,15 +190,19 @@ def _beginning(
         return textmodel.TextModel.random(settings.desc, settings.seed, corpus.alphabet(text)), settings, ""
     model = textmodel.load(options["init_from"])
     desc = model.desc
-    own = dict(zip(OF_THE_MODEL, (desc.mode, desc.num_layers, desc.hidden_size, desc.input_size), strict=True))
+    own = {"layers": desc.num_layers, "hidden": desc.hidden_size, "embedding": desc.input_size}
+    try:
+        own |= Settings.of_cell(desc.mode)
+    except ValueError as error:
+        raise CommandError(f"train: --init-from must be a model that train makes, got one of {error}") from None
     settings = Settings.of(own | given)
     _refuse_others({name: value for name, value in given.items() if name in own}, replace(settings, **own),
                    "--init-from", "model")
-    desc = replace(desc, dropout=settings.dropout)
-    if desc != settings.desc:
+    trained = settings.desc
+    if replace(desc, dropout=trained.dropout, mode=trained.mode) != trained:
         raise CommandError(f"train: --init-from must be a model that train makes, got one of {desc}")
     begun = f"the weights of {options['init_from']}, trained with {model.trained_with}"
-    return textmodel.TextModel(desc, model.alphabet, model.parameters, model.trained_with), settings, begun
+    return textmodel.TextModel(trained, model.alphabet, model.parameters, model.trained_with), settings, begun
 
 
 def _refuse_others(given: dict[str, Any], own: Settings, option: str, what: str) -> None:

@@ -124,7 +124,8 @@ class TextModel:
         return cls(desc, alphabet, parameters, trained_with={})
 
     def add_gradient(
-        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, *, count: int, seed: int | None = None
+        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, *, count: int, seed: int | None = None,
+        first_row: int = 0,
     ) -> tuple[float, State]:
         """Return the summed loss over a batch, add the gradient of loss/count, and return the state to go on from.
 
@@ -140,7 +141,9 @@ class TextModel:
         count : int
             What the loss is divided by before its gradient is taken: T*N where this is the whole batch.
         seed : int, optional
-            Of the dropout masks.
+            Of the dropout masks, and of the cell's noises.
+        first_row : int
+            The number of the part's first row in the whole batch.
 
         Returns
         -------
@@ -153,10 +156,12 @@ class TextModel:
         classes, wanted = self._class_of[inputs], self._class_of[targets].ravel()
         x = parameters.embedding[classes]
         y, hy, cy, self._workspace = rnnkit.forward(
-            self.desc, parameters.network, x, *state, seed=seed, workspace=self._workspace
+            self.desc, parameters.network, x, *state, seed=seed, first_row=first_row, workspace=self._workspace
         )
-        dropout = self.desc.dropout
-        nats, dy = self._readout.add_gradient(y.reshape(inputs.size, -1), wanted, count, dropout, seed)
+        dropout, mask = self.desc.dropout, None
+        if dropout:
+            mask = training.dropout_mask(y.shape, dropout, seed, first_row=first_row).reshape(inputs.size, -1)
+        nats, dy = self._readout.add_gradient(y.reshape(inputs.size, -1), wanted, count, mask)
         dy = dy.reshape(y.shape)
         dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx
         _add_rows(gradient.embedding, classes.ravel(), dx.reshape(inputs.size, -1))

@@ -40,7 +40,7 @@ class Readout:
         return scores
 
     def add_gradient(
-        self, y: np.ndarray, targets: np.ndarray, count: int, dropout: float = 0.0, seed: int | None = None
+        self, y: np.ndarray, targets: np.ndarray, count: int, mask: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Return the summed loss of all rows and its gradient by y, over count; add those by weight and bias.
 
@@ -50,10 +50,8 @@ class Readout:
         targets : ndarray (rows,), integers
         count : int
             What the loss is divided by before its gradient is taken.
-        dropout : float
-            Share of y that is dropped before the product; the rest is scaled by 1/(1 - dropout).
-        seed : int, optional
-            Of the mask.
+        mask : ndarray (rows, P), optional
+            Of dropout: what y is multiplied with before the product.
         """
         blocks = range(0, len(y), BLOCK_ROWS)
         self._make_room(len(y), len(blocks))
@@ -61,7 +59,7 @@ class Readout:
 
         def add_block(number: int) -> float:
             rows = slice(blocks[number], blocks[number] + BLOCK_ROWS)
-            kept = _mask(y[rows], dropout, None if seed is None else (seed, number)) if dropout else None
+            kept = None if mask is None else mask[rows]
             outputs = y[rows] if kept is None else y[rows] * kept
             scores = self.scores(outputs, self._scores[rows])
             nats = training.softmax_cross_entropy(scores, targets[rows], count=count, out=scores).losses
@@ -83,14 +81,6 @@ class Readout:
             self._scores = np.empty((rows, num_classes), self._weight.dtype)
             self._weight_parts = np.empty((blocks, *self._weight.shape), self._weight.dtype)
             self._bias_parts = np.empty((blocks, num_classes), self._weight.dtype)
-
-
-def _mask(like: np.ndarray, dropout: float, seed: tuple[int, int] | None) -> np.ndarray:
-    """Zero with the probability `dropout`, else 1/(1 - dropout), from 16 random bits an element."""
-    drawn = np.random.PCG64(seed).random_raw(-(-like.size // 4)).view(np.uint16)[: like.size]
-    kept = (drawn.reshape(like.shape) >= round(dropout * 65536)).astype(like.dtype)
-    kept /= 1 - dropout
-    return kept
 
 
 def _on_all_threads(function, count: int) -> list[float]:

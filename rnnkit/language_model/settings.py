@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
+from rnnkit import cells
 from rnnkit.descriptor.descriptor import MODES, RNNDescriptor
 from rnnkit.errors import message
 
+_CELLS = {"lstm": ("RegularizedLSTM", "LayerNormLSTM"), "gru": ("RegularizedGRU", "LayerNormGRU")}
+_SINCE_0_13 = {"layer_norm", "recurrent_dropout", "zoneout"}
 BUDGETS = ("steps", "minutes", "epochs")  # of which a run has one
 NETWORK = "network, with --init-from that of the model"  # titles of groups
 BUDGET = "how long to train, one of these"
@@ -47,6 +50,16 @@ def number(kind: type, low: float, high: float = math.inf, above: bool = False) 
     return parse
 
 
+def flag(text: str) -> bool:
+    """Parse what a file has of an option without a value."""
+    if text not in ("True", "False"):
+        raise ValueError(text)
+    return text == "True"
+
+
+_NOISE = "in training, of an LSTM or a GRU"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What decides the weights that a run ends with, beside the text and the number of ranks."""
@@ -57,6 +70,13 @@ class Settings:
     embedding: int = option(64, NETWORK, "features of a byte", number(int, 1))
     dropout: float = option(
         0.1, NETWORK, "share of each layer's outputs dropped in training", number(float, 0, 1), metavar="P"
+    )
+    layer_norm: bool = option(False, NETWORK, "layer-normalised cells, of an LSTM or a GRU", flag)
+    recurrent_dropout: float = option(
+        0.0, NETWORK, f"share of each step's candidates dropped {_NOISE}", number(float, 0, 1), metavar="P"
+    )
+    zoneout: float = option(
+        0.0, NETWORK, f"share of the units that keep their state in a step {_NOISE}", number(float, 0, 1), metavar="P"
     )
     steps: int | None = option(4250, BUDGET, "updates", number(int, 1))
     minutes: float | None = option(None, BUDGET, "time to train, compilation included", number(float, 0, above=True))
@@ -86,7 +106,29 @@ class Settings:
     @property
     def desc(self) -> RNNDescriptor:
         """The network of the model."""
-        return RNNDescriptor(self.mode, self.embedding, self.hidden, self.layers, dropout=self.dropout)
+        return RNNDescriptor(self.cell, self.embedding, self.hidden, self.layers, dropout=self.dropout)
+
+    @property
+    def cell(self) -> Any:
+        """The name of the mode, or the cell that layer norm and noise make of it. Raises ValueError."""
+        noise = {"recurrent_dropout": self.recurrent_dropout, "zoneout": self.zoneout}
+        if not self.layer_norm and not any(noise.values()):
+            return self.mode
+        if self.mode not in _CELLS:
+            cure = "--layer-norm, --recurrent-dropout and --zoneout are of these"
+            raise ValueError(message("train", "--mode", "be lstm or gru", self.mode, cure))
+        return getattr(cells, _CELLS[self.mode][self.layer_norm])(**noise)
+
+    @staticmethod
+    def of_cell(mode: Any) -> dict[str, Any]:
+        """The settings that a model's cell stands for, but for its noise; raise ValueError for any other."""
+        name = mode if isinstance(mode, str) else type(mode).__name__
+        for known, kinds in _CELLS.items():
+            if name in kinds and not isinstance(mode, str):
+                return {"mode": known, "layer_norm": name == kinds[True]}
+        if name not in MODES:
+            raise ValueError(f"a cell {name}, which train does not have")
+        return {"mode": name, "layer_norm": False}
 
     @property
     def budget(self) -> tuple[str, float]:
@@ -102,6 +144,11 @@ class Settings:
     def from_json(cls, found: Any) -> Settings:
         """Return the settings that a file holds; raise ValueError, which says why, where these are none of ours."""
         known = {one.name: one for one in fields(cls)}
+        if isinstance(found, dict) and known.keys() - found.keys() == _SINCE_0_13:
+            if found.get("dropout"):
+                got = f"dropout={found['dropout']!s:.400} of a run from before 0.13, which drew other masks"
+                raise ValueError(f"{got}; begin a new run from its weights with --init-from")
+            found = found | {name: known[name].default for name in _SINCE_0_13}
         if not isinstance(found, dict) or found.keys() != known.keys():
             raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
         wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not fits(known[name], value)]

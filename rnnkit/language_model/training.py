@@ -139,9 +139,12 @@ class Run:
         settings, part = self.settings, self._parts[number]
         inputs, targets, first = corpus.batch(self._rows[:, part], settings.seq_len, self.step)
         state = State() if first else self.states[number]
-        # A mask of its own for each step and part, without a generator whose state would have to be kept.
-        seed = int(np.random.SeedSequence((settings.seed, self.step, part.start)).generate_state(1, np.uint64)[0])
-        nats, self.states[number] = self.model.add_gradient(inputs, targets, state, count=self.step_bytes, seed=seed)
+        # Masks of its own for each step, without a generator whose state would have to be kept; those of a row are the
+        # same however the rows are shared out.
+        seed = int(np.random.SeedSequence((settings.seed, self.step)).generate_state(1, np.uint64)[0])
+        nats, self.states[number] = self.model.add_gradient(
+            inputs, targets, state, count=self.step_bytes, seed=seed, first_row=part.start
+        )
         return nats
 
     def carried(self) -> State:

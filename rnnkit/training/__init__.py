@@ -28,6 +28,7 @@ A classifier of sequences, one step of training:
 """
 
 from rnnkit.training.clipping import clip_gradient_norm
+from rnnkit.training.dropout import dropout_mask
 from rnnkit.training.losses import Loss, sigmoid_cross_entropy, softmax_cross_entropy, squared_error
 from rnnkit.training.optimizers import SGD, Adam
 from rnnkit.training.padding import bucket_batches, lengths_of, pad, unpad
@@ -49,6 +50,7 @@ __all__ = [
     "clip_gradient_norm",
     "dense",
     "dense_backward",
+    "dropout_mask",
     "init_dense",
     "last_output",
     "last_output_backward",

@@ -1,0 +1,82 @@
+"""Masks of dropout for what stands around a network, a readout say."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from rnnkit.call import checks
+from rnnkit.call.steps import row_numbers
+from rnnkit.common.numbers import real_number
+from rnnkit.errors import message
+from rnnkit.training import arguments
+
+_STREAM = 1 << 31  # of a network are those below
+
+
+def dropout_mask(
+    shape: tuple[int, int, int], rate: float, seed: int | None = None, *, first_row: int = 0, dtype: str = "float32"
+) -> np.ndarray:
+    """Return factors of inverted dropout (Srivastava et al., 2014), for a batch or a part of one.
+
+    Each is a function of the seed, its step, row and feature, and of nothing else, as the masks within a network are;
+    those of a network with the same seed are others.
+
+    Parameters
+    ----------
+    shape : (T, N, F)
+        Steps, rows and features.
+    rate : float
+        Probability of a 0, from 0 to 1.
+    seed : int, optional
+        The same seed gives the same mask; without one it is drawn.
+    first_row : int
+        The number of the first row in the whole batch.
+    dtype : {"float32", "float64"}
+
+    Returns
+    -------
+    ndarray (T, N, F)
+        0, or 1/(1 - rate).
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> mask = dropout_mask((5, 4, 3), 0.5, seed=0)
+    >>> sorted(set(mask.ravel().tolist()))
+    [0.0, 2.0]
+    >>> (dropout_mask((5, 2, 3), 0.5, seed=0, first_row=2) == mask[:, 2:]).all()
+    np.True_
+    """
+    function = "dropout_mask"
+    if not isinstance(shape, tuple) or len(shape) != 3:
+        raise TypeError(message(function, "shape", "be a tuple (T, N, F)", repr(shape)))
+    for name, size in zip("TNF", shape, strict=True):
+        arguments.integer(function, f"{name} of shape", size, 0)
+    if not 0 <= real_number(function, "rate", rate) <= 1:
+        raise ValueError(message(function, "rate", "be in 0..1", rate))
+    checks.seed(function, seed)
+    first_row = checks.first_row(function, first_row, shape[1])
+    if dtype not in arguments.DTYPES:
+        raise ValueError(message(function, "dtype", 'be "float32" or "float64"', repr(dtype)))
+    return _drawn(shape, float(rate), secrets.randbits(64) if seed is None else int(seed), first_row, dtype)
+
+
+def _drawn(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
+    from rnnkit.kernels.machine import team  # which brings Numba
+    from rnnkit.kernels.machine.matrix import Matrix
+    from rnnkit.kernels.noise import Counter, draw, factor, words
+
+    (steps, rows, features), mask = shape, np.empty(shape, dtype)
+    count = steps * rows
+    if mask.size:
+        counter = Counter(rows, first_row, 0, _STREAM, *words(seed))
+        matrix = Matrix(mask.reshape(-1), row_numbers(count), 0, features)
+        team.run(draw, mask.size, matrix, count, 0, features, counter, factor(rate, mask.dtype))
+    return mask
