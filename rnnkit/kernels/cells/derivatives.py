@@ -60,6 +60,15 @@ def is_known(function):
     return function in _OF_CALLS or function in _GIVEN
 
 
+def known_as(name):
+    """What a function of this name, another package's say, is called here: "rnnkit.cells.tanh"; None if it is not."""
+    name = _OTHER_NAMES.get(name, name)
+    found = next((one for one in _OF_CALLS if one.__name__ == name and one is not value), None)
+    if found is None or found.__module__ == "builtins":
+        return found and name
+    return f"math.{name}" if found.__module__ == "math" else f"rnnkit.cells.{name}"
+
+
 def _of_power(one, d):
     base, power = one.arguments
     if power.op == "const":
@@ -161,6 +170,7 @@ _OF_CALLS = {
     math.cos: _by(lambda y, x: negative(expression(math.sin, x))),
     value: lambda one, d: [(one.arguments[1], product(d, expression(slope, one.arguments[0], one)))],
 }  # fmt: skip
+_OTHER_NAMES = {"absolute": "abs", "fabs": "abs", "maximum": "max", "minimum": "min", "expit": "sigmoid"}
 _OF_SIGNS = {
     "+": _of_sum, "-": _of_difference, "*": _of_product, "/": _of_quotient, "**": _of_power, "if": _of_choice,
     "neg": lambda one, d: [(one.arguments[0], negative(d))],
