@@ -235,7 +235,7 @@ def of_numpy_by_name(self, a, b):
 
 
 def of_numpy_and_math(self, a, b):
-    return np.sqrt(a) + b
+    return np.sqrt(a * a) + b
 
 
 def of_numpy_alone(self, a, b):
@@ -294,7 +294,7 @@ def text_constant(self, a, b):
     (of_numpy, "tanh", "got the function tanh, whose derivative is not known (`np.tanh(a)`); use rnnkit.cells.tanh, or "
      "write the stage's gradient under @gradient"),
     (of_numpy_by_name, "maximum", "(`np.maximum(a, 0)`); use max, or write"),
-    (of_numpy_and_math, "sqrt", "(`np.sqrt(a)`); use math.sqrt, or write"),
+    (of_numpy_and_math, "sqrt", "(`np.sqrt(a * a)`); use math.sqrt, or write"),
     (of_numpy_alone, "arctan", "(`np.arctan(a)`); use those of rnnkit.cells and math, or write"),
     (varying, "** b", "got a power that varies (`exp(a) ** b`); write exp(y * math.log(x))"),
     (one_branch, "return c", "got a name that only one branch sets (`c`); set it in both"),
