@@ -139,7 +139,7 @@ def _step(said: Any, cell: Any, given: dict[str, float]) -> dict[str, float]:
     values = {"h_prev": 0.0} | given
     for phase in said.phases:
         for product in phase.products if phase is not said.phases[0] else ():  # those of the first are in what is given
-            for name in said.names_of(product) if product.is_whole else ():
+            for name in said.names_of(product):
                 values[name] += _R * values[product.source]
         _run(said, cell, values, phase.forward)
     return values
@@ -151,8 +151,6 @@ def _gradients(said: Any, cell: Any, values: dict[str, float], weights: dict[str
     for phase in reversed(said.phases):
         _run(said, cell, found, phase.gradient)
         for product in phase.products if phase is not said.phases[0] else ():
-            if not product.is_whole:
-                continue
             source, through = f"d{product.source}", _R * sum(found[f"d{name}"] for name in said.names_of(product))
             found[source] = (found[source] if said.adds_to_source(product) else 0.0) + through
     return found
