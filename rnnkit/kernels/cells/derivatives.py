@@ -34,9 +34,9 @@ def derivative(function):
     --------
     >>> import math
     >>> from rnnkit.cells import derivative
-    >>> @derivative(math.sin)
-    ... def of_sin(x):
-    ...     return math.cos(x)
+    >>> @derivative(math.atan)
+    ... def of_atan(x):
+    ...     return 1 / (1 + x * x)
     """
     if not isinstance(function, (FunctionType, BuiltinFunctionType)):
         raise CellError(f"@derivative: function must be a function, got {function!r}")
