@@ -1,7 +1,7 @@
 """Cells as one writes them without rnnkit: a loop over time in PyTorch, also compiled by it, and one in Numba.
 
 The equations of a cell stand here once more, for all three, and their gradients are autograd's. PyTorch's loop in
-float64 is what every engine is compared with. Networks have one layer, and R multiplies for all gates or for none.
+float64 is what every engine is compared with. Networks have one layer, and R multiplies for neighbouring gates.
 """
 
 from __future__ import annotations
@@ -71,6 +71,18 @@ def equations(one: Any, exp: Any, larger: Any, relu: Any, sigmoid: Any, tanh: An
         g = sigmoid(g)
         return (g * h + (one - g) * tanh(n),)
 
+    def additive(n, i, f, h, c):
+        c = sigmoid(i) * n + sigmoid(f) * c
+        return tanh(c), c
+
+    def star(z, k, h):
+        k = sigmoid(k)
+        return (tanh((one - k) * h + k * tanh(z)),)
+
+    def bistable(a, c, n, h):
+        c = sigmoid(c)
+        return (c * h + (one - c) * tanh(n + (one + tanh(a)) * h),)
+
     def slstm(z, i, f, o, h, c, n, m):
         f = f + m
         m = larger(f, i)
@@ -82,8 +94,15 @@ def equations(one: Any, exp: Any, larger: Any, relu: Any, sigmoid: Any, tanh: An
         "OwnLSTM": Equations(lstm), "PeepholeLSTM": Equations(peephole), "CoupledLSTM": Equations(coupled),
         "MinimalGatedUnit": Equations(minimal, forgotten), "IndRNN": Equations(independent),
         "MinGRU": Equations(min_gru), "SLSTM": Equations(slstm, start=-math.inf), "JANET": Equations(janet),
-        "LiGRU": Equations(li_gru), "UGRNN": Equations(update_gate),
+        "LiGRU": Equations(li_gru), "UGRNN": Equations(update_gate), "RAN": Equations(additive),
+        "STAR": Equations(star), "NBR": Equations(bistable),
     }  # fmt: skip
+
+
+def recurrent_columns(desc: rnnkit.RNNDescriptor) -> slice:
+    """Return those of the gates that have rows of R, which are neighbours."""
+    own = [number for number, gate in enumerate(desc.cell.declaration.gates) if gate.multiplies is not None]
+    return slice(own[0] * desc.hidden_size, (own[-1] + 1) * desc.hidden_size) if own else slice(0)
 
 
 def torch_loop(given: Problem, pass_name: str, threads: int, compiled: bool = False) -> Subject:
@@ -120,19 +139,26 @@ def _torch_forward(torch: Any, desc: rnnkit.RNNDescriptor) -> Callable[..., Any]
     functions = torch.exp, torch.maximum, torch.relu, torch.sigmoid, torch.tanh
     step, gate, start = equations_of(desc, 1, *functions)
     vectors, count = desc.cell.declaration.vectors, desc.num_gates
+    through = recurrent_columns(desc)
+    around = through.start or 0, count * desc.hidden_size - through.stop  # columns of gates without R
 
     def gates(row: Any, r: Any, h: Any) -> Any:
         if r is None:
             return row.chunk(count, 1)
-        if gate is None:
+        if gate is None and around == (0, 0):
             return torch.addmm(row, h, r.t()).chunk(count, 1)
+        if gate is None:
+            parts = row[:, : through.start], torch.addmm(row[:, through], h, r.t()), row[:, through.stop :]
+            return torch.cat(parts, 1).chunk(count, 1)
         (first, second), (r_first, r_second) = row.chunk(2, 1), r.chunk(2)
         first, multiplied = gate(torch.addmm(first, h, r_first.t()), h)
         return first, torch.addmm(second, multiplied, r_second.t())
 
     def forward(x: Any, w: dict[str, Any]) -> Any:
         r, own = w.get("weight_hh_l0"), [w[f"{vector.name}_l0"] for vector in vectors]
-        bias = w["bias_ih_l0"] if r is None else w["bias_ih_l0"] + w["bias_hh_l0"]
+        bias = w["bias_ih_l0"]
+        if r is not None:
+            bias = bias + torch.nn.functional.pad(w["bias_hh_l0"], around)
         y, states = [], [x.new_zeros(x.shape[1], desc.hidden_size) for _ in range(1 + len(desc.states))]
         states[-1] = states[-1] + start
         for row in torch.nn.functional.linear(x, w["weight_ih_l0"], bias).unbind():
@@ -156,7 +182,8 @@ def numba_loop(given: Problem) -> Subject:
     desc, x, (step, gate, start) = given.desc, given.x, _numba_kernels(given.desc)
     steps, rows, size = len(x), x.shape[1], desc.hidden_size
     w = {name.removesuffix("_l0"): view for name, view in rnnkit.weight_views(desc, given.w).items()}
-    bias = w["bias_ih"] + w.get("bias_hh", 0)
+    bias, through = w["bias_ih"].copy(), recurrent_columns(desc)
+    bias[through] += w.get("bias_hh", 0)
     vectors = np.array([w[vector.name] for vector in desc.cell.declaration.vectors], x.dtype).reshape(-1, size)
     parts = np.split(w["weight_hh"], 2 if gate else 1) if "weight_hh" in w else []  # by what they multiply
     r = [np.ascontiguousarray(part.T) for part in parts]
@@ -169,7 +196,7 @@ def numba_loop(given: Problem) -> Subject:
         for t, gates in enumerate(projected.reshape(steps, rows, -1)):
             units = gates.reshape(rows, -1, size), states, vectors, multiplied
             if r:
-                gates[:, : r[0].shape[1]] += states[0] @ r[0]
+                gates[:, through.start : through.start + r[0].shape[1]] += states[0] @ r[0]
             if gate:
                 gate(*units)
                 gates[:, size:] += multiplied @ r[1]

@@ -1,5 +1,5 @@
-"""The cases of cells that are no modes: those of `rnnkit.cells` in which R multiplies for all gates or for none, and an
-LSTM of a user's own.
+"""The cases of cells that are no modes: those of `rnnkit.cells` in which R multiplies h, for gates that are neighbours,
+and an LSTM of a user's own.
 
 They are run as the networks of the modes are, beside loops over time (`cell_loops`), with which they are compared.
 """
@@ -8,9 +8,24 @@ from dataclasses import replace
 
 from perf import cases
 from perf.own_lstm import OwnLSTM
-from rnnkit.cells import JANET, SLSTM, UGRNN, CoupledLSTM, IndRNN, LiGRU, MinGRU, MinimalGatedUnit, PeepholeLSTM
+from rnnkit.cells import (
+    JANET,
+    NBR,
+    RAN,
+    SLSTM,
+    STAR,
+    UGRNN,
+    CoupledLSTM,
+    IndRNN,
+    LiGRU,
+    MinGRU,
+    MinimalGatedUnit,
+    PeepholeLSTM,
+)
 
-CELLS = (OwnLSTM, PeepholeLSTM, CoupledLSTM, MinimalGatedUnit, IndRNN, MinGRU, SLSTM, JANET, LiGRU, UGRNN)
+CELLS = (
+    OwnLSTM, PeepholeLSTM, CoupledLSTM, MinimalGatedUnit, IndRNN, MinGRU, SLSTM, JANET, LiGRU, UGRNN, RAN, STAR, NBR,
+)  # fmt: skip
 CASES = tuple(
     case._replace(desc=replace(case.desc, mode=cell), device="cpu")
     for family in ("lm", "small")

@@ -161,7 +161,7 @@ def _step(said: Any, cell: Any, given: _Values) -> _Values:
     values = {"h_prev": [0.0] * len(next(iter(given.values())))} | given
     for phase in said.phases:
         for product in phase.products if phase is not said.phases[0] else ():  # those of the first are in what is given
-            for name in said.names_of(product) if product.is_whole else ():
+            for name in said.names_of(product):
                 pairs = zip(values[name], values[product.source], strict=True)
                 values[name] = [gate + _R * source for gate, source in pairs]
         _run(said, cell, values, phase.forward)
@@ -174,8 +174,6 @@ def _gradients(said: Any, cell: Any, values: _Values, weights: _Values) -> _Valu
     for phase in reversed(said.phases):
         _run(said, cell, found, phase.gradient)
         for product in phase.products if phase is not said.phases[0] else ():
-            if not product.is_whole:
-                continue
             source, names = f"d{product.source}", said.names_of(product)
             through = [_R * sum(units) for units in zip(*(found[f"d{name}"] for name in names), strict=True)]
             before = found[source] if said.adds_to_source(product) else [0.0] * len(through)

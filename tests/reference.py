@@ -36,7 +36,12 @@ class PseudoLayer(NamedTuple):
     def recurrent_side(self, gate, h, size):
         """R h + bR of one gate."""
         rows = slice(gate * size, (gate + 1) * size)
-        product = self.weight_hh[rows] @ h
+        own = self.weight_hh[rows]
+        if len(h) == own.shape[1]:
+            product = own @ h
+        else:  # R in blocks: the units of a head see h of their own head
+            parts = zip(*(np.split(one, len(h) // own.shape[1]) for one in (own, h)), strict=True)
+            product = np.concatenate([block @ part for block, part in parts])
         return product if self.bias_hh is None else product + self.bias_hh[rows]
 
     def both_sides(self, gate, x, h, size):
@@ -213,6 +218,7 @@ OWN = {
     "PeepholeLSTM": Own(peephole_step, "i f g o", 1), "CoupledLSTM": Own(coupled_step, "i g o", 1),
     "ActivatedLSTM": Own(activated_step, "i f g o", 1), "MinimalGatedUnit": Own(minimal_step, "f n", 0),
     "IndRNN": Own(indrnn_step, "a", 0), "MinGRU": Own(mingru_step, "z n", 0), "SLSTM": Own(slstm_step, "z i f o", 3),
+    "MultiHeadSLSTM": Own(slstm_step, "z i f o", 3),
     "JANET": Own(janet_step, "f n", 0), "LiGRU": Own(ligru_step, "z n", 0), "UGRNN": Own(ugrnn_step, "n g", 0),
     "FastGRNN": Own(fast_step, "a", 0), "RAN": Own(ran_step, "n i f", 1, "i f"), "STAR": Own(star_step, "z k", 0, "k"),
     "CoRNN": Own(cornn_step, "a", 1, "a v"), "LEM": Own(lem_step, "ty tz n y", 1),

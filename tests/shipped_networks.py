@@ -26,6 +26,7 @@ KINDS = {
     "mingru": cells.MinGRU(),
     "slstm": cells.SLSTM(),
     "slstm-sigmoid": cells.SLSTM(sigmoid_forget=True),
+    "slstm-heads": cells.MultiHeadSLSTM(),
     "janet": cells.JANET(),
     "ligru": cells.LiGRU(),
     "ugrnn": cells.UGRNN(),
@@ -37,9 +38,11 @@ KINDS = {
     "multiplicative": cells.MultiplicativeLSTM(),
     "nbr": cells.NBR(),
     "fastgrnn": cells.FastGRNN(),
+    "augru": cells.AUGRU(),
 }
-# Of these test_gallery and the random cells of test_derivation show what test_shipped_cells would show once more.
-ELSEWHERE = "janet ligru ugrnn ran star cornn minimal-rnn multiplicative nbr fastgrnn".split()
+# Of these test_gallery, test_side_inputs and the random cells of test_derivation show what test_shipped_cells would
+# show once more.
+ELSEWHERE = "janet ligru ugrnn ran star cornn minimal-rnn multiplicative nbr fastgrnn augru".split()
 # What a user may have and no shipped cell has: parameters that are numbers, and gates without R beside a state.
 OWN = {"own-numbers": own_cells.Independent(), "own-feedforward": own_cells.Feedforward()}
 # Every kind of cell is kernels of its own, which take 8 s to compile. By default run those that have between them all
@@ -71,9 +74,15 @@ def as_given(states):
     return None if not states else states[0] if len(states) == 1 else tuple(states)
 
 
+def whole_heads(kind, units):
+    """So many units, or as many more as make whole heads of the cell's R."""
+    heads = kind.declaration.heads
+    return -(-units // heads) * heads
+
+
 def twin_activations(kind):
     """What the reference's step takes for the parameters of a cell."""
-    if isinstance(kind, cells.SLSTM):
+    if isinstance(kind, (cells.SLSTM, cells.MultiHeadSLSTM)):
         return (reference.ACTIVATIONS["log_sigmoid"],) * kind.sigmoid_forget
     return tuple(_twin(parameter) for parameter in kind if not isinstance(parameter, float | int))
 
@@ -88,6 +97,7 @@ class Network:
 
     def __init__(self, kind, size="two-directions", dtype="float64", input_size=INPUT, lengths=LENGTHS, seed=7):
         hidden, layers, bidirectional = SIZES.get(size, size)
+        hidden = whole_heads(kind, hidden)
         self.kind, self.rng, self.lengths = kind, np.random.default_rng(seed), lengths
         self.desc = rnnkit.RNNDescriptor(kind, input_size, hidden, layers, bidirectional, dtype=dtype)
         self.w = rnnkit.init_weights(self.desc, seed=1)

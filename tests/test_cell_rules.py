@@ -161,7 +161,15 @@ def here(stage, text="@"):
      "its parameter p must be annotated bool, int, float or Activation, got"),
     (lambda: declared(output, back, gates=""), "gates must be at least one, got none"),
     (lambda: declared(output, back, gates="a a"), "a name must stand for one thing, got 'a' twice"),
-    (lambda: declared(output, back, states="a"), "a name must stand for one thing, got 'a' twice"),
+    (lambda: declared(output, back, states="a"),
+     "a name must stand for one thing, got 'a' for a gate and a state; rename one of them"),
+    (lambda: declared(output, back, gates=["a", Gate("n", "n")], states="n"),
+     "a name must stand for one thing, got 'n' for a gate and a state; rename one of them"),
+    (lambda: declared(output, back, gates=["a", Gate("n", apart="q")], vectors="q"),
+     "a name must stand for one thing, got 'q' for a product of R and a vector; rename one of them"),
+    (lambda: declared(output, back, scalars="p", inputs="p"),
+     "a name must stand for one thing, got 'p' for a scalar and a side input; rename one of them"),
+    (lambda: declared(output, back, states="c c"), "a name must stand for one thing, got 'c' twice"),
     (lambda: declared(output, back, vectors="h"), "a name must be an identifier other than h and self, got 'h'"),
     (lambda: declared(output, back, vectors="weight_ih"),
      "a name must be another one than those of every network's weights, weight_ih, weight_hh, weight_hr, bias_ih, "
@@ -195,7 +203,11 @@ def here(stage, text="@"):
      "gate b must have rows of W where R's product is kept apart, got apart='q', input=False; the gate itself is R's"),
     (lambda: declared(multiplied, output, gates=[Gate("a"), Gate("n", "m")]), "a forward stage must read n, got none"),
     (lambda: declared(multiplied, circle, gates=[Gate("a", "m")]),
-     "a forward stage must write m, which R multiplies, before one reads a, got none"),
+     here(multiplied) + " must write m, which R multiplies, in a stage before the one that reads a, got one stage for "
+     "both; end it with m, and begin a second stage, which reads a"),
+    (lambda: declared(second, multiplied, back, gates=[Gate("a"), Gate("n", "m")]),
+     f"a forward stage must write m, which R multiplies, before one reads n, got {here(multiplied)} behind it; put it "
+     "in front"),
     (lambda: declared(multiplied, again, gates=[Gate("a"), Gate("n", "m")]),
      here(again) + " must leave m, which R multiplies, as a stage before has written it, got another one"),
     (lambda: declared(undeclared), here(undeclared) + " must write gates, states, h, or what a later stage reads, got "
@@ -240,7 +252,7 @@ def test_refused(declare, message):
     ((output, gradient("n")(back.function)), {}, "got 'n'"),
     ((forward("da h")(output.function), back), {}, "got 'da'"),
     ((forward("c_prev h")(output.function), back), {}, "got 'c_prev'"),
-    ((output, back), {"states": "a"}, "got 'a' twice"),
+    ((output, back), {"states": "a"}, "got 'a' for a gate and a state; rename one of them"),
     ((output, back), {"gates": [Gate("a", "m")], "slots": "m"},
      "got 'm' twice; what R multiplies is a slot: declare it by multiplies alone"),
 ])  # fmt: skip

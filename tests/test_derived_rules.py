@@ -5,6 +5,7 @@ import math
 import re
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import rnnkit
@@ -225,6 +226,22 @@ def recursive(self, a, b):
     return again(a) + b
 
 
+def of_numpy(self, a, b):
+    return np.tanh(a) + b
+
+
+def of_numpy_by_name(self, a, b):
+    return np.maximum(a, 0) + b
+
+
+def of_numpy_and_math(self, a, b):
+    return np.sqrt(a * a) + b
+
+
+def of_numpy_alone(self, a, b):
+    return np.arctan(a) + b
+
+
 def varying(self, a, b):
     return exp(a) ** b
 
@@ -274,6 +291,11 @@ def text_constant(self, a, b):
     (kept_tuple, "pair = ", "got a tuple that is kept (`pair`); give each of its numbers a name"),
     (unknown, "gamma", "got the function gamma, whose derivative is not known (`math.gamma(a)`); use those of "
      "rnnkit.cells, or give its derivative under @derivative(gamma)"),
+    (of_numpy, "tanh", "got the function tanh, whose derivative is not known (`np.tanh(a)`); use rnnkit.cells.tanh, or "
+     "write the stage's gradient under @gradient"),
+    (of_numpy_by_name, "maximum", "(`np.maximum(a, 0)`); use max, or write"),
+    (of_numpy_and_math, "sqrt", "(`np.sqrt(a * a)`); use math.sqrt, or write"),
+    (of_numpy_alone, "arctan", "(`np.arctan(a)`); use those of rnnkit.cells and math, or write"),
     (varying, "** b", "got a power that varies (`exp(a) ** b`); write exp(y * math.log(x))"),
     (one_branch, "return c", "got a name that only one branch sets (`c`); set it in both"),
     (bits, "//", "got an operator FloorDiv (`a // 1`); write + - * / or **"),

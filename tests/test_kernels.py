@@ -154,8 +154,8 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     itemsize = dw.itemsize
     block = np.empty(gemm.panel_size(gemm.depth_block(itemsize), units, 1, itemsize), dtype)
     start = columns  # the bias stands in front of the matrix
-    term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), Packed(nothing, 0, 0, (0,)), block)
-    absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), Packed(nothing, 0, 0, (0,)), nothing)
+    term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), Packed(nothing, 0, 0, (0,)), block, 1, 1)
+    absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), Packed(nothing, 0, 0, (0,)), nothing, 1, 1)
     terms = absent, term, absent
     scratch = np.full(scratch_size(columns + 3, size, count), np.nan, dtype)
     elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)

@@ -30,7 +30,7 @@ BY_DEFAULT = cells.SLSTM, cells.IndRNN
 
 @pytest.fixture(params=[
     (pytest.param if cell in BY_DEFAULT else nightly)(cell, id=cell.__name__) for cell in cell_suite.CELLS
-    if cell not in (cells.LiGRU, cells.UGRNN)  # like JANET
+    if cell not in (cells.LiGRU, cells.UGRNN, cells.STAR)  # like JANET, and RAN
 ])  # fmt: skip
 def case(request):
     return tiny(request.param)
@@ -52,10 +52,11 @@ def second_results(engine, case, pass_name):
 
 
 def not_alike(gates):
-    """Whether a cell has other gates than those with rows of both W and R, or of W alone, all of them, in one head."""
-    same_rows = len({gate.multiplies is None for gate in gates}) == 1 and all(gate.input for gate in gates)
-    odd = any(gate.apart or gate.heads > 1 for gate in gates)
-    return not same_rows or odd or len({gate.multiplies for gate in gates[1:]}) > 1
+    """Whether a cell has other gates than those with rows of both W and R, in one head, and others of W alone around
+    them; R multiplies h, but for a second gate of two."""
+    odd = any(gate.apart or gate.heads > 1 or not gate.input for gate in gates)
+    of_r = [gate.multiplies for gate in gates if gate.multiplies is not None]
+    return odd or len(set(of_r[1:])) > 1 or (len(of_r) < len(gates) and {*of_r} - {"h"} != set())
 
 
 def test_every_shipped_cell_is_timed_as_the_lstm_is():

@@ -14,7 +14,7 @@ from combinations import nightly
 from compiled import for_python
 from llvmlite import binding, ir
 from problems import CELLS, REDUCED, Problem
-from shipped_networks import KINDS
+from shipped_networks import KINDS, whole_heads
 from test_vectorization import compiled
 from tolerances import OUTPUTS, assert_close, assert_same_results
 
@@ -170,12 +170,12 @@ def test_more_rows_than_are_converted_at_once(form):
 
 @pytest.mark.parametrize(("name", "form"), [
     nightly("peephole", "bfloat16"), ("peephole", "int8"), nightly("slstm", "int8"), nightly("mingru", "bfloat16"),
-    nightly("indrnn", "int8"),
+    nightly("indrnn", "int8"), nightly("slstm-heads", "bfloat16"), nightly("slstm-heads", "int8"),
 ])  # fmt: skip
 @pytest.mark.parametrize("bidirectional", [False, nightly(True)])
 def test_other_cells(name, form, bidirectional):
     """Near to the same network without rounding, and the same bits step by step."""
-    desc = rnnkit.RNNDescriptor(KINDS[name], 6, 19, 2, bidirectional)
+    desc = rnnkit.RNNDescriptor(KINDS[name], 6, whole_heads(KINDS[name], 19), 2, bidirectional)
     w, x = rnnkit.init_weights(desc, seed=0), np.random.default_rng(0).standard_normal((5, 4, 6), np.float32)
     plan = rnnkit.prepare(desc, w, weights=form)
     found, expected = plan.infer(x), rnnkit.infer(desc, w, x)

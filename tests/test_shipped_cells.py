@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 from gradcheck import assert_gradients
-from shipped_networks import KINDS, LENGTHS, OWN, SIZES, Network, arrays_of, as_given, cases
+from shipped_networks import KINDS, LENGTHS, OWN, SIZES, Network, arrays_of, as_given, cases, whole_heads
 from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
 import rnnkit
@@ -118,7 +118,7 @@ def test_every_way_to_run_it_has_the_same_bits(kind, size, dtype):
 @pytest.mark.usefixtures("threads_as_before")
 def test_threads_change_no_bit(kind):
     results, x = [], np.random.default_rng(0).normal(size=(40, 9, 16))
-    desc = rnnkit.RNNDescriptor(kind, 16, 70, 2, True, dtype="float64")
+    desc = rnnkit.RNNDescriptor(kind, 16, whole_heads(kind, 70), 2, True, dtype="float64")
     w = rnnkit.init_weights(desc, 0)
     for threads in (1, 2):
         numba.set_num_threads(threads)
@@ -262,7 +262,7 @@ def test_two_layers_are_two_runs(kind):
     net = Network(kind, "stack")
     found = net.forward()
     gradients = net.backward(found.workspace)
-    lower, upper = half(net, "stack", "_l0", 0, 3), half(net, "stack", "_l1", 1, 17)
+    lower, upper = half(net, "stack", "_l0", 0, 3), half(net, "stack", "_l1", 1, net.desc.hidden_size)
     lower.x = net.x
     first = lower.forward()
     upper.x, upper.dy = first.y, net.dy
@@ -276,14 +276,15 @@ def test_two_layers_are_two_runs(kind):
 @in_parts
 def test_two_directions_are_two_runs(kind):
     net = Network(kind, (5, 1, True), lengths=None)
-    found, dx = net.forward(), 0
+    found, dx, size = net.forward(), 0, net.desc.hidden_size
     gradients = net.backward(found.workspace)
     for direction, suffix in enumerate(("_l0", "_l0_reverse")):
         order = slice(None, None, -1 if direction else 1)
         one = half(net, "two-directions", suffix, direction, 3)
-        one.lengths, one.x, one.dy = None, net.x[order], net.dy[order, :, 5 * direction : 5 * direction + 5]
+        own_columns = slice(size * direction, size * (direction + 1))
+        one.lengths, one.x, one.dy = None, net.x[order], net.dy[order, :, own_columns]
         own = one.forward()
-        assert_close("y", found.y[..., 5 * direction : 5 * direction + 5], own.y[order], "float64")
+        assert_close("y", found.y[..., own_columns], own.y[order], "float64")
         dx = dx + one.backward(own.workspace).dx[order]
     assert_gradient_close("dx", gradients.dx, dx, "float64")
 

@@ -125,20 +125,20 @@ def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
         rows = (own[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
         depth, first = sizes[depth_of(product)] if own.size else 0, product.slots.start * sizes.hidden
+        blocks = 1
         if product.heads > 1:
-            depth = sizes.hidden // product.heads
-            rows, first = rows[product.head * depth : (product.head + 1) * depth], first + product.head * depth
-        yield Product(first, rows, start, own.size, depth, bias)
+            depth, blocks = sizes.hidden // product.heads, max(own.size * product.heads, 1)
+        yield Product(first, rows, start, own.size, depth, bias, blocks, product.heads)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind those of the slots and the sums of means. A scalar is one
     # number, of which the gradient has a column for each unit.
     column, own = len(said.slots) * sizes.hidden, len(said.vectors) * sizes.hidden
     sums = len(said.gradient_means) * panels(sizes.hidden)
-    yield Product(column + sums, row_numbers(rows), projection, min(rows, 1), depth, -1)
+    yield Product(column + sums, row_numbers(rows), projection, min(rows, 1), depth, -1, 1, 1)
     vectors = starts[said.vectors[0].name + suffix] if own else -1
     shared = len(said.scalars)
-    yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors)
+    yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors, 1, 1)
 
 
 def flat(array: np.ndarray) -> np.ndarray:

@@ -24,7 +24,10 @@ def pack_reduced(desc: RNNDescriptor, w: np.ndarray, weights: str) -> np.ndarray
         for number, product in enumerate(layer.products):
             if product.gates and product.depth:
                 panels = packed[whole.offsets[number] : whole.offsets[number + 1]]
-                words[layer.offsets[number] : layer.offsets[number + 1]] = _PANELS[weights](panels, product)
+                parts = zip(*(np.split(one, product.blocks) for one in (panels, product.rows)), strict=True)
+                gates = product.gates if product.blocks == 1 else 1
+                own = [_PANELS[weights](panels, product._replace(rows=rows, gates=gates)) for panels, rows in parts]
+                words[layer.offsets[number] : layer.offsets[number + 1]] = np.concatenate(own)
         words[slice(*layer.offsets[-2:])] = packed[slice(*whole.offsets[-2:])]  # the biases
     return words
 

@@ -11,8 +11,6 @@ even: the directions of one layer are independent; two layers of one direction a
 behind the lower.
 """
 
-from functools import lru_cache
-
 from .machine.arrays import part
 from .machine.formats import storage
 from .machine.gemm import columns_of, product, product_with, vectors_of
@@ -23,8 +21,8 @@ from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .means import in_panels
 from .operands import Step
-from .phases import Numbered, all_of, columns_of_slots, located, per_cell
-from .products import sum_biases, vectors_of_head, weights_of
+from .phases import all_of, columns_of_slots, located, per_cell
+from .products import sum_biases, vectors_of_head, weights_of, weights_of_block
 from .stages import runner
 
 # Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
@@ -99,45 +97,37 @@ def _phase(declaration, number):
 
 def _product(declaration, of_r):
     """The function for kernels that adds a product of a phase to the gates; those that it alone writes begin anew."""
-    place = [one for one in declaration.products if one.heads == 1].index(of_r) if of_r.heads == 1 else -1
+    place = [one for one in declaration.products if (one.heads > 1) == (of_r.heads > 1)].index(of_r)
     source, apart_columns = inner(located(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
-    def multiply(cell, step, rows, vectors, units):
+    def begin(cell, step, rows, units):
         gates, weights = step.operands.gates, step.weights
         for column in apart_columns(step.sizes.hidden):
             columns = Range(column + units.start, column + units.stop)
             bias = part(weights.bias, columns.start, columns.stop)
             for row in range(rows.start, rows.stop):
                 copy(row_part(gates, row, columns), bias)
-        values = source(cell, step.operands, step.sizes.hidden)
-        product_with(gates, values, rows, weights.products[place], vectors, weights.bias, False, step.from_last)
 
-    if of_r.heads == 1:
-        return multiply
-    heads = [one for one in declaration.products if one.heads > 1]
-    begun = of_r.apart.start if of_r.apart else -1
-    return Numbered(_product_of_head(declaration, of_r.source), (heads.index(of_r), of_r.head, of_r.heads, begun))
+    begin, first, blocks, heads = inner(begin), of_r.slots.start, len(of_r.slots) * of_r.heads, of_r.heads
 
+    def multiply(cell, step, rows, vectors, units):
+        begin(cell, step, rows, units)
+        weights, values = step.weights, source(cell, step.operands, step.sizes.hidden)
+        own = weights.products[place]
+        product_with(step.operands.gates, values, rows, own, vectors, weights.bias, False, step.from_last)
 
-@lru_cache
-def _product_of_head(declaration, source):
-    """The function for kernels of the products of heads with this source: the number of one among all, its head, how
-    many there are, and the slot that begins anew with it, -1 for none."""
-    source = inner(located(declaration, source))
+    def multiply_by_heads(cell, step, rows, vectors, units):
+        begin(cell, step, rows, units)
+        gates, weights, hidden = step.operands.gates, step.weights, step.sizes.hidden
+        size, values = hidden // heads, source(cell, step.operands, hidden)
+        for block in range(blocks):
+            head = block % heads
+            own = weights_of_block(weights.heads[place], block, first * hidden + block * size)
+            panels = vectors_of_head(step.zeros, units, head, size)
+            of_head = shifted(values, head * size)
+            product_with(gates, of_head, rows, own, panels, weights.bias, False, step.from_last)
 
-    def multiply(cell, step, rows, vectors, units, number, head, heads, begun):
-        gates, weights, size = step.operands.gates, step.weights, step.sizes.hidden // heads
-        if begun >= 0:
-            first = begun * step.sizes.hidden
-            columns = Range(first + units.start, first + units.stop)
-            bias = part(weights.bias, columns.start, columns.stop)
-            for row in range(rows.start, rows.stop):
-                copy(row_part(gates, row, columns), bias)
-        values = shifted(source(cell, step.operands, step.sizes.hidden), head * size)
-        own = vectors_of_head(step.zeros, units, head, size)
-        product_with(gates, values, rows, weights.heads[number], own, weights.bias, False, step.from_last)
-
-    return multiply
+    return multiply if heads == 1 else multiply_by_heads
 
 
 _run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(len(declaration.phases))])

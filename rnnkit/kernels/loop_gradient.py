@@ -29,17 +29,19 @@ from .machine.partition import next_block, num_claims, partition, split_team, te
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import Numbered, all_of, located, per_cell
+from .phases import all_of, located, per_cell
 from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
 from .weight_gradient import (
     add_vector_gradients,
     add_weight_gradients,
+    block_of,
     clear_vector_gradients,
     pack_sources,
     pack_terms,
+    packed_block,
     terms_of,
-)  # fmt: skip
+)
 
 
 @inner
@@ -107,27 +109,24 @@ def _product_back(declaration, of_r):
     def leave(cell, step, rows, vectors, columns):
         pass
 
-    if of_r.heads > 1:
-        return Numbered(_head_back(declaration, of_r.source), (place, first, of_r.head, of_r.heads, int(adds)))
-    return multiply if of_r.slots else leave if adds else clear_source
+    blocks, heads = len(of_r.slots) * of_r.heads, of_r.heads
 
-
-@lru_cache
-def _head_back(declaration, source):
-    """The way back through the products of heads with this source: the place of one, its slot, its head, how many there
-    are, and whether it adds to what is there."""
-    target, of_hidden = inner(located(declaration, f"d{source}")), source == "h_prev"
-
-    def multiply(cell, step, rows, vectors, columns, place, slot, head, heads, adds):
+    def multiply_by_heads(cell, step, rows, vectors, columns):
         if of_hidden and not step.wants_prev:
             return
-        size, term = step.sizes.hidden // heads, step.weights[place]
-        dsource = shifted(target(cell, step.gradients, step.sizes.hidden), head * size)
-        dproduct = shifted(step.gradients.gates, slot * step.sizes.hidden + head * size)
-        own = vectors_of_head(step.zeros, columns, head, size)
-        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, own, step.zeros, adds == 0, step.from_last)
+        term, zeros, hidden = step.weights[place], step.zeros, step.sizes.hidden
+        size, dsource = hidden // heads, target(cell, step.gradients, hidden)
+        for block in range(blocks):
+            head, is_new = block % heads, block < heads and not adds
+            dproduct = shifted(step.gradients.gates, first * hidden + block * size)
+            packed, weight = packed_block(term, block), block_of(term, block)
+            own = vectors_of_head(zeros, columns, head, size)
+            of_head = shifted(dsource, head * size)
+            product_of_rows(of_head, dproduct, rows, packed, weight, own, zeros, is_new, step.from_last)
 
-    return multiply
+    if not of_r.slots:
+        return leave if adds else clear_source
+    return multiply if heads == 1 else multiply_by_heads
 
 
 _run_phases_back = all_of(
@@ -239,16 +238,11 @@ def _bound(gradients, arrays):
 
 @lru_cache
 def _multiplied(declaration, source):
-    """The function, to be compiled, that gives the rows of what a product of R multiplies, from the head's units on."""
-    source = inner(located(declaration, source))
-    return lambda cell, operands, hidden_size, head, heads: shifted(
-        source(cell, operands, hidden_size), head * (hidden_size // heads)
-    )
+    """The function, to be compiled, that gives the rows of what a product of R multiplies."""
+    return located(declaration, source)
 
 
-_sources_of_r = all_of(
-    lambda said: [Numbered(_multiplied(said, one.source), (one.head, one.heads)) for one in said.products[1:]]
-)
+_sources_of_r = all_of(lambda said: [_multiplied(said, one.source) for one in said.products[1:]])
 
 
 @inner

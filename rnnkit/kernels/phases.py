@@ -1,8 +1,6 @@
 """What a kernel does for each phase of a cell: decided by the cell's type, when the kernel is compiled."""
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 from numba import types
 from numba.core import cgutils
@@ -27,13 +25,6 @@ def per_cell(choose):
     return function
 
 
-class Numbered(NamedTuple):
-    """A function of the arguments and of these int64 behind them."""
-
-    function: Callable[..., Any]
-    numbers: tuple[int, ...] = ()
-
-
 _compiled = lru_cache(inner)
 
 
@@ -44,27 +35,22 @@ def _declaration(cell):
 def all_of(functions_of):
     """Make the function for kernels, of a cell and a tuple of arguments, that calls `functions_of(declaration)` with
     the cell and these, one after the other; it returns what they return, in a tuple.
-
-    One of them may be a `Numbered`: what many share is compiled once.
     """
 
     @intrinsic
     def call_all(typingctx, cell, arguments):
-        given = [own if isinstance(own, Numbered) else Numbered(own) for own in functions_of(_declaration(cell))]
-        functions = [_compiled(one.function) for one in given]
+        functions = [_compiled(own) for own in functions_of(_declaration(cell))]
         calls = [
-            types.Dispatcher(own).get_call_type(
-                typingctx, (cell, *arguments.types, *[types.int64] * len(one.numbers)), {}
-            ) for own, one in zip(functions, given, strict=True)
+            types.Dispatcher(own).get_call_type(typingctx, (cell, *arguments.types), {}) for own in functions
         ]  # fmt: skip
         result = types.BaseTuple.from_types([call.return_type for call in calls])
 
         def generate(context, builder, signature, arguments):
             cell, others = arguments
-            values = cell, *cgutils.unpack_tuple(builder, others)
+            values = [cell, *cgutils.unpack_tuple(builder, others)]
             found = [
-                context.get_function(types.Dispatcher(own), call)(builder, [*values, *map(I64, one.numbers)])
-                for own, call, one in zip(functions, calls, given, strict=True)
+                context.get_function(types.Dispatcher(own), call)(builder, values)
+                for own, call in zip(functions, calls, strict=True)
             ]
             return context.make_tuple(builder, result, found)
 

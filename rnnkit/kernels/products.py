@@ -14,7 +14,7 @@ from .machine.matrix import Matrix, Range, clear
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 from .operands import Sizes
-from .phases import Numbered, all_of, columns_of_slots
+from .phases import all_of, columns_of_slots
 
 OF_UNITS, OF_OUTPUT, _OF_INPUT = (Sizes._fields.index(name) for name in ("hidden", "output", "input"))
 
@@ -24,8 +24,9 @@ class Product(NamedTuple):
 
     Column first + i is the product with row rows[i] of a matrix of `depth` columns that starts at `start` in the flat
     weights; the bias, element rows[i] of a vector that starts at `bias`, is added to it. They are the columns of
-    `gates` gates. Without a matrix ("skip" input) `depth` is 0, without a bias `bias` is -1. The last of a layer's is
-    that of its vectors, which are a bias of no gate.
+    `gates` gates. Without a matrix ("skip" input) `depth` is 0, without a bias `bias` is -1. Its weights
+    are packed as so many `blocks`, of as many rows: one, or with several heads one for each gate and, in it, head. The
+    last of a layer's is that of its vectors, which are a bias of no gate.
     """
 
     first: int
@@ -34,13 +35,26 @@ class Product(NamedTuple):
     gates: int
     depth: int
     bias: int
+    blocks: int
+    heads: int
+
+
+class HeadWeights(NamedTuple):
+    """The weights of a product with several heads: in `packed` from `start` on one block of `size` for each gate and,
+    in it, for each head; the rows of the matrix in the same order."""
+
+    packed: np.ndarray  # of all products, or what `formats` has for fewer bits a weight
+    start: int
+    size: int
+    matrix: Matrix
+    rank: int
 
 
 class Weights(NamedTuple):
     """A layer's weights, by the product that they are for, and what the gates start from."""
 
-    products: tuple  # of a WeightMatrix for each of the cell's products, but for those of heads
-    heads: tuple  # of one for each of these
+    products: tuple  # of a WeightMatrix for each of the cell's products with one head
+    heads: tuple  # of HeadWeights for each of the others
     projection: Packed
     bias: np.ndarray  # of each column of the gates; then the vectors
 
@@ -58,9 +72,10 @@ def offsets_of(products, columns, itemsize, start, weights=None, in_place=False)
         if in_place:
             sizes.append(0)
             continue
-        words = -(-p.depth // form.per_word)
-        scales = 2 * padded(p.rows.size, itemsize) if form.has_scales and p.gates else 0
-        sizes.append(panel_size(words, p.rows.size // max(p.gates, 1), p.gates, itemsize) + scales)
+        words, rows = -(-p.depth // form.per_word), p.rows.size // p.blocks
+        gates = p.gates if p.blocks == 1 else 1
+        scales = 2 * padded(rows, itemsize) if form.has_scales and gates else 0
+        sizes.append(p.blocks * (panel_size(words, rows // max(gates, 1), gates, itemsize) + scales))
     sizes.append(padded(columns, itemsize))
     return np.array(list(accumulate(sizes, initial=start)), np.int64)
 
@@ -75,28 +90,41 @@ def _weights_of_product(place, product):
     columns, depth = columns_of_slots(product.slots), depth_of(product)
 
     def find(cell, sizes, packed, offsets, products, places, w, rank):
-        panels = _packed(packed, offsets, place, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
+        start, stop = offsets[place], offsets[place + 1]
+        panels = _packed(packed, start, stop, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
         return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
 
     return find
 
 
-def _weights_of_head(cell, sizes, packed, offsets, products, places, w, rank, place, slot, head, heads):
-    """The weights of a product of one head, compiled once for all of them."""
-    units = sizes.hidden // heads
-    panels = _packed(packed, offsets, place, units, units, (slot * sizes.hidden + head * units,), rank)
-    return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], units))
+def _weights_of_heads_of(place, product):
+    """The function, to be compiled, that gives the weights of a product of the cell with several heads."""
+    blocks, heads = len(product.slots) * product.heads, product.heads
+
+    def find(cell, sizes, packed, offsets, products, places, w, rank):
+        matrix = Matrix(w, products[place].rows, places[place, 0], sizes.hidden // heads)
+        size = (offsets[place + 1] - offsets[place]) // blocks
+        return HeadWeights(packed, offsets[place], size, matrix, rank)
+
+    return find
+
+
+@inner
+def weights_of_block(weights, block, column):
+    """The weights of one gate and head, whose first column of the gates this is."""
+    matrix, start = weights.matrix, weights.start + block * weights.size
+    units = matrix.stride
+    panels = _packed(weights.packed, start, start + weights.size, units, units, (column,), weights.rank)
+    rows = part(matrix.rows, block * units, (block + 1) * units)
+    return WeightMatrix(panels, Matrix(matrix.data, rows, matrix.start, units))
 
 
 _weights_of_products = all_of(
     lambda said: [_weights_of_product(*one) for one in enumerate(said.products) if one[1].heads == 1]
 )
 _weights_of_heads = all_of(
-    lambda said: [
-        Numbered(_weights_of_head, (place, one.slots.start, one.head, one.heads))
-        for place, one in enumerate(said.products) if one.heads > 1
-    ]
-)  # fmt: skip
+    lambda said: [_weights_of_heads_of(*one) for one in enumerate(said.products) if one[1].heads > 1]
+)
 
 
 @inner
@@ -112,26 +140,26 @@ def vectors_of_head(array, columns, head, units):
 def weights_of(cell, sizes, packed, offsets, products, places, w, rank):
     """The weights of the layer with these offsets in the packed buffer and these places in the flat weights; what they
     need of scratch is the rank's."""
-    projection = offsets.size - 4  # behind it those of the vectors, which have no panels
+    start, stop = offsets[offsets.size - 4], offsets[offsets.size - 3]  # behind it the vectors, which have no panels
     return Weights(
         products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, rank)),
         heads=_weights_of_heads(cell, (sizes, packed, offsets, products, places, w, rank)),
-        projection=_packed(packed, offsets, projection, sizes.hidden, sizes.output, (0,), rank),
+        projection=_packed(packed, start, stop, sizes.hidden, sizes.output, (0,), rank),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip
 
 
-def _packed(packed, offsets, number, depth, units, columns, rank):
-    """The packed matrix of a product."""
+def _packed(packed, start, stop, depth, units, columns, rank):
+    """The packed matrix that stands there in the packed buffer."""
 
 
 @overload(_packed, jit_options=OPTIONS)
-def _packed_of(packed, offsets, number, depth, units, columns, rank):
-    def whole(packed, offsets, number, depth, units, columns, rank):
-        return Packed(part(packed, offsets[number], offsets[number + 1]), depth, units, columns)
+def _packed_of(packed, start, stop, depth, units, columns, rank):
+    def whole(packed, start, stop, depth, units, columns, rank):
+        return Packed(part(packed, start, stop), depth, units, columns)
 
-    def reduced(packed, offsets, number, depth, units, columns, rank):
-        panels = panels_of(packed, offsets[number], offsets[number + 1], len(columns) * units, rank)
+    def reduced(packed, start, stop, depth, units, columns, rank):
+        panels = panels_of(packed, start, stop, len(columns) * units, rank)
         return Packed(panels, depth, units, columns)
 
     return whole if form_of(packed) is Float else reduced
@@ -156,10 +184,14 @@ def pack_layer(products, places, packed, offsets, w, rank, size, sync):
     post_call(sync, rank, size)
     team = join(sync, rank, size)
     for number in range(len(products)):
-        p = products[number]
-        panels = part(packed, offsets[number], offsets[number + 1])
-        if panels.size > 0:
-            matrix = Matrix(w, p.rows, places[number, 0], places[number, 1])
-            pack_columns(panels, matrix, p.rows.size // p.gates, p.gates, team)
+        p, start = products[number], offsets[number]
+        if offsets[number + 1] > start:
+            size, count = (offsets[number + 1] - start) // p.blocks, p.rows.size // p.blocks
+            gates = p.gates if p.blocks == 1 else 1
+            for block in range(p.blocks):
+                rows = part(p.rows, block * count, (block + 1) * count)
+                panels = part(packed, start + block * size, start + (block + 1) * size)
+                matrix = Matrix(w, rows, places[number, 0], places[number, 1])
+                pack_columns(panels, matrix, count // gates, gates, team)
     sum_biases(products, places, packed, offsets, w, team)
     barrier(team)

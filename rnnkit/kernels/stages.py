@@ -159,6 +159,8 @@ def _call_type(typingctx, stage, cell, real):
 class _Distinct(llvm.MDValue):
     """A node of metadata that is no other one, and may have itself among its operands."""
 
+    __eq__, __hash__ = object.__eq__, object.__hash__  # llvmlite's nodes are equal where their operands are
+
     def descr(self, buffer):
         buffer += "distinct !{", ", ".join(one.get_reference() for one in self.operands), "}\n"
 

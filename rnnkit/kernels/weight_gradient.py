@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from .machine.arrays import part
 from .machine.gemm import Packed, depth_block, pack_rows, panel_size, product_of_rows, vectors_of
 from .machine.jit import inner
-from .machine.matrix import Matrix, Range, add, clear, copy, row_part
+from .machine.matrix import Matrix, Range, add, clear, copy, row_part, shifted
 from .machine.partition import next_block, num_claims, partition
 from .machine.registers import I64
 from .machine.transpose import transpose
@@ -26,6 +26,9 @@ class Term(NamedTuple):
     Column first + i belongs to row weight.rows[i] of a weight matrix, and to that element of its bias. An array is
     empty where there is no such product or matrix. Of what a unit's own weights (vectors) are multiplied with only the
     bias is there, and no column is theirs.
+
+    With several heads the columns come in `blocks` of as many, a head each in turn, and the `stride` numbers of a row
+    of `source` that those of a head multiplied come head by head too; so do the panels.
     """
 
     first: int
@@ -34,6 +37,8 @@ class Term(NamedTuple):
     source: Matrix  # what the weights multiplied
     packed: Packed  # the rows of `weight`
     block: np.ndarray  # room for a block of rows of `source` as panels
+    blocks: int
+    heads: int
 
 
 def column_stride(rows):
@@ -50,8 +55,8 @@ def offsets_of(products, columns, threads, itemsize, rows, in_place):
     """Where the panels of each product's weights, those of its source, and the scratch start, and where that ends; of
     weights and sources that are read where they are there are no panels."""
     block = min(depth_block(itemsize), rows)
-    sizes = [panel_size(p.rows.size, p.depth, 1, itemsize) for p in products]
-    sizes += [panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
+    sizes = [p.blocks * panel_size(p.rows.size // p.blocks, p.depth, 1, itemsize) for p in products]
+    sizes += [p.heads * panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
     sizes = [0] * len(sizes) if in_place else sizes
     sizes += [scratch_size(columns, threads, block)]
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
@@ -66,7 +71,23 @@ def _term(product, place, source, w, buffer, offsets):
     weight = Matrix(w, product.rows, product.start, product.depth)
     packed = Packed(part(buffer, offsets[place], offsets[place + 1]), product.rows.size, product.depth, one)
     block = part(buffer, offsets[count + place], offsets[count + place + 1])
-    return Term(product.first, weight, product.bias, source, packed, block)
+    return Term(product.first, weight, product.bias, source, packed, block, product.blocks, product.heads)
+
+
+@inner
+def block_of(term, number):
+    """The rows of the weights that belong to a block of columns."""
+    weight, count = term.weight, term.weight.rows.size // term.blocks
+    return Matrix(weight.data, part(weight.rows, number * count, (number + 1) * count), weight.start, weight.stride)
+
+
+@inner
+def packed_block(term, number):
+    """The same, packed."""
+    panels, one = term.packed.panels, (0,)
+    size = panels.size // term.blocks
+    own = part(panels, number * size, (number + 1) * size)
+    return Packed(own, term.weight.rows.size // term.blocks, term.weight.stride, one)
 
 
 @intrinsic
@@ -94,17 +115,20 @@ def terms_of(typingctx, products, sources, w, buffer, offsets):
 def pack_terms(terms, team):
     """Pack all weights for the products that take the gradient back through them."""
     for term in terms:
-        if term.packed.panels.size > 0:
-            rows = Range(0, term.weight.rows.size)
-            pack_rows(term.packed.panels, term.weight, rows, term.weight.stride, team)
+        for number in range(term.blocks if term.packed.panels.size > 0 else 0):
+            size, count = term.packed.panels.size // term.blocks, term.weight.rows.size // term.blocks
+            panels, rows = part(term.packed.panels, number * size, (number + 1) * size), number * count
+            pack_rows(panels, term.weight, Range(rows, rows + count), term.weight.stride, team)
 
 
 @inner
 def pack_sources(terms, rows, team):
     """Pack a block of rows of what each term multiplied."""
     for term in terms:
-        if term.block.size > 0:
-            pack_rows(term.block, term.source, rows, term.weight.stride, team)
+        for head in range(term.heads if term.block.size > 0 else 0):
+            size, units = term.block.size // term.heads, term.weight.stride
+            panels = part(term.block, head * size, (head + 1) * size)
+            pack_rows(panels, shifted(term.source, head * units), rows, units, team)
 
 
 @inner
@@ -154,15 +178,21 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
         for term in terms:
             weight = term.weight
             start, stop = max(columns.start - term.first, 0), min(columns.stop - term.first, weight.rows.size)
-            if start < stop and weight.stride > 0:
-                dgates_t = Matrix(scratch, numbers, own + (term.first - columns.start) * stride, stride)
-                source = Packed(term.block, rows.stop - rows.start, weight.stride, one)
+            dgates_t = Matrix(scratch, numbers, own + (term.first - columns.start) * stride, stride)
+            count, first = weight.rows.size // term.blocks, start
+            while first < stop and weight.stride > 0:
+                block = first // count
+                last = min(stop, (block + 1) * count)
+                head, size, units = block % term.heads, term.block.size // term.heads, weight.stride
+                panels = part(term.block, head * size, (head + 1) * size)
                 listed = part(term.source.rows, rows.start, rows.stop)
-                positions = Matrix(term.source.data, listed, term.source.start, term.source.stride)
                 product_of_rows(
-                    Matrix(dw, weight.rows, weight.start, weight.stride), dgates_t, Range(start, stop), source,
-                    positions, Range(0, vectors_of(scratch, weight.stride)), zeros, is_new, False
+                    Matrix(dw, weight.rows, weight.start, units), dgates_t, Range(first, last),
+                    Packed(panels, rows.stop - rows.start, units, one),
+                    Matrix(term.source.data, listed, term.source.start + head * units, term.source.stride),
+                    Range(0, vectors_of(scratch, units)), zeros, is_new, False
                 )
+                first = last
             if term.bias >= 0:
                 for i in range(start, stop):
                     place, total = term.bias + weight.rows[i], scratch[term.first + i]

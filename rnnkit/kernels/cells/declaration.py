@@ -82,20 +82,13 @@ class Product(NamedTuple):
     """A product of weights with what stands under a name: x, h_prev, a state, or what a stage wrote.
 
     It is added to neighbouring `slots` of the gate buffer. Those of them that are kept `apart` hold nothing else: they
-    begin from the biases, those of several heads with the product of the first. A product of one of several heads is
-    that of its units alone, of one slot.
+    begin from the biases. With several heads the units of each of them see those of `source` alone that are theirs.
     """
 
     source: str
     slots: range
     apart: range
-    head: int = 0
     heads: int = 1
-
-    @property
-    def is_whole(self):
-        """Whether it is not one of those of further heads, which write the same slots."""
-        return self.head == 0
 
 
 class Phase(NamedTuple):
@@ -108,14 +101,6 @@ class Phase(NamedTuple):
     products: tuple[Product, ...]
     forward: tuple[Stage, ...]
     gradient: tuple[Stage, ...]
-
-
-def _of_heads(product, heads):
-    """The products of a source, for each slot and each head of it."""
-    for slot in product.slots:
-        for head in range(heads):
-            apart = range(slot, slot + 1) if slot in product.apart and head == 0 else range(0)
-            yield Product(product.source, range(slot, slot + 1), apart, head, heads)
 
 
 def words(argument, given, *kinds):
@@ -250,7 +235,8 @@ class Declaration:
         first = len(inputs)
         end = first + len(alone["h"])
         self._input = Product("x", range(first), range(0))
-        self._products_of = {"h": [Product("h_prev", range(first - len(added["h"]), end), range(first, end))]}
+        of_h = Product("h_prev", range(first - len(added["h"]), end), range(first, end), self.heads)
+        self._products_of = {"h": [of_h]}
         for source in others:
             runs = [(added[source], False), (alone[source], True)]
             self._products_of[source] = own = []
@@ -258,10 +244,7 @@ class Declaration:
                 if names:
                     start = self.slots.index(names[0])
                     slots = range(start, start + len(names))
-                    own.append(Product(source, slots, slots if is_alone else range(0)))
-        if self.heads > 1:
-            for source, products in self._products_of.items():
-                self._products_of[source] = [*chain(*(_of_heads(one, self.heads) for one in products))] or products
+                    own.append(Product(source, slots, slots if is_alone else range(0), self.heads))
 
     def _of(self, source, chosen):
         return [gate.name for gate in self.gates if gate.multiplies == source and chosen(gate)]
@@ -308,7 +291,7 @@ class Declaration:
             return True
         phase = next(phase for phase in self.phases if product in phase.products)
         before = phase.products[: phase.products.index(product)]
-        if any((one.source, one.head) == (product.source, product.head) for one in before):
+        if any(one.source == product.source for one in before):
             return True
         name, later = f"d{product.source}", self.phases[self.phases.index(phase) :]
         return any(name in stage.writes for one in later for stage in one.gradient)

@@ -34,9 +34,9 @@ def derivative(function):
     --------
     >>> import math
     >>> from rnnkit.cells import derivative
-    >>> @derivative(math.sin)
-    ... def of_sin(x):
-    ...     return math.cos(x)
+    >>> @derivative(math.atan)
+    ... def of_atan(x):
+    ...     return 1 / (1 + x * x)
     """
     if not isinstance(function, (FunctionType, BuiltinFunctionType)):
         raise CellError(f"@derivative: function must be a function, got {function!r}")
@@ -58,6 +58,15 @@ def given_for(function):
 def is_known(function):
     """Whether a call of this function is an operation, and not read equation by equation."""
     return function in _OF_CALLS or function in _GIVEN
+
+
+def known_as(name):
+    """What a function of this name, another package's say, is called here: "rnnkit.cells.tanh"; None if it is not."""
+    name = _OTHER_NAMES.get(name, name)
+    found = next((one for one in _OF_CALLS if one.__name__ == name and one is not value), None)
+    if found is None or found.__module__ == "builtins":
+        return found and name
+    return f"math.{name}" if found.__module__ == "math" else f"rnnkit.cells.{name}"
 
 
 def _of_power(one, d):
@@ -161,6 +170,7 @@ _OF_CALLS = {
     math.cos: _by(lambda y, x: negative(expression(math.sin, x))),
     value: lambda one, d: [(one.arguments[1], product(d, expression(slope, one.arguments[0], one)))],
 }  # fmt: skip
+_OTHER_NAMES = {"absolute": "abs", "fabs": "abs", "maximum": "max", "minimum": "min", "expit": "sigmoid"}
 _OF_SIGNS = {
     "+": _of_sum, "-": _of_difference, "*": _of_product, "/": _of_quotient, "**": _of_power, "if": _of_choice,
     "neg": lambda one, d: [(one.arguments[0], negative(d))],

@@ -3,11 +3,11 @@
 import ast
 import inspect
 import operator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import numpy as np
 
-from .derivatives import is_known
+from .derivatives import is_known, known_as
 from .expressions import choice, const, expression, negative
 from .functions import mean, slope, value
 from .rules import parameter_types, place, refusal
@@ -301,9 +301,7 @@ class _Reader:
         if is_known(function):
             return expression(function, *arguments)
         if not isinstance(function, FunctionType):
-            name = getattr(function, "__name__", repr(function))
-            cure = f"use those of rnnkit.cells, or give its derivative under @derivative({name})"
-            raise self.refused(node, f"the function {name}, whose derivative is not known", cure)
+            raise self.unknown(node, function)
         if self.depth == _DEEPEST:
             raise self.refused(node, "a function that calls itself", "unroll it")
         found = _Reader(self.kind, function, {}, {}, self.depth + 1).run(self.filled(node, function, arguments))
@@ -315,6 +313,16 @@ class _Reader:
         if terms.is_of_row or (made is not None and made.is_of_row):
             raise self.refused(node, "a mean of a number that all units of a row have in common", "use it as it is")
         return expression(mean, terms)
+
+    def unknown(self, node, function):
+        """The error that a function is none whose derivative is known."""
+        name = getattr(function, "__name__", repr(function))
+        cure = "use those of rnnkit.cells and math"
+        if (twin := known_as(name)) is not None:
+            cure = f"use {twin}"
+        elif isinstance(function, BuiltinFunctionType):
+            cure = f"use those of rnnkit.cells, or give its derivative under @derivative({name})"
+        return self.refused(node, f"the function {name}, whose derivative is not known", cure)
 
     def bound(self, node, function, known):
         try:

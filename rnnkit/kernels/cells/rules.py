@@ -42,6 +42,7 @@ def check(kind, with_gradient):
     if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         raise refusal(said, "its class", "be a NamedTuple, whose fields are its parameters", kind.__mro__[1].__name__)
     _check_parameters(kind)
+    _check_kinds(said)
     _check_multiplied(said)
     _check_names(said)
     _check_vectors(said)
@@ -78,6 +79,22 @@ def _check_parameters(kind):
         if annotation not in (bool, int, float, Activation):
             expected = "be annotated bool, int, float or Activation"
             raise refusal(kind.declaration, f"its parameter {name}", expected, repr(annotation))
+
+
+def _check_kinds(said):
+    """A name is that of one gate, state or weight, say."""
+    vectors = [one for one in said.vectors if one not in said.scalars]
+    kinds = {
+        "a gate": [gate.name for gate in said.gates], "a state": said.states,
+        "a product of R": [gate.apart for gate in said.gates if gate.apart is not None],
+        "a vector": [one.name for one in vectors], "a scalar": [one.name for one in said.scalars],
+        "a side input": [one.name for one in said.inputs],
+    }  # fmt: skip
+    for name in (name for names in kinds.values() for name in names):
+        own = [kind for kind, names in kinds.items() if name in names]
+        if len(own) > 1:
+            got = f"{name!r} for {' and '.join(own)}"
+            raise refusal(said, "a name", "stand for one thing", got, "rename one of them")
 
 
 def _check_multiplied(said):
@@ -185,8 +202,7 @@ def _check_forward(said):
         awaited = [name for stage in phase.forward for name in stage.reads if of_r.get(name, 0) > number]
         awaited += [name for name in _written_by(said, phase) if source_of[name] not in (*before, *written)]
         if awaited:
-            expected = f"write {source_of[awaited[0]]}, which R multiplies, before one reads {awaited[0]}"
-            raise refusal(said, "a forward stage", expected, "none")
+            raise _too_early(said, source_of[awaited[0]], awaited[0])
         if not phase.forward and number > 0:
             raise refusal(said, "a forward stage", f"read {', '.join(_written_by(said, phase))}", "none")
         known |= set(_written_by(said, phase))
@@ -219,6 +235,20 @@ def _check_no_mean(said):
                 expected = "take no mean where gradients are written by hand"
                 raise refusal(said, place(stage.function), expected, "mean", "leave out the stages under @gradient")
             waiting.extend(helpers_of(function))
+
+
+def _too_early(said, source, name):
+    """The error that a stage reads the product `name` of R with `source`, which no stage before it writes."""
+    stages = [stage for stage in said.stages if not stage.is_gradient]
+    for stage in stages:
+        if name in stage.reads and source in stage.writes:
+            expected = f"write {source}, which R multiplies, in a stage before the one that reads {name}"
+            cure = f"end it with {source}, and begin a second stage, which reads {name}"
+            return refusal(said, place(stage.function), expected, "one stage for both", cure)
+    late = [place(stage.function) for stage in stages if source in stage.writes]
+    got, cure = (f"{late[0]} behind it", "put it in front") if late else ("none", "")
+    expected = f"write {source}, which R multiplies, before one reads {name}"
+    return refusal(said, "a forward stage", expected, got, cure)
 
 
 def _written_by(said, phase):
