@@ -18,6 +18,7 @@ from combinations import nightly
 from problems import Problem
 
 import rnnkit
+from rnnkit.cells import LayerNormGRU, LayerNormLSTM, VariationalGRU
 from rnnkit.kernels.machine.registers import HAS_FMA
 
 TABLE = Path(__file__).with_name("digests.json")
@@ -61,13 +62,17 @@ NETWORKS = {
     "gru-before-two-by-two": dict(**BEFORE, hidden_size=65, **TWO_BY_TWO, dtype="float32"),
     "gru-before-float64": dict(**BEFORE, hidden_size=17, bidirectional=True, batch_size=9),
     "gru-dropout": dict(mode="gru", hidden_size=65, num_layers=3, dropout=0.25, seed=2, dtype="float32"),
+    # Means of rows of one, two and three panels, and what is drawn of each kind.
+    "layer-norm-lstm": dict(mode=LayerNormLSTM(0.25, 0.5, 0.25, 0.125), hidden_size=33, **TWO_BY_TWO, dtype="float32"),
+    "layer-norm-gru-float64": dict(mode=LayerNormGRU(), hidden_size=80, bidirectional=True, batch_size=9),
+    "variational-gru": dict(mode=VariationalGRU(0.5), hidden_size=17, **TWO_BY_TWO, dtype="float32"),
     # A product of 1100 terms is done in several blocks of k, here of inputs and of states.
     "tanh-deep": dict(mode="rnn_tanh", hidden_size=1100, input_size=1100, bidirectional=True, dtype="float32"),
     # A sequence of 1350 rows is done in several chunks, and the weights' gradient in several blocks of rows.
     "lstm-long": dict(mode="lstm", hidden_size=65, input_size=15, seq_len=150, batch_size=9, dtype="float32"),
 }
 # Their kernels are not among those of the default part (`problems.FLOAT32`).
-NIGHTLY = "relu-two-by-two", "gru-before-two-by-two"
+NIGHTLY = "relu-two-by-two", "gru-before-two-by-two", "layer-norm-gru-float64", "variational-gru"
 
 
 def results(name):
