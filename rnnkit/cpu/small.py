@@ -58,16 +58,16 @@ class SmallCall:
         self._gradients: deque[Gradient] = deque()
         self._input = seq_len, batch_size, desc.row_size
         self._states = desc.num_pseudo_layers, batch_size, desc.output_size
-        self._cells = (*self._states[:2], desc.states_size) if desc.has_cell else (0,)
+        self._cells = (*self._states[:2], desc.states_size) if desc.has_cell else None
         self.nbytes, self.is_copied = workspace.memory.arena.nbytes, self.kept.nbytes <= COPIED_BYTES
         self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.BRIEF_WORK and not self._ready.packing
 
     def forward(
         self, w: np.ndarray, x: np.ndarray | int, hx: np.ndarray | int, cx: np.ndarray | int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """y, which is overwritten by the next forward, hy and cy, which is empty without cells; 0 is a state of zeros."""
-        hy, cy = np.empty(self._states, w.dtype), np.empty(self._cells, w.dtype)
-        own = Given(x, w, hx, cx, hy, cy)
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        """y, which is overwritten by the next forward, hy and cy, None without cells; a state of 0 is zeros."""
+        hy, cy = np.empty(self._states, w.dtype), None if self._cells is None else np.empty(self._cells, w.dtype)
+        own = Given(x, w, hx, cx, hy, 0 if cy is None else cy)
         for pack in self._ready.packing:
             pack(w)
         for call in self._calls:
@@ -91,6 +91,15 @@ class SmallCall:
         self._gradients.append(gradient)
         return dx, dw
 
+    def give_back(self, idle: deque[SmallCall]) -> None:
+        """Let another user take this, unless those that are idle have much memory already."""
+        if self.nbytes * (len(idle) + 1) <= IDLE_BYTES:
+            idle.append(self)
+
+    def held(self, idle: deque[SmallCall]) -> Held:
+        """This, to be given back when what is returned is deleted."""
+        return Held(self, idle)
+
 
 class Held:
     """A `SmallCall` in use. When this is deleted, the call is idle, and another user may take it."""
@@ -101,18 +110,7 @@ class Held:
         self.call, self.idle = call, idle
 
     def __del__(self) -> None:
-        give_back(self.call, self.idle)
-
-
-def taken(desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int, idle: deque[SmallCall]) -> SmallCall:
-    """One of the idle calls of this size, or a new one."""
-    return popped(idle) or SmallCall(desc, seq_len, batch_size, threads)
-
-
-def give_back(call: SmallCall, idle: deque[SmallCall]) -> None:
-    """Let another user take the call, unless those that are idle have much memory already."""
-    if call.nbytes * (len(idle) + 1) <= IDLE_BYTES:
-        idle.append(call)
+        self.call.give_back(self.idle)
 
 
 class PreparedInference:
@@ -134,11 +132,11 @@ class PreparedInference:
         if self._sequences is not None:
             return self._sequences.run(x, hx, cx, w)
         if self._idle is not None:
-            call = taken(*self._size, self._idle)
+            call = popped(self._idle) or SmallCall(*self._size)
             hx, cx = (0 if one is None else dense(one) for one in (hx, cx))
             y, hy, cy = call.forward(w, dense(x), hx, cx)
-            y, cy = y.copy(), cy if cy.size > 0 else None
-            give_back(call, self._idle)
+            y = y.copy()
+            call.give_back(self._idle)
             return y, hy, cy
         return infer(self._size[0], w, x, hx, cx, self._options)
 

@@ -14,60 +14,84 @@ from rnnkit.torch.plain import Found, Size
 from rnnkit.torch.threads import threads
 
 
+from_numpy = torch.from_numpy
+
+
 class SmallRecurrence(torch.autograd.Function):
     """The network, in a call whose arguments are plain and whose parameters are where they were found."""
 
     @staticmethod
     def forward(ctx, found, size, x, hx, cx, *parameters):
-        layout, idle, calls = size.layout, size.idle, engine.small_calls()
+        layout, idle = size.layout, size.idle
         kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
-        call = calls.taken(found.desc, *layout.shape, size.threads, idle)
-        own = _dense(x, layout.order), _dense(hx), _dense(cx)
-        y, hy, cy = _run(call, call.forward, found.weights, *map(_address, own))
-        results = tuple(map(torch.from_numpy, _copied(layout, y, hy, cy)))
-        if call.is_copied:
-            kept = torch.from_numpy(call.kept.copy())
-            calls.give_back(call, idle)
+        call = _taken(found, size)
+        h, c, x_read = _dense(hx), _dense(cx), _dense(x, layout.order)
+        states = 0 if h is None else h.data_ptr(), 0 if c is None else c.data_ptr()
+        if call.is_brief:
+            y, hy, cy = call.forward(found.weights, x_read.data_ptr(), *states)
         else:
-            kept.lease = calls.Held(call, idle)
+            with threads():
+                y, hy, cy = call.forward(found.weights, x_read.data_ptr(), *states)
+        results = _copied(layout, y, hy, cy)
+        if call.is_copied:
+            kept = from_numpy(call.kept.copy())
+            call.give_back(idle)
+        else:
+            kept.lease = call.held(idle)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         hx = hx if hx is not None and hx.requires_grad else None
         ctx.save_for_backward(x, kept, hx, cx if cx is not None and cx.requires_grad else None, *parameters)
-        ctx.of, ctx.is_copied = (found, size), call.is_copied
+        ctx.of = found, size, call.is_copied
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        (found, size), (x, kept, hx, cx, *parameters), layout = ctx.of, ctx.saved_tensors, ctx.of[1].layout
+        (found, size, is_copied), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
+        layout, idle = size.layout, size.idle
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", dy, dhy, dcy)
-        _alive, calls = parameters[0].detach(), engine.small_calls()
+        _alive = parameters[0].detach()
         w, (_, _, wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad
-        dhx, *dcx = map(_begun, (dhy, dcy), size.states, (found.dtype,) * 2)
-        own = [_dense(x, layout.order), _dense(dy, layout.order), dhx, *dcx]
-        if ctx.is_copied:
-            call = calls.taken(found.desc, *layout.shape, size.threads, size.idle)
+        dhx = _begun(dhy, size.states[0], found.dtype)
+        dcx = _begun(dcy, size.states[1], found.dtype) if len(size.states) > 1 else None
+        x_read, dy_read = _dense(x, layout.order), _dense(dy, layout.order)
+        given = x_read.data_ptr(), 0 if dy is None else dy_read.data_ptr(), dhx.data_ptr()
+        if is_copied:
+            call = _taken(found, size)
             np.copyto(call.kept, kept.numpy())
         else:
             call = saved_by(kept).call
-        addresses = *map(_address, own), 0
-        dx, dw = _run(call, call.backward, w, *addresses[:4], wants_dx, wants_dhx)
-        if ctx.is_copied:
-            calls.give_back(call, size.idle)
-        dx = torch.from_numpy(layout.own(dx)) if wants_dx else None
-        states = dhx if wants_dhx else None, dcx[0] if wants_dcx else None
-        return None, None, *once((dx, *states, *views(found.desc, dw)), x, dy, dhy, dcy, hx, cx, *parameters)
+        given = *given, 0 if dcx is None else dcx.data_ptr(), wants_dx, wants_dhx
+        if call.is_brief:
+            dx, dw = call.backward(w, *given)
+        else:
+            with threads():
+                dx, dw = call.backward(w, *given)
+        if is_copied:
+            call.give_back(idle)
+        dx = from_numpy(layout.own(dx)) if wants_dx else None
+        found = dx, dhx if wants_dhx else None, dcx if wants_dcx else None, *views(found.desc, dw)
+        return None, None, *once(found, x, dy, dhy, dcy, hx, cx, *parameters)
+
+
+def _taken(found: Found, size: Size) -> Any:
+    """One of the idle calls of this size, or a new one; another thread may take the last one meanwhile."""
+    try:
+        return size.idle.pop()
+    except IndexError:
+        return engine.small_calls().SmallCall(found.desc, *size.layout.shape, size.threads)
 
 
 def _copied(layout: Layout, y: Any, hy: Any, cy: Any) -> tuple[Any, ...]:
-    """The results of a small call, whose y is read again, as arrays of the caller's own."""
-    hy, cy = layout.own_states(hy), layout.own_states(cy) if cy.size > 0 else None
-    states = (hy,) if cy is None else (hy, cy)
-    return states if layout.order == ONE_STEP else (layout.own(y).copy(order="C"), *states)
+    """The results of a small call, whose y is read again, as tensors of the caller's own."""
+    if layout.order == ONE_STEP:
+        return (from_numpy(hy[0]),) if cy is None else (from_numpy(hy[0]), from_numpy(cy[0]))
+    y = from_numpy(layout.own(y).copy(order="C"))
+    return (y, from_numpy(hy)) if cy is None else (y, from_numpy(hy), from_numpy(cy))
 
 
 def _dense(tensor: Any, order: int = STEPS_FIRST) -> Any:
@@ -80,15 +104,13 @@ def _dense(tensor: Any, order: int = STEPS_FIRST) -> Any:
     return tensor if usual else tensor.detach().resolve_neg().contiguous()
 
 
-def _address(tensor: Any) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def _begun(given: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """What the gradient of a state begins from: a copy of what is given, or zeros."""
     if given is None:
         return torch.zeros(shape, dtype=dtype)
-    return given.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
+    if given.requires_grad or given.is_neg():
+        given = given.detach().resolve_neg()
+    return given.clone(memory_format=torch.contiguous_format)
 
 
 # PyTorch's own looks for transforms first, in 4 us: none is about where a call is plain.
