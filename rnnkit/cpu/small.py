@@ -15,7 +15,7 @@ from rnnkit.call.workspace import Workspace, workspace_layout, workspace_nbytes
 from rnnkit.cpu.backward import Gradient, gradient_of
 from rnnkit.cpu.engine import infer, laid_out
 from rnnkit.cpu.infer import brief_calls
-from rnnkit.cpu.layer import dense, layers_of
+from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
@@ -125,16 +125,16 @@ class PreparedInference:
         self._idle: deque[SmallCall] | None = None
         if desc.num_directions == 2 and is_small(desc, seq_len, batch_size):
             self._idle = deque()
+        self.takes_addresses = self._sequences is not None or self._idle is not None
         self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
 
-    def run(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-        """y, hy and cy."""
+    def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """y, hy and cy, of arrays, or of addresses of C-contiguous ones if it `takes_addresses`; a state may be None."""
         if self._sequences is not None:
-            return self._sequences.run(x, hx, cx, w)
+            return self._sequences.run_dense(x, hx, cx, w)
         if self._idle is not None:
             call = popped(self._idle) or SmallCall(*self._size)
-            hx, cx = (0 if one is None else dense(one) for one in (hx, cx))
-            y, hy, cy = call.forward(w, dense(x), hx, cx)
+            y, hy, cy = call.forward(w, x, hx or 0, cx or 0)
             y = y.copy()
             call.give_back(self._idle)
             return y, hy, cy
