@@ -76,11 +76,11 @@ class SmallCall:
 
     def backward(
         self, w: np.ndarray, x: np.ndarray | int, dy: np.ndarray | int, dhx: np.ndarray | int, dcx: np.ndarray | int,
-        wants_dx: bool, wants_dhx: bool,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return dx (empty unless wanted) and dw; dhx and dcx, which begin as the gradients of hy and cy, become those
-        of hx (undefined unless wanted) and cx. dy may be 0 for zeros, and dcx without cells."""
-        dx, dw = np.empty(self._input if wants_dx else (0,), w.dtype), np.empty(w.shape, w.dtype)
+        dw: np.ndarray | int, wants_dx: bool, wants_dhx: bool,
+    ) -> np.ndarray:
+        """Write dw, and return dx (empty unless wanted); dhx and dcx, which begin as the gradients of hy and cy, become
+        those of hx (undefined unless wanted) and cx. dy may be 0 for zeros, and dcx without cells."""
+        dx = np.empty(self._input if wants_dx else (0,), w.dtype)
         if self.desc.inputs_size and wants_dx:
             dx[:, :, self.desc.input_size :] = 0  # `Gradient.run` adds to them
         try:
@@ -89,7 +89,7 @@ class SmallCall:
             gradient = gradient_of(self.desc, self._ready.arrays, self._steps, self._threads, Arena())
         gradient.run(Arrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, True, wants_dhx), dx)
         self._gradients.append(gradient)
-        return dx, dw
+        return dx
 
     def give_back(self, idle: deque[SmallCall]) -> None:
         """Let another user take this, unless those that are idle have much memory already."""
@@ -129,7 +129,7 @@ class PreparedInference:
         self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
 
     def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-        """y, hy and cy, of arrays, or of addresses of C-contiguous ones if it `takes_addresses`; a state may be None."""
+        """y, hy and cy, of arrays, or of addresses of C-contiguous ones if it `takes_addresses`; states may be None."""
         if self._sequences is not None:
             return self._sequences.run_dense(x, hx, cx, w)
         if self._idle is not None:

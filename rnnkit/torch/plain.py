@@ -159,4 +159,5 @@ def states_of(found: Found, size: Size, hx: Any) -> Sequence[Any] | None:
 
 
 def _is_usual(tensor: Any, dtype: torch.dtype) -> bool:
-    return type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu and not tensor.is_neg()
+    usual = type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu and not tensor.is_neg()
+    return usual and tensor.layout is torch.strided
