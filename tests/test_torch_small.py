@@ -20,6 +20,7 @@ else:
 from torch import nn  # noqa: E402
 
 import rnnkit  # noqa: E402
+import rnnkit.cells  # noqa: E402
 import rnnkit.torch  # noqa: E402
 from rnnkit.cpu import planner, small  # noqa: E402
 from rnnkit.interop import from_torch  # noqa: E402
@@ -133,6 +134,19 @@ def test_a_negated_gradient(monkeypatch, made):
         own = module("LSTM")
         output, _ = own(drawn(T, N, F))
         return torch.autograd.grad(output, list(own.parameters()), torch._neg_view(drawn(T, N, H)))
+
+    assert_same(*both_ways(monkeypatch, made, compute))
+
+
+@pytest.mark.parametrize("used", [1, 3])
+def test_a_cell_with_several_states_of_which_some_are_used(monkeypatch, made, kept, used):
+    def compute():
+        torch.manual_seed(0)
+        own, x = rnnkit.torch.Recurrent(rnnkit.cells.SLSTM(), F, H), drawn(T, N, F)
+        own(x)
+        output, states = own(x, tuple(drawn(1, N, H, gradient=True).exp() for _ in range(4)))
+        given = [output, *states][:used]
+        return *given, *torch.autograd.grad(sum(one.sum() for one in given), list(own.parameters()))
 
     assert_same(*both_ways(monkeypatch, made, compute))
 

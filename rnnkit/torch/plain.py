@@ -45,6 +45,7 @@ class Size(NamedTuple):
 
     layout: Layout
     states: Sequence[torch.Size]  # shapes of the initial ones
+    cells: torch.Size | None  # of those beside h in one tensor
     threads: int
     is_small: bool  # whether a training call may be a `small.SmallRecurrence`
     idle: deque[Any]  # those of them that may be used again
@@ -136,7 +137,9 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
     prepared = calls.is_small(*own), deque(), calls.PreparedInference(*own, threads)
     if len(found.sizes) >= _SIZES:
         found.sizes.clear()
-    size = found.sizes[shape, order, threads] = Size(Layout((seq_len, batch_size), order), states, threads, *prepared)
+    cells = torch.Size((*rows, desc.states_size)) if desc.has_cell else None
+    size = Size(Layout((seq_len, batch_size), order), states, cells, threads, *prepared)
+    found.sizes[shape, order, threads] = size
     return size
 
 

@@ -16,7 +16,7 @@ from rnnkit.torch.threads import threads
 
 _ALIGNED_BYTES = 1 << 17
 """Of the weights' gradient, from which on it is in PyTorch's memory, which is aligned as NumPy's is not: that takes 1.5
-us, but to write 1 MiB there 11 us in place of 17, and to add it 2 less (Zen 4)."""
+us, but to write 1 MiB there 11 us in place of 17, and to add it 2 less (Zen 5)."""
 
 from_numpy = torch.from_numpy
 
@@ -61,7 +61,7 @@ class SmallRecurrence(torch.autograd.Function):
         _alive = parameters[0].detach()
         w, (_, _, wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad
         dhx = _begun(dhy, size.states[0], found.dtype)
-        dcx = _begun(dcy, size.states[1], found.dtype) if len(size.states) > 1 else None
+        dcx = None if size.cells is None else _begun(dcy, size.cells, found.dtype)
         x_read, dy_read = _dense(x, layout.order), _dense(dy, layout.order)
         given = x_read.data_ptr(), 0 if dy is None else dy_read.data_ptr(), dhx.data_ptr()
         if is_copied:
