@@ -190,7 +190,7 @@ def test_as_pytorch(made):
 
 def test_a_chain_of_calls_and_then_another(made, kept):
     """All have the same arrays, or each its own until its backward has come; the next chain has the same."""
-    own, steps = module(), drawn(7, 1, N, F)
+    own, steps = module(), drawn(7, 2, N, F)
 
     def chain():
         state, outputs = None, []
@@ -199,7 +199,7 @@ def test_a_chain_of_calls_and_then_another(made, kept):
             outputs.append(output)
         return torch.autograd.grad(torch.cat(outputs).square().sum(), list(own.parameters()))
 
-    whole = torch.autograd.grad(own(steps[:, 0])[0].square().sum(), list(own.parameters()))
+    whole = torch.autograd.grad(own(steps.flatten(0, 1))[0].square().sum(), list(own.parameters()))
     first = chain()
     count = len(made)
     for one, again, expected in zip(first, chain(), whole, strict=True):

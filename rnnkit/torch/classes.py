@@ -57,7 +57,7 @@ def plain_class(kind: type) -> type | None:
 @lru_cache(256)
 def _subclass(kind: type) -> type:
     """A subclass in which `super().forward` is the engine's."""
-    # A training step takes it 45 us with up to 8 rows. A gradient written in Python costs as much before it computes.
+    # Its training step of a few rows takes 45 us. Autograd alone takes 26 for any gradient that is written in Python.
     if issubclass(kind, nn.RNNCell):
         raise NotOurs("PyTorch's own RNNCell is faster")
     base = next((plain for plain in _FUSED if issubclass(kind, plain)), None)

@@ -14,9 +14,10 @@ from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST, Layout
 from rnnkit.torch.plain import Found, Size
 from rnnkit.torch.threads import threads
 
-_ALIGNED_BYTES = 1 << 17
-"""Of the weights' gradient, from which on it is in PyTorch's memory, which is aligned as NumPy's is not: that takes 1.5
-us, but to write 1 MiB there 11 us in place of 17, and to add it 2 less (Zen 5)."""
+_ALIGNED_BYTES = range(1 << 17, 1 << 22)
+"""Of the weights' gradient, with which it is in PyTorch's memory, which is aligned as NumPy's is not: that takes 1.5
+us, but to write 1 MiB there 11 us in place of 17, and to add it 2 less (Zen 5). Of larger arrays NumPy has huge pages.
+"""
 
 from_numpy = torch.from_numpy
 
@@ -69,8 +70,8 @@ class SmallRecurrence(torch.autograd.Function):
             np.copyto(call.kept, kept.numpy())
         else:
             call = saved_by(kept).call
-        is_large = w.nbytes >= _ALIGNED_BYTES
-        dw = torch.empty(w.shape, dtype=found.dtype).numpy() if is_large else np.empty(w.shape, w.dtype)
+        aligned = w.nbytes in _ALIGNED_BYTES
+        dw = torch.empty(w.shape, dtype=found.dtype).numpy() if aligned else np.empty(w.shape, w.dtype)
         given = *given, 0 if dcx is None else dcx.data_ptr(), dw, wants_dx, wants_dhx
         if call.is_brief:
             dx = call.backward(w, *given)
