@@ -136,7 +136,7 @@ class PreparedInference:
             return self._sequences.run_dense(x, hx, cx, w)
         if self._idle is not None:
             call = popped(self._idle) or SmallCall(*self._size)
-            y, hy, cy = call.forward(w, x, hx or 0, cx or 0)
+            y, hy, cy = call.forward(w, x, 0 if hx is None else hx, 0 if cx is None else cx)
             y = y.copy()
             call.give_back(self._idle)
             return y, hy, cy

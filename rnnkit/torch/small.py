@@ -30,13 +30,12 @@ class SmallRecurrence(torch.autograd.Function):
         layout, idle = size.layout, size.idle
         kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
         call = _taken(found, size)
-        h, c, x_read = _dense(hx), _dense(cx), _dense(x, layout.order)
-        states = 0 if h is None else h.data_ptr(), 0 if c is None else c.data_ptr()
+        given = _read(x, layout.order), _read(hx), _read(cx)
         if call.is_brief:
-            y, hy, cy = call.forward(found.weights, x_read.data_ptr(), *states)
+            y, hy, cy = call.forward(found.weights, *given)
         else:
             with threads():
-                y, hy, cy = call.forward(found.weights, x_read.data_ptr(), *states)
+                y, hy, cy = call.forward(found.weights, *given)
         results = _copied(layout, y, hy, cy)
         if call.is_copied:
             kept = from_numpy(call.kept.copy())
@@ -63,8 +62,7 @@ class SmallRecurrence(torch.autograd.Function):
         w, (_, _, wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad
         dhx = _begun(dhy, size.states[0], found.dtype)
         dcx = None if size.cells is None else _begun(dcy, size.cells, found.dtype)
-        x_read, dy_read = _dense(x, layout.order), _dense(dy, layout.order)
-        given = x_read.data_ptr(), 0 if dy is None else dy_read.data_ptr(), dhx.data_ptr()
+        given = _read(x, layout.order), _read(dy, layout.order), dhx.data_ptr()
         if is_copied:
             call = _taken(found, size)
             np.copyto(call.kept, kept.numpy())
@@ -101,15 +99,17 @@ def _copied(layout: Layout, y: Any, hy: Any, cy: Any) -> tuple[Any, ...]:
     return (y, from_numpy(hy)) if cy is None else (y, from_numpy(hy), from_numpy(cy))
 
 
-def _dense(tensor: Any, order: int = STEPS_FIRST) -> Any:
-    """The tensor, or a copy, as the kernels read it, time-major; None of None."""
+def _read(tensor: Any, order: int = STEPS_FIRST) -> np.ndarray | int:
+    """What the kernels read, time-major: the tensor's address, or where it is strided a copy as an array; 0 of None."""
     if tensor is None:
-        return None
+        return 0
     if order == BATCH_FIRST:
         tensor = tensor.transpose(0, 1)
-    if tensor.is_contiguous() and not tensor.is_neg() and not tensor._is_zerotensor():  # that has no memory
-        return tensor
-    return tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
+    if tensor._is_zerotensor():  # it has no memory
+        return np.zeros(tensor.shape, str(tensor.dtype).removeprefix("torch."))
+    if tensor.is_contiguous() and not tensor.is_neg():
+        return tensor.data_ptr()
+    return np.ascontiguousarray(to_array(tensor))
 
 
 def _begun(given: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -129,8 +129,7 @@ def infer(found: Found, size: Size, x: Any, hx: Any, cx: Any) -> tuple[torch.Ten
     """The results of a call that nobody wants a gradient of; the parameters stay where they were found meanwhile."""
     layout, inference = size.layout, size.inference
     if inference.takes_addresses:
-        x, hx, cx = _dense(x, layout.order), _dense(hx), _dense(cx)
-        given = x.data_ptr(), None if hx is None else hx.data_ptr(), None if cx is None else cx.data_ptr()
+        given = _read(x, layout.order), None if hx is None else _read(hx), None if cx is None else _read(cx)
     else:
         given = layout.time_major(to_array(x)), layout.states(to_array(hx)), layout.states(to_array(cx))
     if inference.is_brief:
