@@ -123,8 +123,8 @@ def text_of(seed, smooth=False, most_gates=8, means=False):
         reads |= {draw.choice([*given, "h_prev"])} if not reads else set()
         reads |= {"h_prev"} if means else set()
         handed = [name for name in handed if name not in reads]
+        reads, text.lines = sorted(reads), []  # a set's order is another one in each process
         given += [name for name in reads if name not in given]
-        reads, text.lines = sorted(reads), []
         draw.shuffle(reads)
         writes = [state for state, at in written_at.items() if at == number]
         writes += [source for source, at in sources.items() if at == number]
@@ -163,14 +163,20 @@ def cell_of(seed, **options):
     return space["Random"]
 
 
+def right_cell_of(seed, **options):
+    """The same, or the next that takes no mean of what is no unit's own number, of a scalar say: that is refused."""
+    while True:
+        try:
+            return cell_of(seed, **options)
+        except cells.CellError as error:
+            if "a mean of a number that all units of a row have in common" not in str(error):
+                raise
+        seed += 1_000_000
+
+
 def check(seed, **options):
-    """Check one, unless it takes a mean of what is no unit's own number, a scalar say: that is refused."""
-    try:
-        kind = cell_of(seed, **options)
-    except cells.CellError as error:
-        if "a mean of a number that all units of a row have in common" in str(error):
-            return
-        raise
+    """Check one, with its flag set and not."""
+    kind = right_cell_of(seed, **options)
     for flag in (False, True):
         rnnkit.check_cell(kind(flag=flag))
 

@@ -41,6 +41,14 @@ def _sign(seen, rank, size, sync):
     barrier(team)
 
 
+@kernel
+def _size(found, given, rank, size, sync):
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    found[0] = given.size
+    barrier(team)
+
+
 class _Trouble(Exception):
     pass
 
@@ -110,6 +118,19 @@ def test_a_last_argument_of_another_type_than_laid_out_is_noticed():
     call(np.zeros(2))
     with pytest.raises(AssertionError, match="called with another type than laid out"):
         call(np.zeros(2, np.float32))
+
+
+def test_an_address_in_place_of_an_array():
+    """Of arrays of one dimension that each call gives; what is called with it may not ask for a size."""
+    seen = np.zeros((2, 3))
+    for value in (seen, seen.ctypes.data):
+        team.bound(_sign, 1, np.zeros(1))(value)
+        assert seen.reshape(-1).tolist() == [1, 0, 0, 0, 0, 0]
+        seen[:] = 0
+    found = np.zeros(2, np.int64)
+    for value, size in ((0, 0), (seen.ctypes.data, 1 << 40)):
+        team.bound(_size, 1, np.zeros(1), found)(value)
+        assert found[0] == size
 
 
 @pytest.mark.parametrize("size", [3, 4])

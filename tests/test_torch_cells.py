@@ -1,4 +1,4 @@
-"""`nn.RNNCell`, `nn.LSTMCell` and `nn.GRUCell` on the engine."""
+"""`nn.LSTMCell` and `nn.GRUCell` on the engine; `nn.RNNCell` stays PyTorch's."""
 
 import contextlib
 import copy
@@ -22,8 +22,6 @@ from rnnkit.interop import from_torch  # noqa: E402
 
 N, F, H = 3, 5, 7
 CELLS = {
-    "RNNCell": ("RNNCell", {}),
-    "RNNCell of relu": ("RNNCell", {"nonlinearity": "relu", "bias": False}),
     "GRUCell": ("GRUCell", {}),
     "LSTMCell": ("LSTMCell", {}),
     "LSTMCell without bias": ("LSTMCell", {"bias": False}),
@@ -92,7 +90,7 @@ def test_a_step_is_pytorchs(cell_of, rows, dtype, given):
     assert type(own(x, hx)) is type(expected(x, hx))
 
 
-@pytest.mark.parametrize("kind", ["RNNCell", "GRUCell", "LSTMCell"])
+@pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell"])
 def test_the_bits_are_those_of_one_step_of_the_network(kind):
     own = cell(kind)
     x, hx = step(kind)
@@ -120,7 +118,7 @@ def test_a_large_step(monkeypatch, kind):
     small.is_small.cache_clear()
 
 
-@pytest.mark.parametrize("kind", ["RNNCell", "LSTMCell"])
+@pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell"])
 def test_one_sequence_and_states_in_a_list(kind):
     own, (x, hx) = cell(kind), step(kind)
     expected = own(x[:1], tuple(one[:1] for one in flat(hx)) if kind == "LSTMCell" else hx[:1])
@@ -188,18 +186,31 @@ def test_accelerate_and_restore():
     assert type(model.cell) is nn.LSTMCell and torch.equal(model(x), expected)
 
 
-@pytest.mark.parametrize("kind", ["RNNCell", "GRUCell"])
+@pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell"])
 def test_born_accelerated(kind):
     with rnnkit.torch.accelerated():
-        own = getattr(nn, kind)(F, H, **({"nonlinearity": "relu"} if kind == "RNNCell" else {}))
+        own = getattr(nn, kind)(F, H)
     x, hx = step(kind)
     assert type(own) is getattr(rnnkit.torch, kind)
     found = own(x, hx)
     assert own._place.found is not None  # its parameters are neighbours
     loaded = pickle.loads(pickle.dumps(own))
     assert type(loaded) is getattr(nn, kind)
-    torch.testing.assert_close(loaded(x, hx), found)
-    assert torch.equal(copy.deepcopy(own)(x, hx), found)
+    assert_close(flat(loaded(x, hx)), flat(found))
+    assert_equal(flat(copy.deepcopy(own)(x, hx)), flat(found))
+
+
+def test_an_rnn_cell_is_left():
+    class Own(nn.RNNCell):
+        def forward(self, x, hx=None):
+            return super().forward(x, hx)
+
+    with rnnkit.torch.accelerated():
+        normed = nn.utils.parametrizations.weight_norm(nn.RNNCell(F, H), "weight_hh")
+        cells = nn.ModuleList([nn.RNNCell(F, H), Own(F, H), normed])
+    kinds = [*map(type, cells)]
+    assert rnnkit.torch.accelerate(cells) == ((), dict.fromkeys("012", "PyTorch's own RNNCell is faster"))
+    assert [*map(type, cells)] == kinds and kinds[:2] == [nn.RNNCell, Own]
 
 
 @pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell"])
@@ -219,7 +230,7 @@ def test_in_graphs_and_transforms(kind):
     assert_equal([found], expected)
 
 
-@pytest.mark.parametrize("kind", ["RNNCell", "GRUCell", "LSTMCell"])
+@pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell"])
 @pytest.mark.parametrize("born", [False, True])
 def test_names_that_a_subclass_has(kind, born):
     """Those of modules over sequences, and of what runs a call, are free for cells."""
@@ -250,12 +261,10 @@ def test_names_that_a_subclass_has(kind, born):
 
 
 def test_a_nonlinearity_that_changes():
-    own, (x, hx) = cell("RNNCell"), step("RNNCell")
-    layer = rnnkit.torch.RNN(F, H)
+    layer, x = rnnkit.torch.RNN(F, H), torch.randn(N, F)
     for _ in range(2):
-        own(x, hx), layer(x[None])
-    own.nonlinearity, layer.mode = "relu", "RNN_RELU"
-    torch.testing.assert_close(own(x, hx), plain(own)(x, hx))
+        layer(x[None])
+    layer.mode = "RNN_RELU"
     restored = copy.deepcopy(layer)
     rnnkit.torch.restore(restored)
     torch.testing.assert_close(layer(x[None])[0], restored(x[None])[0])

@@ -20,11 +20,20 @@ else:
 from torch import nn  # noqa: E402
 
 import rnnkit  # noqa: E402
+import rnnkit.cells  # noqa: E402
 import rnnkit.torch  # noqa: E402
 from rnnkit.cpu import planner, small  # noqa: E402
 from rnnkit.interop import from_torch  # noqa: E402
 
 T, N, F, H = 5, 3, 4, 6
+
+
+@pytest.fixture(params=["copied", "held"])
+def kept(request, monkeypatch):
+    """How a call keeps what backward needs: as a copy of its arrays, or these, which no other call has meanwhile."""
+    if request.param == "held":
+        monkeypatch.setattr(small, "COPIED_BYTES", 0)
+    return request.param
 
 
 @pytest.fixture
@@ -82,7 +91,7 @@ def both_ways(monkeypatch, made, compute):
     {}, {"bias": False}, {"num_layers": 3}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True},
     {"batch_first": True}, {"dtype": torch.float64},
 ], ids=lambda options: " ".join(options) or "plain")  # fmt: skip
-def test_the_bits_of_the_long_way(monkeypatch, made, kind, options):
+def test_the_bits_of_the_long_way(monkeypatch, made, kind, options, kept):
     dtype = options.get("dtype")
     x = drawn(*((N, T, F) if options.get("batch_first") else (T, N, F)), dtype=dtype, gradient=True)
     found, expected = both_ways(monkeypatch, made, lambda: trained(module(kind, **options), x, wanted=(x,)))
@@ -129,6 +138,47 @@ def test_a_negated_gradient(monkeypatch, made):
     assert_same(*both_ways(monkeypatch, made, compute))
 
 
+@pytest.mark.parametrize("used", [1, 3])
+def test_a_cell_with_several_states_of_which_some_are_used(monkeypatch, made, kept, used):
+    def compute():
+        torch.manual_seed(0)
+        own, x = rnnkit.torch.Recurrent(rnnkit.cells.SLSTM(), F, H), drawn(T, N, F)
+        own(x)
+        output, states = own(x, tuple(drawn(1, N, H, gradient=True).exp() for _ in range(4)))
+        given = [output, *states][:used]
+        return *given, *torch.autograd.grad(sum(one.sum() for one in given), list(own.parameters()))
+
+    assert_same(*both_ways(monkeypatch, made, compute))
+
+
+@pytest.mark.parametrize("negated", [False, True])
+def test_strided_and_negated_states_and_their_gradients(monkeypatch, made, negated):
+    """Kernels read them by their addresses."""
+    def compute():
+        own, x, given = module("LSTM"), drawn(T, N, F), drawn(2, H, N, 1)
+        h, c = given[0].permute(2, 1, 0), given[1].permute(2, 1, 0).requires_grad_()
+        output, (hy, cy) = own(x, (h, c))
+        dhy = torch._neg_view(drawn(1, N, H)) if negated else drawn(1, H, N).transpose(1, 2)
+        found = torch.autograd.grad((output, hy, cy), (c, *own.parameters()), (drawn(T, H, N).mT, dhy, dhy))
+        with torch.no_grad():
+            return *found, output, *own(x, (h, c))[1]
+
+    assert_same(*both_ways(monkeypatch, made, compute))
+
+
+@pytest.mark.parametrize("which", ["x", "state", "gradient"])
+def test_a_tensor_of_zeros_without_memory(made, which):
+    own, zeros, x = module(), torch._efficientzerotensor((1, N, H)), drawn(1, N, F, gradient=True)
+    given = torch._efficientzerotensor((1, N, F)) if which == "x" else x, zeros if which == "state" else None
+    found, cotangent = own(*given)[0], zeros if which == "gradient" else torch.ones(1, N, H)
+    expected = own(torch.zeros(1, N, F) if which == "x" else x, torch.zeros(1, N, H))[0]
+    assert_same([found], [expected])
+    weights = list(own.parameters())
+    assert_same(*(torch.autograd.grad(one, weights, cotangent.clone()) for one in (found, expected)))
+    with torch.no_grad():
+        assert_same([own(*given)[0]], [expected])
+
+
 def test_as_pytorch(made):
     own, x = module("LSTM", num_layers=2, bidirectional=True), drawn(T, N, F, gradient=True)
     plain = nn.LSTM(F, H, num_layers=2, bidirectional=True)
@@ -138,9 +188,9 @@ def test_as_pytorch(made):
     assert made
 
 
-def test_a_chain_of_calls_and_then_another(made):
-    """Each has arrays of its own until its backward has come, and the next chain has the same."""
-    own, steps = module(), drawn(7, 1, N, F)
+def test_a_chain_of_calls_and_then_another(made, kept):
+    """All have the same arrays, or each its own until its backward has come; the next chain has the same."""
+    own, steps = module(), drawn(7, 2, N, F)
 
     def chain():
         state, outputs = None, []
@@ -149,13 +199,14 @@ def test_a_chain_of_calls_and_then_another(made):
             outputs.append(output)
         return torch.autograd.grad(torch.cat(outputs).square().sum(), list(own.parameters()))
 
-    whole = torch.autograd.grad(own(steps[:, 0])[0].square().sum(), list(own.parameters()))
+    whole = torch.autograd.grad(own(steps.flatten(0, 1))[0].square().sum(), list(own.parameters()))
     first = chain()
     count = len(made)
     for one, again, expected in zip(first, chain(), whole, strict=True):
         assert torch.equal(one, again)
         torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-5)
     assert len(made) == count
+    assert sum(call.kept.nbytes == made[-1].kept.nbytes for call in made) == (1 if kept == "copied" else len(steps))
 
 
 def test_a_forward_without_backward_gives_its_arrays_back(made):
@@ -166,6 +217,7 @@ def test_a_forward_without_backward_gives_its_arrays_back(made):
 
 
 def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
+    monkeypatch.setattr(small, "COPIED_BYTES", 0)
     own, x = module(), drawn(T, N, F)
     own(x)
     monkeypatch.setattr(small, "IDLE_BYTES", 3 * made[0].nbytes)
@@ -182,7 +234,7 @@ def test_sizes_that_a_module_keeps_are_few(made):
     assert len(own._place.found.sizes) <= 16
 
 
-def test_backward_twice(made):
+def test_backward_twice(made, kept):
     own, x = module(), drawn(T, N, F)
     loss = own(x)[0].square().sum()
     first = torch.autograd.grad(loss, list(own.parameters()), retain_graph=True)
@@ -190,7 +242,7 @@ def test_backward_twice(made):
     assert_same(torch.autograd.grad(loss, list(own.parameters())), first)
 
 
-def test_results_are_the_users(made):
+def test_results_are_the_users(made, kept):
     own, x = module(), drawn(T, N, F)
     output, state = own(x)
     expected = torch.autograd.grad(output.sum() + state.sum(), list(own.parameters()), retain_graph=True)
@@ -218,10 +270,13 @@ def test_the_gradient_of_a_gradient_is_refused(made):
     assert made
 
 
-def test_hooks_that_move_saved_tensors_are_refused(made):
+def test_hooks_that_move_saved_tensors(made, kept):
     own, x = module(), drawn(T, N, F)
     with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda one: one):
         output, _ = own(x)
+    if kept == "copied":
+        found = torch.autograd.grad(output.sum(), list(own.parameters()))
+        return assert_same(found, torch.autograd.grad(own(x)[0].sum(), list(own.parameters())))
     with pytest.raises(rnnkit.errors.BackendError, match="save_on_cpu"):
         output.sum().backward()
     assert made
@@ -254,7 +309,7 @@ def test_only_some_networks_and_sizes():
     assert not small.is_small(desc, 10_000, 10)
 
 
-def test_a_backward_during_another(made, monkeypatch):
+def test_a_backward_during_another(made, monkeypatch, kept):
     """Each works in arrays of its own."""
     own, x, at_work, run = module(), drawn(T, N, F), [], small.Gradient.run
     loss, weights = own(x)[0].square().sum(), list(own.parameters())
@@ -273,12 +328,12 @@ def test_a_backward_during_another(made, monkeypatch):
     assert at_work[0] is not at_work[1] and at_work[2] in at_work[:2]
 
 
-def test_eight_threads_at_once():
+def test_eight_threads_at_once(kept):
     """Forward and backward of one module, and backward of one graph."""
     own, x = module("LSTM", num_layers=2), drawn(T, N, F)
     expected = trained(own, x)
-    kept = own(x)[0].square().sum()
-    of_kept = torch.autograd.grad(kept, list(own.parameters()), retain_graph=True)
+    graph = own(x)[0].square().sum()
+    of_graph = torch.autograd.grad(graph, list(own.parameters()), retain_graph=True)
     errors, start = [], threading.Barrier(8)
 
     def work(number):
@@ -288,7 +343,7 @@ def test_eight_threads_at_once():
                 if number % 2:
                     assert_same(trained(own, x), expected)
                 else:
-                    assert_same(torch.autograd.grad(kept, list(own.parameters()), retain_graph=True), of_kept)
+                    assert_same(torch.autograd.grad(graph, list(own.parameters()), retain_graph=True), of_graph)
         except BaseException as error:
             errors.append(error)
 
@@ -300,7 +355,7 @@ def test_eight_threads_at_once():
     assert not errors, errors[0]
 
 
-def test_nothing_leaks(made):
+def test_nothing_leaks(made, kept):
     own, x = module(), drawn(T, N, F)
     for _ in range(20):
         trained(own, x)
@@ -348,11 +403,17 @@ def test_what_is_left_out(monkeypatch, mode, options, steps):
     w = rnnkit.init_weights(desc, seed=0)
     x, dy = (rng.standard_normal((steps, 24, size)).astype("f4") for size in (F, H * desc.num_directions))
     call = small.SmallCall(desc, steps, 24, 1)
-    call.forward(w, x, rng.standard_normal((desc.num_pseudo_layers, 24, H)).astype("f4"), None)
-    dx, dhx, dcx, dw = call.backward(w, x, dy, None, None, True, True)
+    states = desc.num_pseudo_layers, 24, H
+    call.forward(w, x, rng.standard_normal(states).astype("f4"), 0)
+
+    def backward(*wanted):
+        dhx, dcx, dw = np.zeros(states, "f4"), np.zeros(states, "f4"), np.full(w.shape, np.nan, "f4")
+        return call.backward(w, x, dy, dhx, dcx if desc.has_cell else 0, dw, *wanted), dhx, dw
+
+    dx, dhx, dw = backward(True, True)
     for wants_dx, wants_dhx in ((False, True), (True, False), (False, False)):
-        found = call.backward(w, x, dy, None, None, wants_dx, wants_dhx)
-        assert_same_bits("dw", found[3], dw)
+        found = backward(wants_dx, wants_dhx)
+        assert_same_bits("dw", found[2], dw)
         assert found[0].size == 0 if not wants_dx else found[0].tobytes() == dx.tobytes()
         assert wants_dhx == (found[1].tobytes() == dhx.tobytes()), "the product was not left out"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
@@ -60,6 +60,16 @@ class Arena:
             buffer = self._buffers[name] = self._new_buffer(nbytes)
         array = self._arrays[name] = buffer[:nbytes].view(dtype).reshape(shape)
         return array
+
+    def side_by_side(self, blocks: Iterable[tuple[str, tuple[int, ...], np.dtype]]) -> Any:
+        """Give arrays of these names, shapes and dtypes, which nobody has taken, memory side by side; returns all of
+        it, as bytes."""
+        nbytes = {name: -(-prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for name, shape, dtype in blocks}
+        whole, start = self._new_buffer(sum(nbytes.values())), 0
+        for name, count in nbytes.items():
+            self._buffers[name], start = whole[start : start + count], start + count
+        self.nbytes += start
+        return whole
 
     def is_repeat(self, key: Any) -> bool:
         """Return whether the call before had this key, too: only then does it pay to keep what is made for it."""

@@ -11,15 +11,19 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.memory import IDLE_BYTES, SMALL_BYTES, Memory, popped
 from rnnkit.call.options import options_of
-from rnnkit.call.workspace import Workspace, workspace_nbytes
-from rnnkit.cpu.backward import Gradient, arrays_of, begin, gradient_of
+from rnnkit.call.workspace import Workspace, workspace_layout, workspace_nbytes
+from rnnkit.cpu.backward import Gradient, gradient_of
 from rnnkit.cpu.engine import infer, laid_out
 from rnnkit.cpu.infer import brief_calls
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
-from rnnkit.cpu.run import final_states, given
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.operands import Arrays, Given
+
+COPIED_BYTES = 1 << 16
+"""Of what a call keeps for backward, at most, that is copied. Of one step it always is: those come in chains, and a
+copy takes a few percent of the time that the products take."""
 
 
 @lru_cache(256)
@@ -32,26 +36,40 @@ def is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
 class SmallCall:
     """A training forward of one size and its backward, prepared for this number of threads.
 
-    It checks no argument. Results are new arrays but for y. What backward needs is kept in this object until the next
-    forward overwrites it, so one user at a time may have it.
+    It checks no argument: each is a C-contiguous array, or the address of one. Results are new arrays but for y. What
+    backward needs is in `kept` until the next forward overwrites it: one user at a time may have this object.
+
+    Attributes
+    ----------
+    kept : ndarray of bytes
+        What forward leaves for backward: a copy, written back here, is as good.
+    is_copied : bool
+        Whether it is copied, so that other users may have this object before backward.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
         self.desc, self._threads = desc, threads
         nothing = {"x": np.empty(0, desc.np_dtype)}
         workspace = Workspace(desc, nothing, options_of("forward", desc, seq_len, batch_size), Memory())
+        self.kept = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
         self._ready = laid_out(workspace, self._steps, threads)
         self._calls = [call for _, calls in self._ready.groups for call in calls]
         self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
         self._gradients: deque[Gradient] = deque()
+        self._input = seq_len, batch_size, desc.row_size
+        self._states = desc.num_pseudo_layers, batch_size, desc.output_size
+        self._cells = (*self._states[:2], desc.states_size) if desc.has_cell else None
         self.nbytes = workspace.memory.arena.nbytes
+        self.is_copied = seq_len == 1 or self.kept.nbytes <= COPIED_BYTES
         self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.BRIEF_WORK and not self._ready.packing
 
-    def forward(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-        """y, which is overwritten by the next forward, hy and cy."""
-        hy, cy = final_states(self.desc, self._steps.batch_size)
-        own = given(x, w, hx, cx, hy, cy)
+    def forward(
+        self, w: np.ndarray, x: np.ndarray | int, hx: np.ndarray | int, cx: np.ndarray | int
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        """y, which is overwritten by the next forward, hy and cy, None without cells; a state of 0 is zeros."""
+        hy, cy = np.empty(self._states, w.dtype), None if self._cells is None else np.empty(self._cells, w.dtype)
+        own = Given(x, w, hx, cx, hy, 0 if cy is None else cy)
         for pack in self._ready.packing:
             pack(w)
         for call in self._calls:
@@ -59,17 +77,30 @@ class SmallCall:
         return self._y, hy, cy
 
     def backward(
-        self, w: np.ndarray, x: np.ndarray, dy: Any, dhy: Any, dcy: Any, wants_dx: bool, wants_dhx: bool
-    ) -> tuple:
-        """dx (empty unless wanted), dhx (undefined unless wanted), dcx and dw."""
-        dx, dhx, dcx, dw = begin(self.desc, w, self._steps, dhy, dcy, np.empty(w.shape, w.dtype), wants_dx)
+        self, w: np.ndarray, x: np.ndarray | int, dy: np.ndarray | int, dhx: np.ndarray | int, dcx: np.ndarray | int,
+        dw: np.ndarray | int, wants_dx: bool, wants_dhx: bool,
+    ) -> np.ndarray:
+        """Write dw, and return dx (empty unless wanted); dhx and dcx, which begin as the gradients of hy and cy, become
+        those of hx (undefined unless wanted) and cx. dy may be 0 for zeros, and dcx without cells."""
+        dx = np.empty(self._input if wants_dx else (0,), w.dtype)
+        if self.desc.inputs_size and wants_dx:
+            dx[:, :, self.desc.input_size :] = 0  # `Gradient.run` adds to them
         try:
             gradient = self._gradients.pop()
         except IndexError:  # the first time, or another thread is at work with it
             gradient = gradient_of(self.desc, self._ready.arrays, self._steps, self._threads, Arena())
-        gradient.run(arrays_of(w, x, dy, dx, dhx, dcx, dw, dw_is_new=True, wants_dhx=wants_dhx), dx)
+        gradient.run(Arrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, True, wants_dhx), dx)
         self._gradients.append(gradient)
-        return dx, dhx, dcx, dw
+        return dx
+
+    def give_back(self, idle: deque[SmallCall]) -> None:
+        """Let another user take this, unless those that are idle have much memory already."""
+        if self.nbytes * (len(idle) + 1) <= IDLE_BYTES:
+            idle.append(self)
+
+    def held(self, idle: deque[SmallCall]) -> Held:
+        """This, to be given back when what is returned is deleted."""
+        return Held(self, idle)
 
 
 class Held:
@@ -81,13 +112,7 @@ class Held:
         self.call, self.idle = call, idle
 
     def __del__(self) -> None:
-        if self.call.nbytes * (len(self.idle) + 1) <= IDLE_BYTES:
-            self.idle.append(self.call)
-
-
-def taken(desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int, idle: deque[SmallCall]) -> Held:
-    """One of the idle calls of this size, or a new one."""
-    return Held(popped(idle) or SmallCall(desc, seq_len, batch_size, threads), idle)
+        self.call.give_back(self.idle)
 
 
 class PreparedInference:
@@ -102,16 +127,19 @@ class PreparedInference:
         self._idle: deque[SmallCall] | None = None
         if desc.num_directions == 2 and is_small(desc, seq_len, batch_size):
             self._idle = deque()
+        self.takes_addresses = self._sequences is not None or self._idle is not None
         self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
 
-    def run(self, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-        """y, hy and cy."""
+    def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """y, hy and cy, of arrays, or of addresses of C-contiguous ones if it `takes_addresses`; states may be None."""
         if self._sequences is not None:
-            return self._sequences.run(x, hx, cx, w)
+            return self._sequences.run_dense(x, hx, cx, w)
         if self._idle is not None:
-            held = taken(*self._size, self._idle)
-            y, hy, cy = held.call.forward(w, x, hx, cx)
-            return y.copy(), hy, cy
+            call = popped(self._idle) or SmallCall(*self._size)
+            y, hy, cy = call.forward(w, x, 0 if hx is None else hx, 0 if cx is None else cx)
+            y = y.copy()
+            call.give_back(self._idle)
+            return y, hy, cy
         return infer(self._size[0], w, x, hx, cx, self._options)
 
 

@@ -83,7 +83,7 @@ class Stack:
         return hy, take("cy", (layers, rows, cells), dtype) if cells else self._no_cells, self._room(rows, 1, take)
 
     def _room(self, rows: int, chunk: int, take: Callable[..., np.ndarray] = new_array) -> Room:
-        dtype, layer, states = self._dtype, self._layers[0], self._no_cells
+        dtype, layer, none = self._dtype, self._layers[0], self._no_w
         numbers = row_numbers((chunk + 1) * rows)
         gates = take("gates", (numbers.size * layer.columns,), dtype)
         threads, packed, nbytes = threads_of_step(rows, self._layers, dtype.itemsize), self.weights, gates.nbytes
@@ -98,7 +98,7 @@ class Stack:
             nbytes += packed.scratch.nbytes
         grain = self._grain if rows >= self._rows_for_grain else 0
         work = self._work * max(rows, _ROWS_OF_A_READ)
-        like = self._no_y, states, states, self._no_y, states, states, gates, numbers, _ALL_STEPS, NO_MARKS, self._no_w
+        like = *(none,) * 6, gates, numbers, _ALL_STEPS, NO_MARKS, none, (0,) * 4
         arguments = like, *self._fixed, packed, self._zeros, grain, threads
         return Room(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
 
@@ -162,7 +162,8 @@ class Stack:
             cx = self._no_cells
         else:
             cx = np.zeros((layers, rows, cells), x.dtype) if cx is None else dense(cx)
-        room.call((dense(x), hx, cx, y, hy, cy, room.gates, room.numbers, _ALL_STEPS, NO_MARKS, self._no_w))
+        sizes = len(x) // max(rows, 1), rows, x.shape[1], cells
+        room.call((dense(x), hx, cx, y, hy, cy, room.gates, room.numbers, _ALL_STEPS, NO_MARKS, self._no_w, sizes))
 
 
 class Sequences:
@@ -171,8 +172,8 @@ class Sequences:
     def __init__(self, stack: Stack, seq_len: int, batch_size: int) -> None:
         (layers, outputs, cells), places = stack._sizes, min(seq_len, 2)
         self._stack, self._room = stack, (batch_size, min(seq_len, steps_at_once(batch_size)))
-        self._rooms, self._dtype, count = stack.rooms(*self._room), stack._dtype, seq_len * batch_size
-        self._x, self._y, self._result = (count, -1), (count, outputs), (seq_len, batch_size, outputs)
+        self._rooms, self._dtype = stack.rooms(*self._room), stack._dtype
+        self._y, self._sizes = (seq_len, batch_size, outputs), (seq_len, batch_size, stack._desc.row_size, cells)
         self._hy, self._cy = (places * layers, batch_size, outputs), (places * layers, batch_size, cells)
         first = (seq_len - 1) % 2 * layers
         self._last, self._no_hx = slice(first, first + layers), np.zeros((layers, batch_size, outputs), self._dtype)
@@ -183,20 +184,26 @@ class Sequences:
         marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """y, hy and cy, with the packed weights or these."""
-        stack, dtype = self._stack, self._dtype
+        hx, cx, w = (None if one is None else dense(one) for one in (hx, cx, w))
+        return self.run_dense(dense(x), hx, cx, w, lengths, marks)
+
+    def run_dense(
+        self, x: np.ndarray | int, hx: np.ndarray | int | None, cx: np.ndarray | int | None, w: np.ndarray | None,
+        lengths: np.ndarray = _ALL_STEPS, marks: np.ndarray = NO_MARKS,
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        """The same with arrays that the kernels can take, or their addresses."""
+        stack, dtype, has_cells = self._stack, self._dtype, self._sizes[3] > 0
         room = stack.taken(self._rooms, *self._room)
         y, hy = np.empty(self._y, dtype), np.empty(self._hy, dtype)
-        cells = cy = stack._no_cells
-        if stack._sizes[2]:
-            cy, cells = np.empty(self._cy, dtype), self._no_cx if cx is None else dense(cx)
-        hx = self._no_hx if hx is None else dense(hx)
-        w = stack._no_w if w is None else dense(w)
+        hx = self._no_hx if hx is None else hx
+        cy = np.empty(self._cy, dtype) if has_cells else stack._no_cells
+        cx = self._no_cx if cx is None or not has_cells else cx
+        w = stack._no_w if w is None else w
         if room.packing:
             for pack in room.packing:
                 pack(w)
             w = stack._no_w
-        own = room.gates, room.numbers, lengths, marks, w
-        room.call((dense(x).reshape(self._x), hx, cells, y, hy, cy, *own))
+        room.call((x, hx, cx, y, hy, cy, room.gates, room.numbers, lengths, marks, w, self._sizes))
         stack.give_back(self._rooms, room)
         last = self._last
-        return y.reshape(self._result), hy[last], cy[last] if cells is not stack._no_cells else None
+        return y, hy[last], cy[last] if has_cells else None

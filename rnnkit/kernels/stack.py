@@ -17,8 +17,9 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
     `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, the
-    marks (T*N) of states that are zeros before a step, but for those before the first, none if there are none, and the
-    flat weights where they are read where they are, else none. The room has N rows for each step of a chunk, whose
+    marks (T*N) of states that are zeros before a step, but for those before the first, none if there are none, the
+    flat weights where they are read where they are, else none, all flat, and the sizes T, N, I and that of a row of cy.
+    The room has N rows for each step of a chunk, whose
     input products the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two
     places, (2*layers, N, ...), and step t writes the place t % 2; y may be empty, where nobody wants it. All rows are
     computed in every step, from the padding too; those that have ended keep their states, and y is 0. No more than so
@@ -26,19 +27,19 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     """
     post_call(sync, rank, size)
     team = join(sync, rank, size, threads)
-    x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w = arrays
-    batch_size, width, layers = hy.shape[1], cy.shape[2], offsets.shape[0]
+    x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w, (num_steps, batch_size, row_size, width) = arrays
+    layers = offsets.shape[0]
     columns, chunk = gates.size // max(numbers.size, 1), numbers.size // max(batch_size, 1) - 1
     own_rows = partition(batch_size, team.rank, team.size)
-    rows, num_steps = Range(0, batch_size), x.shape[0] // max(batch_size, 1)
+    rows = Range(0, batch_size)
     for layer in range(layers if w.size > 0 else 0):
         sum_biases(products, places[layer], storage(packed), flat(offsets[layer]), w, team)
     if w.size > 0:
         barrier(team)
     for t in range(num_steps):
-        inputs = Matrix(flat(x), numbers, t * batch_size * x.shape[1], x.shape[1])
+        inputs = Matrix(x, numbers, t * batch_size * row_size, row_size)
         first, before = t % 2 * layers, (t + 1) % 2 * layers if t > 0 else 0
-        hidden_prev, cells_prev = flat(hx if t == 0 else hy), flat(cx if t == 0 else cy)
+        hidden_prev, cells_prev = hx if t == 0 else hy, cx if t == 0 else cy
         if marks.size > 0 and t > 0:  # nobody reads these states any more
             for row in range(own_rows.start, own_rows.stop):
                 for layer in range(layers if marks[t * batch_size + row] > 0 else 0):
@@ -50,15 +51,15 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
             own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
             weights = weights_of(cell, own, packed, flat(offsets[layer]), products, places[layer], w, team.rank)
             at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
-            outputs = Matrix(flat(hy), numbers, at * sizes.output, sizes.output)
+            outputs = Matrix(hy, numbers, at * sizes.output, sizes.output)
             place = t % chunk if layer == 0 else chunk
             pre_activations = Matrix(gates, numbers, place * batch_size * columns, columns)
             operands = Operands(
                 gates=pre_activations, hidden=outputs, units=None, vectors=None, noises=None, step_noises=None,
                 hidden_prev=Matrix(hidden_prev, numbers, at_prev * sizes.output, sizes.output),
                 states_prev=Matrix(cells_prev, numbers, at_prev * width, width),
-                states=Matrix(flat(cy), numbers, at * width, width),
-                inputs=side_inputs(cell, flat(x), numbers, t * batch_size, x.shape[1], sizes.hidden),
+                states=Matrix(cy, numbers, at * width, width),
+                inputs=side_inputs(cell, x, numbers, t * batch_size, row_size, sizes.hidden),
             )  # fmt: skip
             operands = with_gates(cell, own, weights, operands, operands.gates)
             if layer > 0 or t % chunk == 0:
@@ -78,7 +79,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
                 barrier(team)
             inputs = outputs
         if y.size > 0:
-            target = Matrix(flat(y), numbers, t * batch_size * sizes.output, sizes.output)
+            target = Matrix(y, numbers, t * batch_size * sizes.output, sizes.output)
             for row in range(own_rows.start, own_rows.stop):
                 _copy_row(target, inputs, row)
                 if lengths.size > 0 and t >= lengths[row]:

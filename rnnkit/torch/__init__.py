@@ -5,10 +5,9 @@ Imports PyTorch, so import it by name: ``import rnnkit.torch``.
 """
 
 from rnnkit.torch.acceleration import Acceleration, accelerate, accelerated, restore
-from rnnkit.torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from rnnkit.torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell
 from rnnkit.torch.recurrent import Recurrent
 
 __all__ = [
-    "GRU", "LSTM", "RNN", "Acceleration", "GRUCell", "LSTMCell", "RNNCell", "Recurrent", "accelerate", "accelerated",
-    "restore",
+    "GRU", "LSTM", "RNN", "Acceleration", "GRUCell", "LSTMCell", "Recurrent", "accelerate", "accelerated", "restore"
 ]  # fmt: skip

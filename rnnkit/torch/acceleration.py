@@ -32,7 +32,7 @@ class Acceleration(NamedTuple):
 
 
 def accelerate(model: nn.Module) -> Acceleration:
-    """Make every `nn.RNN`, `nn.LSTM`, `nn.GRU`, and cell of these, of a model run on the engine.
+    """Make every `nn.RNN`, `nn.LSTM`, `nn.GRU`, `nn.LSTMCell` and `nn.GRUCell` of a model run on the engine.
 
     Subclasses do too, if their forward calls `super().forward`, and so do parametrized and pruned modules.
 

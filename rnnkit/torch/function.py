@@ -24,6 +24,7 @@ from rnnkit.torch.plain import Found, are_neighbours
 
 RESTORE = "call rnnkit.torch.restore first; in place of a Recurrent write the steps in PyTorch"
 
+_transform = torch._C._functorch.peek_interpreter_stack
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # what `torch.autograd.grad(is_grads_batched=True)` makes
 
 
@@ -126,10 +127,11 @@ def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[t
 
 def refuse_transforms(function: str, *tensors: Any) -> None:
     """Raise in a transform of `torch.func`, or for batched gradients: their tensors have no memory to read."""
-    if torch._C._functorch.peek_interpreter_stack() is not None or any(
-        one is not None and _is_batched(one) for one in tensors
-    ):
+    if _transform() is not None:
         refuse_transform(function)
+    for one in tensors:
+        if one is not None and _is_batched(one):
+            refuse_transform(function)
 
 
 def refuse_transform(function: str) -> NoReturn:

@@ -297,15 +297,6 @@ class GRU(FusedLayers, nn.GRU):
     """`torch.nn.GRU` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 
 
-class RNNCell(_FusedCell, nn.RNNCell):
-    """`torch.nn.RNNCell` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
-
-    @property
-    def _rnnkit_mode(self) -> str:
-        # Its constructor sets the nonlinearity after the parameters, which `accelerated` may already move.
-        return f"RNN_{self.__dict__.get('nonlinearity', 'tanh').upper()}"
-
-
 class LSTMCell(_FusedCell, nn.LSTMCell):
     """`torch.nn.LSTMCell` on the engine: arguments, parameters and `state_dict` are those of PyTorch's."""
 

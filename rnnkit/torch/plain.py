@@ -35,7 +35,7 @@ class Found(NamedTuple):
     dtype: torch.dtype
     names: Sequence[str]  # of the parameters, in the buffer's order
     addresses: list[int]
-    places: list[tuple[Any, ...]]  # what `_places_of` returns
+    places: list[tuple[int, torch.Size]]  # address and shape of each
     weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
     sizes: dict[Any, Size]
 
@@ -45,6 +45,7 @@ class Size(NamedTuple):
 
     layout: Layout
     states: Sequence[torch.Size]  # shapes of the initial ones
+    cells: torch.Size | None  # of those beside h in one tensor
     threads: int
     is_small: bool  # whether a training call may be a `small.SmallRecurrence`
     idle: deque[Any]  # those of them that may be used again
@@ -75,7 +76,8 @@ def find(mode: str, desc: RNNDescriptor, names: Sequence[str], parameters: dict[
     addresses, size = [one.data_ptr() for one in ordered], num_weights(desc)
     memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
     weights = np.frombuffer(memory, desc.np_dtype)
-    return Found(mode, desc, first.dtype, names, addresses, _places_of(ordered), weights, {})
+    places = [(one.data_ptr(), one.shape) for one in ordered]
+    return Found(mode, desc, first.dtype, names, addresses, places, weights, {})
 
 
 def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
@@ -97,15 +99,15 @@ def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> b
 def are_there(found: Found, parameters: Sequence[Any]) -> bool:
     """Whether the parameters, in the buffer's order, have the memory, shape and dtype that they had.
 
-    Memory at the same address is on the same device.
+    Memory at the same address is on the same device. They were contiguous.
     """
-    return _places_of(parameters) == found.places
-
-
-def _places_of(parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Where parameters are, and as what; of those that are none any more nothing."""
-    usual = (one for one in parameters if type(one) is Parameter)
-    return [(one.data_ptr(), one.dtype, one.shape, one.stride()) for one in usual]
+    dtype = found.dtype
+    for one, (address, shape) in zip(parameters, found.places, strict=True):
+        if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not dtype:
+            return False
+        if one.shape != shape or not one.is_contiguous():
+            return False
+    return True
 
 
 def is_watched() -> bool:
@@ -135,7 +137,9 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
     prepared = calls.is_small(*own), deque(), calls.PreparedInference(*own, threads)
     if len(found.sizes) >= _SIZES:
         found.sizes.clear()
-    size = found.sizes[shape, order, threads] = Size(Layout((seq_len, batch_size), order), states, threads, *prepared)
+    cells = torch.Size((*rows, desc.states_size)) if desc.has_cell else None
+    size = Size(Layout((seq_len, batch_size), order), states, cells, threads, *prepared)
+    found.sizes[shape, order, threads] = size
     return size
 
 
@@ -151,10 +155,12 @@ def states_of(found: Found, size: Size, hx: Any) -> Sequence[Any] | None:
         return (hx, None) if _is_usual(hx, dtype) and hx.shape == shapes[0] else None
     if type(hx) is not tuple or len(hx) != len(shapes):
         return None
-    if not all(_is_usual(one, dtype) and one.shape == shape for one, shape in zip(hx, shapes, strict=True)):
-        return None
+    for one, shape in zip(hx, shapes, strict=True):
+        if not _is_usual(one, dtype) or one.shape != shape:
+            return None
     return hx if len(hx) == 2 else (hx[0], joined(hx[1:]))
 
 
 def _is_usual(tensor: Any, dtype: torch.dtype) -> bool:
-    return type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu and not tensor.is_neg()
+    usual = type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu and not tensor.is_neg()
+    return usual and tensor.layout is torch.strided

@@ -5,6 +5,7 @@ what is not used: with two fields a kernel compiles in two thirds of the time. I
 """
 
 import operator
+import sys
 
 from llvmlite import ir
 from numba import typeof, types
@@ -21,8 +22,10 @@ from numba.extending import (
     unbox,
 )
 
-# In NumPy's PyArrayObject, whose layout is public, data, the number of dimensions and their sizes follow the head.
-_DATA, _SHAPE = object.__basicsize__, object.__basicsize__ + 16
+# In NumPy's PyArrayObject, whose layout is public, data, the number of dimensions and their sizes follow the head, the
+# last part of which is the type.
+_TYPE, _DATA, _SHAPE = object.__basicsize__ - 8, object.__basicsize__, object.__basicsize__ + 16
+_ANY_SIZE = 1 << 40  # of an array whose size is nobody's matter
 
 
 class FlatArray(types.Type):
@@ -86,15 +89,42 @@ def _set(context, builder, signature, arguments):
 
 @unbox(FlatArray)
 def _unbox(kind, array, c):
-    """Read the array's fields from memory, unchecked: `arguments.check_arrays` has looked at the types."""
+    """Read the array's fields from memory, unchecked: `arguments.check_arrays` has looked at the types.
+
+    In place of an array `bound` takes an address, an int: 0 is an empty array, of any other the size is `_ANY_SIZE`.
+    """
 
     def field(place, at):
         pointer = c.builder.gep(c.builder.bitcast(array, c.pyapi.voidptr), [ir.Constant(ir.IntType(64), place)])
         return c.builder.load(c.builder.bitcast(pointer, at.as_pointer()))
 
-    first = field(_DATA, c.context.get_data_type(kind.dtype).as_pointer())
-    size = c.builder.load(field(_SHAPE, ir.IntType(64).as_pointer()))
-    return NativeValue(view(c.context, c.builder, kind, first, size))
+    data, i64 = c.context.get_data_type(kind.dtype).as_pointer(), ir.IntType(64)
+    is_address, found = c.builder.icmp_unsigned("==", field(_TYPE, c.pyapi.voidptr), _type_of_ints(c)), []
+    with c.builder.if_else(is_address) as (then, otherwise):
+        with then:
+            first = c.builder.bitcast(c.pyapi.long_as_voidptr(array), data)
+            is_given = cgutils.is_not_null(c.builder, first)
+            size = c.builder.select(is_given, ir.Constant(i64, _ANY_SIZE), ir.Constant(i64, 0))
+            found.append((first, size, c.builder.block))
+        with otherwise:
+            first, size = field(_DATA, data), c.builder.load(field(_SHAPE, i64.as_pointer()))
+            found.append((first, size, c.builder.block))
+    fields = []
+    for number, own in enumerate((data, i64)):
+        fields.append(c.builder.phi(own))
+        for one in found:
+            fields[-1].add_incoming(one[number], one[-1])
+    return NativeValue(view(c.context, c.builder, kind, *fields))
+
+
+def _type_of_ints(c):
+    """Python's `int`, a pointer in LLVM IR."""
+    name = "PyLong_Type"
+    found = c.builder.module.globals.get(name) or ir.GlobalVariable(c.builder.module, ir.IntType(8), name)
+    found.linkage = "external"
+    if sys.platform == "win32":
+        found.storage_class = "dllimport"
+    return found
 
 
 def signature_of(arguments):
