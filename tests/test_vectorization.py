@@ -20,6 +20,7 @@ from shipped_networks import DEFAULT, KINDS
 from examples.gallery.gated import FastRNN, IntersectionRNN
 from examples.gallery.lstms import NAS
 from rnnkit import RNNDescriptor
+from rnnkit.cells import LayerNormGRU, LayerNormLSTM, RegularizedGRU, RegularizedLSTM, VariationalGRU, VariationalLSTM
 from rnnkit.kernels import stages
 from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
@@ -123,6 +124,33 @@ GALLERY = {
     (NAS, "activate"): {"divide": 13},
     (NAS, "differentiate"): {"divide": 6, "multiply": 30},
 }
+# Of those with means and noises, by phase: a loop ends where a mean is read, whose own arithmetic is done once a row.
+REGULARIZED = {
+    (LayerNormLSTM, 0, "forward"): {"multiply": 2},
+    (LayerNormLSTM, 1, "forward"): {"multiply": 8},
+    (LayerNormLSTM, 2, "forward"): {"divide": 4},
+    (LayerNormLSTM, 3, "forward"): {"multiply": 1},
+    (LayerNormLSTM, 4, "forward"): {"divide": 1},
+    (LayerNormLSTM, 4, "gradient"): {"divide": 1, "multiply": 10},
+    (LayerNormLSTM, 3, "gradient"): {"multiply": 1},
+    (LayerNormLSTM, 2, "gradient"): {"multiply": 40},
+    (LayerNormLSTM, 1, "gradient"): {"multiply": 2},
+    (LayerNormGRU, 0, "forward"): {"multiply": 2},
+    (LayerNormGRU, 1, "forward"): {"multiply": 6},
+    (LayerNormGRU, 2, "forward"): {"divide": 3},
+    (LayerNormGRU, 2, "gradient"): {"multiply": 30},
+    (LayerNormGRU, 1, "gradient"): {"multiply": 2},
+    (RegularizedLSTM, 0, "forward"): {"divide": 5},
+    (RegularizedLSTM, 0, "gradient"): {"divide": 1, "multiply": 16},
+    (RegularizedGRU, 0, "forward"): {"divide": 3},
+    (RegularizedGRU, 0, "gradient"): {"multiply": 11},
+    (VariationalLSTM, 0, "forward"): {"multiply": 1},
+    (VariationalLSTM, 1, "forward"): {"divide": 5},
+    (VariationalLSTM, 1, "gradient"): {"divide": 1, "multiply": 15},
+    (VariationalLSTM, 0, "gradient"): {"multiply": 1},
+    (VariationalGRU, 1, "forward"): {"divide": 3},
+    (VariationalGRU, 1, "gradient"): {"multiply": 11},
+}
 BY_DEFAULT = *(name for name, _ in DEFAULT), "augru", "slstm-heads"
 # The loops of a cell by name: those of a phase, or of the gradient of one.
 RUNNERS = {"activate": (0, "forward"), "complete": (1, "forward"), "differentiate": (-1, "gradient")}
@@ -194,9 +222,14 @@ def stages_of(declaration, name):
 
 
 def machine_code(name, cell, dtype):
-    """That of the loops over units of some stages of a cell. None of them compares its arrays with each other: those of
-    a row lie so near together that the loop number by number would run."""
-    run, rows = stages.runner(lambda declaration: stages_of(declaration, name)), Matrix(np.zeros(64, dtype), ONE, 0, 8)
+    """That of the loops over units of some stages of a cell."""
+    return code_of(lambda declaration: stages_of(declaration, name), cell, dtype)
+
+
+def code_of(own_stages, cell, dtype):
+    """The same of these stages of its declaration. None of them compares its arrays with each other: those of a row lie
+    so near together that the loop number by number would run."""
+    run, rows = stages.runner(own_stages), Matrix(np.zeros(64, dtype), ONE, 0, 8)
     operands, gradients = (kind(*[rows] * len(kind._fields)) for kind in (Operands, Gradients))
 
     def all_rows(cell, operands, gradients, units, count):
@@ -258,6 +291,13 @@ def test_the_mathematics_of_a_shipped_cell_is_vectorized(kind, name, dtype):
 def test_the_mathematics_of_a_cell_of_the_gallery_is_vectorized(kind, name, dtype):
     cell = RNNDescriptor(kind, 3, 5, dtype=dtype).cell
     assert_vectorized(machine_code(name, cell, dtype), GALLERY[kind, name])
+
+
+@pytest.mark.parametrize(("kind", "number", "part", "dtype"), in_one_dtype(REGULARIZED, [LayerNormLSTM]))
+def test_the_mathematics_of_means_and_noises_is_vectorized(kind, number, part, dtype):
+    cell = RNNDescriptor(kind, 3, 5, dtype=dtype).cell
+    text = code_of(lambda declaration: getattr(declaration.phases[number], part), cell, dtype)
+    assert_vectorized(text, REGULARIZED[kind, number, part])
 
 
 def runs_of(cell):

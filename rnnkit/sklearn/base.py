@@ -29,7 +29,7 @@ from rnnkit.training import Adam, arguments
 class RecurrentEstimator(BaseEstimator):
     """A recurrent network, pooled over the steps, with a linear readout; subclasses say what its scores mean."""
 
-    mode: str = "gru"
+    mode: Any = "gru"
     hidden_size: int = 64
     num_layers: int = 1
     bidirectional: bool = False

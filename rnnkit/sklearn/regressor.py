@@ -21,8 +21,8 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
 
     Parameters
     ----------
-    mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
+    mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"} or cell
+        The cell; one of :mod:`rnnkit.cells`, ``LayerNormGRU(recurrent_dropout=0.1)`` say, or of your own.
     hidden_size : int
         Units of each layer and direction.
     num_layers : int
