@@ -7,6 +7,10 @@ from standin_memory import Arrays, device_array
 from standin_network import Network
 from standin_rules import NOT_SUPPORTED, PACKED, SMALL_H, STANDARD, UNPACKED, WORK_NBYTES, require
 
+from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.matrix import Matrix
+from rnnkit.kernels.noise import Counter, draw, factor, words
+
 FORWARD_DONE, DATA_DONE = 1, 2  # what a reserve space has been used for
 
 
@@ -88,13 +92,15 @@ class Computing:
     def _draw_masks(self, arrays):
         """The scaled masks of all layers but the last. cuDNN draws others; these are those of the CPU engine."""
         probability, state = arrays.rnn.dropout.probability, device_array(arrays.rnn.dropout.states, 2, np.uint64)
-        key, shape = int(state[0]) + (int(state[1]) << 64), (*arrays.valid.shape, arrays.width)
+        seed, shape = (int(state[0]) + int(state[1])) % 2**64, (*arrays.valid.shape, arrays.width)
         state[1] += 1  # so that one more forward draws others
-        scale = 0.0 if probability == 1 else 1 / (1 - probability)
-        masks = []
+        count, masks = shape[0] * shape[1], []
         for layer in range(1, arrays.fields["num_layers"]):
-            stream = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, layer]))
-            masks.append(scale * (stream.random(shape, np.float32) >= np.float32(probability)))
+            mask = np.empty(shape)
+            rows = Matrix(mask.reshape(-1), np.arange(count), 0, shape[2])
+            counter = Counter(shape[1], 0, 0, layer * 256 + 255, *words(seed))
+            team.run(draw, mask.size, rows, count, 0, shape[2], counter, factor(probability, mask.dtype))
+            masks.append(mask)
         return masks
 
     def _forward_of(self, reserve, state, arrays):

@@ -18,6 +18,7 @@ DIRECTION = {
     "__main__": {"language_model"},
     "language_model": {
         "__init__", "warmup", "distributed", "training", "descriptor", "call", "common", "kernels", "types", "errors",
+        "cells",
     },
     "warmup": {"__init__", "training", "descriptor", "kernels.cells", "types"},
     "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},

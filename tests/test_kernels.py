@@ -163,8 +163,8 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
         _pack_sources(terms, rows, Team(rank, size, elements))
     for rank in range(size):
         matrix, team = _rows(dgates, chosen), Team(rank, size, elements)
-        zeros, shared = np.zeros(units, dtype), Range(columns + 3, columns + 3)  # none is a scalar's
-        _add_weight_gradients(terms, dw, False, matrix, rows, scratch, zeros, np.arange(columns + 3), shared, team)
+        zeros = np.zeros(units, dtype)
+        _add_weight_gradients(terms, dw, False, matrix, rows, scratch, zeros, np.arange(columns + 3), team)
     valid = dgates[chosen, 2 : columns + 2].astype("f8")
     tolerance = 2e-4 if dtype == "float32" else 1e-11
     np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)

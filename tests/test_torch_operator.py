@@ -228,7 +228,7 @@ def test_the_operators_keep_pytorchs_rules(model, x):
     """Schema, fake results, registration of the gradient, and the way through AOT at any size."""
     names = [f"{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     parameters = [model.rnn.get_parameter(name) for name in names]
-    network = "LSTM", F, H, 1, False, True, 0, 0.0
+    network = "LSTM", F, H, 1, False, True, 0, 0.0, True
     given = x.requires_grad_(), None, None, parameters, None, None, None, *network
     torch.library.opcheck(torch.ops.rnnkit.recurrent, given)
     plain = x.detach(), None, None, [one.detach() for one in parameters], LENGTHS, None, None, *network

@@ -10,7 +10,7 @@ from rnnkit import training
 
 PUBLIC = """
     Adam SGD Loss clip_gradient_norm softmax_cross_entropy sigmoid_cross_entropy squared_error dense dense_backward
-    init_dense DenseBackward last_output last_output_backward pad unpad lengths_of bucket_batches
+    dropout_mask init_dense DenseBackward last_output last_output_backward pad unpad lengths_of bucket_batches
 """
 
 

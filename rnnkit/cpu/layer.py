@@ -13,10 +13,10 @@ from rnnkit.call.steps import row_numbers
 from rnnkit.call.workspace import gate_columns
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
-from rnnkit.kernels.cells.declaration import panels
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
+from rnnkit.kernels.means import panels
 from rnnkit.kernels.operands import Sizes
 from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer, places_of
 

@@ -12,6 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .cells.declaration import PANEL
+from .cells.declaration import panels as panels
 from .machine.registers import I32, I64, VECTOR_BYTES
 
 _LANES = 16

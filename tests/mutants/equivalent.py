@@ -39,7 +39,7 @@ EQUIVALENT = {
     'expected = "be at least 1" if num_streams < 1 else f"be at most {MAX_SIZE}"':
         "1 is not refused",
     "rnnkit/call/workspace.py workspace_layout: neighbours swapped: seq_len, batch_size -> batch_size, seq_len, in "
-    "gates = (seq_len, batch_size, gate_slots(desc), desc.hidden_size)": _FLAT,
+    'blocks.append(Block(f"gates_{pseudo_layer}", (seq_len, batch_size, gate_columns(desc)), dtype))': _FLAT,
     "rnnkit/call/workspace.py workspace_layout: neighbours swapped: seq_len, batch_size -> batch_size, seq_len, in "
     'blocks.append(Block(f"input_l{layer}", (seq_len, batch_size, width), dtype))': _FLAT,
     "rnnkit/call/workspace.py workspace_layout: neighbours swapped: seq_len, batch_size -> batch_size, seq_len, in "

@@ -33,6 +33,7 @@ _PUBLIC = {
     "rnnkit/call/debugging.py": "debugging workspace readme",
     "rnnkit/descriptor/descriptor.py": "descriptor errors archive network network_objects own_cells shipped_cells "
     "onnx_cells",
+    "rnnkit/descriptor/fields.py": "descriptor errors archive network",
     "rnnkit/descriptor/modes.py": "descriptor errors cell_numbers cell_source weights cells own_cells network types "
     "interop_networks",
     "rnnkit/common/numbers.py": "descriptor cell_numbers training_optimizers",
@@ -57,6 +58,7 @@ _ENGINE = {
     "rnnkit/cpu/stack.py": "short_calls plan_calls stream digests bits reduced_weights exclusive sharing",
     "rnnkit/cpu/reduced.py": "reduced_weights perf_reduced",
     "rnnkit/cpu/rows.py": "resets digests steps time_checkpoints plan_calls workspace exclusive",
+    "rnnkit/cpu/run.py": "noise resets digests time_checkpoints regularized_cells forward bits",
     "rnnkit/cpu": "resets digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory "
     "threads exclusive sharing stream reduced_weights algebra",
     "rnnkit/kernels/cells/activations.py": "cells onnx_cells shipped_cells vectorization",
@@ -96,7 +98,9 @@ _ENGINE = {
     "rnnkit/kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
     "rnnkit/kernels/rows.py": "resets digests steps workspace time_checkpoints algebra exclusive",
     "rnnkit/kernels/training.py": "training_kernels training_clipping training_optimizers",
-    "rnnkit/kernels/dropout.py": "dropout digests bits backward",
+    "rnnkit/kernels/dropout.py": "noise digests bits backward",
+    "rnnkit/kernels/noise.py": "noise digests regularized_cells language_model_model",
+    "rnnkit/kernels/means.py": "regularized_cells derivation digests vectorization",
     "rnnkit/kernels/stack.py": "stream bits plan_calls forward algebra threads reduced_weights sharing",
     "rnnkit/kernels": "resets digests kernels steps threads forward backward bits time_checkpoints reduced_weights "
     "shipped_cells "
@@ -104,7 +108,7 @@ _ENGINE = {
 }
 _HARNESS = {
     "perf": "perf perf_report perf_peaks perf_cells perf_reduced perf_worker perf_torch perf_engines perf_commands "
-    "perf_many_cores perf_gpu perf_programs perf_calls perf_episodes",
+    "perf_many_cores perf_gpu perf_programs perf_calls perf_episodes perf_norms",
     "perf/programs": "perf_programs",
     "scripts": "api_reference many_machines readme",
 }

@@ -17,7 +17,16 @@ FAULTS = {
          "factor = scale if keep[j] else zero",
          "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero"),
     ],
+    "rnnkit/kernels/noise.py": [
+        ("nine rounds", "_ROUNDS = 10", "_ROUNDS = 9"),
+        ("the rest of a row begins anew", "start = values.size // group * group\n", "start = values.size // group\n"),
+    ],
+    "rnnkit/kernels/means.py": [
+        ("a mean of the terms' sum", "builder.fdiv(builder.load(total)", "builder.fmul(builder.load(total)"),
+        ("a mean of the first panel", "panels_of(builder, units), intp=I64", "I64(1), intp=I64"),
+    ],
     "rnnkit/kernels/loop.py": [
+        ("threads share out parts of panels", "(lambda cell, array: in_panels(array))", "(lambda cell, array: 1)"),
         ("a team works on the rows of the first",
          "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
         ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),
@@ -126,10 +135,12 @@ FAULTS = {
          "target[gates] = values", "target[gates][...] = values[..., ::-1]"),
     ],
     "rnnkit/cpu/run.py": [
-        ("the seed has 32 bits", "key=workspace.seed", "key=workspace.seed % 2**32"),
-        ("every segment has the masks of the first", "divmod(first_step *", "divmod(0 *"),
-        ("the masks of a segment begin with a counter's first draw", "stream.random(numbers,", "stream.random(0,"),
-        ("a counter's value makes 4 draws", "_DRAWS = 8", "_DRAWS = 4"),
+        ("the seed has 32 bits", "words(workspace.seed)", "words(workspace.seed % 2**32)"),
+        ("every segment has the masks of the first", "first_step=first_step + part", "first_step=part"),
+        ("a part of a batch has the masks of its beginning", "workspace.options.first_row", "0"),
+        ("layers have the same masks", "layer * _STREAMS + _STREAMS - 1", "_STREAMS - 1"),
+        ("noises of a cell are the same", "stream = index * _STREAMS + number", "stream = index * _STREAMS"),
+        ("inference runs the code of training", 'layer.site.setdefault("drawn", {}) if runs[0].draws else', ""),
     ],
     "rnnkit/cpu/stack.py": [
         ("calls work in one place", "popped(rooms) or self._room", "(rooms[-1] if rooms else None) or self._room"),
@@ -152,7 +163,7 @@ FAULTS = {
         ("the seed is cut", "return workspace.seed if", "return workspace.seed & 0xFFFFFFFF if"),
         ("lengths are not sorted", "tuple(lengths.tolist())", "tuple(lengths.tolist()[::-1])"),
     ],
-    "rnnkit/descriptor/descriptor.py": [
+    "rnnkit/descriptor/fields.py": [
         ("True is one bias", 'return "both" if value else "none"', 'return "input" if value else "none"'),
     ],
     "rnnkit/distributed/collectives.py": [
@@ -313,8 +324,9 @@ FAULTS = {
     ],
     "rnnkit/torch/plain.py": [
         ("parameters of another dtype are neighbours", "first.dtype != getattr(torch, str(desc.dtype))", "False"),
-        ("parameters of another shape are neighbours", "one.shape != shape or ", ""),
-        ("parameters are read without their strides", " or not one.is_contiguous()", ""),
+        ("parameters of another shape are neighbours", "itemsize or one.shape != shape", "itemsize"),
+        ("parameters are read without their strides",
+         "itemsize or one.shape != shape or not one.is_contiguous()", "itemsize or one.shape != shape"),
     ],
     "rnnkit/torch/calls.py": [
         ("hx of a packed sequence is in the order of the lengths", "lengths[order] =", "lengths[:] ="),
