@@ -34,7 +34,7 @@ def panels_of(builder, units):
     return builder.sdiv(builder.add(units, I64(PANEL - 1)), I64(PANEL))
 
 
-def mean_of(context, builder, sums, units):
+def mean_of(builder, sums, units):
     """The mean of so many units, from the sums of their panels."""
     total = cgutils.alloca_once(builder, sums.type.pointee)
     builder.store(sums.type.pointee(0.0), total)

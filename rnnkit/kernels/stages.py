@@ -3,6 +3,7 @@
 import operator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any, NamedTuple
 
 from llvmlite import ir as llvm
 from numba import types
@@ -186,6 +187,114 @@ def _parallel_range(builder, count):
     builder.position_at_end(end)
 
 
+class _Row:
+    """What stands under a cell's names in one row, as LLVM values; `first` is the first unit."""
+
+    def __init__(self, context, builder, signature, arguments, row, first):
+        self.context, self.builder, self.row, self.first = context, builder, row, first
+        self.cell_type, *self.kinds = signature.args[:3]
+        self.cell, *self.bundles, self.hidden_size = arguments[:4]
+        self.declaration = self.cell_type.instance_class.declaration
+        self.places, self.means = places(self.declaration), mean_places(self.declaration)
+        self.scalars = {one.name: number for number, one in enumerate(self.declaration.scalars)}
+        self.noises = {one.name: one for one in self.declaration.noises}
+        self.starts = {}
+
+    def operand(self, is_gradient, field):
+        """A matrix, and its type."""
+        kind = self.kinds[is_gradient]
+        number = kind.fields.index(field)
+        return self.builder.extract_value(self.bundles[is_gradient], number), kind.types[number]
+
+    def column(self, is_gradient, field, column):
+        """Pointer to a column of the row in a matrix."""
+        matrix, kind = self.operand(is_gradient, field)
+        return row_pointer(self.context, self.builder, kind, matrix, self.row, column)
+
+    def pointer(self, name):
+        """Where a name's units begin; one pointer a place, or loops would not vectorise."""
+        *operand, slot = self.places[name]
+        if (operand := tuple(operand)) not in self.starts:
+            self.starts[operand] = self.column(*operand, self.first)
+        if (operand, slot) not in self.starts:
+            distance = self.builder.mul(self.hidden_size, I64(slot))
+            self.starts[operand, slot] = self.builder.gep(self.starts[operand], [distance])
+        return self.starts[operand, slot]
+
+    def common(self, name):
+        """The number that all units have in common, or None."""
+        if name in self.means:
+            return mean_of(self.builder, self.sums(name), self.hidden_size)
+        if name in self.scalars:  # behind the vectors
+            behind = len(self.declaration.vectors) - len(self.scalars)
+            column = self.builder.add(self.builder.mul(self.hidden_size, I64(behind)), I64(self.scalars[name]))
+            return self.builder.load(self.column(False, "vectors", column))
+        if name in self.noises and self.operand(*self.places[name][:2])[1] == types.none:  # nothing is drawn
+            return self.expected(self.noises[name])
+        return None
+
+    def expected(self, noise):
+        """What is expected of a noise."""
+        if noise.choice:
+            return self.builder.extract_value(self.cell, self.cell_type.fields.index(noise.rate))
+        return self.context.get_value_type(self.cell_type.types[self.cell_type.fields.index(noise.rate)])(1.0)
+
+    def sums(self, name):
+        """Where the sums of a mean's panels stand: behind the slots."""
+        is_gradient, number = self.means[name]
+        slots = self.builder.mul(self.hidden_size, I64(len(self.declaration.slots)))
+        before = self.builder.mul(panels_of(self.builder, self.hidden_size), I64(number))
+        return self.column(is_gradient, "gates", self.builder.add(slots, before))
+
+
+class _Call(NamedTuple):
+    """A stage of a row, ready to be called: what its units have in common or None, where all else is read, and where
+    results go, which a name is for, whether they are terms of a mean, and whether they are added to what is there."""
+
+    function: Any
+    cell: Any
+    fixed: dict
+    read: list
+    targets: list
+
+
+def _emit_units(builder, call, start, size):
+    """The loop of a stage over so many units."""
+    with _parallel_range(builder, size) as (number, group):
+        index = builder.add(start, number)
+        loads = {name: builder.load(builder.gep(first, [index])) for name, first in call.read}
+        numbers, accesses = call.fixed | loads, list(loads.values())
+        result = call.function(builder, [call.cell, *numbers.values()])
+        results = [result] if len(call.targets) == 1 else cgutils.unpack_tuple(builder, result)
+        for (target, is_term, adds), value in zip(call.targets, results, strict=True):
+            place, total = builder.gep(target, [number if is_term else index]), value
+            if adds:
+                accesses.append(builder.load(place))
+                total = builder.fadd(accesses[-1], value)
+            accesses.append(builder.store(total, place))
+        for access in accesses:
+            access.set_metadata("llvm.access.group", group)
+
+
+def _emit_stage(row, stage, function, count, terms):
+    """A stage over the units of a row; of means that it writes the terms go to the stack, and their sums to the row."""
+    builder, summed = row.builder, {f"d{one.name}" for one in row.declaration.vectors}  # over the steps of a chunk
+    fixed = {name: row.common(name) for name in stage.reads}  # in their order, which is that of the parameters
+    read = [(name, row.pointer(name)) for name in stage.reads if fixed[name] is None]
+    averaged = dict(zip((name for name in stage.writes if name in row.means), terms, strict=False))
+    targets = [(averaged.get(name) or row.pointer(name), name in averaged, name in summed) for name in stage.writes]
+    call = _Call(function, row.cell, fixed, read, targets)
+    if not averaged:
+        _emit_units(builder, call, I64(0), count)
+        return
+    panel = builder.sdiv(row.first, I64(PANEL))
+    sums = [builder.gep(row.sums(name), [panel]) for name in averaged]
+    with blocks(builder, count) as (start, size):
+        _emit_units(builder, call, start, size)
+        for own, target in zip(averaged.values(), sums, strict=True):
+            sum_panels(builder, own, size, builder.gep(target, [builder.sdiv(start, I64(PANEL))]))
+
+
 def runner(stages_of):
     """Make the function for kernels that runs `stages_of(declaration)` of a cell, one after the other, for each row.
 
@@ -199,97 +308,16 @@ def runner(stages_of):
         signature = types.void(cell, operands, gradients, types.int64, rows, units)
 
         def generate(context, builder, signature, arguments):
-            cell, *bundles, hidden_size, rows, units = arguments
-            kinds, known, means = signature.args[1:3], places(declaration), mean_places(declaration)
-            scalars = {one.name: number for number, one in enumerate(declaration.scalars)}
-            noises = {one.name: one for one in declaration.noises}
-            summed = {f"d{one.name}" for one in declaration.vectors}  # over the steps of a chunk
+            *_, rows, units = arguments
             first, last = (builder.extract_value(units, field) for field in range(2))
-            ends = (builder.extract_value(rows, field) for field in range(2))
-            count = builder.sub(last, first)
-            most = max((sum(name in means for name in stage.writes) for stage, *_ in calls), default=0)
+            ends, count = (builder.extract_value(rows, field) for field in range(2)), builder.sub(last, first)
+            averaged = {*declaration.means, *declaration.gradient_means}
+            most = max((len(averaged.intersection(stage.writes)) for stage, *_ in calls), default=0)
             terms = terms_on_stack(context, builder, real, most)
-            with cgutils.for_range_slice(builder, *ends, I64(1), intp=I64) as (row, _):
-                starts = {}
-
-                def pointer(name):
-                    """Where a name's units begin in this row; one pointer a place, or loops would not vectorise."""
-                    *operand, slot = known[name]
-                    if (operand := tuple(operand)) not in starts:
-                        is_gradient, field = operand
-                        kind, bundle = kinds[is_gradient], bundles[is_gradient]
-                        number = kind.fields.index(field)
-                        found = builder.extract_value(bundle, number)
-                        starts[operand] = row_pointer(context, builder, kind.types[number], found, row, first)
-                    if (operand, slot) not in starts:
-                        distance = builder.mul(hidden_size, I64(slot))
-                        starts[operand, slot] = builder.gep(starts[operand], [distance])
-                    return starts[operand, slot]
-
-                def scalar(number):
-                    """The number behind the vectors."""
-                    place = kinds[0].fields.index("vectors")
-                    found = builder.extract_value(bundles[0], place)
-                    start = row_pointer(context, builder, kinds[0].types[place], found, row, I64(0))
-                    vectors = builder.mul(hidden_size, I64(len(declaration.vectors) - len(scalars)))
-                    return builder.load(builder.gep(start, [builder.add(vectors, I64(number))]))
-
-                def sums(name):
-                    """Where the sums of a mean's panels stand."""
-                    is_gradient, number = means[name]
-                    field = kinds[is_gradient].fields.index("gates")
-                    matrix, kind = builder.extract_value(bundles[is_gradient], field), kinds[is_gradient].types[field]
-                    column = builder.mul(hidden_size, I64(len(declaration.slots)))
-                    column = builder.add(column, builder.mul(panels_of(builder, hidden_size), I64(number)))
-                    return row_pointer(context, builder, kind, matrix, row, column)
-
-                def common(name):
-                    """The number that all units have in common, or None."""
-                    if name in noises and kinds[0].types[kinds[0].fields.index(known[name][1])] == types.none:
-                        return expected(noises[name])
-                    if name in scalars:
-                        return scalar(scalars[name])
-                    return mean_of(context, builder, sums(name), hidden_size) if name in means else None
-
-                def expected(noise):
-                    """What is expected of a noise, where nothing is drawn."""
-                    if not noise.choice:
-                        return context.get_value_type(real)(1.0)
-                    return builder.extract_value(cell, signature.args[0].fields.index(noise.rate))
-
-                def loop(stage, call, fixed, read, start, size, targets):
-                    """A stage, for so many units."""
-                    with _parallel_range(builder, size) as (number, group):
-                        index = builder.add(start, number)
-                        loads = {name: builder.load(builder.gep(first, [index])) for name, first in read}
-                        numbers = fixed | loads
-                        result = call(builder, [cell, *(numbers[name] for name in stage.reads)])
-                        results = [result] if len(targets) == 1 else cgutils.unpack_tuple(builder, result)
-                        accesses = list(loads.values())
-                        for name, (target, is_term), value in zip(stage.writes, targets, results, strict=True):
-                            own_place = builder.gep(target, [number if is_term else index])
-                            if name in summed:
-                                accesses.append(builder.load(own_place))
-                                value = builder.fadd(accesses[-1], value)
-                            accesses.append(builder.store(value, own_place))
-                        for access in accesses:
-                            access.set_metadata("llvm.access.group", group)
-
+            with cgutils.for_range_slice(builder, *ends, I64(1), intp=I64) as (number, _):
+                row = _Row(context, builder, signature, arguments, number, first)
                 for stage, function, own in calls:
-                    call = context.get_function(function, own)
-                    fixed = {name: common(name) for name in stage.reads}
-                    read = [(name, pointer(name)) for name in stage.reads if fixed[name] is None]
-                    averaged = dict(zip((name for name in stage.writes if name in means), terms, strict=False))
-                    targets = [(averaged.get(name) or pointer(name), name in averaged) for name in stage.writes]
-                    if not averaged:
-                        loop(stage, call, fixed, read, I64(0), count, targets)
-                        continue
-                    panel = builder.sdiv(first, I64(PANEL))
-                    into = [builder.gep(sums(name), [panel]) for name in averaged]
-                    with blocks(builder, count) as (start, size):
-                        loop(stage, call, fixed, read, start, size, targets)
-                        for own_terms, target in zip(averaged.values(), into, strict=True):
-                            sum_panels(builder, own_terms, size, builder.gep(target, [builder.sdiv(start, I64(PANEL))]))
+                    _emit_stage(row, stage, context.get_function(function, own), count, terms)
             return context.get_dummy_value()
 
         return signature, generate
