@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from combinations import nightly
 from problems import Problem, dropout_masks
 
 import rnnkit
@@ -90,7 +91,7 @@ def drawn_by(workspace, name, number=0):
     return np.moveaxis(array.reshape(*array.shape[:-1], -1, 70), -2, 0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [nightly("float32"), "float64"])
 def test_noises_are_drawn_so(dtype):
     x, seed = np.ones((4, 3, 3), dtype), 2**33 + 5
     workspace = noisy(dtype=dtype).forward(x, seed=seed).workspace
@@ -146,12 +147,14 @@ def test_parts_of_a_batch_make_up_the_whole():
 
 def test_inference_expects():
     """infer, plans and forward of `desc.evaluating` have 1 for a factor, the rate for a choice; no seed is drawn."""
-    net, x = noisy(num_layers=1, bidirectional=False), np.random.default_rng(0).normal(size=(3, 2, 3))
-    views, h = net.views, np.zeros((2, 70))
+    net, x = noisy(bidirectional=False), np.random.default_rng(0).normal(size=(3, 2, 3))
+    views, states = net.views, np.zeros((2, 2, 70))
     for t, y in enumerate(net.infer(x).y):
-        bias = views["bias_ih_l0"] + views["bias_hh_l0"]
-        h = np.tanh(x[t] @ views["weight_ih_l0"].T + h @ views["weight_hh_l0"].T + bias) + 0.4 + 0.4 * h
-        np.testing.assert_allclose(y, h, atol=1e-14)
+        below = x[t]
+        for layer, h in enumerate(states):
+            w, r, *biases = (views[f"{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            h[:] = below = np.tanh(below @ w.T + h @ r.T + sum(biases)) + 0.4 + 0.4 * h
+        np.testing.assert_allclose(y, below, atol=1e-13)
     plan = net.prepare()
     np.testing.assert_array_equal(plan.infer(x).y, net.infer(x).y)
     np.testing.assert_array_equal(plan.step(x[0]).y, net.infer(x).y[0])
@@ -183,17 +186,16 @@ def test_a_rate_of_0_draws_nothing():
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_rates_at_the_ends(rate):
-    net = noisy(num_layers=1)
-    net = rnnkit.Network(Noisy(rate=rate, share=1 - rate), 3, 70, seed=0)
-    workspace = net.forward(np.ones((2, 2, 3), np.float32)).workspace
+    net = rnnkit.Network(Noisy(rate=rate, share=1 - rate), 3, 70, 2, dtype="float64", seed=0)
+    workspace = net.forward(np.ones((2, 2, 3))).workspace
     (mask, pick), (keep, hold) = drawn_by(workspace, "noises"), drawn_by(workspace, "step_noises")
     assert (mask == 1 - rate).all() and (keep == 1 - rate).all()
     assert (pick == 1 - rate).all() and (hold == 1 - rate).all()
 
 
 def test_shares_are_those_asked_for():
-    net = rnnkit.Network(Noisy(rate=0.1, share=0.7), 3, 70, seed=0)
-    workspace = net.forward(np.ones((200, 20, 3), np.float32), seed=9).workspace
+    net = rnnkit.Network(Noisy(rate=0.1, share=0.7), 3, 70, 2, dtype="float64", seed=0)
+    workspace = net.forward(np.ones((200, 20, 3)), seed=9).workspace
     (mask, pick), (keep, hold) = drawn_by(workspace, "noises"), drawn_by(workspace, "step_noises")
     for drawn, share in (((mask > 0), 0.9), ((keep > 0), 0.9), (pick, 0.7), (hold, 0.7)):
         assert abs(drawn.mean() - share) < 4 * 0.5 / np.sqrt(drawn.size)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text_in, trainer
 
-from rnnkit.cells import LayerNormGRU
-from rnnkit.language_model import checkpoint, console, sampling
+from rnnkit.cells import LayerNormGRU, RegularizedLSTM
+from rnnkit.language_model import checkpoint, command_line, configuration, console, sampling
 from rnnkit.language_model import model as textmodel
+from rnnkit.language_model.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -295,13 +296,20 @@ def test_a_signal_that_is_ignored_stays_so(handle_interrupts):
         assert signals.number is None
 
 
-def test_layer_norm_and_noise(train):
-    """In a model and its file; a new run may begin from it with other noise, but not without the norms."""
+def test_layer_norm_and_noise(train, tmp_path):
+    """In a model and its file; a new run may begin from it with other noise, but not with norms."""
     end = "--quiet", "--steps", 2
-    status, out, _ = train("--layer-norm", "--zoneout", "0.1", *end, "--out", "norm.npz")
-    assert (status, "LayerNormGRU" in out) == (0, True)
-    assert textmodel.load("norm.npz").desc.mode == LayerNormGRU(zoneout=0.1)
-    status, out, _ = train("--init-from", "norm.npz", "--recurrent-dropout", "0.3", *end, "--out", "again.npz")
+    status, out, _ = train("--mode", "lstm", "--zoneout", "0.1", *end, "--out", "held.npz")
+    assert (status, "RegularizedLSTM" in out) == (0, True)
+    assert textmodel.load("held.npz").desc.mode == RegularizedLSTM(zoneout=0.1)
+    status, out, _ = train("--init-from", "held.npz", "--recurrent-dropout", "0.3", *end, "--out", "again.npz")
     assert (status, "recurrent_dropout=0.3, zoneout=0.0" in out) == (0, True)
+    refused = train("--init-from", "held.npz", "--layer-norm", *end, "--out", "no.npz")
+    assert_refused(refused, "train: --layer-norm must be False with --init-from, as in its model, got True")
+    (tmp_path / "norm.toml").write_text("layer-norm = true\nmode = 'gru'\nzoneout = 0.2\n")
+    args = command_line.build_parser().parse_args(["train", "--config", "norm.toml"])
+    given = configuration.parsed(command_line.add_train_options, args)
+    chosen = {name: given[name] for name in ("layer_norm", "mode", "zoneout")}
+    assert Settings.of(chosen).cell == LayerNormGRU(zoneout=0.2)
     because = "train: --mode must be lstm or gru, got rnn_tanh; --layer-norm, .* are of these"
     assert_refused(train("--mode", "rnn_tanh", "--zoneout", "0.1", *end, "--out", "no.npz"), because)
