@@ -11,7 +11,7 @@ from combinations import nightly
 
 import rnnkit
 from rnnkit import cells
-from rnnkit.cells import Gate, cell, forward, mean, sigmoid, tanh
+from rnnkit.cells import CellError, Gate, Noise, cell, forward, gradient, mean, sigmoid, tanh
 from rnnkit.kernels.machine import team
 
 T, N, INPUT, H = 5, 4, 3, 40  # two panels of a mean, the second a part of one
@@ -232,3 +232,85 @@ def test_means_beside_products_and_a_projection(kind, proj_size, monkeypatch):
     for name, (direction, slope, curved) in differences(net, x, hx, [cx], cotangents, rng).items():
         if name in gradients:
             assert abs((gradients[name] * direction).sum() - slope) <= 1e-7 * (1 + abs(slope)) + 3 * curved, name
+
+
+def declared(step, noises=(), fields=(), gates="a b", vectors="", scalars="", back=None):
+    kind = NamedTuple("Mine", fields)
+    kind.step = forward("h")(step)
+    if back is not None:
+        kind.back = gradient("da db")(back)
+    return cell(gates=gates, noises=noises, vectors=vectors, scalars=scalars)(kind)
+
+
+def of_a_mean(self, a, b):
+    return a + mean(mean(b))
+
+
+def of_a_scalar(self, a, b, k):
+    return a + b + mean(k * 2)
+
+
+def centred(self, a, b):
+    return a - mean(b)
+
+
+def helped(x):
+    return x - mean(x)
+
+
+def with_help(self, a, b):
+    return helped(a) * b
+
+
+def back(self, dh):
+    return dh, dh
+
+
+def noisy(self, a, b, keep):
+    return a * keep + b
+
+
+RATE = [("rate", float)]
+
+
+@pytest.mark.parametrize(("declare", "message"), [
+    (lambda: declared(of_a_mean),
+     "got a mean of a number that all units of a row have in common (`mean(mean(b))`); use it as it is"),
+    (lambda: declared(of_a_scalar, scalars="k"), "got a mean of a number that all units of a row have in common"),
+    (lambda: declared(centred, back=back), "must take no mean where gradients are written by hand, got mean"),
+    (lambda: declared(with_help, back=back), "must take no mean where gradients are written by hand, got mean"),
+    (lambda: declared(noisy, [Noise("keep", "rate")]),
+     "noise keep must have the name of a parameter of the cell that is a float (none yet) as its rate, got 'rate'"),
+    (lambda: declared(noisy, [Noise("keep", "rate")], [("rate", int), ("p", float)]), "(p) as its rate, got 'rate'"),
+    (lambda: declared(centred, [Noise("keep", "rate")], RATE), "keep must be read by a forward stage, got none"),
+    (lambda: declared(centred, [Noise("a", "rate")], RATE), "a name must stand for one thing, got 'a'"),
+    (lambda: declared(noisy, "keep", RATE), "noises must be a list of Noise(name, rate), got 'keep'"),
+    (lambda: declared(noisy, ["keep"], RATE), "noises must be a list of Noise(name, rate), got 'keep'"),
+    (lambda: declared(noisy, [Noise("keep", 0.5)], RATE), "must be a str, got 0.5"),
+    (lambda: declared(noisy, [Noise("keep", "rate", 1)], RATE), "per_step of Noise(name='keep', rate='rate', "),
+    (lambda: declared(noisy, [Noise("keep", "rate")], RATE, gates=[Gate("a", multiplies="keep"), Gate("b")]),
+     "keep is a noise: let a stage write its value under another name"),
+])  # fmt: skip
+def test_what_is_refused(declare, message):
+    with pytest.raises(CellError) as caught:
+        declare()
+    assert str(caught.value).startswith("cell Mine: ") and message in str(caught.value), str(caught.value)
+
+
+def test_a_noise_that_only_a_gradient_reads_is_refused():
+    with pytest.raises(CellError, match="noise keep must be read by a forward stage, got none that does"):
+        declared(lambda self, a, b: a + b, [Noise("keep", "rate")], RATE, back=lambda self, dh, keep: (dh * keep, dh))
+
+
+def test_a_mean_of_a_handed_on_mean_is_refused():
+    with pytest.raises(CellError, match="a mean of a number that all units of a row have in common"):
+
+        @cell(gates="a b")
+        class Mine(NamedTuple):
+            @forward("m")
+            def first(self, a):
+                return mean(a)
+
+            @forward("h")
+            def second(self, m, b):
+                return b + mean(m)
