@@ -65,8 +65,9 @@ def test_tanh_keeps_the_sign_of_zero():
 
 
 _pack_rows, _product, _vectors_of = map(for_python, (gemm.pack_rows, gemm.product, gemm.vectors_of))
-_pack_sources, _add_weight_gradients = map(
-    for_python, (weight_gradient.pack_sources, weight_gradient.add_weight_gradients)
+_pack_sources, _add_weight_gradients, _add_vector_gradients = map(
+    for_python,
+    (weight_gradient.pack_sources, weight_gradient.add_weight_gradients, weight_gradient.add_vector_gradients),
 )
 
 
@@ -169,3 +170,22 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     tolerance = 2e-4 if dtype == "float32" else 1e-11
     np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)
     np.testing.assert_allclose(dw[:start][order], 1 + valid.sum(axis=0), atol=tolerance)
+
+
+@pytest.mark.parametrize("scalars", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_vector_gradients(count, scalars):
+    """What all sequences have added up, which begins anew; without any nothing is read or written."""
+    memory = np.random.default_rng(0).normal(size=(count + 2, 9))
+    before, dw, nothing = memory.copy(), np.ones(9), np.empty(0)
+    dvectors = Matrix(memory[1 : count + 1].reshape(-1), np.arange(count), 0, 9)
+    matrix = Matrix(dw, np.arange(9), 0, 0)
+    term = Term(0, matrix, 0, matrix, Packed(nothing, 0, 0, (0,)), nothing, 1, 1)
+    _add_vector_gradients(term, dw, False, dvectors, 3, scalars, Team(0, 1, np.zeros(sync.sync_size(1), np.int64)))
+    total, size = before[1 : count + 1].sum(axis=0), 9 - 3 * scalars
+    np.testing.assert_allclose(dw[:size], 1 + total[:size], rtol=1e-14)
+    if scalars:
+        assert dw[size] == pytest.approx(1 + total[size:].sum(), rel=1e-14)
+    np.testing.assert_array_equal(dw[size + scalars :], 1)
+    np.testing.assert_array_equal(memory[[0, -1]], before[[0, -1]])
+    np.testing.assert_array_equal(memory[1:-1], 0)

@@ -204,6 +204,8 @@ def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team)
     """Add to dw, or write where it is new, what sequences have added up for vectors and so many scalars, one after the
     other; of a scalar then unit after unit. Begin anew."""
     count, size = dvectors.data.size // dvectors.stride, dvectors.stride - scalars * hidden_size
+    if count == 0:  # no sequences
+        return
     own = partition(size, team.rank, team.size)
     _sum_sequences(dvectors, count, own)
     sums, target = part(dvectors.data, own.start, own.stop), part(dw, term.bias + own.start, term.bias + own.stop)
