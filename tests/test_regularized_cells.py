@@ -164,7 +164,7 @@ def test_bits(kind, dtype, monkeypatch):
 
 @pytest.mark.cores(2)
 def test_threads_share_out_whole_panels(monkeypatch):
-    """Of one row, which threads cannot share, with work for all of them; a share that ended within a panel would show."""
+    """Of one row, which threads cannot share, with work for all; a share that ended within a panel would show."""
     net = rnnkit.Network(KINDS["layer-norm-lstm"], 4, 300, 2, dtype="float64", seed=0)
     rng = np.random.default_rng(0)
     x, dy = rng.normal(size=(12, 1, 4)), rng.normal(size=(12, 1, 300))
