@@ -73,7 +73,7 @@ def listed(states):
     return [] if states is None else list(states) if isinstance(states, tuple) else [states]
 
 
-LATER = [nightly(seed, means) for seed in range(2, 5) for means in (False, True)]
+LATER = [nightly(2, False), nightly(3, True), nightly(4, False)]
 
 
 @pytest.mark.parametrize(("seed", "means"), [(0, False), (1, True), *LATER])

@@ -28,6 +28,9 @@ CASES = [pytest.param(kind, id=name) if name in ("layer-norm-lstm", "variational
          for name, kind in KINDS.items()]
 
 
+BITS = [pytest.param(*case.values, "float64", id=case.id, marks=case.marks) for case in CASES]
+
+
 def network(kind, dtype="float64", **options):
     """A network whose vectors are not all 0 or 1."""
     net = rnnkit.Network(kind, INPUT, H, **{"num_layers": 2, "bidirectional": True} | options, dtype=dtype, seed=0)
@@ -139,8 +142,7 @@ def test_values_and_gradients_against_pytorch(kind):
         np.testing.assert_allclose(own, weights[name].grad.numpy(), atol=1e-11, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [nightly("float32"), "float64"])
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize(("kind", "dtype"), [*BITS, nightly(KINDS["layer-norm-gru"], "float32")])
 def test_bits(kind, dtype, monkeypatch):
     """At any number of threads, of rows, and with checkpoints; in inference, plans and steps."""
     net = network(kind, dtype)

@@ -293,7 +293,11 @@ def test_the_mathematics_of_a_cell_of_the_gallery_is_vectorized(kind, name, dtyp
     assert_vectorized(machine_code(name, cell, dtype), GALLERY[kind, name])
 
 
-@pytest.mark.parametrize(("kind", "number", "part", "dtype"), in_one_dtype(REGULARIZED, [LayerNormLSTM]))
+@pytest.mark.parametrize(
+    ("kind", "number", "part", "dtype"),
+    [case for case in in_one_dtype(REGULARIZED, [LayerNormLSTM]) if case.values[0] is LayerNormLSTM or
+     case.values[3] == "float32"],
+)
 def test_the_mathematics_of_means_and_noises_is_vectorized(kind, number, part, dtype):
     cell = RNNDescriptor(kind, 3, 5, dtype=dtype).cell
     text = code_of(lambda declaration: getattr(declaration.phases[number], part), cell, dtype)
