@@ -7,6 +7,7 @@ import pytest
 from language_models import bytes_of, fixed_model, naive_nats, small_model
 from tolerances import assert_close
 
+from rnnkit.cells import LayerNormLSTM
 from rnnkit.language_model import scoring
 from rnnkit.language_model.model import TextModel
 
@@ -105,3 +106,11 @@ def test_each_byte_is_predicted_before_it_is_learned_from(monkeypatch):
 def test_an_empty_text_has_nothing_to_learn_from():
     with pytest.raises(ValueError, match="adaptive_bits_per_byte: text must have at least one byte, got none"):
         scoring.adaptive_bits_per_byte(small_model(), b"")
+
+
+@pytest.mark.parametrize("changes", [
+    {"dropout": 0.5}, {"mode": LayerNormLSTM(recurrent_dropout=0.5, zoneout=0.3)},
+])  # fmt: skip
+def test_nothing_is_drawn_while_it_goes_on_learning(changes):
+    model, text = small_model(**changes), bytes_of(9, 300).tobytes()
+    assert scoring.adaptive_bits_per_byte(model, text) == scoring.adaptive_bits_per_byte(model, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -138,7 +137,7 @@ def adaptive_bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", c
 
 def _copy(model: TextModel) -> TextModel:
     """Return a model of the same parameters that drops nothing."""
-    desc = replace(model.desc, dropout=0.0)
+    desc = model.desc.evaluating
     parameters = Parameters(desc, len(model.alphabet) + 1)
     parameters.flat[:] = model.parameters.flat
     return TextModel(desc, model.alphabet, parameters, trained_with={})
