@@ -43,6 +43,8 @@ class SmallCall:
     ----------
     kept : ndarray of bytes
         What forward leaves for backward: a copy, written back here, is as good.
+    kept_address : int
+        Where that is.
     is_copied : bool
         Whether it is copied, so that other users may have this object before backward.
     """
@@ -52,6 +54,7 @@ class SmallCall:
         nothing = {"x": np.empty(0, desc.np_dtype)}
         workspace = Workspace(desc, nothing, options_of("forward", desc, seq_len, batch_size), Memory())
         self.kept = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
+        self.kept_address = self.kept.ctypes.data
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
         self._ready = laid_out(workspace, self._steps, threads)
         self._calls = [call for _, calls in self._ready.groups for call in calls]

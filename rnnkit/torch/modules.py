@@ -36,7 +36,7 @@ class Fused(nn.Module):
         wants them.
         """
         found = self.__dict__.get("_place", plain.NOWHERE).found
-        if found is not None and plain.are_there(found, self._rnnkit_found(found)):
+        if found is not None and plain.are_there(found, self._parameters) is not None:
             return  # programs call this before each forward
         named: dict[str, Any] = {name: one for name, one in self._parameters.items() if one is not None}
         parameters = named.values()
@@ -66,10 +66,6 @@ class Fused(nn.Module):
     def _rnnkit_desc(self, dropout: float) -> RNNDescriptor:
         return descriptor(self._rnnkit_network(dropout), self._rnnkit_dtype())
 
-    def _rnnkit_found(self, found: plain.Found) -> list[Any]:
-        """The parameters now, in the buffer's order."""
-        return [self._parameters.get(name) for name in found.names]
-
     @property
     def _rnnkit_states(self) -> tuple[str, ...]:
         """Names of the states."""
@@ -90,8 +86,8 @@ class Fused(nn.Module):
             size = plain.size_of(found, input, order)
             states = None if size is None else plain.states_of(found, size, hx)
             if states is not None:
-                parameters = self._rnnkit_found(found)
-                if plain.are_there(found, parameters):
+                parameters = plain.are_there(found, self._parameters)
+                if parameters is not None:
                     return calls.run_plain(self, found, size, (input, *states, *parameters))
         run = calls.untraced[any_call] if "torch._dynamo" in sys.modules else any_call
         return run(self, input, hx, *options)

@@ -25,6 +25,7 @@ _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch
 _transform = torch._C._functorch.peek_interpreter_stack
 _SIZES = 16  # of which a module keeps what was prepared
 _NO_STATES = None, None
+_STRIDED = torch.strided
 
 
 class Found(NamedTuple):
@@ -33,11 +34,12 @@ class Found(NamedTuple):
     mode: str  # of the module, in PyTorch's names
     desc: RNNDescriptor
     dtype: torch.dtype
-    names: Sequence[str]  # of the parameters, in the buffer's order
     addresses: list[int]
-    places: list[tuple[int, torch.Size]]  # address and shape of each
+    places: list[tuple[str, int, torch.Size]]  # name, address and shape of each, in the buffer's order
     weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
     sizes: dict[Any, Size]
+    joined: deque[Any]  # the last parameters, whether each wants a gradient, and `small._Joined` of them
+    spare: deque[np.ndarray]  # memory of the weights' gradient, of which somebody may still have views
 
 
 class Size(NamedTuple):
@@ -76,8 +78,8 @@ def find(mode: str, desc: RNNDescriptor, names: Sequence[str], parameters: dict[
     addresses, size = [one.data_ptr() for one in ordered], num_weights(desc)
     memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
     weights = np.frombuffer(memory, desc.np_dtype)
-    places = [(one.data_ptr(), one.shape) for one in ordered]
-    return Found(mode, desc, first.dtype, names, addresses, places, weights, {})
+    places = [(name, one.data_ptr(), one.shape) for name, one in zip(names, ordered, strict=True)]
+    return Found(mode, desc, first.dtype, addresses, places, weights, {}, deque(maxlen=1), deque(maxlen=1))
 
 
 def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
@@ -96,18 +98,20 @@ def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> b
     return first.untyped_storage().nbytes() >= (first.storage_offset() + num_weights(desc)) * itemsize
 
 
-def are_there(found: Found, parameters: Sequence[Any]) -> bool:
-    """Whether the parameters, in the buffer's order, have the memory, shape and dtype that they had.
+def are_there(found: Found, parameters: dict[str, Any]) -> list[Any] | None:
+    """The parameters, in the buffer's order, if they have the memory, shape and dtype that they had; else None.
 
     Memory at the same address is on the same device. They were contiguous.
     """
-    dtype = found.dtype
-    for one, (address, shape) in zip(parameters, found.places, strict=True):
+    dtype, ordered = found.dtype, []
+    for name, address, shape in found.places:
+        one = parameters.get(name)
         if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not dtype:
-            return False
+            return None
         if one.shape != shape or not one.is_contiguous():
-            return False
-    return True
+            return None
+        ordered.append(one)
+    return ordered
 
 
 def is_watched() -> bool:
@@ -155,12 +159,14 @@ def states_of(found: Found, size: Size, hx: Any) -> Sequence[Any] | None:
         return (hx, None) if _is_usual(hx, dtype) and hx.shape == shapes[0] else None
     if type(hx) is not tuple or len(hx) != len(shapes):
         return None
-    for one, shape in zip(hx, shapes, strict=True):
-        if not _is_usual(one, dtype) or one.shape != shape:
+    for one, shape in zip(hx, shapes):  # noqa: B905 - they are as many
+        if type(one) is not Tensor or one.dtype is not dtype or one.shape != shape or not one.is_cpu:
+            return None
+        if one.is_neg() or one.layout is not _STRIDED:
             return None
     return hx if len(hx) == 2 else (hx[0], joined(hx[1:]))
 
 
 def _is_usual(tensor: Any, dtype: torch.dtype) -> bool:
     usual = type(tensor) is Tensor and tensor.dtype is dtype and tensor.is_cpu and not tensor.is_neg()
-    return usual and tensor.layout is torch.strided
+    return usual and tensor.layout is _STRIDED

@@ -17,7 +17,7 @@ _ADAPTER = {
     "language_model_torch train_ranks warmup training_readout docs",
     "rnnkit/sklearn": "sklearn_pooling sklearn_refusals sklearn_learning sklearn_estimators docs",
     "rnnkit/torch": "torch_operator torch_resets torch_cells torch_small torch_classes torch_plain torch_modules "
-    "torch_parameters torch_storage torch_autograd torch_acceleration torch torch_gpu docs",
+    "torch_parameters torch_chains torch_storage torch_autograd torch_acceleration torch torch_gpu docs",
     "rnnkit/training": "training_clipping training_losses training_optimizers training_padding training_readout "
     "training_docstrings training_kernels training_gpu docs",
 }

@@ -20,7 +20,7 @@ from numba.extending import overload
 
 from .arrays import part
 from .formats import Float, InColumns, InRows, form_of, storage, words_of
-from .in_place import MOST_ROWS
+from .in_place import FEW_ROWS, FEW_VECTORS, MOST_ROWS
 from .jit import OPTIONS, inner
 from .matrix import Matrix, Range, offset, shifted
 from .partition import partition
@@ -251,7 +251,8 @@ def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
         else:
             of_columns = InColumns(matrix.data, own, matrix.start, matrix.stride)
             gate_weights = Packed(of_columns, matrix.stride, units, (columns[gate],))
-            _tiles_in_place(c, a, rows, gate_weights, vectors, bias, overwrite, 1, MOST_ROWS, False)
+            size = FEW_VECTORS if rows.stop - rows.start <= FEW_ROWS else 1
+            _tiles_in_place(c, a, rows, gate_weights, vectors, bias, overwrite, size, FEW_ROWS, False)
 
 
 @inner
