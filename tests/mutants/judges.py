@@ -54,7 +54,7 @@ _ENGINE = {
     "rnnkit/cpu/planner.py": "digests sharing threads steps plan_calls perf_many_cores time_checkpoints",
     "rnnkit/cpu/infer.py": "short_calls plan_calls digests forward bits exclusive reduced_weights sharing algebra "
     "resets",
-    "rnnkit/cpu/small.py": "torch_small torch_storage",
+    "rnnkit/cpu/small.py": "small_call torch_small torch_storage",
     "rnnkit/cpu/stack.py": "short_calls plan_calls stream digests bits reduced_weights exclusive sharing",
     "rnnkit/cpu/reduced.py": "reduced_weights perf_reduced",
     "rnnkit/cpu/rows.py": "resets digests steps time_checkpoints plan_calls workspace exclusive",

@@ -1,0 +1,51 @@
+"""A call that is laid out for one size: what it is for, and what it leaves out."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from combinations import nightly
+from tolerances import assert_same_bits
+
+import rnnkit
+from rnnkit.cells import RegularizedLSTM
+from rnnkit.cpu import planner, small
+
+T, N, F, H = 5, 3, 4, 6
+
+
+def test_only_some_networks_and_sizes():
+    """What a call lays out draws nothing, and needs a step."""
+    desc = rnnkit.RNNDescriptor("gru", F, H, num_layers=2)
+    assert small.is_small(desc, T, N) and not small.is_small(desc, 0, N) and not small.is_small(desc, T, 0)
+    assert not small.is_small(dataclasses.replace(desc, dropout=0.5), T, N)
+    assert not small.is_small(dataclasses.replace(desc, mode=RegularizedLSTM(zoneout=0.1)), T, N)
+    assert small.is_small(dataclasses.replace(desc, mode=RegularizedLSTM()), T, N)
+    assert not small.is_small(desc, 10_000, 10)
+
+
+@pytest.mark.parametrize(("mode", "options"), [
+    ("gru", {"bidirectional": True}), ("lstm", {"num_layers": 2}), nightly("gru", {"reset_after": False}),
+    nightly("rnn_relu", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("steps", [1, 90])
+def test_what_is_left_out(monkeypatch, mode, options, steps):
+    """All else has the same bits: also where several calls of a kernel go back through the steps."""
+    monkeypatch.setattr(planner, "_CALL_WORK", 1)
+    desc, rng = rnnkit.RNNDescriptor(mode, F, H, **options), np.random.default_rng(0)
+    w = rnnkit.init_weights(desc, seed=0)
+    x, dy = (rng.standard_normal((steps, 24, size)).astype("f4") for size in (F, H * desc.num_directions))
+    call = small.SmallCall(desc, steps, 24, 1)
+    states = desc.num_pseudo_layers, 24, H
+    call.forward(w, x, rng.standard_normal(states).astype("f4"), 0)
+
+    def backward(*wanted):
+        dhx, dcx, dw = np.zeros(states, "f4"), np.zeros(states, "f4"), np.full(w.shape, np.nan, "f4")
+        return call.backward(w, x, dy, dhx, dcx if desc.has_cell else 0, dw, *wanted), dhx, dw
+
+    dx, dhx, dw = backward(True, True)
+    for wants_dx, wants_dhx in ((False, True), (True, False), (False, False)):
+        found = backward(wants_dx, wants_dhx)
+        assert_same_bits("dw", found[2], dw)
+        assert found[0].size == 0 if not wants_dx else found[0].tobytes() == dx.tobytes()
+        assert wants_dhx == (found[1].tobytes() == dhx.tobytes()), "the product was not left out"
