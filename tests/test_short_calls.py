@@ -113,11 +113,14 @@ def test_a_call_has_the_same_bits_however_it_reads_the_weights(reading, cell, ba
     assert_reads_alike(reading, run)
 
 
-# Products are the same in either dtype: each cell in one.
-@pytest.mark.parametrize(("kind", "dtype"), [case for case in cases() if case.values[1] == "float64" or not case.marks])
+# Products are the same in either dtype and for most cells: those of the default part have all kinds, but for heads.
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [case for case in cases() if not case.marks or case.id == "slstm-heads-float64"]
+)
 def test_cells_have_the_same_bits_however_they_read_the_weights(reading, kind, dtype):
-    net = rnnkit.Network(kind, INPUT, 17, num_layers=2, dtype=dtype, seed=0)
-    x, dy = (np.random.default_rng(0).normal(size=(T, N, size)).astype(dtype) for size in (INPUT, 17))
+    hidden_size = 17 if kind.declaration.heads == 1 else 20
+    net = rnnkit.Network(kind, INPUT, hidden_size, num_layers=2, dtype=dtype, seed=0)
+    x, dy = (np.random.default_rng(0).normal(size=(T, N, size)).astype(dtype) for size in (INPUT, hidden_size))
 
     def run():
         result = net.forward(x, lengths=LENGTHS)
