@@ -65,12 +65,8 @@ class Row(NamedTuple):
 def run(pattern: str, threads: list[int], seconds: float) -> list[Row]:
     """Time the calls whose names match one of the patterns; print each, then how many are slower than PyTorch's own,
     and the worst."""
-    calls = [call for call in CALLS if any(fnmatchcase(call.name, one) for one in pattern.split(","))]
-    rows = []
-    for count in threads:
-        for call in calls:
-            rows.append(measure(call, count, seconds))
-            print(rows[-1], flush=True)
+    calls = {call.name: call for call in CALLS}
+    rows = timed(calls, pattern, threads, lambda call, count: measure(call, count, seconds))
     worst = sorted(rows, key=lambda row: row.ratio)
     print(f"{sum(row.ratio < 1 for row in rows)} of {len(rows)} below 1.0")
     for row in worst[:_WORST]:
@@ -105,6 +101,17 @@ def check_close(found: Any, expected: Any, own: Any, plain: Any) -> None:
     gradients = [(one.grad, other.grad) for one, other in zip(own.parameters(), plain.parameters(), strict=True)]
     for one, other in (found, expected), *(pair for pair in gradients if pair[1] is not None):
         torch.testing.assert_close(one, other, rtol=0, atol=_CLOSE * other.abs().max().item())
+
+
+def timed(cases: dict[str, Any], pattern: str, threads: list[int], measure: Callable[..., Any]) -> list[Any]:
+    """Measure the cases, by name, that match one of the patterns, with each number of threads, and print each row."""
+    rows = []
+    for count in threads:
+        for name, case in cases.items():
+            if any(fnmatchcase(name, one) for one in pattern.split(",")):
+                rows.append(measure(case, count))
+                print(rows[-1], flush=True)
+    return rows
 
 
 def least_seconds(steps: list[Callable[[], Any]], seconds: float) -> list[float]:

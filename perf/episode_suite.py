@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any, NamedTuple
 
-from perf.call_suite import check_close, least_seconds
+from perf.call_suite import check_close, least_seconds, timed
 
 _STEPS, _INPUT = 128, 64
 COMPILED = "torch-compiled"
@@ -50,13 +49,8 @@ class Row(NamedTuple):
 
 def run(pattern: str, threads: list[int], seconds: float, compiled: bool) -> list[Row]:
     """Time the cases whose names match one of the patterns, and print each."""
-    rows = []
-    for count in threads:
-        for case in CASES:
-            if any(fnmatchcase(case.name, one) for one in pattern.split(",")):
-                rows.append(measure(case, count, seconds, compiled))
-                print(rows[-1], flush=True)
-    return rows
+    cases = {case.name: case for case in CASES}
+    return timed(cases, pattern, threads, lambda case, count: measure(case, count, seconds, compiled))
 
 
 def measure(case: Episodes, threads: int, seconds: float, compiled: bool = False) -> Row:

@@ -8,13 +8,12 @@ and the backward by the input and all weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import rnnkit
-from perf.call_suite import least_seconds
+from perf.call_suite import least_seconds, timed
 
 SIZES = {"small": (50, 16, 32, 64), "medium": (50, 32, 128, 256), "large": (50, 64, 256, 512)}  # T, N, I, H
 PASSES = "infer", "train"
@@ -44,13 +43,8 @@ def names() -> list[str]:
 
 def run(pattern: str, threads: list[int], seconds: float, scripted: bool = False) -> list[Row | str]:
     """Time the cases whose names match one of the patterns, and print each; of one that cannot be scripted, why."""
-    rows = []
-    for count in threads:
-        for name in names():
-            if any(fnmatchcase(name, one) for one in pattern.split(",")):
-                rows.append(measure(name, count, seconds, scripted))
-                print(rows[-1], flush=True)
-    return rows
+    cases = {name: name for name in names()}
+    return timed(cases, pattern, threads, lambda name, count: measure(name, count, seconds, scripted))
 
 
 def measure(name: str, threads: int, seconds: float, scripted: bool = False) -> Row | str:

@@ -8,11 +8,10 @@ and the backward of the sum of its output. Where nothing is drawn the loop's res
 from __future__ import annotations
 
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any, NamedTuple
 
-from perf.call_suite import check_close, least_seconds
+from perf.call_suite import check_close, least_seconds, timed
 
 _RATE = 0.25
 _COMPARED = 20  # steps: of more, rounding in float32 grows too large
@@ -53,13 +52,8 @@ class Row(NamedTuple):
 
 def run(pattern: str, threads: list[int], seconds: float) -> list[Row]:
     """Time the cases whose names match one of the patterns, and print each."""
-    rows = []
-    for count in threads:
-        for case in CASES:
-            if any(fnmatchcase(case.name, one) for one in pattern.split(",")):
-                rows.append(measure(case, count, seconds))
-                print(rows[-1], flush=True)
-    return rows
+    cases = {case.name: case for case in CASES}
+    return timed(cases, pattern, threads, lambda case, count: measure(case, count, seconds))
 
 
 def measure(case: Case, threads: int, seconds: float) -> Row:

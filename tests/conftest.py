@@ -87,6 +87,26 @@ def threads_as_before():
 
 
 @pytest.fixture
+def torch_threads_as_before():
+    """The same of those of PyTorch."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def every_helper_comes(monkeypatch):
+    """Calls of any size run on as many threads as `team.wanted_size` says: small ones would run on one."""
+    from rnnkit.kernels.machine import team
+
+    for name, value in (("_SMALL_WORK", 0), ("BRIEF_WORK", 0), ("_WAKING_WORK", 1), ("WORK_PER_SPIN", 1e-3)):
+        monkeypatch.setattr(team, name, value)
+    monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
+
+
+@pytest.fixture
 def standin():
     """The GPU engine runs on stand-ins for CuPy and libcudnn; what it asks of the latter is here."""
     from gpu_standin import standin_gpu

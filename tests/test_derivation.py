@@ -74,7 +74,7 @@ def listed(states):
 
 
 @pytest.mark.parametrize(("seed", "means"), [(0, False), (1, True), nightly(2, False), nightly(3, True)])
-def test_random_cells_in_networks(seed, means, monkeypatch):
+def test_random_cells_in_networks(seed, means, every_helper_comes, monkeypatch):
     net, x, hx, states, cotangents, options, rng = problem(seed, means)
     found = net.forward(x, hx, argument(states), **options)
     y, hy, final = forward(net, x, hx, states, **options)

@@ -108,7 +108,7 @@ def test_noises_are_drawn_so(dtype):
         np.testing.assert_array_equal(pick, numbers(seed, streams[3], *of_all)[0] < round(rate * 2**32) / 2**32)
 
 
-def test_nothing_else_changes_what_is_drawn(monkeypatch):
+def test_nothing_else_changes_what_is_drawn(every_helper_comes, monkeypatch):
     """Fewer steps or rows, a part of the batch, lengths, threads and checkpoints; dropout is on, too."""
     net, rng = noisy(dropout=0.5, bidirectional=False), np.random.default_rng(0)
     x, dy = rng.normal(size=(6, 5, 3)), rng.normal(size=(6, 5, 70))

@@ -23,11 +23,7 @@ STEP = call_suite._step
 SMALL = "gru-t1-n1-h16-l1/infer,rnn-t5-n1-h16-lbi/train"
 
 
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
 
 def test_every_size_is_there_once():

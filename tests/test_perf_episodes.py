@@ -13,12 +13,7 @@ from perf import episode_suite  # noqa: E402
 from perf.__main__ import main  # noqa: E402
 from perf.episode_suite import CASES, Episodes  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
 
 def test_cases_are_timed(monkeypatch, capsys):

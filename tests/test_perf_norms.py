@@ -14,12 +14,7 @@ from perf import norm_suite  # noqa: E402
 from perf.__main__ import main  # noqa: E402
 from perf.norm_suite import CASES, KINDS, Case  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
 
 @pytest.mark.parametrize("kind", ["dropout-lstm", *(nightly(kind) for kind in KINDS if kind != "dropout-lstm")])

@@ -143,7 +143,7 @@ def test_values_and_gradients_against_pytorch(kind):
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [*BITS, nightly(KINDS["layer-norm-gru"], "float32")])
-def test_bits(kind, dtype, monkeypatch):
+def test_bits(kind, dtype, every_helper_comes, monkeypatch):
     """At any number of threads, of rows, and with checkpoints; in inference, plans and steps."""
     net = network(kind, dtype)
     x, hx, cx, resets, dy, dhy = arrays(net)
@@ -165,12 +165,11 @@ def test_bits(kind, dtype, monkeypatch):
 
 
 @pytest.mark.cores(2)
-def test_threads_share_out_whole_panels(monkeypatch):
+def test_threads_share_out_whole_panels(every_helper_comes, monkeypatch):
     """Of one row, which threads cannot share, with work for all; a share that ended within a panel would show."""
     net = rnnkit.Network(KINDS["layer-norm-lstm"], 4, 300, 2, dtype="float64", seed=0)
     rng = np.random.default_rng(0)
     x, dy = rng.normal(size=(12, 1, 4)), rng.normal(size=(12, 1, 300))
-    monkeypatch.setattr(team, "WORK_PER_SPIN", 1e-3)  # every helper is waited for
     found = None
     for threads in (1, 2, 3):
         monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
@@ -212,7 +211,7 @@ class NormBeforeProjection(NamedTuple):
 
 
 @pytest.mark.parametrize(("kind", "proj_size"), [(NormBetweenProducts, None), nightly(NormBeforeProjection, 17)])
-def test_means_beside_products_and_a_projection(kind, proj_size, monkeypatch):
+def test_means_beside_products_and_a_projection(kind, proj_size, every_helper_comes, monkeypatch):
     rnnkit.check_cell(kind)
     net = rnnkit.Network(kind, 3, H, bidirectional=True, proj_size=proj_size, dtype="float64", seed=0)
     rng = np.random.default_rng(0)

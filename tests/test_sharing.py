@@ -144,13 +144,8 @@ def test_no_more_helpers_are_woken_than_pay():
 
 
 @pytest.mark.cores(2)
-def test_a_call_has_the_threads_of_its_schedule(monkeypatch):
+def test_a_call_has_the_threads_of_its_schedule(every_helper_comes, monkeypatch):
     """Of eight helpers as many come in as the planner says, to the same bits."""
-    monkeypatch.setattr(team, "_SMALL_WORK", 0)
-    monkeypatch.setattr(team, "BRIEF_WORK", 0)
-    monkeypatch.setattr(team, "WORK_PER_SPIN", 1e-3)  # every helper is waited for
-    monkeypatch.setattr(team, "_WAKING_WORK", 1)
-    monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
     net = rnnkit.LSTM(64, 64, seed=0)
     x = np.random.default_rng(0).standard_normal((50, 1, 64), np.float32)
     results = []

@@ -12,12 +12,12 @@ from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import Layer, filled, flat
 from rnnkit.cpu.planner import Planner
-from rnnkit.cpu.rows import Part, StepRows
+from rnnkit.cpu.rows import Part, Rows, StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
+from rnnkit.kernels.machine.matrix import CallMatrix
 from rnnkit.kernels.noise import Counter, Draw, choice, draw, factor, words
 from rnnkit.kernels.operands import Ends, Given, LayerPass, Operands, Schedule, Stage
 from rnnkit.kernels.rows import clear_padding
@@ -201,15 +201,11 @@ def _draw(
     what: Draw,
 ) -> None:
     """Draw so many columns from the `first` on of an array (T, N, ...), or (N, ...) of what is drawn for all steps."""
-    size, first_row = steps.batch_size, workspace.options.first_row
-    counter = Counter(size, first_row, first_step, stream, *words(workspace.seed))
-    for part in steps.parts() if first_step >= 0 else (None,):
-        if part is None:
-            rows, count = Matrix(array.reshape(-1), row_numbers(size), 0, array.shape[-1]), size
-        else:
-            rows, count = part.rows.of(array), part.count
-            counter = counter._replace(first_step=first_step + part.rows.shift // max(size, 1))
-        team.run(draw, count * units, rows, count, first, units, counter, what)
+    size = steps.batch_size
+    parts = [(part.rows, part.count, first_step + part.rows.shift // max(size, 1)) for part in steps.parts()]
+    for rows, count, step in parts if first_step >= 0 else [(Rows(row_numbers(size)), size, first_step)]:
+        counter = Counter(size, workspace.options.first_row, step, stream, *words(workspace.seed))
+        team.run(draw, count * units, rows.of(array), count, first, units, counter, what)
 
 
 def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[], None]]:

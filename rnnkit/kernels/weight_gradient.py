@@ -201,8 +201,8 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
 
 @inner
 def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team):
-    """Add to dw, or write where it is new, what sequences have added up for vectors and so many scalars, one after the
-    other; of a scalar then unit after unit. Begin anew."""
+    """Add to dw, or write where it is new, the gradients of vectors and of so many scalars: the sum over the sequences,
+    one after the other, and of a scalar then over the units. What the sequences have added up is 0 afterwards."""
     count, size = dvectors.data.size // dvectors.stride, dvectors.stride - scalars * hidden_size
     if count == 0:  # no sequences
         return
@@ -226,7 +226,7 @@ def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team)
 
 @inner
 def _sum_sequences(dvectors, count, columns):
-    """The first sequence's columns = the sum of all; the others' begin anew."""
+    """These columns of the first sequence = the sum of all sequences'; those of the others = 0."""
     total = part(dvectors.data, columns.start, columns.stop)
     for number in range(1, count):
         first = number * dvectors.stride
@@ -237,6 +237,6 @@ def _sum_sequences(dvectors, count, columns):
 
 @inner
 def clear_vector_gradients(dvectors, team):
-    """Begin anew, whatever stands there."""
+    """Set what all sequences have added up to 0."""
     own = partition(dvectors.data.size, team.rank, team.size)
     clear(part(dvectors.data, own.start, own.stop))

@@ -160,7 +160,8 @@ class TextModel:
         )
         dropout, mask = self.desc.dropout, None
         if dropout:
-            mask = training.dropout_mask(y.shape, dropout, seed, first_row=first_row).reshape(inputs.size, -1)
+            mask = training.dropout_mask(y.shape, dropout, seed, first_row=first_row, dtype=y.dtype.name)
+            mask = mask.reshape(inputs.size, -1)
         nats, dy = self._readout.add_gradient(y.reshape(inputs.size, -1), wanted, count, mask)
         dy = dy.reshape(y.shape)
         dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx

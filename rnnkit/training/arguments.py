@@ -45,6 +45,12 @@ def integer(function: str, name: str, value: Any, low: int) -> None:
         raise ValueError(message(function, name, expected, value))
 
 
+def real_dtype(function: str, value: Any) -> None:
+    """Check the dtype of what is made."""
+    if value not in DTYPES:
+        raise ValueError(message(function, "dtype", 'be "float32" or "float64"', repr(value)))
+
+
 def array(function: str, name: str, value: Any) -> None:
     if library_of(value) is None:
         raise no_array(function, name, AN_ARRAY, value)

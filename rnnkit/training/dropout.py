@@ -9,7 +9,6 @@ import numpy as np
 
 from rnnkit.call import checks
 from rnnkit.call.steps import row_numbers
-from rnnkit.common.numbers import real_number
 from rnnkit.errors import message
 from rnnkit.training import arguments
 
@@ -59,13 +58,11 @@ def dropout_mask(
         raise TypeError(message(function, "shape", "be a tuple (T, N, F)", repr(shape)))
     for name, size in zip("TNF", shape, strict=True):
         arguments.integer(function, f"{name} of shape", size, 0)
-    if not 0 <= real_number(function, "rate", rate) <= 1:
-        raise ValueError(message(function, "rate", "be in 0..1", rate))
+    rate = arguments.number(function, "rate", rate, "be in 0..1", lambda number: 0 <= number <= 1)
     checks.seed(function, seed)
     first_row = checks.first_row(function, first_row, shape[1])
-    if dtype not in arguments.DTYPES:
-        raise ValueError(message(function, "dtype", 'be "float32" or "float64"', repr(dtype)))
-    return _drawn(shape, float(rate), secrets.randbits(64) if seed is None else int(seed), first_row, dtype)
+    arguments.real_dtype(function, dtype)
+    return _drawn(shape, rate, secrets.randbits(64) if seed is None else int(seed), first_row, dtype)
 
 
 def _drawn(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:

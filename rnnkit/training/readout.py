@@ -50,8 +50,7 @@ def init_dense(input_size: int, num_outputs: int, seed: int | None = None, dtype
     arguments.integer(function, "input_size", input_size, 1)
     arguments.integer(function, "num_outputs", num_outputs, 1)
     checks.seed(function, seed)
-    if dtype not in arguments.DTYPES:
-        raise ValueError(message(function, "dtype", 'be "float32" or "float64"', repr(dtype)))
+    arguments.real_dtype(function, dtype)
     bound = input_size**-0.5
     return np.random.default_rng(seed).uniform(-bound, bound, num_outputs * (input_size + 1)).astype(dtype)
 

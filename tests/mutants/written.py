@@ -136,7 +136,7 @@ FAULTS = {
     ],
     "rnnkit/cpu/run.py": [
         ("the seed has 32 bits", "words(workspace.seed)", "words(workspace.seed % 2**32)"),
-        ("every segment has the masks of the first", "first_step=first_step + part", "first_step=part"),
+        ("every segment has the masks of the first", "first_step + part.rows", "part.rows"),
         ("a part of a batch has the masks of its beginning", "workspace.options.first_row", "0"),
         ("layers have the same masks", "layer * _STREAMS + _STREAMS - 1", "_STREAMS - 1"),
         ("noises of a cell are the same", "stream = index * _STREAMS + number", "stream = index * _STREAMS"),

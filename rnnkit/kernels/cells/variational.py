@@ -44,9 +44,7 @@ class VariationalGRU(NamedTuple):
 
     recurrent_dropout: float = 0.0
 
-    @forward("masked")
-    def mask(self, h_prev, keep):
-        return keep * h_prev
+    mask = VariationalLSTM.mask
 
     @forward("h")
     def step(self, r, z, n, q, h_prev):
