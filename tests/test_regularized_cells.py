@@ -164,23 +164,6 @@ def test_bits(kind, dtype, every_helper_comes, monkeypatch):
                           inferred.y[0, 1:2, :H])
 
 
-@pytest.mark.cores(2)
-def test_threads_share_out_whole_panels(every_helper_comes, monkeypatch):
-    """Of one row, which threads cannot share, with work for all; a share that ended within a panel would show."""
-    net = rnnkit.Network(KINDS["layer-norm-lstm"], 4, 300, 2, dtype="float64", seed=0)
-    rng = np.random.default_rng(0)
-    x, dy = rng.normal(size=(12, 1, 4)), rng.normal(size=(12, 1, 300))
-    found = None
-    for threads in (1, 2, 3):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
-        result = net.forward(x, seed=1)
-        y, back = result.y.copy(), net.backward(result.workspace, dy)
-        found = found or (y, back)
-        assert np.array_equal(y, found[0]), threads
-        assert all(np.array_equal(*pair) for pair in zip(back[:2], found[1][:2], strict=True)), threads
-        assert np.array_equal(back.dw, found[1].dw)
-
-
 @cell(gates=[Gate("z"), Gate("n", multiplies="m"), Gate("u", multiplies="s", input=False)], states="s", vectors="g")
 class NormBetweenProducts(NamedTuple):
     """One with RMS norms between a chain of products."""
@@ -235,6 +218,24 @@ def test_means_beside_products_and_a_projection(kind, proj_size, every_helper_co
     for name, (direction, slope, curved) in differences(net, x, hx, [cx], cotangents, rng).items():
         if name in gradients:
             assert abs((gradients[name] * direction).sum() - slope) <= 1e-7 * (1 + abs(slope)) + 3 * curved, name
+
+
+@pytest.mark.cores(2)
+@pytest.mark.parametrize("kind", [KINDS["layer-norm-lstm"], NormBetweenProducts()], ids=["norms", "products"])
+def test_threads_share_out_whole_panels(kind, every_helper_comes, monkeypatch):
+    """Of one row, which threads cannot share, with work for all; a share that ended within a panel would show."""
+    net = rnnkit.Network(kind, 4, 300, 2, dtype="float64", seed=0)
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(size=(12, 1, 4)), rng.normal(size=(12, 1, 300))
+    found = None
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        result = net.forward(x, seed=1)
+        y, back = result.y.copy(), net.backward(result.workspace, dy)
+        found = found or (y, back)
+        assert np.array_equal(y, found[0]), threads
+        assert all(np.array_equal(*pair) for pair in zip(back[:2], found[1][:2], strict=True)), threads
+        assert np.array_equal(back.dw, found[1].dw)
 
 
 def declared(step, noises=(), fields=(), gates="a b", vectors="", scalars="", back=None):
