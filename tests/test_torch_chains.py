@@ -1,9 +1,10 @@
-"""Chains of calls of one step: autograd adds up one gradient of all parameters, whose memory is used again."""
+"""Chains of calls of one step, which add up one gradient of all parameters, whose memory is used again."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tolerances import assert_same_bits
+from tolerances import assert_gradient_close, assert_same_bits
 
 if os.environ.get("CI") == "true":
     import torch  # in continuous integration these tests may not be skipped
@@ -33,7 +34,6 @@ def assert_same(found, expected):
         assert_same_bits(f"tensor {number}", one.numpy(), other.numpy())
 
 
-
 def chained(own, steps):
     """The outputs of a chain of calls, added up."""
     state, total = None, 0
@@ -56,18 +56,110 @@ def test_gradients_that_somebody_keeps_stay():
     assert not {one.data_ptr() for one in first} & {one.data_ptr() for one in again}
 
 
-def test_a_chain_uses_the_memory_of_a_gradient_again(monkeypatch):
-    own, steps, addresses = module(), drawn(6, N, F), []
-    old = small._new_gradient
+def test_a_chain_adds_to_one_gradient(monkeypatch):
+    own, steps, made = module(), drawn(6, N, F), []
+    new = small.new_gradient
 
     def noted(found):
-        array = old(found)
-        addresses.append(array.ctypes.data)
-        return array
+        made.append(new(found))
+        return made[-1]
 
-    monkeypatch.setattr(small, "_new_gradient", noted)
+    monkeypatch.setattr(small, "new_gradient", noted)
     chained(own, steps).backward()
-    assert len(addresses) == 6 and len(set(addresses)) == 2, "the first gradient, to which the others are added"
+    assert len(made) == 1
+
+
+def separately(own, steps):
+    """The gradients of a chain's loss by the parameters, as those of each call, added up in float64."""
+    state, states = None, [None]
+    with torch.no_grad():
+        for step in steps:
+            _, state = own(step[None], state)
+            states.append(state)
+    totals, dstate = [torch.zeros_like(one, dtype=torch.float64) for one in own.parameters()], None
+    for step, state in zip(reversed(steps), reversed(states[:-1]), strict=True):
+        given = None if state is None else tuple(one.requires_grad_() for one in state)
+        output, after = own(step[None], given)
+        loss = output.square().sum()
+        if dstate is not None:
+            loss = loss + sum((one * dstate_one).sum() for one, dstate_one in zip(after, dstate, strict=True))
+        found = torch.autograd.grad(loss, [*own.parameters(), *(given or ())])
+        for total, one in zip(totals, found, strict=False):
+            total += one
+        dstate = found[len(totals) :]
+    return totals
+
+
+def assert_gradients(found, expected):
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert_gradient_close(f"parameter {number}", one.numpy(), other.numpy(), "float32")
+
+
+LARGE = 128  # of an LSTM of this size the calls of one sequence are gathered
+
+
+def large(inputs=F):
+    torch.manual_seed(0)
+    own = rnnkit.torch.LSTM(inputs, LARGE)
+    own(torch.ones(1, 1, inputs))
+    return own
+
+
+@pytest.mark.parametrize("count", [1, 2, 33, 70])
+def test_gathered_calls(count):
+    own, steps = large(), drawn(count, 1, F)
+    assert_gradients(torch.autograd.grad(chained(own, steps), list(own.parameters())), separately(own, steps))
+    (size,) = own._place.found.sizes.values()
+    chained(own, steps).backward()
+    assert len(size.gathered) == (count > 1), "its memory is used again"
+
+
+def test_gathered_calls_of_other_sizes_and_modules_in_one_pass():
+    one, other, steps = large(), large(inputs=2), drawn(5, 4, F)
+    parameters = [*one.parameters(), *other.parameters()]
+    loss = chained(one, steps[:, :1]) + chained(one, steps[:, 1:]) + chained(other, steps[:, :1, :2])
+    expected = [first + second for first, second in zip(separately(one, steps[:, :1]), separately(one, steps[:, 1:]))]
+    expected += separately(other, steps[:, :1, :2])
+    assert_gradients(torch.autograd.grad(loss, parameters), expected)
+
+
+def test_passes_through_a_graph_again_and_through_parts_of_it():
+    own, steps = large(), drawn(40, 1, F).requires_grad_()
+    parameters, loss = list(own.parameters()), chained(own, steps)
+    expected = torch.autograd.grad(loss, parameters, retain_graph=True)
+    (dx,) = torch.autograd.grad(loss, [steps], retain_graph=True)  # no parameter's: autograd drops what it is given
+    assert_same(torch.autograd.grad(loss, parameters, retain_graph=True), expected)
+    *again, both = torch.autograd.grad(loss, [*parameters, steps])
+    assert_same(again, expected)
+    assert_same([both], [dx])
+
+
+def test_a_pass_that_ends_in_an_error_leaves_nothing():
+    own, steps = large(), drawn(40, 1, F)
+    expected = torch.autograd.grad(chained(own, steps), list(own.parameters()))
+    kept = own._place.found.joined[0].sums._sums
+    for _ in range(3):
+        state, total = (torch.zeros(1, 1, LARGE, requires_grad=True), torch.zeros(1, 1, LARGE)), 0
+        state[0].register_hook(lambda _: 1 / 0)
+        for step in steps:
+            output, state = own(step[None], state)
+            total = total + output.square().sum()
+        with pytest.raises(ZeroDivisionError):
+            total.backward()
+    assert len(kept) <= 1
+    assert_same(torch.autograd.grad(chained(own, steps), list(own.parameters())), expected)
+    assert not kept
+
+
+def test_passes_at_once():
+    own = large()
+    chains = [drawn(40, 1, F) * (1 + number) for number in range(4)]
+    expected = [torch.autograd.grad(chained(own, steps), list(own.parameters())) for steps in chains]
+    with ThreadPoolExecutor(len(chains)) as pool:
+        for _ in range(5):
+            found = pool.map(lambda steps: torch.autograd.grad(chained(own, steps), list(own.parameters())), chains)
+            for one, other in zip(found, expected, strict=True):
+                assert_same(one, other)
 
 
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])

@@ -51,7 +51,7 @@ def arrays_of(
     dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
     dcx, dy = dhx if dcx is None else dcx.reshape(-1), dx[:0] if dy is None else flat(dy)
     own = (dx[:0] if one is None else one.reshape(-1) for one in of_resets)
-    return Arrays(flat(w), flat(x), dy, dx, dhx, dcx, dw, *own, dw_is_new, wants_dhx)
+    return Arrays(flat(w), flat(x), dy, dx, dhx, dcx, dw, *own, dw_is_new, wants_dhx, True)
 
 
 def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
@@ -116,6 +116,8 @@ class Gradient:
     ----------
     dx : ndarray (T, N, I) or None
         The gradient of its input, of two directions the reverse one's; None is that of the call.
+    dgates : ndarray (rows of a chunk, columns)
+        The gates' gradients of the first pseudo-layer, and its address `dgates_address`.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class Gradient:
             if is_stack(group):
                 dy = backs[-1].dx
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
-        like = Arrays(*[np.empty(0, self._dtype)] * (len(Arrays._fields) - 2), False, True)
+        like = Arrays(*[np.empty(0, self._dtype)] * (len(Arrays._fields) - 3), False, True, True)
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
@@ -197,6 +199,7 @@ class Gradient:
         layer, dtype = run.layer, self._dtype
         offsets = _offsets(self._desc, layer.index, self._planner.threads, rows, self._planner.in_place)
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
+        self.dgates, self.dgates_address = dgates, dgates.ctypes.data
         dunits = arena.take(f"dunits_{number}", (self._steps.batch_size, layer.sizes.hidden), dtype)
         work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
         dinputs = None

@@ -14,12 +14,15 @@ from rnnkit.call.options import options_of
 from rnnkit.call.workspace import Workspace, workspace_layout, workspace_nbytes
 from rnnkit.cpu.backward import Gradient, gradient_of
 from rnnkit.cpu.engine import infer, laid_out
+from rnnkit.cpu.gathered import Gathered, gathers
 from rnnkit.cpu.infer import brief_calls
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.operands import Arrays, Given
+
+__all__ = ["Gathered", "PreparedInference", "SmallCall", "gathers", "is_small"]
 
 COPIED_BYTES = 1 << 16
 """Of what a call keeps for backward, at most, that is copied. Of one step it always is: those come in chains, and a
@@ -81,10 +84,11 @@ class SmallCall:
 
     def backward(
         self, w: np.ndarray, x: np.ndarray | int, dy: np.ndarray | int, dhx: np.ndarray | int, dcx: np.ndarray | int,
-        dw: np.ndarray | int, wants_dx: bool, wants_dhx: bool,
+        dw: np.ndarray | int, wants_dx: bool, wants_dhx: bool, dw_is_new: bool = True, gathered: Gathered | None = None,
     ) -> np.ndarray:
-        """Write dw, and return dx (empty unless wanted); dhx and dcx, which begin as the gradients of hy and cy, become
-        those of hx (undefined unless wanted) and cx. dy may be 0 for zeros, and dcx without cells."""
+        """Write dw, or add to it unless it is new, and return dx (empty unless wanted); dhx and dcx, which begin as the
+        gradients of hy and cy, become those of hx (undefined unless wanted) and cx. dy may be 0 for zeros, and dcx
+        without cells. With `gathered` dw is 0: its `add_to` computes that of the weights."""
         dx = np.empty(self._input if wants_dx else (0,), w.dtype)
         if self.desc.inputs_size and wants_dx:
             dx[:, :, self.desc.input_size :] = 0  # `Gradient.run` adds to them
@@ -92,7 +96,9 @@ class SmallCall:
             gradient = self._gradients.pop()
         except IndexError:  # the first time, or another thread is at work with it
             gradient = gradient_of(self.desc, self._ready.arrays, self._steps, self._threads, Arena())
-        gradient.run(Arrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, True, wants_dhx), dx)
+        gradient.run(Arrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, dw_is_new, wants_dhx, True), dx)
+        if gathered is not None:
+            gathered.take(self.kept_address, gradient.dgates_address, x if type(x) is int else x.ctypes.data)
         self._gradients.append(gradient)
         return dx
 

@@ -277,7 +277,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
         dgates = shifted(bound.gates, -starts[start] * bound.gates.stride)
         gradients = with_field(bound, "gates", dgates)
         step = Step(forward.sizes, terms, operands, gradients, zeros, schedule.grain, False, True)
-        for earlier in range(0, count, lag):
+        for earlier in range(0, count if arrays.goes_back else 0, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
                 wait_for_progress(whole_team, done + now)
@@ -287,6 +287,8 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
                 barrier(team)
                 if team.rank == 0:
                     post_progress(whole_team, done + now)
+        if arrays.dw.size == 0:
+            continue
         stop_row, is_new = starts[start + count], arrays.dw_is_new and is_first and done == 0
         _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.sizes.hidden, team)
         for row in range(starts[start], stop_row, depth_block_of(buffer)):

@@ -108,7 +108,7 @@ class Stage(NamedTuple):
 class Arrays(NamedTuple):
     """What a backward call is given, flat: the weights, the input, and the gradients of the output (empty for zeros),
     the input, the states (of those beside h any array where there are none), the weights, and the initial states as
-    those that others start anew from (empty where none does)."""
+    those that others start anew from (empty where none does). An empty dw is not wanted."""
 
     w: np.ndarray
     x: np.ndarray
@@ -121,6 +121,7 @@ class Arrays(NamedTuple):
     dcx_reset: np.ndarray
     dw_is_new: bool  # not yet written: the first rows of the call do, others are added
     wants_dhx: bool  # else dhx is undefined after the call
+    goes_back: bool  # through the steps; else the gates' gradients are there, and dw alone is wanted
 
 
 class Schedule(NamedTuple):

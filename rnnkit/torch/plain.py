@@ -38,7 +38,7 @@ class Found(NamedTuple):
     places: list[tuple[str, int, torch.Size]]  # name, address and shape of each, in the buffer's order
     weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
     sizes: dict[Any, Size]
-    joined: deque[Any]  # the last parameters, whether each wants a gradient, and `small._Joined` of them
+    joined: deque[Any]  # the last `chains.Joined`
     spare: deque[np.ndarray]  # memory of the weights' gradient, of which somebody may still have views
 
 
@@ -52,6 +52,7 @@ class Size(NamedTuple):
     is_small: bool  # whether a training call may be a `small.SmallRecurrence`
     idle: deque[Any]  # those of them that may be used again
     inference: Any
+    gathered: deque[Any] | None  # `Gathered` ones that may be used again; None where that does not pay
 
 
 class Place:
@@ -139,10 +140,11 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
     states = [torch.Size((*rows, size)) for size in (desc.output_size, *(desc.hidden_size for _ in desc.states))]
     calls, own = engine.small_calls(), (desc, seq_len, batch_size)
     prepared = calls.is_small(*own), deque(), calls.PreparedInference(*own, threads)
+    gathered = deque() if seq_len == 1 and calls.gathers(desc, batch_size) else None
     if len(found.sizes) >= _SIZES:
         found.sizes.clear()
     cells = torch.Size((*rows, desc.states_size)) if desc.has_cell else None
-    size = Size(Layout((seq_len, batch_size), order), states, cells, threads, *prepared)
+    size = Size(Layout((seq_len, batch_size), order), states, cells, threads, *prepared, gathered)
     found.sizes[shape, order, threads] = size
     return size
 

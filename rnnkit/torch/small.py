@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from ctypes import memmove
-from operator import is_
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
 import torch
 
-from rnnkit.descriptor.weights import num_weights
 from rnnkit.network import engine
+from rnnkit.torch import chains
 from rnnkit.torch.arrays import to_array
 from rnnkit.torch.function import once, refuse_transforms, saved_by, views, weights_now
+from rnnkit.torch.gradient_memory import give_back, new_gradient
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST, Layout
 from rnnkit.torch.plain import Found, Size
 from rnnkit.torch.threads import threads
-
-_ALIGNED_BYTES = range(1 << 17, 1 << 22)
-"""Of the weights' gradient, with which it is in PyTorch's memory, which is aligned as NumPy's is not: to write 1 MiB
-there takes 11 us in place of 17, and to add it 2 less (Zen 5). Of larger arrays NumPy has huge pages.
-"""
-_SPARE_BYTES = 1 << 22
-"""Of the weights' gradient, at most, whose memory is used again."""
-
-
-def _references_alone() -> int:
-    """What `getrefcount` says of an array that nobody but a variable has: it depends on the version of Python."""
-    array = np.empty(0)
-    return getrefcount(array)
-
-
-_ALONE = _references_alone()
 
 from_numpy = torch.from_numpy
 
@@ -41,7 +24,7 @@ class SmallRecurrence(torch.autograd.Function):
     """The network, in a call whose arguments are plain and whose parameters are where they were found."""
 
     @staticmethod
-    def forward(ctx, found, size, parameters, x, hx, cx, *weights):
+    def forward(ctx, found, size, parameters, sums, x, hx, cx, *weights):
         layout, idle = size.layout, size.idle
         kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
         call = _taken(found, size)
@@ -61,20 +44,20 @@ class SmallRecurrence(torch.autograd.Function):
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         hx = hx if hx is not None and hx.requires_grad else None
         ctx.save_for_backward(x, kept, hx, cx if cx is not None and cx.requires_grad else None, *parameters)
-        ctx.of = found, size, call.is_copied, len(weights) == 1 < len(parameters)
+        ctx.of = found, size, call.is_copied, sums
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        (found, size, is_copied, are_joined), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
+        (found, size, is_copied, sums), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
         layout, idle = size.layout, size.idle
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", dy, dhy, dcy)
         _alive = parameters[0].detach()
-        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[3:]
+        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[4:]
         dhx = _begun(dhy, size.states[0], found.dtype)
         dcx = None if size.cells is None else _begun(dcy, size.cells, found.dtype)
         given = _read(x, layout.order), _read(dy, layout.order), dhx.data_ptr()
@@ -83,8 +66,9 @@ class SmallRecurrence(torch.autograd.Function):
             _write_back(call, kept)
         else:
             call = saved_by(kept).call
-        dw = _new_gradient(found)
-        given = *given, 0 if dcx is None else dcx.data_ptr(), dw, wants_dx, wants_dhx
+        total = None if sums is None else sums.begun()
+        dw, gathered = (new_gradient(found), None) if total is None else total.place(found, size)
+        given = *given, 0 if dcx is None else dcx.data_ptr(), dw, wants_dx, wants_dhx, total is None, gathered
         if call.is_brief:
             dx = call.backward(w, *given)
         else:
@@ -93,11 +77,15 @@ class SmallRecurrence(torch.autograd.Function):
         if is_copied:
             call.give_back(idle)
         dx = from_numpy(layout.own(dx)) if wants_dx else None
-        dws = (from_numpy(dw),) if are_joined else views(found.desc, dw)
-        if dw.nbytes <= _SPARE_BYTES:
-            found.spare.append(dw)
+        if total is not None:
+            dws = (None,)  # autograd has it
+        elif sums is not None:
+            dws = (sums.begin(dw),)
+        else:
+            dws = views(found.desc, dw)
+            give_back(found, dw)
         gradients = dx, dhx if wants_dhx else None, dcx if wants_dcx else None, *dws
-        return None, None, None, *once(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
+        return None, None, None, None, *once(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
 
 
 def _taken(found: Found, size: Size) -> Any:
@@ -106,23 +94,6 @@ def _taken(found: Found, size: Size) -> Any:
         return size.idle.pop()
     except IndexError:
         return engine.small_calls().SmallCall(found.desc, *size.layout.shape, size.threads)
-
-
-def _new_gradient(found: Found) -> np.ndarray:
-    """Memory for the weights' gradient: that of the call before, if nobody has a view of it.
-
-    In a chain of calls autograd adds each gradient to that of the first. New memory of 1 MiB took 10 us more in each:
-    the C library returns it to the system now and then.
-    """
-    w = found.weights
-    try:
-        dw = found.spare.pop()
-        if getrefcount(dw) == _ALONE:
-            return dw
-    except IndexError:  # the first time, or another thread is at work with it
-        pass
-    aligned = w.nbytes in _ALIGNED_BYTES
-    return torch.empty(w.shape, dtype=found.dtype).numpy() if aligned else np.empty(w.shape, w.dtype)
 
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:
@@ -167,39 +138,16 @@ def _begun(given: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     return given.clone()
 
 
-class _Joined(torch.autograd.Function):
-    """What stands for all parameters in the calls of a chain, and has no memory: its gradient is the flat one."""
-
-    @staticmethod
-    def forward(ctx, desc, *parameters):
-        ctx.desc = desc
-        return parameters[0].new_empty(1).expand(num_weights(desc))
-
-    @staticmethod
-    def backward(ctx, dw):
-        return None, *once(views(ctx.desc, to_array(dw.contiguous())), dw)
-
-
 # PyTorch's own looks for transforms first, in 4 us: none is about where a call is plain.
-_apply, _join = (super(torch.autograd.Function, one).apply for one in (SmallRecurrence, _Joined))
+_apply = super(torch.autograd.Function, SmallRecurrence).apply
 
 
 def apply(found: Found, size: Size, x: Any, hx: Any, cx: Any, *parameters: Any) -> tuple[torch.Tensor, ...]:
     """The results of a call that somebody may want a gradient of."""
-    weights = parameters if size.layout.shape[0] > 1 else (_joined(found, parameters),)
-    return _apply(found, size, parameters, x, hx, cx, *weights)
-
-
-def _joined(found: Found, parameters: tuple[Any, ...]) -> torch.Tensor:
-    """The same for all calls of one step, which come in chains: autograd adds up one gradient in place of several, and
-    they are taken apart once. That takes 8 us less of each call of an LSTM."""
-    wanted = [one.requires_grad for one in parameters]
-    for own, before, joined in found.joined:
-        if before == wanted and all(map(is_, own, parameters)):
-            return joined
-    joined = _join(found.desc, *parameters)
-    found.joined.append((parameters, wanted, joined))
-    return joined
+    if size.layout.shape[0] > 1:
+        return _apply(found, size, parameters, None, x, hx, cx, *parameters)
+    joined = chains.joined(found, parameters)
+    return _apply(found, size, parameters, joined.sums, x, hx, cx, joined.tensor)
 
 
 def infer(found: Found, size: Size, x: Any, hx: Any, cx: Any) -> tuple[torch.Tensor, ...]:
