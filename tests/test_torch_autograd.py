@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+from tolerances import assert_same_bits
 
 if os.environ.get("CI") == "true":
     import torch  # in continuous integration these tests may not be skipped
@@ -19,6 +20,7 @@ import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
 from rnnkit.call import memory  # noqa: E402
 from rnnkit.cpu import small  # noqa: E402
+from rnnkit.cpu.backward import Gradient  # noqa: E402
 from rnnkit.torch.calls import idle as _idle  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
@@ -187,6 +189,20 @@ def test_a_workspace_is_used_again_when_nobody_needs_it(no_call_is_small, gru, x
     del again
     gc.collect()
     assert [one.memory for one in _idle[gru]] == [of_first()]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"num_layers": 2, "bidirectional": True}])
+def test_the_gradient_of_the_input_is_left_out(no_call_is_small, monkeypatch, options, x):
+    """Where nobody wants it no product is computed for it, and the others have the same bits."""
+    own = rnnkit.torch.GRU(F, H, **options)
+    parameters, sizes, run = list(own.parameters()), [], Gradient.run
+    noted = lambda self, arrays, dx: (sizes.append(dx.size), run(self, arrays, dx))  # noqa: E731
+    expected = torch.autograd.grad(own(x.detach().requires_grad_())[0].square().sum(), parameters)
+    monkeypatch.setattr(Gradient, "run", noted)
+    found = torch.autograd.grad(own(x.detach())[0].square().sum(), parameters)
+    assert sizes == [0]
+    for one, other in zip(found, expected, strict=True):
+        assert_same_bits("gradient", one.numpy(), other.numpy())
 
 
 def test_no_workspace_follows_a_module_to_another_device(no_call_is_small, gru, x):

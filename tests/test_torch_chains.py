@@ -118,7 +118,8 @@ def test_gathered_calls_of_other_sizes_and_modules_in_one_pass():
     one, other, steps = large(), large(inputs=2), drawn(5, 4, F)
     parameters = [*one.parameters(), *other.parameters()]
     loss = chained(one, steps[:, :1]) + chained(one, steps[:, 1:]) + chained(other, steps[:, :1, :2])
-    expected = [first + second for first, second in zip(separately(one, steps[:, :1]), separately(one, steps[:, 1:]))]
+    both = separately(one, steps[:, :1]), separately(one, steps[:, 1:])
+    expected = [first + second for first, second in zip(*both, strict=True)]
     expected += separately(other, steps[:, :1, :2])
     assert_gradients(torch.autograd.grad(loss, parameters), expected)
 

@@ -20,8 +20,10 @@ from torch import nn  # noqa: E402
 import rnnkit  # noqa: E402
 import rnnkit.cells  # noqa: E402
 import rnnkit.torch  # noqa: E402
+from rnnkit.cells import RegularizedLSTM  # noqa: E402
 from rnnkit.cpu import small  # noqa: E402
 from rnnkit.interop import from_torch  # noqa: E402
+from rnnkit.torch import Recurrent  # noqa: E402
 
 T, N, F, H = 5, 3, 4, 6
 
@@ -293,10 +295,75 @@ def test_debugging_goes_the_long_way(made):
         rnnkit.set_debug(False)
 
 
-def test_no_steps_and_dropout_go_the_long_way(made):
-    for options, shape in (({}, (0, N)), ({}, (T, 0)), ({"num_layers": 2, "dropout": 0.5}, (T, N))):
-        module(**options)(drawn(*shape, F))[0].sum().backward()
+def test_no_steps_go_the_long_way(made):
+    for shape in ((0, N), (T, 0)):
+        module()(drawn(*shape, F))[0].sum().backward()
     assert not made
+
+
+DRAWING = RegularizedLSTM(recurrent_dropout=0.4, zoneout=0.3)
+
+
+@pytest.mark.parametrize(("cell", "options"), [
+    ("lstm", {"num_layers": 3, "dropout": 0.5}), ("gru", {"num_layers": 2, "dropout": 0.5, "bidirectional": True}),
+    (DRAWING, {"num_layers": 2, "dropout": 0.5}), (DRAWING, {"bidirectional": True}),
+])  # fmt: skip
+def test_what_is_drawn(monkeypatch, made, cell, options, kept):
+    def compute():
+        torch.manual_seed(0)
+        own, x = Recurrent(cell, F, H, **options), drawn(T, N, F, gradient=True)
+        own(x)  # which looks at the parameters
+        return *trained(own, x, wanted=(x,)), *trained(own, x, wanted=(x,))
+
+    found, expected = both_ways(monkeypatch, made, compute)
+    assert_same(found, expected)
+    assert not torch.equal(found[0], found[len(found) // 2]), "each call has a seed of its own"
+
+
+def test_what_is_drawn_without_a_gradient(made):
+    own, x = Recurrent(DRAWING, F, H), drawn(T, N, F)
+    own(x)
+    torch.manual_seed(1)
+    expected, _ = own(x)
+    with torch.no_grad():
+        torch.manual_seed(1)
+        found, _ = own(x)
+    assert_same([found], [expected])
+    assert made
+
+
+def test_training_and_evaluation_in_turn(made):
+    own, x = Recurrent(DRAWING, F, H, num_layers=2, dropout=0.5), drawn(T, N, F)
+    with torch.no_grad():
+        expected, _ = own.eval()(x)
+    for _ in range(2):
+        assert not torch.equal(own.train()(x)[0], own(x)[0])
+        assert_same([own.eval()(x)[0], own(x)[0]], [expected, expected])
+    own.dropout = 0.0
+    assert not own.train()(x)[0].equal(own.eval()(x)[0])
+    assert made
+
+
+def test_a_chain_that_draws():
+    """The calls of one sequence are gathered, with the noises that each has kept."""
+    torch.manual_seed(0)
+    own, steps = Recurrent(DRAWING, F, 128), drawn(40, 1, F)
+    state, total, seeds = None, 0, range(len(steps))
+    own(steps[:1])
+    for step, seed in zip(steps, seeds, strict=True):
+        torch.manual_seed(seed)
+        output, state = own(step[None], state)
+        total = total + output.square().sum()
+    found = torch.autograd.grad(total, list(own.parameters()))
+    (size,) = own._place.found.sizes.values()
+    assert size.gathered
+    state, loss = None, 0
+    for step, seed in zip(steps, seeds, strict=True):
+        torch.manual_seed(seed)
+        output, state = own(step[None], state, resets=torch.zeros(1, 1))  # the long way
+        loss = loss + output.square().sum()
+    expected = torch.autograd.grad(loss, list(own.parameters()))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_backward_during_another(made, monkeypatch, kept):
@@ -375,7 +442,7 @@ def test_a_copy_of_a_module_lays_out_its_own(made):
 def test_gradients_are_left_out_where_nobody_asks(made, monkeypatch):
     """The product for those of the input is a third of a backward."""
     wanted, old = [], small.SmallCall.backward
-    monkeypatch.setattr(small.SmallCall, "backward", lambda *given: wanted.append(given[-2:]) or old(*given))
+    monkeypatch.setattr(small.SmallCall, "backward", lambda *given: wanted.append(given[-4:-2]) or old(*given))
     for of_x, of_h in ((False, False), (True, False), (False, True)):
         trained(module(), drawn(T, N, F, gradient=of_x), drawn(1, N, H, gradient=of_h))
     assert wanted == [(False, False), (True, False), (False, True)]

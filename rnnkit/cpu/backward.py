@@ -27,7 +27,8 @@ def backward(
     """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
     steps = rows_of(workspace.steps, arena)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
-    result, threads = begin(desc, w, steps, dhy, dcy, np.empty(w.shape, w.dtype) if is_new else dw), team.wanted_size()
+    dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, team.wanted_size()
+    result = begin(desc, w, steps, dhy, dcy, dw, workspace.wants_dx)
     make, key = partial(gradient_of, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
     gradient = arena.keep("backward", key, make) if steps.kept else make()
     dhx, dcx = result[1:3]

@@ -69,7 +69,7 @@ class Gathered:
         for call in self._each[self._count :]:
             call.clear()
         for name, target in self._arrays.items():
-            np.concatenate([call.arrays[name] for call in self._each], axis=1, out=target)
+            np.concatenate([call.arrays[name] for call in self._each], axis=target.ndim - 2, out=target)
         self._gradient.run(self._arguments._replace(dw=dw), dw[:0])
         self._count = 0
 

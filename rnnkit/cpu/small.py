@@ -18,6 +18,7 @@ from rnnkit.cpu.gathered import Gathered, gathers
 from rnnkit.cpu.infer import brief_calls
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
+from rnnkit.cpu.run import train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.operands import Arrays, Given
@@ -31,9 +32,8 @@ copy takes a few percent of the time that the products take."""
 
 @lru_cache(256)
 def is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
-    """Whether a call may be a `SmallCall`: it draws nothing, and has at least one step and a small workspace."""
-    some = seq_len * batch_size > 0 and not desc.draws
-    return some and workspace_nbytes(desc, seq_len, batch_size) <= SMALL_BYTES
+    """Whether a call may be a `SmallCall`: it has at least one step and a small workspace."""
+    return seq_len * batch_size > 0 and workspace_nbytes(desc, seq_len, batch_size) <= SMALL_BYTES
 
 
 class SmallCall:
@@ -55,12 +55,12 @@ class SmallCall:
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
         self.desc, self._threads = desc, threads
         nothing = {"x": np.empty(0, desc.np_dtype)}
-        workspace = Workspace(desc, nothing, options_of("forward", desc, seq_len, batch_size), Memory())
+        options = options_of("forward", desc, seq_len, batch_size)
+        self._workspace = workspace = Workspace(desc, nothing, options, Memory())
         self.kept = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
         self.kept_address = self.kept.ctypes.data
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
         self._ready = laid_out(workspace, self._steps, threads)
-        self._calls = [call for _, calls in self._ready.groups for call in calls]
         self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
         self._gradients: deque[Gradient] = deque()
         self._input = seq_len, batch_size, desc.row_size
@@ -71,15 +71,16 @@ class SmallCall:
         self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.BRIEF_WORK and not self._ready.packing
 
     def forward(
-        self, w: np.ndarray, x: np.ndarray | int, hx: np.ndarray | int, cx: np.ndarray | int
+        self, w: np.ndarray, x: np.ndarray | int, hx: np.ndarray | int, cx: np.ndarray | int, seed: int | None = None
     ) -> tuple[np.ndarray, np.ndarray, Any]:
-        """y, which is overwritten by the next forward, hy and cy, None without cells; a state of 0 is zeros."""
+        """y, which is overwritten by the next forward, hy and cy, None without cells; a state of 0 is zeros. A network
+        that draws needs a seed."""
         hy, cy = np.empty(self._states, w.dtype), None if self._cells is None else np.empty(self._cells, w.dtype)
         own = Given(x, w, hx, cx, hy, 0 if cy is None else cy)
         for pack in self._ready.packing:
             pack(w)
-        for call in self._calls:
-            call(own)
+        self._workspace.seed = seed
+        train_groups(self._ready.groups, own, self._workspace, self._steps)
         return self._y, hy, cy
 
     def backward(
@@ -131,6 +132,7 @@ class PreparedInference:
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
+        desc = desc.evaluating
         self._size, self._options = (desc, seq_len, batch_size, threads), options_of("infer", desc, seq_len, batch_size)
         self._sequences = brief_calls(desc, self._options.steps)
         self._idle: deque[SmallCall] | None = None

@@ -28,19 +28,28 @@ idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
 
 def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -> Any:
     """The results of a call with plain tensors: x, hx, cx and the parameters, which are where they were found."""
-    if not _wants_gradient(tensors):
+    draws = found.desc.draws
+    if not draws and not _wants_gradient(tensors):
         _alive = tensors[-1].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         results = small.infer(found, size, *tensors[:3])
-    elif size.is_small:
-        results = small.apply(found, size, *tensors)
     else:
-        results = Recurrence.apply(Call(found.desc, size.layout, None, None, None, _idle_of(module), found), *tensors)
+        seed = int(_new_seed()) if draws else None
+        if size.is_small:
+            results = small.apply(found, size, seed, *tensors)
+        else:
+            call = Call(found.desc, size.layout, None, None, seed, _idle_of(module), found)
+            results = Recurrence.apply(call, *tensors)
     count = len(size.states)
     if size.layout.order == ONE_STEP:
         return results if count == 2 else results[0]
     if count > 2:
         return results[0], (results[1], *apart(results[2], count - 1))
     return results[0], results[1:] if count == 2 else results[1]
+
+
+def _new_seed() -> Tensor:
+    """From PyTorch's generator, so that torch.manual_seed decides."""
+    return torch.randint(2**63 - 1, (), device="cpu")
 
 
 class Options(NamedTuple):
@@ -169,8 +178,7 @@ def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, op
     if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
         data, *states = (one.to(module._rnnkit_dtype()) for one in (data, *states))
     dropout = module._rnnkit_dropout()
-    # From PyTorch's generator, so that torch.manual_seed decides.
-    seed = torch.randint(2**63 - 1, (), device="cpu") if module._rnnkit_draws() else None
+    seed = _new_seed() if any(module._rnnkit_drawn()) else None
     run = _record if operator.is_wanted() else _run
     if len(states) > 2:
         states = [states[0], joined(states[1:])]
@@ -216,7 +224,7 @@ def _run(
     names = [module._rnnkit_own_name(block.name) for block in weight_layout(desc)]
     parameters = [getattr(module, name) for name in names]
     place = module.__dict__.setdefault("_place", plain.Place())
-    place.found = None if desc.draws else plain.find(module._rnnkit_mode, desc, names, module._parameters)
+    place.found = plain.find(module._rnnkit_mode, module._rnnkit_drawn(), desc, names, module._parameters)
     seed = None if seed is None else int(seed)
     call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
     tensors = *tensors, *parameters

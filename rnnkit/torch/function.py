@@ -48,6 +48,7 @@ class Recurrence(torch.autograd.Function):
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run it and keep its workspace."""
         results, kept, ctx.weights = forward(call, x, hx, cx, parameters)
+        saved_by(kept).workspace.wants_dx = ctx.needs_input_grad[1] or bool(call.desc.inputs_size)
         states_of_steps = all_states(call, kept) if call.all_states else ()
         ctx.mark_non_differentiable(*states_of_steps)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
@@ -104,16 +105,19 @@ def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any, ...]:
-    """The gradients of x, hx, cx (None without it) and a list of those of the parameters, by those of the results."""
+    """The gradients of x (None if unwanted), hx, cx (None without it) and a list of those of the parameters, by those
+    of the results."""
     layout = call.layout
     with resources(x):
         weights = weights_now(call.desc, call.found, parameters) if weights is None else weights
         dy, dhy, dcy = layout.cotangents(cotangents)
         given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
-        dx, dhx, dcx, dw, *of_inputs = engine.backward(call.desc, weights, saved_by(kept).workspace, *given)
+        workspace = saved_by(kept).workspace
+        dx, dhx, dcx, dw, *of_inputs = engine.backward(call.desc, weights, workspace, *given)
         if of_inputs:
             dx = np.concatenate([dx, *of_inputs[0].values()], axis=-1)
-        found = layout.own(dx), layout.own_states(dhx), layout.own_states(joined(call.desc, dcx))
+        dx = layout.own(dx) if workspace.wants_dx else None
+        found = dx, layout.own_states(dhx), layout.own_states(joined(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
 
 

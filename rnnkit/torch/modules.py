@@ -59,9 +59,9 @@ class Fused(nn.Module):
             for one, view in zip(ordered, views(desc, to_array(flat)), strict=True):
                 one.data = view
 
-    def _rnnkit_draws(self) -> bool:
-        """Whether a call draws something."""
-        return self._rnnkit_dropout() > 0
+    def _rnnkit_drawn(self) -> tuple[float, bool]:
+        """What a call draws: the probability of dropout, and whether there are noises of its cell."""
+        return self._rnnkit_dropout(), False
 
     def _rnnkit_desc(self, dropout: float) -> RNNDescriptor:
         return descriptor(self._rnnkit_network(dropout), self._rnnkit_dtype())
@@ -81,7 +81,7 @@ class Fused(nn.Module):
         if _is_compiled():  # dynamo records what is called here
             return any_call(self, input, hx, *options)
         found = self.__dict__.get("_place", plain.NOWHERE).found
-        is_same = found is not None and found.mode == self._rnnkit_mode and not self._rnnkit_draws()
+        is_same = found is not None and found.mode == self._rnnkit_mode and found.drawn == self._rnnkit_drawn()
         if is_same and not options and not plain.is_watched():
             size = plain.size_of(found, input, order)
             states = None if size is None else plain.states_of(found, size, hx)

@@ -32,6 +32,7 @@ class Found(NamedTuple):
     """A module's parameters, which lie in one buffer: where each was, so that a call can see that they still do."""
 
     mode: str  # of the module, in PyTorch's names
+    drawn: tuple[float, bool]  # by its calls, as the module says it
     desc: RNNDescriptor
     dtype: torch.dtype
     addresses: list[int]
@@ -68,7 +69,9 @@ class Place:
 NOWHERE = Place()
 
 
-def find(mode: str, desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]) -> Found | None:
+def find(
+    mode: str, drawn: tuple[float, bool], desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]
+) -> Found | None:
     """Look at a module's parameters, named in the buffer's order; None if they are not in one buffer on the CPU."""
     ordered = [parameters.get(name) for name in names]
     first = ordered[0]
@@ -80,7 +83,7 @@ def find(mode: str, desc: RNNDescriptor, names: Sequence[str], parameters: dict[
     memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
     weights = np.frombuffer(memory, desc.np_dtype)
     places = [(name, one.data_ptr(), one.shape) for name, one in zip(names, ordered, strict=True)]
-    return Found(mode, desc, first.dtype, addresses, places, weights, {}, deque(maxlen=1), deque(maxlen=1))
+    return Found(mode, drawn, desc, first.dtype, addresses, places, weights, {}, deque(maxlen=1), deque(maxlen=1))
 
 
 def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:

@@ -116,8 +116,8 @@ class Recurrent(FusedLayers):
     def _rnnkit_states(self) -> tuple[str, ...]:
         return self._names_of_states
 
-    def _rnnkit_draws(self) -> bool:
-        return self._rnnkit_dropout() > 0 or (self.training and self._draws_noise)
+    def _rnnkit_drawn(self) -> tuple[float, bool]:
+        return self._rnnkit_dropout(), self.training and self._draws_noise
 
     @property
     def _rnnkit_runs_on_cpu(self) -> bool:  # type: ignore[override]

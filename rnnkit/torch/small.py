@@ -24,16 +24,16 @@ class SmallRecurrence(torch.autograd.Function):
     """The network, in a call whose arguments are plain and whose parameters are where they were found."""
 
     @staticmethod
-    def forward(ctx, found, size, parameters, sums, x, hx, cx, *weights):
+    def forward(ctx, found, size, seed, parameters, sums, x, hx, cx, *weights):
         layout, idle = size.layout, size.idle
         kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
         call = _taken(found, size)
         given = _read(x, layout.order), _read(hx), _read(cx)
         if call.is_brief:
-            y, hy, cy = call.forward(found.weights, *given)
+            y, hy, cy = call.forward(found.weights, *given, seed)
         else:
             with threads():
-                y, hy, cy = call.forward(found.weights, *given)
+                y, hy, cy = call.forward(found.weights, *given, seed)
         results = _copied(layout, y, hy, cy)
         if call.is_copied:
             kept = from_numpy(call.kept.copy())
@@ -57,7 +57,7 @@ class SmallRecurrence(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", dy, dhy, dcy)
         _alive = parameters[0].detach()
-        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[4:]
+        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[5:]
         dhx = _begun(dhy, size.states[0], found.dtype)
         dcx = None if size.cells is None else _begun(dcy, size.cells, found.dtype)
         given = _read(x, layout.order), _read(dy, layout.order), dhx.data_ptr()
@@ -85,7 +85,7 @@ class SmallRecurrence(torch.autograd.Function):
             dws = views(found.desc, dw)
             give_back(found, dw)
         gradients = dx, dhx if wants_dhx else None, dcx if wants_dcx else None, *dws
-        return None, None, None, None, *once(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
+        return None, None, None, None, None, *once(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
 
 
 def _taken(found: Found, size: Size) -> Any:
@@ -142,12 +142,14 @@ def _begun(given: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 _apply = super(torch.autograd.Function, SmallRecurrence).apply
 
 
-def apply(found: Found, size: Size, x: Any, hx: Any, cx: Any, *parameters: Any) -> tuple[torch.Tensor, ...]:
+def apply(
+    found: Found, size: Size, seed: int | None, x: Any, hx: Any, cx: Any, *parameters: Any
+) -> tuple[torch.Tensor, ...]:
     """The results of a call that somebody may want a gradient of."""
     if size.layout.shape[0] > 1:
-        return _apply(found, size, parameters, None, x, hx, cx, *parameters)
+        return _apply(found, size, seed, parameters, None, x, hx, cx, *parameters)
     joined = chains.joined(found, parameters)
-    return _apply(found, size, parameters, joined.sums, x, hx, cx, joined.tensor)
+    return _apply(found, size, seed, parameters, joined.sums, x, hx, cx, joined.tensor)
 
 
 def infer(found: Found, size: Size, x: Any, hx: Any, cx: Any) -> tuple[torch.Tensor, ...]:
