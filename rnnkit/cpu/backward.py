@@ -11,7 +11,7 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
-from rnnkit.cpu.layer import DESCRIPTORS, Layer, filled, flat, groups_of, is_stack, layers_of
+from rnnkit.cpu.layer import DESCRIPTORS, Layer, dense, filled, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, kept_runs
@@ -49,10 +49,8 @@ def arrays_of(
     of_resets: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
 ) -> Arrays:
     """The arrays of a call, as the kernel takes them; dy, dcx and those of `reset_gradients` may be None."""
-    dx, dhx = dx.reshape(-1), dhx.reshape(-1)  # views: they are written
-    dcx, dy = dhx if dcx is None else dcx.reshape(-1), dx[:0] if dy is None else flat(dy)
-    own = (dx[:0] if one is None else one.reshape(-1) for one in of_resets)
-    return Arrays(flat(w), flat(x), dy, dx, dhx, dcx, dw, *own, dw_is_new, wants_dhx, True)
+    dy, dcx, *of_resets = (0 if one is None else dense(one) for one in (dy, dcx, *of_resets))
+    return Arrays(dense(w), dense(x), dy, dx, dhx, dcx, dw, *of_resets, dw_is_new, wants_dhx, True)
 
 
 def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:

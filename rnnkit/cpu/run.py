@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
-from rnnkit.cpu.layer import Layer, filled, flat
+from rnnkit.cpu.layer import Layer, dense, filled
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Part, Rows, StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
@@ -110,10 +110,9 @@ def final_states(desc: RNNDescriptor, batch_size: int) -> tuple[np.ndarray, Any]
 
 
 def given(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> Given:
-    """The arrays of a call, as the kernel takes them; w is flat, hx, cx and cy may be None."""
-    nothing, hy = w[:0], hy.reshape(-1)
-    hx, cx = (nothing if one is None else flat(one) for one in (hx, cx))
-    return Given(flat(x), w, hx, cx, hy, nothing if cy is None else cy.reshape(-1))
+    """The arrays of a call, as the kernel takes them; w is dense, hx, cx and cy may be None."""
+    hx, cx = 0 if hx is None else dense(hx), 0 if cx is None else dense(cx)
+    return Given(dense(x), w, hx, cx, hy, 0 if cy is None else cy)
 
 
 Calls = tuple[Layer, Sequence[Callable[[Given], None]]]

@@ -302,7 +302,8 @@ def backward(
     checks.weight_gradient("backward", dw, desc, x)
     if dw is not None and workspace.memory.arena.holds(dw):
         raise ValueError(message("backward", "dw", "have memory of its own", "the memory of the workspace"))
-    checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
+    if dw is not None:
+        checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
     if dy is None and dhy is None and dcy is None:
         cure = "without any of them every gradient is zero"
         raise ValueError(message("backward", "dy, dhy or dcy", "be given", "none of them", cure))

@@ -306,7 +306,7 @@ FAULTS = {
         ("a stream has room for one state", '"cx": self.desc.states_size}', '"cx": self.desc.hidden_size}'),
     ],
     "rnnkit/torch/function.py": [
-        ("a gradient of batch_first is not turned back", "layout.own(dx), ", "dx, "),
+        ("a gradient of batch_first is not turned back", "dx = layout.own(dx) if", "dx = dx if"),
         ("autograd does not watch the weights", "*states, *parameters)", "*states)"),
         ("autograd does not watch the input",
          "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
