@@ -12,7 +12,7 @@ from rnnkit.call.forking import Call, at_work, entering
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError, message
 
-SMALL_BYTES, IDLE_BYTES = 1 << 21, 1 << 22
+SMALL_BYTES, IDLE_BYTES = 1 << 20, 1 << 22
 """Of the memory of a small call, and of idle ones of one descriptor and size, at most."""
 
 

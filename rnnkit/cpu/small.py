@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call.arena import Arena
-from rnnkit.call.memory import IDLE_BYTES, SMALL_BYTES, Memory, popped
+from rnnkit.call.memory import Memory, popped
 from rnnkit.call.options import options_of
 from rnnkit.call.workspace import Workspace, workspace_layout, workspace_nbytes
 from rnnkit.cpu.backward import Gradient, gradient_of
@@ -24,6 +24,9 @@ from rnnkit.kernels.machine import team
 from rnnkit.kernels.operands import Arrays, Given
 
 __all__ = ["Gathered", "PreparedInference", "SmallCall", "gathers", "is_small"]
+
+SMALL_BYTES, IDLE_BYTES = 1 << 22, 1 << 23
+"""Of the workspace of a small call, and of the memory of idle ones of one size of a module, at most."""
 
 COPIED_BYTES = 1 << 16
 """Of what a call keeps for backward, at most, that is copied. Of one step it always is: those come in chains, and a
@@ -135,8 +138,9 @@ class PreparedInference:
         desc = desc.evaluating
         self._size, self._options = (desc, seq_len, batch_size, threads), options_of("infer", desc, seq_len, batch_size)
         self._sequences = brief_calls(desc, self._options.steps)
+        # What is longer than brief runs as a training forward: to lay it out each time takes 50 us.
         self._idle: deque[SmallCall] | None = None
-        if desc.num_directions == 2 and is_small(desc, seq_len, batch_size):
+        if self._sequences is None and is_small(desc, seq_len, batch_size):
             self._idle = deque()
         self.takes_addresses = self._sequences is not None or self._idle is not None
         self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
