@@ -73,9 +73,11 @@ def _threads_of_the_engine(request, monkeypatch):
 def _no_idle_memory_from_before():
     """What was laid out by other constants than the next test has, which it may have set itself."""
     from rnnkit.call.memory import idle_memories
+    from rnnkit.cpu import engine
 
     yield
     idle_memories.cache_clear()
+    engine._sizes.clear()
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from combinations import pairs
 from compiled import for_python
 from problems import CELLS, FLOAT32, Problem
 from shipped_networks import INPUT, LENGTHS, N, T, arrays_of, cases
-from tolerances import GRADIENTS, OUTPUTS
+from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
 from rnnkit.call import memory
 from rnnkit.call.memory import Memory, idle_memories
+from rnnkit.cells import RegularizedLSTM
 from rnnkit.cpu import planner
 from rnnkit.cpu.stack import Stack
 from rnnkit.kernels.machine import gemm, sync
@@ -249,6 +250,23 @@ def test_idle_memory_has_a_bound(monkeypatch):
     monkeypatch.setattr(memory, "IDLE_BYTES", 3 * several[0].workspace.memory.arena.nbytes)
     del several
     assert len(idle_memories(Memory, net.desc, 2, 5)) == 3
+
+
+@pytest.mark.parametrize(("steps", "options"), [
+    (20, dict(mode="lstm")), (10, dict(mode="gru", num_layers=2, dropout=0.5)),
+    (10, dict(mode="gru", bidirectional=True)), (20, dict(mode=RegularizedLSTM(zoneout=0.2))),
+])  # fmt: skip
+@pytest.mark.parametrize("lengths", [None, [10, 0, 7] + [1] * 29])
+def test_inference_of_a_size_that_comes_again(steps, options, lengths):
+    """Which takes the way of a training forward, whose kernel calls are laid out."""
+    desc, rng = rnnkit.RNNDescriptor(input_size=30, hidden_size=60, **options), np.random.default_rng(0)
+    w, x = rnnkit.init_weights(desc, seed=0), rng.standard_normal((steps, 32, 30)).astype("f4")
+    hx = rng.standard_normal((desc.num_pseudo_layers, 32, 60)).astype("f4")
+    first, *others = (rnnkit.infer(desc, w, x, hx, lengths=lengths) for _ in range(4))
+    assert idle_memories(Memory, desc.evaluating, steps, 32)
+    for one in others:
+        assert_same_results(one, first, OUTPUTS)
+        assert one.y.flags.writeable and not np.shares_memory(one.y, first.y)
 
 
 def test_a_large_call_keeps_nothing():

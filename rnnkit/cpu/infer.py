@@ -38,15 +38,6 @@ def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
     return desc.num_directions == 1 and count > 0 and is_short and not from_hx
 
 
-def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
-    """Run the network with these weights once: where a call is short, they are read where they are."""
-    steps = options.steps
-    brief = brief_calls(desc, steps) if steps.listed else _brief_calls(desc, steps.seq_len, steps.batch_size)
-    if brief is None:
-        return Inference(desc, w).infer(x, hx, cx, options)
-    return run_steps(brief, steps, x, hx, cx, w) if steps.listed else brief.run(x, hx, cx, w)
-
-
 def brief_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
     """What runs brief calls with the flat weights; None where these are not brief."""
     if not is_brief(desc, steps):
@@ -57,6 +48,14 @@ def brief_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
 @lru_cache(DESCRIPTORS)  # of calls without options it is found sooner
 def _brief_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Sequences | None:
     return brief_calls(desc, steps_of(seq_len, batch_size))
+
+
+def run_brief(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> Any:
+    """The results of a brief call, which reads these weights where they are; None of a longer one."""
+    brief = brief_calls(desc, steps) if steps.listed else _brief_calls(desc, steps.seq_len, steps.batch_size)
+    if brief is None:
+        return None
+    return run_steps(brief, steps, x, hx, cx, w) if steps.listed else brief.run(x, hx, cx, w)
 
 
 @lru_cache(2 * DESCRIPTORS)
