@@ -13,7 +13,7 @@ _ALIGNED_BYTES = range(1 << 17, 1 << 22)
 """Of the weights' gradient, with which it is in PyTorch's memory, which is aligned as NumPy's is not: to write 1 MiB
 there takes 11 us in place of 17, and to add it 2 less (Zen 5). Of larger arrays NumPy has huge pages.
 """
-_SPARE_BYTES = 1 << 22
+_SPARE_BYTES = 1 << 23
 """Of the weights' gradient, at most, whose memory is used again."""
 
 
