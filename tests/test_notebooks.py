@@ -4,16 +4,13 @@ import os
 from importlib.util import find_spec
 
 import pytest
-from combinations import nightly
 from test_docs import NEEDS, blocks_of
 
 KERNEL = "nbclient", "nbformat", "ipykernel"
 
 
-# As programs all of them run by default (`test_docs`).
-@pytest.mark.parametrize("name", [
-    name if name == "own-cells" else nightly(name) for name in NEEDS if blocks_of(name, "python")
-])  # fmt: skip
+# As programs all of them run (`test_docs`). What a notebook has of its own is where the source of a cell comes from.
+@pytest.mark.parametrize("name", ["own-cells"])
 def test_a_guide_runs_in_a_notebook(name, tmp_path, monkeypatch):
     missing = [module for module in (*KERNEL, *NEEDS[name]) if find_spec(module) is None]
     if missing and os.environ.get("CI") != "true":  # in continuous integration these tests may not be skipped

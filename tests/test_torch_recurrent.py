@@ -55,9 +55,10 @@ def test_a_loop_over_the_steps(kind, form):
             assert_close(gradients(y, states, leaves), expected_gradients)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*((kind, torch.float32) for kind in CELLS), ("three states", torch.float64)]
+)
 @pytest.mark.parametrize("steps", [T, 3000], ids=["small", "large"])
-@pytest.mark.parametrize("kind", CELLS)
 def test_the_bits_of_a_network(kind, steps, dtype):
     own = module(kind, num_layers=2, bidirectional=True, dtype=dtype)
     x, hx = inputs(own, steps=steps)

@@ -58,9 +58,9 @@ class SmallRecurrence(torch.autograd.Function):
         refuse_transforms("backward", dy, dhy, dcy)
         _alive = parameters[0].detach()
         w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[5:]
-        dhx = _begun(dhy, size.states[0], found.dtype)
-        dcx = None if size.cells is None else _begun(dcy, size.cells, found.dtype)
-        given = _read(x, layout.order), _read(dy, layout.order), dhx.data_ptr()
+        dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
+        dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
+        given = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
         if is_copied:
             call = _taken(found, size)
             _write_back(call, kept)
@@ -68,7 +68,7 @@ class SmallRecurrence(torch.autograd.Function):
             call = saved_by(kept).call
         total = None if sums is None else sums.begun()
         dw, gathered = (new_gradient(found), None) if total is None else total.place(found, size)
-        given = *given, 0 if dcx is None else dcx.data_ptr(), dw, wants_dx, wants_dhx, total is None, gathered
+        given = *given, dw, wants_dx, wants_dhx, total is None, gathered
         if call.is_brief:
             dx = call.backward(w, *given)
         else:
@@ -84,7 +84,7 @@ class SmallRecurrence(torch.autograd.Function):
         else:
             dws = views(found.desc, dw)
             give_back(found, dw)
-        gradients = dx, dhx if wants_dhx else None, dcx if wants_dcx else None, *dws
+        gradients = dx, from_numpy(dhx) if wants_dhx else None, from_numpy(dcx) if wants_dcx else None, *dws
         return None, None, None, None, None, *once(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
 
 
@@ -119,23 +119,14 @@ def _read(tensor: Any, order: int = STEPS_FIRST) -> np.ndarray | int:
     if order == BATCH_FIRST:
         tensor = tensor.transpose(0, 1)
     address = tensor.data_ptr() if tensor.is_contiguous() and not tensor.is_neg() else 0
-    return address or _copied_from(tensor)
+    return address or _copy(tensor)
 
 
-def _copied_from(tensor: torch.Tensor) -> np.ndarray:
-    """A copy of a tensor that has no memory, or not as the kernels read it."""
-    if tensor._is_zerotensor():
-        return np.zeros(tensor.shape, str(tensor.dtype).removeprefix("torch."))
-    return np.ascontiguousarray(to_array(tensor))
-
-
-def _begun(given: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """What the gradient of a state begins from: a copy of what is given, or zeros."""
-    if given is None:
-        return torch.zeros(shape, dtype=dtype)
-    if given.requires_grad or given.is_neg() or not given.is_contiguous():
-        given = given.detach().resolve_neg().contiguous()
-    return given.clone()
+def _copy(tensor: torch.Tensor) -> np.ndarray:
+    """An array of its own, also of a tensor that has no memory, or not as the kernels read it."""
+    if tensor.requires_grad or tensor.is_neg() or tensor._is_zerotensor():
+        tensor = tensor.detach().resolve_neg().clone()
+    return tensor.numpy().copy()
 
 
 # PyTorch's own looks for transforms first, in 4 us: none is about where a call is plain.
