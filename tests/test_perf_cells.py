@@ -77,10 +77,8 @@ def without_none(arrays):
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-@pytest.mark.parametrize("dtype", ["float32", nightly("float64")])
 @pytest.mark.parametrize("pass_name", ["infer", "train"])
-def test_the_engine_has_the_results_of_the_reference(case, pass_name, dtype):
-    case = case._replace(desc=replace(case.desc, dtype=dtype))
+def test_the_engine_has_the_results_of_the_reference(case, pass_name):
     subject = baselines.reference(case, pass_name)
     expected = without_none(subject.results(subject.run()))
     assert {array.dtype for array in expected.values()} == {np.dtype(np.float64)}
