@@ -70,9 +70,10 @@ def test_copies_are_the_same_module(kind, tmp_path):
     with torch.no_grad():
         copies[1].weight_ih_l0.mul_(2)
     assert torch.equal(own(x, hx)[0], expected)
-    single = copy.deepcopy(own).float()
-    torch.testing.assert_close(single(x.float())[0], own(x)[0].float(), rtol=1e-4, atol=1e-5)
-    single.reset_parameters()
+    if kind == "three states":
+        single = copy.deepcopy(own).float()
+        torch.testing.assert_close(single(x.float())[0], own(x)[0].float(), rtol=1e-4, atol=1e-5)
+        single.reset_parameters()
     with pytest.raises(RuntimeError, match="Missing key"):
         own.load_state_dict({})
 
