@@ -58,6 +58,8 @@ class SmallCall:
         Where that is.
     is_copied : bool
         Whether it is copied, so that other users may have this object before backward.
+    number : int
+        How often forward has been called.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
@@ -66,7 +68,7 @@ class SmallCall:
         options = options_of("forward", desc, seq_len, batch_size)
         self._workspace = workspace = Workspace(desc, nothing, options, Memory())
         self.kept = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
-        self.kept_address = self.kept.ctypes.data
+        self.kept_address, self.number = self.kept.ctypes.data, 0
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
         self._ready = laid_out(workspace, self._steps, threads)
         self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
@@ -87,7 +89,7 @@ class SmallCall:
         own = Given(x, w, hx, cx, hy, 0 if cy is None else cy)
         for pack in self._ready.packing:
             pack(w)
-        self._workspace.seed = seed
+        self._workspace.seed, self.number = seed, self.number + 1
         train_groups(self._ready.groups, own, self._workspace, self._steps)
         return self._y, hy, cy
 

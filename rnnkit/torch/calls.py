@@ -30,7 +30,6 @@ def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -
     """The results of a call with plain tensors: x, hx, cx and the parameters, which are where they were found."""
     draws = found.desc.draws
     if not draws and not _wants_gradient(tensors):
-        _alive = tensors[-1].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         results = small.infer(found, size, *tensors[:3])
     else:
         seed = int(_new_seed()) if draws else None

@@ -80,7 +80,6 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
     the parameters' own memory may be elsewhere when backward runs.
     """
     with resources(x):
-        _alive = parameters[0].detach()  # with the memory of all, whatever other threads do to the module meanwhile
         weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights, x, *_states(call, hx, cx)
@@ -170,7 +169,6 @@ class _Once(torch.autograd.Function):
 def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without keeping anything."""
     with resources(x):
-        _alive = parameters[0].detach()
         weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights, x, *_states(call, hx, cx)
@@ -196,7 +194,8 @@ def views(desc: RNNDescriptor, flat: Any) -> list[torch.Tensor]:
     takes tensors of one storage for tied ones. On a GPU they are views, as those that PyTorch makes for cuDNN.
     """
     if isinstance(flat, np.ndarray):
-        return [torch.from_numpy(flat[own].reshape(shape)) for own, shape in _blocks(desc)]
+        blocks = _blocks(desc)
+        return [torch.from_numpy(flat[own] if len(shape) == 1 else flat[own].reshape(shape)) for own, shape in blocks]
     flat = to_tensor(flat)
     return [flat[own].view(shape) for own, shape in _blocks(desc)]
 

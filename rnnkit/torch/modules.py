@@ -94,7 +94,10 @@ class Fused(nn.Module):
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
         calls.idle.pop(self, None)  # of the device before
-        return super()._apply(*arguments, **options)
+        result, place = super()._apply(*arguments, **options), self.__dict__.get("_place", plain.NOWHERE)
+        if place.found is not None and plain.are_there(place.found, self._parameters) is None:
+            place.found = None  # with the memory where they were
+        return result
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)

@@ -37,7 +37,8 @@ class Found(NamedTuple):
     dtype: torch.dtype
     addresses: list[int]
     places: list[tuple[str, int, torch.Size]]  # name, address and shape of each, in the buffer's order
-    weights: np.ndarray  # the buffer, not kept alive by this: read it only after `are_there`
+    weights: np.ndarray  # the buffer
+    memory: Tensor  # keeps it alive, whatever other threads do to the module while a call reads it
     sizes: dict[Any, Size]
     joined: deque[Any]  # the last `chains.Joined`
     spare: deque[np.ndarray]  # memory of the weights' gradient, of which somebody may still have views
@@ -83,7 +84,8 @@ def find(
     memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
     weights = np.frombuffer(memory, desc.np_dtype)
     places = [(name, one.data_ptr(), one.shape) for name, one in zip(names, ordered, strict=True)]
-    return Found(mode, drawn, desc, first.dtype, addresses, places, weights, {}, deque(maxlen=1), deque(maxlen=1))
+    kept = deque(maxlen=1), deque(maxlen=1)
+    return Found(mode, drawn, desc, first.dtype, addresses, places, weights, first.detach(), {}, *kept)
 
 
 def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:

@@ -26,7 +26,6 @@ class SmallRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, found, size, seed, parameters, sums, x, hx, cx, *weights):
         layout, idle = size.layout, size.idle
-        kept = parameters[0].detach()  # with the memory of all, whatever happens to the module meanwhile
         call = _taken(found, size)
         given = _read(x, layout.order), _read(hx), _read(cx)
         if call.is_brief:
@@ -39,31 +38,33 @@ class SmallRecurrence(torch.autograd.Function):
             kept = from_numpy(call.kept.copy())
             call.give_back(idle)
         else:
+            kept = found.memory.detach()
             kept.lease = call.held(idle)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         hx = hx if hx is not None and hx.requires_grad else None
         ctx.save_for_backward(x, kept, hx, cx if cx is not None and cx.requires_grad else None, *parameters)
-        ctx.of = found, size, call.is_copied, sums
+        ctx.of = found, size, call, call.number, sums
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        (found, size, is_copied, sums), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
+        (found, size, own, number, sums), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
         layout, idle = size.layout, size.idle
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", dy, dhy, dcy)
-        _alive = parameters[0].detach()
         w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[5:]
         dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
         dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
         given = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
+        is_copied = own.is_copied
         if is_copied:
             call = _taken(found, size)
-            _write_back(call, kept)
+            if call is not own or call.number != number:  # it has run once more
+                _write_back(call, kept)
         else:
             call = saved_by(kept).call
         total = None if sums is None else sums.begun()
