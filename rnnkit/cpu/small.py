@@ -59,7 +59,7 @@ class SmallCall:
     is_copied : bool
         Whether it is copied, so that other users may have this object before backward.
     number : int
-        How often forward has been called.
+        Another one whenever something else is kept.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:

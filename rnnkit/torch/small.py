@@ -63,7 +63,7 @@ class SmallRecurrence(torch.autograd.Function):
         is_copied = own.is_copied
         if is_copied:
             call = _taken(found, size)
-            if call is not own or call.number != number:  # it has run once more
+            if call is not own or call.number != number:
                 _write_back(call, kept)
         else:
             call = saved_by(kept).call
@@ -99,6 +99,7 @@ def _taken(found: Found, size: Size) -> Any:
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:
     """Let the call have what another one kept, in half of the time that takes with arrays."""
+    call.number += 1
     if kept.nbytes == call.kept.nbytes and kept.is_cpu and kept.is_contiguous():
         memmove(call.kept_address, kept.data_ptr(), kept.nbytes)
     else:  # a hook has changed it
