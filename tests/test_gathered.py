@@ -6,7 +6,7 @@ from combinations import nightly
 from tolerances import assert_gradient_close, assert_same_bits
 
 import rnnkit
-from rnnkit.cells import MultiplicativeLSTM, PeepholeLSTM
+from rnnkit.cells import PeepholeLSTM
 from rnnkit.cpu import gathered, small
 
 F, H = 4, 6
@@ -22,7 +22,7 @@ def test_it_pays_for_large_weights_and_few_sequences():
 
 
 @pytest.mark.parametrize(("mode", "options"), [
-    ("gru", {}), ("lstm", {"proj_size": 5}), (MultiplicativeLSTM(), {"dtype": "float64"}), nightly("rnn_relu", {}),
+    ("gru", {}), ("lstm", {"proj_size": 5}), ("gru", {"reset_after": False, "dtype": "float64"}), nightly("rnn_relu", {}),
 ])  # fmt: skip
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_as_if_each_call_had_added_its_own(mode, options, batch_size):
