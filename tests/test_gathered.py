@@ -22,7 +22,8 @@ def test_it_pays_for_large_weights_and_few_sequences():
 
 
 @pytest.mark.parametrize(("mode", "options"), [
-    ("gru", {}), ("lstm", {"proj_size": 5}), ("gru", {"reset_after": False, "dtype": "float64"}), nightly("rnn_relu", {}),
+    ("gru", {}), ("lstm", {"proj_size": 5}), ("gru", {"reset_after": False, "dtype": "float64"}),
+    nightly("rnn_relu", {}),
 ])  # fmt: skip
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_as_if_each_call_had_added_its_own(mode, options, batch_size):
