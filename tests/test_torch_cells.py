@@ -111,7 +111,7 @@ def test_a_large_step(monkeypatch, kind):
     own, (x, hx) = cell(kind), step(kind)
     expected = gradients(own, x, hx, steps=1)
     small.is_small.cache_clear()
-    monkeypatch.setattr(small, "SMALL_BYTES", 0)
+    monkeypatch.setattr(small, "_MOST_BYTES", 0)
     again = cell(kind)
     again(x, hx)  # which looks at the parameters
     assert_equal(gradients(again, x, hx, steps=1), expected)

@@ -220,7 +220,7 @@ def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
     monkeypatch.setattr(small, "COPIED_BYTES", 0)
     own, x = module(), drawn(T, N, F)
     own(x)
-    monkeypatch.setattr(small, "IDLE_BYTES", 3 * made[0].nbytes)
+    monkeypatch.setattr(small, "_MOST_IDLE_BYTES", 3 * made[0].nbytes)
     held = [own(x) for _ in range(6)]
     del held
     (size,) = (one for one in own._place.found.sizes.values() if one.layout.shape[0] == T)
@@ -364,6 +364,19 @@ def test_a_chain_that_draws():
         loss = loss + output.square().sum()
     expected = torch.autograd.grad(loss, list(own.parameters()))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_another_thread_takes_a_call_between_forward_and_backward(made, monkeypatch):
+    """It may run as soon as the call is given back."""
+    own, x, give_back = module(), drawn(T, N, F), small.SmallCall.give_back
+    expected = torch.autograd.grad(own(x)[0].square().sum(), list(own.parameters()))
+
+    def taken(self, idle):
+        give_back(self, idle)
+        self.forward(own._place.found.weights, np.ones((T, N, F), "f4"), 0, 0)
+
+    monkeypatch.setattr(small.SmallCall, "give_back", taken)
+    assert_same(torch.autograd.grad(own(x)[0].square().sum(), list(own.parameters())), expected)
 
 
 def test_a_backward_during_another(made, monkeypatch, kept):

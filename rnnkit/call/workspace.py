@@ -158,11 +158,9 @@ class Workspace:
         Of dropout and of a cell's noises, drawn by `forward` where none was given; None without these.
     checkpoint_steps : int or None
         As `forward` was given it.
-    wants_dx : bool
-        Whether `backward` computes the gradient of x, of one without checkpoints on NumPy arrays; else its dx is empty.
     """
 
-    wants_dx = True
+    wants_dx = True  # else backward's dx is empty; PyTorch's modules say so where no gradient of x is asked for
 
     def __init__(self, desc: RNNDescriptor, inputs: dict[str, Any], options: CallOptions, memory: Memory) -> None:
         self.generation = memory.generation

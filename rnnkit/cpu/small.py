@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,10 @@ from rnnkit.kernels.operands import Arrays, Given
 
 __all__ = ["Gathered", "PreparedInference", "SmallCall", "gathers", "is_small"]
 
-SMALL_BYTES, IDLE_BYTES = 1 << 22, 1 << 23
+_MOST_BYTES, _MOST_IDLE_BYTES = 1 << 22, 1 << 23
 """Of the workspace of a small call, and of the memory of idle ones of one size of a module, at most."""
+
+_numbers = count()
 
 COPIED_BYTES = 1 << 16
 """Of what a call keeps for backward, at most, that is copied. Of one step it always is: those come in chains, and a
@@ -41,7 +44,7 @@ call takes 50 us less than a longer one, and on two threads down to half of the 
 @lru_cache(256)
 def is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
     """Whether a call may be a `SmallCall`: it has at least one step and a small workspace."""
-    return seq_len * batch_size > 0 and workspace_nbytes(desc, seq_len, batch_size) <= SMALL_BYTES
+    return seq_len * batch_size > 0 and workspace_nbytes(desc, seq_len, batch_size) <= _MOST_BYTES
 
 
 class SmallCall:
@@ -59,7 +62,7 @@ class SmallCall:
     is_copied : bool
         Whether it is copied, so that other users may have this object before backward.
     number : int
-        Another one whenever something else is kept.
+        Of what is kept: no other call has this one, and this has another when something else is kept.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
@@ -68,7 +71,7 @@ class SmallCall:
         options = options_of("forward", desc, seq_len, batch_size)
         self._workspace = workspace = Workspace(desc, nothing, options, Memory())
         self.kept = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
-        self.kept_address, self.number = self.kept.ctypes.data, 0
+        self.kept_address, self.number = self.kept.ctypes.data, next(_numbers)
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
         self._ready = laid_out(workspace, self._steps, threads)
         self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
@@ -89,7 +92,8 @@ class SmallCall:
         own = Given(x, w, hx, cx, hy, 0 if cy is None else cy)
         for pack in self._ready.packing:
             pack(w)
-        self._workspace.seed, self.number = seed, self.number + 1
+        self._workspace.seed = seed
+        self.is_overwritten()
         train_groups(self._ready.groups, own, self._workspace, self._steps)
         return self._y, hy, cy
 
@@ -113,9 +117,13 @@ class SmallCall:
         self._gradients.append(gradient)
         return dx
 
+    def is_overwritten(self) -> None:
+        """Say that something else is kept."""
+        self.number = next(_numbers)
+
     def give_back(self, idle: deque[SmallCall]) -> None:
         """Let another user take this, unless those that are idle have much memory already."""
-        if self.nbytes * (len(idle) + 1) <= IDLE_BYTES:
+        if self.nbytes * (len(idle) + 1) <= _MOST_IDLE_BYTES:
             idle.append(self)
 
     def held(self, idle: deque[SmallCall]) -> Held:

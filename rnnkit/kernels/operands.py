@@ -106,9 +106,9 @@ class Stage(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """What a backward call is given, flat: the weights, the input, and the gradients of the output (empty for zeros),
-    the input, the states (of those beside h any array where there are none), the weights, and the initial states as
-    those that others start anew from (empty where none does). An empty dw is not wanted."""
+    """What a backward call is given, read as if flat: the weights, the input, and the gradients of the output (empty
+    for zeros), the input (empty if not wanted), the states (of those beside h any array where there are none), the
+    weights (empty if not wanted), and the initial states that steps start anew from (empty where none does)."""
 
     w: np.ndarray
     x: np.ndarray

@@ -82,12 +82,12 @@ class Sum:
         """The gradient that a call adds its own to; or 0, and what gathers several calls of this size."""
         if size.gathered is None:
             return self.dw(), None
-        _, gathered = self._gathered.get(size.layout.shape, _NOTHING)
-        if gathered is None:
-            own = found.desc, size.layout.shape[1], size.threads
-            gathered = popped(size.gathered) or engine.small_calls().Gathered(*own)
-            self._gathered[size.layout.shape] = size, gathered
-        elif gathered.is_full:
+        shape = size.layout.shape
+        if shape not in self._gathered:
+            new = popped(size.gathered) or engine.small_calls().Gathered(found.desc, shape[1], size.threads)
+            self._gathered[shape] = size, new
+        _, gathered = self._gathered[shape]
+        if gathered.is_full:
             with threads():
                 gathered.add_to(self.dw())
         return 0, gathered
@@ -98,9 +98,6 @@ class Sum:
             with threads():
                 gathered.add_to(dw)
             size.gathered.append(gathered)
-
-
-_NOTHING = None, None
 
 
 class _Joined(torch.autograd.Function):

@@ -34,7 +34,8 @@ class SmallRecurrence(torch.autograd.Function):
             with threads():
                 y, hy, cy = call.forward(found.weights, *given, seed)
         results = _copied(layout, y, hy, cy)
-        if call.is_copied:
+        is_copied, number = call.is_copied, call.number  # before another thread may have the call
+        if is_copied:
             kept = from_numpy(call.kept.copy())
             call.give_back(idle)
         else:
@@ -44,13 +45,13 @@ class SmallRecurrence(torch.autograd.Function):
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         hx = hx if hx is not None and hx.requires_grad else None
         ctx.save_for_backward(x, kept, hx, cx if cx is not None and cx.requires_grad else None, *parameters)
-        ctx.of = found, size, call, call.number, sums
+        ctx.of = found, size, is_copied, number, sums
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        (found, size, own, number, sums), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
+        (found, size, is_copied, number, sums), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
         layout, idle = size.layout, size.idle
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
@@ -60,10 +61,9 @@ class SmallRecurrence(torch.autograd.Function):
         dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
         dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
         given = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
-        is_copied = own.is_copied
         if is_copied:
             call = _taken(found, size)
-            if call is not own or call.number != number:
+            if call.number != number:
                 _write_back(call, kept)
         else:
             call = saved_by(kept).call
@@ -99,7 +99,7 @@ def _taken(found: Found, size: Size) -> Any:
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:
     """Let the call have what another one kept, in half of the time that takes with arrays."""
-    call.number += 1
+    call.is_overwritten()
     if kept.nbytes == call.kept.nbytes and kept.is_cpu and kept.is_contiguous():
         memmove(call.kept_address, kept.data_ptr(), kept.nbytes)
     else:  # a hook has changed it
