@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -377,6 +378,14 @@ def test_another_thread_takes_a_call_between_forward_and_backward(made, monkeypa
 
     monkeypatch.setattr(small.SmallCall, "give_back", taken)
     assert_same(torch.autograd.grad(own(x)[0].square().sum(), list(own.parameters())), expected)
+
+
+def test_a_graph_does_not_keep_the_call_that_it_has_a_copy_of(made, monkeypatch):
+    monkeypatch.setattr(small, "_MOST_IDLE_BYTES", 0)
+    output, _ = module()(drawn(T, N, F))
+    found = weakref.ref(made.pop())
+    assert found() is None
+    output.sum().backward()
 
 
 def test_a_backward_during_another(made, monkeypatch, kept):
