@@ -2,8 +2,10 @@
 
 import os
 import re
+import sys
 import threading
 import time
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -12,6 +14,7 @@ from compiled import for_python
 
 from rnnkit.kernels.machine import partition, sync, team
 from rnnkit.kernels.machine.arguments import types_of
+from rnnkit.kernels.machine.bound import values_of
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.partition import next_block, num_claims, split_team
 from rnnkit.kernels.machine.sync import (
@@ -42,9 +45,18 @@ def _sign(seen, rank, size, sync):
 
 
 @kernel
-def _size(found, given, rank, size, sync):
+def _sign_bound(bound, seen, rank, size, sync):
     post_call(sync, rank, size)
     team = join(sync, rank, size)
+    seen[rank] = team.size
+    barrier(team)
+
+
+@kernel
+def _size(bound, given, rank, size, sync):
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    (found,) = values_of(bound)
     found[0] = given.size
     barrier(team)
 
@@ -76,16 +88,17 @@ def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected)
 @pytest.mark.parametrize(("work", "expected"), [(MUCH, [2, 2]), (1, [1, 0])])
 def test_what_is_bound_runs_as_work_of_its_size_does(two_threads, work, expected):
     seen, like = np.zeros((2, 2)), np.zeros(1)
-    call = bound(_sign, work, like)
+    call = bound(_sign_bound, work, like)
     for row in seen:
         call(row)
     assert seen.tolist() == [expected] * 2 and like[0] == 0
 
 
 @kernel
-def _copy(target, factor, source, rank, size, sync):
+def _copy(bound, source, rank, size, sync):
     post_call(sync, rank, size)
     team = join(sync, rank, size)
+    target, factor = values_of(bound)
     if team.rank == 0:
         target[0] = factor * source[0]
     barrier(team)
@@ -102,19 +115,57 @@ def test_what_is_bound_keeps_all_arguments_but_the_last(work):
     assert found == [10.0, 15.0, 14.0]
 
 
+class _Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@kernel
+def _read(bound, target, rank, size, sync):
+    numbers, flags, nothing, pair, empty, table, small = values_of(bound)
+    vector, inner = pair.first, pair.second
+    read = numbers[0] + numbers[1] + numbers[2] + vector[1] + vector.size + inner[0] + table[1, 2] + small[0]
+    target[0] = read + (0.25 if flags[0] and not flags[1] and nothing is None and len(empty) == 0 else 0.0)
+    for i in range(table.shape[0]):
+        target[1 + i] = table[i, 0]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_bound_arguments_are_read_as_they_were_given(kind):
+    vector, table = np.array([1, 20, 300], kind), np.arange(6, dtype=np.int64).reshape(2, 3) * 1000
+    numbers, flags, small = (7, -2.5, kind(0.125)), (True, np.bool_(False)), np.array([200], np.uint8)
+    target = np.zeros(3)
+    arguments = numbers, flags, None, _Pair(vector, (10_000_000,)), (), table, small
+    call = bound(_read, 1, target, *arguments)
+    for value in (20, 40):  # what is in the arrays may change
+        vector[1] = value
+        call(target)
+        assert target.tolist() == [7 - 2.5 + 0.125 + value + 3 + 10_000_000 + 5000 + 200 + 0.25, 0, 3000]
+
+
+def test_bound_arguments_are_kept_alive():
+    """The call alone has them."""
+    target, factor = np.zeros(1), np.ones(1)
+    call = bound(_copy, 1, factor, target[:], 3.0)
+    before = sys.getrefcount(target)
+    call(factor)
+    del call
+    assert target[0] == 3.0 and sys.getrefcount(target) == before - 1
+
+
 def test_every_call_runs_the_code_of_its_types():
     """Whatever was called before: other code would take an array for what it is not."""
     for seen in (np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros((1, 1))):
         team.run(_sign, 1, seen)
         assert seen.item() == 1
         seen[:] = 0
-        bound(_sign, 1, seen)(seen)
+        bound(_sign_bound, 1, seen)(seen)
         assert seen.item() == 1
 
 
 def test_a_last_argument_of_another_type_than_laid_out_is_noticed():
     """By the tests alone."""
-    call = team.bound(_sign, 1, np.zeros(2))
+    call = team.bound(_sign_bound, 1, np.zeros(2))
     call(np.zeros(2))
     with pytest.raises(AssertionError, match="called with another type than laid out"):
         call(np.zeros(2, np.float32))
@@ -124,7 +175,7 @@ def test_an_address_in_place_of_an_array():
     """Of arrays of one dimension that each call gives; what is called with it may not ask for a size."""
     seen = np.zeros((2, 3))
     for value in (seen, seen.ctypes.data):
-        team.bound(_sign, 1, np.zeros(1))(value)
+        team.bound(_sign_bound, 1, np.zeros(1))(value)
         assert seen.reshape(-1).tolist() == [1, 0, 0, 0, 0, 0]
         seen[:] = 0
     found = np.zeros(2, np.int64)

@@ -12,6 +12,7 @@ behind the lower.
 """
 
 from .machine.arrays import part
+from .machine.bound import values_of
 from .machine.formats import storage
 from .machine.gemm import columns_of, product, product_with, vectors_of
 from .machine.jit import inner, kernel
@@ -266,9 +267,10 @@ def _copy_states(states, width, all_states, index, begins, team):
 
 
 @kernel
-def forward(cell, passes, ends, schedule, stage, packed, zeros, given, rank, size, sync):
+def forward(bound, given, rank, size, sync):
     """The next steps of the layer passes, from what the call is given or the call before has left."""
     post_call(sync, rank, size)
+    cell, passes, ends, schedule, stage, packed, zeros = values_of(bound)
     team = join(sync, rank, size, fitting(size, schedule))
     for index in range(schedule.num_passes if stage.is_first else 0):
         layer, own = passes[index], ends[index]

@@ -22,6 +22,7 @@ from .loop import (
     with_inputs,
 )  # fmt: skip
 from .machine.arrays import part
+from .machine.bound import values_of
 from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, row_part, shifted, with_field
@@ -301,7 +302,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
 
 
 @kernel
-def backward(cell, passes, schedule, is_first, is_last, zeros, numbers, arrays, rank, size, sync):
+def backward(bound, arrays, rank, size, sync):
     """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
     the states before.
 
@@ -309,6 +310,7 @@ def backward(cell, passes, schedule, is_first, is_last, zeros, numbers, arrays, 
     last one works on the first step.
     """
     post_call(sync, rank, size)
+    cell, passes, schedule, is_first, is_last, zeros, numbers = values_of(bound)
     team = join(sync, rank, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):

@@ -7,6 +7,7 @@ import numpy as np
 from numba.extending import overload
 
 from .machine.arrays import part
+from .machine.bound import values_of
 from .machine.formats import FORMS, Float, form_of, panels_of, storage
 from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_lanes, panel_size
 from .machine.jit import OPTIONS, inner, kernel
@@ -179,9 +180,10 @@ def sum_biases(products, places, packed, offsets, w, team):
 
 
 @kernel
-def pack_layer(products, places, packed, offsets, w, rank, size, sync):
+def pack_layer(bound, w, rank, size, sync):
     """Pack the weights of one layer and sum its biases."""
     post_call(sync, rank, size)
+    products, places, packed, offsets = values_of(bound)
     team = join(sync, rank, size)
     for number in range(len(products)):
         p, start = products[number], offsets[number]

@@ -1,5 +1,6 @@
 """Sequences of different lengths: which rows have a step is listed, and what lies beyond the lengths is cleared."""
 
+from .machine.bound import values_of
 from .machine.jit import kernel
 from .machine.matrix import Range, clear, row_part
 from .machine.partition import partition
@@ -7,11 +8,13 @@ from .machine.sync import barrier, join, post_call
 
 
 @kernel
-def list_rows(starts, lists, sequences, ordered, given, rank, size, sync):
+def list_rows(bound, given, rank, size, sync):
     """List the valid steps (t, n) of a batch of these lengths, step by step, the longest sequences first.
 
     Parameters
     ----------
+    bound
+        The next three, and whether the order is given (`ordered`).
     starts : (T + 1,)
         Written: step t has the positions starts[t]:starts[t + 1].
     lists : (5, T*N), with resets (8, T*N)
@@ -28,7 +31,7 @@ def list_rows(starts, lists, sequences, ordered, given, rank, size, sync):
     rank, size, sync
         Not read: the work is too little to share.
     """
-    lengths, marks = given
+    (starts, lists, sequences, ordered), (lengths, marks) = values_of(bound), given
     seq_len, batch_size = starts.size - 1, lengths.size
     order, reverse = sequences[1], (seq_len + 1) * batch_size  # where the marks of the reverse way begin
     clear(starts)
@@ -68,9 +71,10 @@ def list_rows(starts, lists, sequences, ordered, given, rank, size, sync):
 
 
 @kernel
-def clear_padding(padded, starts, rank, size, sync):
+def clear_padding(bound, starts, rank, size, sync):
     """padded = 0 in the rows that are listed behind those of all steps; step t has starts[t]:starts[t + 1]."""
     post_call(sync, rank, size)
+    (padded,) = values_of(bound)
     team = join(sync, rank, size)
     first, columns = starts[starts.size - 1], Range(0, padded.stride)
     rows = partition(padded.rows.size - first, team.rank, team.size)

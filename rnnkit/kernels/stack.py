@@ -2,6 +2,7 @@
 
 from .loop import next_share, num_shares, project_inputs, run_step, with_gates
 from .machine.arrays import flat, part
+from .machine.bound import values_of
 from .machine.formats import storage
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, clear, copy, row_part
@@ -13,7 +14,7 @@ from .products import sum_biases, weights_of
 
 
 @kernel
-def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, threads, arrays, rank, size, sync):
+def run_stack(bound, arrays, rank, size, sync):
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
     `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, the
@@ -26,6 +27,7 @@ def run_stack(cell, sizes, products, places, offsets, packed, zeros, grain, thre
     many `threads` take part.
     """
     post_call(sync, rank, size)
+    cell, sizes, products, places, offsets, packed, zeros, grain, threads = values_of(bound)
     team = join(sync, rank, size, threads)
     x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w, (num_steps, batch_size, row_size, width) = arrays
     layers = offsets.shape[0]

@@ -2,16 +2,17 @@
 
 import numpy as np
 
+from .bound import Bound
 from .compiler import FINGERPRINT
 
 _PLAIN = frozenset({type(None), bool, int, float, np.bool_, np.int64, np.float32, np.float64})
-_INNER = b""  # in the place of a tuple in another one; no argument is such
+_INNER, _BOUND = b"", 0j  # in the place of a tuple in another one, and of bound arguments; no argument is such
 
 
 def types_of(kernel, arguments):
     """Return what decides about the types of a kernel's arguments, in a thirtieth of the time that `typeof` takes.
 
-    Arguments are numbers, None, arrays and tuples of them, else it is a TypeError. Tuples count by their class: two
+    Arguments are numbers, None, arrays and tuples of them, or `Bound`, else it is a TypeError. Tuples count by their class: two
     cells of one name and with the same fields may have other equations. Alignment and byte order are not looked at.
     """
     classes, plain, tuples = [], [], [arguments]
@@ -24,6 +25,9 @@ def types_of(kernel, arguments):
             elif isinstance(value, tuple):
                 plain.append(_INNER)
                 tuples.append(value)
+            elif type(value) is Bound:
+                plain.append(_BOUND)
+                tuples.append(value.arguments)
             else:
                 expected, got = "numbers, None, arrays and tuples of them", type(value).__name__
                 raise TypeError(f"{kernel.__name__}: arguments must be {expected}, got {got}")
@@ -33,8 +37,8 @@ def types_of(kernel, arguments):
 def check_arrays(kernel, arguments):
     """Raise a TypeError unless all arrays are such as every kernel takes: others would be other types to Numba."""
     for value in arguments:
-        if isinstance(value, tuple):
-            check_arrays(kernel, value)
+        if isinstance(value, (tuple, Bound)):
+            check_arrays(kernel, value.arguments if isinstance(value, Bound) else value)
         elif isinstance(value, np.ndarray) and not (value.flags.c_contiguous and value.flags.writeable):
             got = f"strides {value.strides} of shape {value.shape}, writeable={value.flags.writeable}"
             raise TypeError(f"{kernel.__name__}: arrays must be C-contiguous and writeable, got {got}")

@@ -174,7 +174,7 @@ def _classes(types):
     for one in types:
         if hasattr(one, "instance_class"):
             yield one.instance_class
-            yield from _classes(one.types)
+        yield from _classes(getattr(one, "types", ()))  # of a tuple, or of bound arguments
 
 
 def _source_of(named_tuple):

@@ -23,6 +23,7 @@ from numba.np.ufunc import parallel
 
 from .arguments import check_arrays, types_of
 from .arrays import signature_of
+from .bound import Bound
 from .forks import after_fork_in_child
 from .jit import TeamKernel
 from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serve, sync_size
@@ -236,20 +237,20 @@ def _run(kernel, work, arguments):
 
 
 def bound(kernel, work, like, *arguments, site=None):
-    """Return what runs a kernel as `run` does, on these arguments and a last one that each call gives it, which must
-    have the type of `like`.
+    """Return what runs a kernel as `run` does, on these arguments as one `Bound` and a last one that each call gives it,
+    which must have the type of `like`.
 
     A `site` is the dict of a place that calls each kernel with arguments of the same types every time: they are looked
     at in the first call from there alone, which takes 3 to 6 us less of each other one.
     """
-    code = None if site is None else site.get(kernel)
+    code, own = None if site is None else site.get(kernel), Bound(*arguments)
     if code is None:
-        code = _code_of(kernel, (*arguments, like))
+        code = _code_of(kernel, (own, like))
         if site is not None:
             site[kernel] = code
     if work > BRIEF_WORK:
-        return lambda last: _run(code, work, (*arguments, last))
-    alone = partial(code, *arguments)
+        return lambda last: _run(code, work, (own, last))
+    alone = partial(code, own)
     return lambda last: alone(last, 0, 1, _alone)
 
 
