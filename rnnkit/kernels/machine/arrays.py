@@ -94,20 +94,18 @@ def _unbox(kind, array, c):
     In place of an array `bound` takes an address, an int: 0 is an empty array, of any other the size is `_ANY_SIZE`.
     """
 
-    def field(place, at):
-        pointer = c.builder.gep(c.builder.bitcast(array, c.pyapi.voidptr), [ir.Constant(ir.IntType(64), place)])
-        return c.builder.load(c.builder.bitcast(pointer, at.as_pointer()))
-
     data, i64 = c.context.get_data_type(kind.dtype).as_pointer(), ir.IntType(64)
-    is_address, found = c.builder.icmp_unsigned("==", field(_TYPE, c.pyapi.voidptr), _type_of_ints(c)), []
+    array = c.builder.bitcast(array, c.pyapi.voidptr)
+    is_address = c.builder.icmp_unsigned("==", _field(c.builder, array, _TYPE, c.pyapi.voidptr), _type_of_ints(c))
+    found = []
     with c.builder.if_else(is_address) as (then, otherwise):
         with then:
-            first = c.builder.bitcast(c.pyapi.long_as_voidptr(array), data)
+            first = c.builder.bitcast(c.pyapi.long_as_voidptr(c.builder.bitcast(array, c.pyapi.pyobj)), data)
             is_given = cgutils.is_not_null(c.builder, first)
             size = c.builder.select(is_given, ir.Constant(i64, _ANY_SIZE), ir.Constant(i64, 0))
             found.append((first, size, c.builder.block))
         with otherwise:
-            first, size = field(_DATA, data), c.builder.load(field(_SHAPE, i64.as_pointer()))
+            first, (size,) = data_of_object(c.builder, array, data), shape_of_object(c.builder, array, 1)
             found.append((first, size, c.builder.block))
     fields = []
     for number, own in enumerate((data, i64)):
@@ -115,6 +113,23 @@ def _unbox(kind, array, c):
         for one in found:
             fields[-1].add_incoming(one[number], one[-1])
     return NativeValue(view(c.context, c.builder, kind, *fields))
+
+
+def _field(builder, pointer, place, kind):
+    """What stands so many bytes behind a pointer to bytes, in LLVM IR."""
+    return builder.load(builder.bitcast(builder.gep(pointer, [ir.Constant(ir.IntType(64), place)]), kind.as_pointer()))
+
+
+def data_of_object(builder, found, kind):
+    """The pointer to the data of NumPy's object, in LLVM IR."""
+    return _field(builder, found, _DATA, kind)
+
+
+def shape_of_object(builder, found, dimensions):
+    """The first sizes of NumPy's object, in LLVM IR."""
+    i64 = ir.IntType(64)
+    shape = _field(builder, found, _SHAPE, i64.as_pointer())
+    return [builder.load(builder.gep(shape, [i64(number)])) for number in range(dimensions)]
 
 
 def _type_of_ints(c):

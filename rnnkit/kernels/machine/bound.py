@@ -4,6 +4,7 @@ To read a layer pass from its tuples takes a microsecond, a third of a short cal
 time of compiling a kernel.
 """
 
+from array import array
 from struct import pack, unpack
 
 import numpy as np
@@ -11,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import NativeValue, intrinsic, models, register_model, typeof_impl, unbox
 
-from .arrays import FlatArray, signature_of, view
+from .arrays import FlatArray, data_of_object, shape_of_object, signature_of, view
 
 _WORD = ir.IntType(64)
 
@@ -21,24 +22,31 @@ class Bound(int):
 
     def __new__(cls, *arguments):
         """Lay them out. They may not change; what is in the arrays may."""
-        words = np.array(_words(arguments, []), np.int64)
-        own = super().__new__(cls, words.ctypes.data)
+        words = array("q", _words(arguments))
+        own = super().__new__(cls, words.buffer_info()[0])
         own.arguments, own._words = arguments, words
         return own
 
 
-def _words(value, words):
-    """Append a value's words to those in front, an array's data and shape as two or more; returns them."""
-    if isinstance(value, tuple):
-        for one in value:
-            _words(one, words)
-    elif isinstance(value, np.ndarray):
-        words.append(value.__array_interface__["data"][0])
-        words.extend(value.shape)
-    elif isinstance(value, (float, np.floating)):
-        words.extend(unpack("q", pack("d", value)))
-    elif value is not None:
-        words.append(int(value))
+def _words(arguments):
+    """A word for each number, and of an array where its object is: those of a tuple, then of the tuples in it, the last
+    one first."""
+    words, tuples = [], [arguments]
+    while tuples:
+        for value in tuples.pop():
+            kind = type(value)
+            if kind is np.ndarray:  # which most are: their data and shape would take ten times as long
+                words.append(id(value))
+            elif kind is int or kind is bool:
+                words.append(value)
+            elif isinstance(value, tuple):
+                tuples.append(value)
+            elif isinstance(value, np.ndarray):
+                words.append(id(value))
+            elif isinstance(value, (float, np.floating)):
+                words.extend(unpack("q", pack("d", value)))
+            elif value is not None:
+                words.append(int(value))
     return words
 
 
@@ -79,36 +87,45 @@ def values_of(typingctx, bound):
             loaded.set_metadata("invariant.load", constant)
             return loaded
 
-        return _value(context, builder, signature.return_type, word)
+        return _tuple(context, builder, signature.return_type, word)
 
     return bound.values(bound), generate
 
 
-def _value(context, builder, kind, word):
-    """A value of this type from the next words, in LLVM IR."""
-    if isinstance(kind, types.BaseTuple):
-        return context.make_tuple(builder, kind, [_value(context, builder, one, word) for one in kind])
-    if isinstance(kind, FlatArray):
-        data = builder.inttoptr(word(), context.get_data_type(kind.dtype).as_pointer())
-        return view(context, builder, kind, data, word())
-    if isinstance(kind, types.Array):
-        return _array(context, builder, kind, word)
+def _tuple(context, builder, kind, word):
+    """A tuple of this type from the next words, in LLVM IR."""
+    values = {n: _leaf(context, builder, one, word) for n, one in enumerate(kind) if not _is_tuple(one)}
+    for n, one in reversed(list(enumerate(kind))):
+        if _is_tuple(one):
+            values[n] = _tuple(context, builder, one, word)
+    return context.make_tuple(builder, kind, [values[n] for n in range(len(kind))])
+
+
+def _is_tuple(kind):
+    return isinstance(kind, types.BaseTuple)
+
+
+def _leaf(context, builder, kind, word):
+    """A number, None or an array from the next word, in LLVM IR."""
+    if kind == types.none:
+        return context.get_dummy_value()
+    if isinstance(kind, (FlatArray, types.Array)):
+        return _array(context, builder, kind, builder.inttoptr(word(), ir.IntType(8).as_pointer()))
     if isinstance(kind, types.Float):
         double = builder.bitcast(word(), ir.DoubleType())
         return double if kind.bitwidth == 64 else builder.fptrunc(double, context.get_value_type(kind))
-    if isinstance(kind, types.Boolean):
-        return builder.trunc(word(), ir.IntType(1))
-    return context.get_dummy_value() if kind == types.none else word()
+    return builder.trunc(word(), ir.IntType(1)) if isinstance(kind, types.Boolean) else word()
 
 
-def _array(context, builder, kind, word):
-    """A C-contiguous array of several dimensions."""
+def _array(context, builder, kind, found):
+    """A C-contiguous array, whose object is found there."""
+    data = data_of_object(builder, found, context.get_data_type(kind.dtype).as_pointer())
+    if isinstance(kind, FlatArray):
+        return view(context, builder, kind, data, *shape_of_object(builder, found, 1))
     itemsize = _WORD(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-    data = builder.inttoptr(word(), context.get_data_type(kind.dtype).as_pointer())
-    shape = [word() for _ in range(kind.ndim)]
-    strides = [itemsize]
+    shape, strides = shape_of_object(builder, found, kind.ndim), [itemsize]
     for size in reversed(shape[1:]):
         strides.insert(0, builder.mul(size, strides[0]))
-    array = context.make_array(kind)(context, builder)
-    context.populate_array(array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
-    return array._getvalue()
+    own = context.make_array(kind)(context, builder)
+    context.populate_array(own, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
+    return own._getvalue()
