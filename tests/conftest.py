@@ -147,7 +147,7 @@ def _calls_as_they_were_laid_out():
             own = _as_laid_out(last, like)
             assert types_of(kernel, (own,)) == expected, f"{kernel}: called with another type than laid out"
             if team.run is not run:  # a test looks at every call: so it does at those laid out
-                return team.run(kernel, work, Bound(*arguments), own)
+                return team.run(kernel, work, Bound(arguments), own)
             return call(last)
 
         return checked

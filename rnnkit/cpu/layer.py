@@ -14,10 +14,11 @@ from rnnkit.call.workspace import gate_columns
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.bound import Bound
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.means import panels
-from rnnkit.kernels.operands import Sizes
+from rnnkit.kernels.operands import Facts, Sizes
 from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer, places_of
 
 DESCRIPTORS = 64
@@ -47,6 +48,7 @@ class Layer(NamedTuple):
     width: int  # of a row of the network's input: x and the side inputs, which have the last `inputs_size` columns
     inputs_size: int
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
+    facts: Bound  # `Facts` for the kernels
     site: dict[Any, Any]  # of its calls of kernels (`team.bound`); under "drawn" that of calls that read noises
 
     @property
@@ -91,7 +93,8 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         heads, lanes = said.heads, VECTOR_BYTES // desc.np_dtype.itemsize
         shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
         row = shares_units, desc.row_size, desc.inputs_size
-        result.append(Layer(index, layer, direction, *facts, *row, weights, {}))
+        bound = Bound(Facts(sizes, products, places_of(products), offsets))
+        result.append(Layer(index, layer, direction, *facts, *row, weights, bound, {}))
         end = offsets[-1]
     return tuple(result)
 
@@ -173,8 +176,7 @@ def ready_to_pack(packed: np.ndarray, layers: Sequence[Layer]) -> list[Callable[
     calls = []
     for layer in layers:
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
-        arguments = layer.products, layer.places, packed, layer.offsets
-        calls.append(team.bound(pack_layer, work, packed, *arguments, site=layer.site))  # w is flat, too
+        calls.append(team.bound(pack_layer, work, packed, layer.facts, packed, site=layer.site))  # w is flat, too
     return calls
 
 

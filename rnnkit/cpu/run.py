@@ -73,8 +73,7 @@ class Run(NamedTuple):
             step_noises=None if self.step_noises is None else part.rows.of(self.step_noises),
         )  # fmt: skip
         x = part.rows.of_call(self.source, layer.input_size, dtype)
-        facts = layer.sizes, part.starts, layer.products, layer.places, layer.offsets
-        return LayerPass(layer.direction == 1, *facts, x, operands)
+        return LayerPass(layer.direction == 1, layer.facts, part.starts, x, operands)
 
 
     def _side_inputs(self, part: Part) -> CallMatrix | None:

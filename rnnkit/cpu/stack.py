@@ -14,6 +14,7 @@ from rnnkit.cpu.layer import Layer, dense, ready_to_pack
 from rnnkit.cpu.planner import grain_of, rows_for_grain, steps_at_once, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
+from rnnkit.kernels.machine.bound import Bound
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.stack import run_stack
 
@@ -68,7 +69,7 @@ class Stack:
         self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
         places, offsets = (np.stack([getattr(layer, name) for layer in layers]) for name in ("places", "offsets"))
-        self._fixed = first.cell, first.sizes, first.products, places, offsets
+        self._fixed = Bound((first.cell, first.sizes, first.products, places, offsets))
         self._rooms: dict[tuple[int, int], list[Room]] = {}  # that are not in use, by rows and steps of a chunk
         self._sequences: dict[tuple[int, int], Sequences] = {}
         self._zeros, self._no_w = np.zeros(desc.hidden_size, dtype), np.empty(0, dtype)
@@ -99,7 +100,7 @@ class Stack:
         grain = self._grain if rows >= self._rows_for_grain else 0
         work = self._work * max(rows, _ROWS_OF_A_READ)
         like = *(none,) * 6, gates, numbers, _ALL_STEPS, NO_MARKS, none, (0,) * 4
-        arguments = like, *self._fixed, packed, self._zeros, grain, threads
+        arguments = like, self._fixed, packed, self._zeros, grain, threads
         return Room(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:

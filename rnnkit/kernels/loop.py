@@ -185,7 +185,7 @@ def rows_of_step(starts, t, bounds, team):
 @inner
 def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
     """The input products of a chunk of steps, by units; by rows of all of it where ranks have rows of their own."""
-    starts, units, grain, zeros = layer.starts, layer.sizes.hidden, schedule.grain, weights.bias
+    starts, units, grain, zeros = layer.starts, layer.facts.sizes.hidden, schedule.grain, weights.bias
     rows = Range(starts[steps.start], starts[steps.stop])
     by_rows, count = schedule.bounds.size == team.size + 1, rows.stop - rows.start
     claims = num_claims(count, ROWS, team) if by_rows else num_shares(cell, zeros, units, grain, team)
@@ -196,7 +196,7 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
             own = Range(rows.start + block.start, rows.start + block.stop)
         else:
             vectors = next_share(cell, claim, zeros, units, grain, team)
-        project_inputs(cell, layer.sizes, weights, x, gates, own, vectors)
+        project_inputs(cell, layer.facts.sizes, weights, x, gates, own, vectors)
     if grain > 0 or shares_rows(schedule.bounds, team):
         barrier(team)
 
@@ -204,8 +204,9 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
 @inner
 def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_team):
     """The steps of one layer pass, a chunk of input products at a time."""
+    facts, sizes = layer.facts, layer.facts.sizes
     weights = weights_of(
-        cell, layer.sizes, packed, layer.offsets, layer.products, layer.places, given.w, whole_team.rank
+        cell, sizes, packed, facts.offsets, facts.products, facts.places, given.w, whole_team.rank
     )
     num_steps, x = layer.starts.size - 1, or_call_data(layer.x, given.x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
@@ -215,14 +216,14 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
         steps = Range(num_steps - to_do, num_steps - done) if layer.reverse else Range(done, to_do)
         skipped = 0 if schedule.keeps_gates else layer.starts[steps.start]
         gates = shifted(layer.operands.gates, -skipped * layer.operands.gates.stride)
-        operands = with_gates(cell, layer.sizes, weights, layer.operands, gates)
+        operands = with_gates(cell, sizes, weights, layer.operands, gates)
         operands = with_inputs(cell, operands, given.x)
         if role == FOLLOWS:
             wait_for_progress(whole_team, to_do)
         _project_chunk(cell, layer, weights, x, gates, steps, schedule, team)
         for index in range(steps.start, steps.stop):
             t = steps.start + steps.stop - 1 - index if layer.reverse else index
-            step = Step(layer.sizes, weights, operands, None, zeros, schedule.grain, t % 2 == 1, True)
+            step = Step(sizes, weights, operands, None, zeros, schedule.grain, t % 2 == 1, True)
             run_step(cell, step, rows_of_step(layer.starts, t, schedule.bounds, team), team_of_steps)
             barrier(team_of_steps)
         if shares_rows(schedule.bounds, team):
@@ -275,8 +276,9 @@ def forward(bound, given, rank, size, sync):
     for index in range(schedule.num_passes if stage.is_first else 0):
         layer, own = passes[index], ends[index]
         if stage.sums_biases:
-            sum_biases(layer.products, layer.places, storage(packed), layer.offsets, given.w, team)
-        _copy_states(own.hidden_initial, layer.sizes.output, given.hx, own.index, True, team)
+            facts = layer.facts
+            sum_biases(facts.products, facts.places, storage(packed), facts.offsets, given.w, team)
+        _copy_states(own.hidden_initial, layer.facts.sizes.output, given.hx, own.index, True, team)
         if given.cy.size > 0:
             _copy_states(own.states_initial, own.states_initial.stride, given.cx, own.index, True, team)
     if stage.is_first:
@@ -288,7 +290,7 @@ def forward(bound, given, rank, size, sync):
     barrier(team)
     for index in range(schedule.num_passes if stage.is_last else 0):
         own = ends[index]
-        _copy_states(own.hidden_final, passes[index].sizes.output, given.hy, own.index, False, team)
+        _copy_states(own.hidden_final, passes[index].facts.sizes.output, given.hy, own.index, False, team)
         if given.cy.size > 0:
             _copy_states(own.states_final, own.states_final.stride, given.cy, own.index, False, team)
     if stage.is_last:

@@ -260,8 +260,8 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
-    multiplied = _sources(cell, forward.operands, forward.sizes.hidden, or_call_data(forward.x, arrays.x))
-    terms = terms_of(forward.products, multiplied, arrays.w, buffer, offsets)
+    multiplied = _sources(cell, forward.operands, forward.facts.sizes.hidden, or_call_data(forward.x, arrays.x))
+    terms = terms_of(forward.facts.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_inputs(cell, with_field(forward.operands, "vectors", vectors), arrays.x)
     if is_first:
@@ -277,7 +277,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
         start = done if forward.reverse else num_steps - done - count
         dgates = shifted(bound.gates, -starts[start] * bound.gates.stride)
         gradients = with_field(bound, "gates", dgates)
-        step = Step(forward.sizes, terms, operands, gradients, zeros, schedule.grain, False, True)
+        step = Step(forward.facts.sizes, terms, operands, gradients, zeros, schedule.grain, False, True)
         for earlier in range(0, count if arrays.goes_back else 0, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
@@ -291,7 +291,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
         if arrays.dw.size == 0:
             continue
         stop_row, is_new = starts[start + count], arrays.dw_is_new and is_first and done == 0
-        _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.sizes.hidden, team)
+        _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.facts.sizes.hidden, team)
         for row in range(starts[start], stop_row, depth_block_of(buffer)):
             rows = Range(row, min(row + depth_block_of(buffer), stop_row))
             pack_sources(terms, rows, team)

@@ -53,15 +53,21 @@ class Gradients(NamedTuple):
     vectors: Matrix | None = None  # of each sequence those of a chunk of steps, added up
 
 
+class Facts(NamedTuple):
+    """What is the same in all passes of a layer."""
+
+    sizes: Sizes
+    products: tuple  # `products.Product`s
+    places: np.ndarray  # of their weights in the flat ones
+    offsets: np.ndarray  # in the packed ones
+
+
 class LayerPass(NamedTuple):
     """One direction of one layer, forward. Step t of a call has the positions starts[t]:starts[t + 1]."""
 
     reverse: bool
-    sizes: Sizes
+    facts: Facts
     starts: np.ndarray
-    products: tuple  # `products.Product`s
-    places: np.ndarray  # of their weights in the flat ones
-    offsets: np.ndarray  # in the packed ones
     x: CallMatrix
     operands: Operands  # the gates counted from the first position whose gates are kept
 

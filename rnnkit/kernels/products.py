@@ -183,7 +183,7 @@ def sum_biases(products, places, packed, offsets, w, team):
 def pack_layer(bound, w, rank, size, sync):
     """Pack the weights of one layer and sum its biases."""
     post_call(sync, rank, size)
-    products, places, packed, offsets = values_of(bound)
+    (_, products, places, offsets), packed = values_of(bound)
     team = join(sync, rank, size)
     for number in range(len(products)):
         p, start = products[number], offsets[number]

@@ -27,7 +27,7 @@ def run_stack(bound, arrays, rank, size, sync):
     many `threads` take part.
     """
     post_call(sync, rank, size)
-    cell, sizes, products, places, offsets, packed, zeros, grain, threads = values_of(bound)
+    (cell, sizes, products, places, offsets), packed, zeros, grain, threads = values_of(bound)
     team = join(sync, rank, size, threads)
     x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w, (num_steps, batch_size, row_size, width) = arrays
     layers = offsets.shape[0]

@@ -5,6 +5,7 @@ time of compiling a kernel.
 """
 
 from array import array
+from itertools import count
 from struct import pack, unpack
 
 import numpy as np
@@ -18,10 +19,12 @@ _WORD = ir.IntType(64)
 
 
 class Bound(int):
-    """The address of the words of some arguments, which it keeps alive: numbers, None, arrays and tuples of them."""
+    """The address of the words of a tuple, which it keeps alive: of numbers, None, arrays, other tuples, and `Bound`.
 
-    def __new__(cls, *arguments):
-        """Lay them out. They may not change; what is in the arrays may."""
+    They may not change; what is in the arrays may.
+    """
+
+    def __new__(cls, arguments):
         words = array("q", _words(arguments))
         own = super().__new__(cls, words.buffer_info()[0])
         own.arguments, own._words = arguments, words
@@ -37,7 +40,7 @@ def _words(arguments):
             kind = type(value)
             if kind is np.ndarray:  # which most are: their data and shape would take ten times as long
                 words.append(id(value))
-            elif kind is int or kind is bool:
+            elif kind is int or kind is bool or kind is Bound:
                 words.append(value)
             elif isinstance(value, tuple):
                 tuples.append(value)
@@ -51,16 +54,16 @@ def _words(arguments):
 
 
 class BoundArguments(types.Type):
-    """The Numba type of `Bound`, by the types of the arguments."""
+    """The Numba type of `Bound`, by that of the tuple."""
 
-    def __init__(self, kinds):
-        self.types, self.values = kinds, types.BaseTuple.from_types(kinds)
-        super().__init__(f"bound({self.values})")
+    def __init__(self, kind):
+        self.types = (kind,)
+        super().__init__(f"bound({kind})")
 
 
 @typeof_impl.register(Bound)
 def _typeof(value, context):
-    return BoundArguments(signature_of(value.arguments))
+    return BoundArguments(*signature_of((value.arguments,)))
 
 
 @register_model(BoundArguments)
@@ -76,20 +79,33 @@ def _unbox(kind, value, c):
 
 @intrinsic
 def values_of(typingctx, bound):
-    """The arguments, as a tuple."""
+    """The tuple, in which there are others in the place of `Bound`."""
 
     def generate(context, builder, signature, arguments):
-        constant = builder.module.add_metadata([])
-        places = iter(range(1 << 20))
+        return _bound(context, builder, signature.args[0], *arguments)
 
-        def word():
-            loaded = builder.load(builder.gep(arguments[0], [_WORD(next(places))]))
-            loaded.set_metadata("invariant.load", constant)
-            return loaded
+    return _read(bound)(bound), generate
 
-        return _tuple(context, builder, signature.return_type, word)
 
-    return bound.values(bound), generate
+def _read(kind):
+    """What there is of a type in the tuple that is read."""
+    if isinstance(kind, BoundArguments):
+        return _read(*kind.types)
+    if isinstance(kind, types.BaseTuple) and len(kind) > 0:
+        return types.BaseTuple.from_types([*map(_read, kind)], getattr(kind, "instance_class", None))
+    return kind
+
+
+def _bound(context, builder, kind, pointer):
+    """The tuple, whose words begin there, in LLVM IR."""
+    constant, places = builder.module.add_metadata([]), count()
+
+    def word():
+        loaded = builder.load(builder.gep(pointer, [_WORD(next(places))]))
+        loaded.set_metadata("invariant.load", constant)
+        return loaded
+
+    return _tuple(context, builder, *kind.types, word)
 
 
 def _tuple(context, builder, kind, word):
@@ -98,7 +114,7 @@ def _tuple(context, builder, kind, word):
     for n, one in reversed(list(enumerate(kind))):
         if _is_tuple(one):
             values[n] = _tuple(context, builder, one, word)
-    return context.make_tuple(builder, kind, [values[n] for n in range(len(kind))])
+    return context.make_tuple(builder, _read(kind), [values[n] for n in range(len(kind))])
 
 
 def _is_tuple(kind):
@@ -106,9 +122,11 @@ def _is_tuple(kind):
 
 
 def _leaf(context, builder, kind, word):
-    """A number, None or an array from the next word, in LLVM IR."""
+    """What is not in the words of a tuple in it, from the next word, in LLVM IR."""
     if kind == types.none:
         return context.get_dummy_value()
+    if isinstance(kind, BoundArguments):
+        return _bound(context, builder, kind, builder.inttoptr(word(), _WORD.as_pointer()))
     if isinstance(kind, (FlatArray, types.Array)):
         return _array(context, builder, kind, builder.inttoptr(word(), ir.IntType(8).as_pointer()))
     if isinstance(kind, types.Float):

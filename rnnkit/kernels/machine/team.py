@@ -243,7 +243,7 @@ def bound(kernel, work, like, *arguments, site=None):
     A `site` is the dict of a place that calls each kernel with arguments of the same types every time: they are looked
     at in the first call from there alone, which takes 3 to 6 us less of each other one.
     """
-    code, own = None if site is None else site.get(kernel), Bound(*arguments)
+    code, own = None if site is None else site.get(kernel), Bound(arguments)
     if code is None:
         code = _code_of(kernel, (own, like))
         if site is not None:
