@@ -12,7 +12,7 @@ from .machine.gemm import Packed, depth_block, pack_rows, panel_size, product_of
 from .machine.jit import inner
 from .machine.matrix import Matrix, Range, add, clear, copy, row_part, shifted
 from .machine.partition import next_block, num_claims, partition
-from .machine.registers import I64
+from .machine.registers import I64, fma, not_inlined
 from .machine.transpose import transpose
 
 # Columns that a rank transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
@@ -160,6 +160,22 @@ def _are_multiplied(terms, columns):
 
 
 @inner
+def _add_row(dw, dgates_t, columns, source, is_new):
+    """What a single row contributes: each number of dw is one product. Written line by line, as it lies in memory, that
+    takes two thirds of the time that tiles take."""
+    not_inlined()
+    for column in range(columns.start, columns.stop):
+        own, zero = row_part(dw, column, Range(0, source.size)), source.dtype.type(0)
+        value = row_part(dgates_t, column, Range(0, 1))[0]
+        if is_new:
+            for j in range(own.size):
+                own[j] = fma(value, source[j], zero)
+        else:
+            for j in range(own.size):
+                own[j] = fma(value, source[j], own[j])
+
+
+@inner
 def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, team):
     """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
     `dgates` is one rank's.
@@ -184,12 +200,16 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                 block = first // count
                 last = min(stop, (block + 1) * count)
                 head, size, units = block % term.heads, term.block.size // term.heads, weight.stride
+                own_dw, source = Matrix(dw, weight.rows, weight.start, units), shifted(term.source, head * units)
+                if rows.stop - rows.start == 1:
+                    _add_row(own_dw, dgates_t, Range(first, last), row_part(source, rows.start, Range(0, units)), is_new)
+                    first = last
+                    continue
                 panels = part(term.block, head * size, (head + 1) * size)
-                listed = part(term.source.rows, rows.start, rows.stop)
+                listed = part(source.rows, rows.start, rows.stop)
                 product_of_rows(
-                    Matrix(dw, weight.rows, weight.start, units), dgates_t, Range(first, last),
-                    Packed(panels, rows.stop - rows.start, units, one),
-                    Matrix(term.source.data, listed, term.source.start + head * units, term.source.stride),
+                    own_dw, dgates_t, Range(first, last), Packed(panels, rows.stop - rows.start, units, one),
+                    Matrix(source.data, listed, source.start, source.stride),
                     Range(0, vectors_of(scratch, units)), zeros, is_new, False
                 )
                 first = last

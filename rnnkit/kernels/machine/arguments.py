@@ -12,8 +12,9 @@ _INNER, _BOUND = b"", 0j  # in the place of a tuple in another one, and of bound
 def types_of(kernel, arguments):
     """Return what decides about the types of a kernel's arguments, in a thirtieth of the time that `typeof` takes.
 
-    Arguments are numbers, None, arrays and tuples of them, or `Bound`, else it is a TypeError. Tuples count by their class: two
-    cells of one name and with the same fields may have other equations. Alignment and byte order are not looked at.
+    Arguments are numbers, None, arrays and tuples of them, or `Bound`, else it is a TypeError. Tuples count by their
+    class: two cells of one name and with the same fields may have other equations. Alignment and byte order are not
+    looked at.
     """
     classes, plain, tuples = [], [], [arguments]
     for one in tuples:  # which grow

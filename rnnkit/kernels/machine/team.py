@@ -237,8 +237,8 @@ def _run(kernel, work, arguments):
 
 
 def bound(kernel, work, like, *arguments, site=None):
-    """Return what runs a kernel as `run` does, on these arguments as one `Bound` and a last one that each call gives it,
-    which must have the type of `like`.
+    """Return what runs a kernel as `run` does, on these arguments as one `Bound` and a last one that each call gives
+    it, which must have the type of `like`.
 
     A `site` is the dict of a place that calls each kernel with arguments of the same types every time: they are looked
     at in the first call from there alone, which takes 3 to 6 us less of each other one.
