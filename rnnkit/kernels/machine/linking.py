@@ -18,6 +18,8 @@ _SKIPPED = {
     "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
     "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
 }
+ABI_ARGUMENTS = 2
+"""By Numba's convention a function's first two are where its result and an error go."""
 
 
 class _LinkedLibrary(JITCodeLibrary):
@@ -62,6 +64,23 @@ class _KernelLibrary(JITCodeLibrary):
         super()._optimize_final_module()
 
 
+def _call_of(fndesc, libraries):
+    """What emits a call of a function: as Numba does, but for the thirty instructions that look whether it has raised
+    and pass that on. Kernels and what they call raise nothing. It took a tenth of the time."""
+
+    def call(context, builder, signature, arguments):
+        function = context.declare_function(builder.module, fndesc)
+        with builder.goto_entry_block():
+            result = builder.alloca(context.call_conv.get_return_type(fndesc.restype).pointee)
+        given = context.get_arg_packer(fndesc.argtypes).as_arguments(builder, arguments)
+        _, error = builder.function.args[:ABI_ARGUMENTS]
+        builder.call(function, [result, error, *given])
+        return context.get_returned_value(builder, fndesc.restype, builder.load(result))
+
+    call.signature, call.libs = fndesc.argtypes, libraries
+    return call
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(NativeLowering):
     """Numba's own, which with `no_compile` leaves nobody who finds the function: here callers do."""
@@ -79,7 +98,8 @@ class _Lowering(NativeLowering):
         # What callers know the function by; nobody calls it, so it has no address.
         entry = _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, environment, (library,))
         # The libraries of the functions it calls come behind its own: the linker takes what has been asked for before.
-        state.targetctx.insert_user_function(entry, fndesc, [library, *library.linked])
+        call = _call_of(fndesc, (library, *library.linked))
+        state.targetctx.insert_func_defn([(call, entry, fndesc.argtypes)])
         state.cr = state.cr._replace(cfunc=entry)
         return True
 
