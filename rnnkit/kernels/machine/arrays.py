@@ -16,7 +16,6 @@ from numba.extending import (
     intrinsic,
     lower_builtin,
     lower_getattr,
-    make_attribute_wrapper,
     models,
     register_model,
     unbox,
@@ -42,15 +41,20 @@ class _FlatModel(models.StructModel):
         super().__init__(manager, kind, [("data", types.CPointer(kind.dtype)), ("size", types.int64)])
 
 
-make_attribute_wrapper(FlatArray, "size", "size")
-
-
 @infer_getattr
 class _Attributes(AttributeTemplate):
     key = FlatArray
 
+    def resolve_size(self, array):
+        return types.int64
+
     def resolve_dtype(self, array):
         return types.DType(array.dtype)
+
+
+@lower_getattr(FlatArray, "size")
+def _size(context, builder, kind, value):
+    return builder.extract_value(value, 1)
 
 
 @lower_getattr(FlatArray, "dtype")
@@ -170,9 +174,8 @@ def data_pointer(context, builder, kind, array, start):
 
 def view(context, builder, kind, first, size):
     """The `size` elements from a pointer on, as a value of FlatArray, in LLVM IR."""
-    empty = cgutils.create_struct_proxy(kind)(context, builder)
-    empty.data, empty.size = first, size
-    return empty._getvalue()
+    array = ir.Constant(context.get_value_type(kind), ir.Undefined)
+    return builder.insert_value(builder.insert_value(array, first, 0), size, 1)
 
 
 @intrinsic
