@@ -16,7 +16,7 @@ from .operators import KeptFlags, keeping_answers
 # They took a twelfth of the time.
 _SKIPPED = {
     "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
-    "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
+    "IRLegalization", "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
 }
 ABI_ARGUMENTS = 2
 """By Numba's convention a function's first two are where its result and an error go."""
