@@ -9,6 +9,7 @@ from numba.core.compiler import Compiler
 
 # What `linking` and `operators` build on inside of Numba (0.61 to 0.68 have it), with the parameters.
 _INSIDE = {
+    "codegen:CPUCodegen._module_pass_manager": "self kwargs",
     "codegen:JITCodeLibrary": "codegen name",
     "codegen:JITCodeLibrary.add_linking_library": "self library",
     "codegen:JITCodeLibrary.add_llvm_module": "self ll_module",
@@ -26,8 +27,11 @@ _INSIDE = {
     "compiler:_LowerResult": "fndesc call_helper cfunc env",
     "compiler_machinery:register_pass": "mutates_CFG analysis_only",
     "typed_passes:NativeLowering.run_pass": "self state",
-    "base:BaseContext.insert_user_function": "self func fndesc libs",
+    "base:BaseContext.get_arg_packer": "self fe_args",
+    "base:BaseContext.get_returned_value": "self builder ty val",
+    "base:BaseContext.insert_func_defn": "self defns",
     "base:BaseContext.subtarget": "self kws",
+    "callconv:CPUCallConv.get_return_type": "self ty",
     "targetconfig:ConfigStack.top_or_none": "",
     "types:Function.__init__": "self template",
     "types:Function.get_call_type": "self context args kws",

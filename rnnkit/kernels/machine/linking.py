@@ -5,6 +5,7 @@ it once more, level upon level. Of a first call that was two thirds of the time.
 """
 
 from numba import _dynfunc
+from numba.core import config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
@@ -18,6 +19,9 @@ _SKIPPED = {
     "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
     "IRLegalization", "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
 }
+# Numba's own first passes, then LLVM's at level 2 in place of 3: they leave a sixth less code, in two thirds of the time,
+# as fast.
+_FIRST_PASSES, _LEVEL = {"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, 2
 ABI_ARGUMENTS = 2
 """By Numba's convention a function's first two are where its result and an error go."""
 
@@ -61,7 +65,10 @@ class _KernelLibrary(JITCodeLibrary):
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
-        super()._optimize_final_module()
+        make = self._codegen._module_pass_manager
+        for options in (_FIRST_PASSES, {"opt": min(_LEVEL, config.OPT)}):
+            passes, builder = make(**options)
+            passes.run(self._final_module, builder)
 
 
 def _call_of(fndesc, libraries):
