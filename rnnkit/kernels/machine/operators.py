@@ -1,15 +1,21 @@
-"""Numba's answers to what an operator does with operands of some types, kept.
+"""What operators do in kernels: as Numba has it, but asked once, and with less code where operands are int64.
 
 At each place in a source Numba asks up to four times all who implement the operator: those of lists, sets and strings,
-too, what they make of the sum of two integers.
+too, what they make of the sum of two integers. Its quotient of two integers has eight blocks, and their minimum is a
+function that may raise: both are a few instructions here.
 """
 
+import operator
 from functools import cache
 
+from llvmlite import ir
 from numba import types
 from numba.core.compiler import Flags
 from numba.core.targetconfig import ConfigStack
-from numba.core.typing import Context
+from numba.core.typing import Context, signature
+from numba.extending import lower_builtin
+
+_INT64S = types.int64, types.int64
 
 
 class KeptFlags(Flags):
@@ -23,18 +29,62 @@ class KeptFlags(Flags):
         return self._kept.setdefault(self.summary(), super().copy())
 
 
+def _quotient(a, b):
+    """a // b, 0 where b is 0."""
+
+
+@lower_builtin(_quotient, *_INT64S)
+def _lower_quotient(context, builder, signature, arguments):
+    a, b = arguments
+    zero, one = b.type(0), b.type(1)
+    if isinstance(b, ir.Constant) and b.constant > 0 and b.constant & (b.constant - 1) == 0:
+        return builder.ashr(a, b.type(b.constant.bit_length() - 1))
+    is_zero = builder.icmp_signed("==", b, zero)
+    divisor = builder.select(is_zero, one, b)
+    quotient, rest = builder.sdiv(a, divisor), builder.srem(a, divisor)
+    differ = builder.icmp_signed("<", builder.xor(rest, divisor), zero)
+    is_below = builder.and_(builder.icmp_signed("!=", rest, zero), differ)
+    return builder.select(is_zero, zero, builder.sub(quotient, builder.zext(is_below, b.type)))
+
+
+def _least(a, b):
+    """min(a, b)."""
+
+
+def _largest(a, b):
+    """max(a, b)."""
+
+
+def _lower_choice(function, order):
+    @lower_builtin(function, *_INT64S)
+    def lower(context, builder, signature, arguments):
+        a, b = arguments
+        return builder.select(builder.icmp_signed(order, b, a), b, a)
+
+
+_lower_choice(_least, "<")
+_lower_choice(_largest, ">")
+_OWN = {operator.floordiv: _quotient, min: _least, max: _largest}
+"""What stands for a function of two int64 here."""
+
+
 class _Operator(types.Function):
     """An operator as Numba has it, which asks once."""
 
-    def __init__(self, function):
+    def __init__(self, function, own):
         super().__init__(function.templates)
-        self._answers = {}
+        self._answers, self._own = {}, own
 
     def get_call_type(self, context, args, kws):
         question = ConfigStack.top_or_none(), tuple(args)
         if question not in self._answers:
-            self._answers[question] = super().get_call_type(context, args, kws)
+            is_own = self._own is not None and tuple(map(types.unliteral, args)) == _INT64S
+            found = signature(types.int64, *_INT64S) if is_own else super().get_call_type(context, args, kws)
+            self._answers[question] = found
         return self._answers[question]
+
+    def get_impl_key(self, sig):
+        return self._own if self._own is not None and sig.args == _INT64S else super().get_impl_key(sig)
 
 
 class _Context(Context):
@@ -46,10 +96,10 @@ class _Context(Context):
 
     def resolve_value_type(self, val):
         found = super().resolve_value_type(val)
-        if getattr(val, "__module__", None) != "_operator":
+        if getattr(val, "__module__", None) != "_operator" and val is not min and val is not max:
             return found
         if found not in self._operators:
-            self._operators[found] = _Operator(found)
+            self._operators[found] = _Operator(found, _OWN.get(val))
         return self._operators[found]
 
 
