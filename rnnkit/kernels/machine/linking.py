@@ -17,10 +17,11 @@ from .operators import KeptFlags, keeping_answers
 # They took a twelfth of the time.
 _SKIPPED = {
     "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
-    "IRLegalization", "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes", "DumpParforDiagnostics",
+    "IRLegalization", "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes",
+    "DumpParforDiagnostics",
 }
-# Numba's own first passes, then LLVM's at level 2 in place of 3: they leave a sixth less code, in two thirds of the time,
-# as fast.
+# Numba's own first passes, then LLVM's at level 2 in place of 3: they leave a sixth less code, in two thirds of the
+# time, as fast.
 _FIRST_PASSES, _LEVEL = {"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, 2
 ABI_ARGUMENTS = 2
 """By Numba's convention a function's first two are where its result and an error go."""
