@@ -202,7 +202,8 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                 head, size, units = block % term.heads, term.block.size // term.heads, weight.stride
                 own_dw, source = Matrix(dw, weight.rows, weight.start, units), shifted(term.source, head * units)
                 if rows.stop - rows.start == 1:
-                    _add_row(own_dw, dgates_t, Range(first, last), row_part(source, rows.start, Range(0, units)), is_new)
+                    only = row_part(source, rows.start, Range(0, units))
+                    _add_row(own_dw, dgates_t, Range(first, last), only, is_new)
                     first = last
                     continue
                 panels = part(term.block, head * size, (head + 1) * size)
