@@ -12,6 +12,7 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
 from .operators import KeptFlags, keeping_answers
+from .tile import NAME
 
 # For what kernels do not contain (closures, `with`, array expressions, exceptions with arguments), and for reports.
 # They took a twelfth of the time.
@@ -66,10 +67,13 @@ class _KernelLibrary(JITCodeLibrary):
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
-        make = self._codegen._module_pass_manager
-        for options in (_FIRST_PASSES, {"opt": min(_LEVEL, config.OPT)}):
-            passes, builder = make(**options)
-            passes.run(self._final_module, builder)
+        names = [function.name for function in self._final_module.functions]
+        passes = [_FIRST_PASSES]
+        if not any(name.startswith(NAME) for name in names):  # tiles are written as they run: all else finds nothing
+            passes.append({"opt": min(_LEVEL, config.OPT)})
+        for options in passes:
+            manager, builder = self._codegen._module_pass_manager(**options)
+            manager.run(self._final_module, builder)
 
 
 def _call_of(fndesc, libraries):

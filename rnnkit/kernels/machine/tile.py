@@ -8,6 +8,8 @@ from numba.core import cgutils
 
 from .registers import I32, I64, REGISTERS, VECTOR_BYTES, emit_fma
 
+NAME = "rnnkit_tile_"
+"""What the names of all tile functions begin with."""
 ROW, STREAM, WIDE, NARROW = range(4)
 """Shapes of a tile: one row of many panels, one row of fewer whose weights come from farther away, several rows of few
 panels (where that is more than one), several rows of one panel, which C may cut off."""
@@ -98,7 +100,7 @@ class Tile:
         self.align = bits // 8
         self.module = module
         self.vectors = gates * self.units
-        self.name = f"rnnkit_tile_{self.suffix}{form.name}_{gates}_{('row', 'stream', 'wide', 'narrow')[shape]}"
+        self.name = f"{NAME}{self.suffix}{form.name}_{gates}_{('row', 'stream', 'wide', 'narrow')[shape]}"
 
     @staticmethod
     def has_shape(gates, shape):
