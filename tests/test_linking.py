@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import pytest
 from combinations import nightly
-from numba.core import base, codegen, compiler, compiler_machinery, targetconfig, typed_passes, types, typing
+from numba.core import base, callconv, codegen, compiler, compiler_machinery, targetconfig, typed_passes, types, typing
 from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 from numba.core.targetconfig import ConfigStack
@@ -289,8 +289,9 @@ def test_this_numba_is_known():
 
 PLAIN = compiler.Compiler
 OWNERS = {
-    "base": base, "codegen": codegen, "compiler": compiler, "compiler_machinery": compiler_machinery,
-    "targetconfig": targetconfig, "typed_passes": typed_passes, "types": types, "typing": typing,
+    "base": base, "callconv": callconv, "codegen": codegen, "compiler": compiler,
+    "compiler_machinery": compiler_machinery, "targetconfig": targetconfig, "typed_passes": typed_passes,
+    "types": types, "typing": typing,
 }
 
 

@@ -35,6 +35,7 @@ _INSIDE = {
     "targetconfig:ConfigStack.top_or_none": "",
     "types:Function.__init__": "self template",
     "types:Function.get_call_type": "self context args kws",
+    "types:Function.get_impl_key": "self sig",
     "typing:Context": "",
     "typing:Context.resolve_value_type": "self val",
 }

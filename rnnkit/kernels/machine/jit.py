@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numba
 from numba import types
+from numba.core import sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
@@ -51,6 +52,15 @@ class _Inner(CPUDispatcher):
     def get_call_template(self, args, kws):
         """What a call compiles: the function for an integer, say, where Numba would do so anew for each literal."""
         return super().get_call_template(tuple(map(types.unliteral, args)), kws)
+
+    def compile(self, sig):
+        """Compile as Numba does, but for the events, which all callers' compilations, level upon level, would count."""
+        args, return_type = sigutils.normalize_signature(sig)
+        found = self.overloads.get(tuple(args))
+        if found is None:
+            found = self._compiler.compile(args, return_type)
+            self.add_overload(found)
+        return found.entry_point
 
     def __call__(self, *arguments):
         raise TypeError(f"{self.__name__} is for kernels: compiled without what Python could call")
