@@ -1,5 +1,6 @@
 """What weights of fewer bits cost: how far y is from float64's, by cell, units and step, and the bits per byte of a
-trained language model; of rnnkit, PyTorch and ONNX Runtime. `python -m perf.accuracy [--model MODEL --text FILE]`
+trained language model; of rnnkit, PyTorch, ONNX Runtime and OpenVINO. `python -m perf.accuracy [--model MODEL --text
+FILE]`
 
 The error at a step is that of all rows and units there, as a root mean square, relative to y's. Weights are uniform, as
 `init_weights` draws them, and x is standard normal. The text is split as training splits it; the held-out part is
@@ -25,7 +26,7 @@ from rnnkit.types import Weights
 
 MODES, UNITS, STEPS, ROWS = ("lstm", "gru", "rnn_tanh"), (64, 256, 1024), (1, 10, 100, 1000), 4
 FORMS: tuple[Weights | None, ...] = (None, *get_args(Weights))
-ENGINES = (baselines.RNNKIT, "torch", "onnxruntime")
+ENGINES = (baselines.RNNKIT, "torch", "onnxruntime", "openvino")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

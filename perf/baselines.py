@@ -5,6 +5,7 @@ On a GPU ("cuda") rnnkit and PyTorch have the same arrays there, and a call only
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from rnnkit.network.classes import CLASSES
 
 RNNKIT, BY_HAND, UNFUSED, FLOAT32 = "rnnkit", "by-hand", "unfused", "float32"
 CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # beside cells that are no modes (`cell_suite`)
-COMPETITORS = ("torch", "onnxruntime", BY_HAND, UNFUSED, *CELL_LOOPS, FLOAT32)
+COMPETITORS = ("torch", "onnxruntime", "openvino", BY_HAND, UNFUSED, *CELL_LOOPS, FLOAT32)
 TABLES = ("ds2", "ds2-bi5")  # the families that the non-fused row stands beside
 
 
@@ -39,7 +40,8 @@ def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str =
         return _rnnkit(given._replace(weights=None), pass_name, threads)
     if engine == BY_HAND:
         return _by_hand(given, rnnkit.prepare(given.desc, given.w).step)
-    return {RNNKIT: _rnnkit, UNFUSED: _unfused, "onnxruntime": _onnxruntime}[engine](given, pass_name, threads)
+    others = {RNNKIT: _rnnkit, UNFUSED: _unfused, "onnxruntime": _onnxruntime, "openvino": _openvino}
+    return others[engine](given, pass_name, threads)
 
 
 def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str | None:
@@ -65,7 +67,7 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
         return "only of streams"
     if engine == "numba" and pass_name == "train":
         return "has no train"
-    if engine == "onnxruntime":
+    if engine in ("onnxruntime", "openvino"):  # of float64 OpenVINO takes the arrays, and computes in float32
         missing = {"train": pass_name == "train", "float64": case.desc.dtype == "float64", "proj": case.desc.projected}
         return next((f"has no {name}" for name, asked in missing.items() if asked), None)
     return None
@@ -83,7 +85,7 @@ def reference(case: Case, pass_name: str) -> Subject:
 
 
 _MODULES = {name: ("torch",) for name in ("torch", "torch-loop", "torch-compiled")}
-_MODULES["onnxruntime"] = "onnx", "onnxruntime"
+_MODULES |= {name: ("onnx", name) for name in ("onnxruntime", "openvino")}
 
 
 def gradients(desc: rnnkit.RNNDescriptor, dx: np.ndarray, dw: np.ndarray) -> dict[str, np.ndarray]:
@@ -267,21 +269,72 @@ def _onnxruntime(given: Problem, pass_name: str, threads: int) -> Subject:
     graph = model(given) if given.weights is None else reduced_suite.onnx_model(model(given))
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    if pass_name == "serve":
+    feeds = _graph_inputs(given)
+    return _graph(given, pass_name, names, lambda: session.run(None, feeds), lambda new: session.run(None, new))
 
-        def step(x, hx, cx):
-            feeds = {"x": x[None], "hx": hx} | ({} if cx is None else {"cx": cx})
-            named = dict(zip(names, session.run(None, feeds), strict=True))
-            return named["y"][0], named["hy"], named.get("cy")
 
-        return _by_hand(given, step)
-    feeds = {"x": given.x, "hx": given.hx, "cx": given.cx, "lengths": given.lengths}
-    if given.lengths is not None:
-        feeds["lengths"] = given.lengths.astype(np.int32)
-    feeds = {name: array for name, array in feeds.items() if array is not None}
+def silent_openvino() -> Any:
+    """Import OpenVINO without what would report that to its maker, from a process that it forks while we time."""
+    sys.modules.setdefault("openvino_telemetry", None)
+    import openvino
+
+    return openvino
+
+
+def _openvino(given: Problem, pass_name: str, threads: int) -> Subject:
+    from perf.onnx_graph import model
+
+    openvino = silent_openvino()
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32" if given.weights is None else "bf16",
+        "ENABLE_CPU_PINNING": False,  # else each call takes 1.5 us longer, and none less (1 and 2 threads, measured)
+    }
+    feeds = _graph_inputs(given)
+    if pass_name == "serve":  # one step of so many streams
+        rows = given.rows.shape[1]
+        feeds = {name: (array[:1] if name == "x" else array[:, :rows]).copy() for name, array in feeds.items()}
+    core = openvino.Core()
+    graph = core.read_model(model(given))
+    graph.reshape({name: array.shape for name, array in feeds.items()})
+    compiled = core.compile_model(graph, "CPU", options)
+    request = compiled.create_infer_request()
+    for name, array in feeds.items():
+        request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+
+    def run():
+        return request.infer(share_outputs=True).to_tuple()
+
+    run.inputs = feeds  # whose memory a shared tensor does not keep
+
+    def run_on(new):
+        for name, array in new.items():
+            np.copyto(feeds[name], array)
+        return run()
+
+    return _graph(given, pass_name, [output.any_name for output in compiled.outputs], run, run_on)
+
+
+def _graph_inputs(given: Problem) -> dict[str, np.ndarray]:
+    """What an ONNX graph takes, by name."""
+    lengths = None if given.lengths is None else given.lengths.astype(np.int32)
+    inputs = {"x": given.x, "hx": given.hx, "cx": given.cx, "lengths": lengths}
+    return {name: array for name, array in inputs.items() if array is not None}
+
+
+def _graph(
+    given: Problem, pass_name: str, names: list[str], run: Callable[[], Any], run_on: Callable[..., Any]
+) -> Subject:
+    """An ONNX graph with outputs of these names: `run` has all inputs, and `run_on` is given those of a step."""
+
+    def step(x, hx, cx):
+        found = dict(zip(names, run_on({"x": x[None], "hx": hx} | ({} if cx is None else {"cx": cx})), strict=True))
+        return found["y"][0], found["hy"], found.get("cy")
 
     def results(arrays):
-        named = dict(zip(names, arrays, strict=True))
-        return _outputs(named["y"], named["hy"], named.get("cy"), pass_name)
+        found = dict(zip(names, arrays, strict=True))
+        return _outputs(found["y"], found["hy"], found.get("cy"), pass_name)
 
-    return Subject(lambda: session.run(None, feeds), results)
+    return _by_hand(given, step) if pass_name == "serve" else Subject(run, results)

@@ -53,7 +53,7 @@ def tables(path: str | Path) -> str:
 def _shares(source: Report) -> str:
     timed = _timed(source)
     shown = {engine for engine in COMPETITORS if any(row[f"{engine}_seconds"] for row in timed.values())} - {UNFUSED}
-    shown |= set() if shown & set(CELL_LOOPS) else {"torch", "onnxruntime"}
+    shown |= set() if shown & set(CELL_LOOPS) else {"torch", "onnxruntime", "openvino"}
     competitors = [engine for engine in COMPETITORS if engine in shown]
     rows = []
     for (name, threads), row in timed.items():

@@ -52,7 +52,7 @@ def _value(name: str, rank: int):
 
 def _layer_node(given: Problem, layer: int, source: str):
     desc = given.desc
-    operator = of_mode(desc.mode, MODES, "onnxruntime")
+    operator = of_mode(desc.mode, MODES, "onnx")
     options = {"hidden_size": desc.hidden_size, "direction": "bidirectional" if desc.bidirectional else "forward"}
     for name, value in operator.attributes.items():
         options[name] = value * desc.num_directions if isinstance(value, list) else value  # a list: one a direction
@@ -67,7 +67,7 @@ def _layer_weights(given: Problem, layer: int) -> dict[str, np.ndarray]:
     views = weight_views(desc, given.w)
     suffixes = [f"_l{layer}", f"_l{layer}_reverse"][: desc.num_directions]
     ours = [gate.name for gate in desc.cell.declaration.gates]
-    order = [ours.index(name) for name in of_mode(desc.mode, MODES, "onnxruntime").gates.split()]
+    order = [ours.index(name) for name in of_mode(desc.mode, MODES, "onnx").gates.split()]
 
     def stacked(kind: str) -> np.ndarray:
         """Both directions, the gates in ONNX's order."""

@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any, get_args
 
+from llvmlite import binding
+
 from perf import cases
 from perf.cases import Case, Problem
 from rnnkit.types import Weights
@@ -33,7 +35,19 @@ def refusal(engine: str, case: Case) -> str | None:
     if engine == "onnxruntime":
         has = case.weights == "int8" and case.desc.mode == "lstm" and not case.desc.projected
         return None if has else f"has no {case.weights} of it"
+    if engine == "openvino":
+        return _refusal_of_openvino(case)
     return "only of float32"
+
+
+def _refusal_of_openvino(case: Case) -> str | None:
+    if case.weights == "int8":
+        return "has no int8 without NNCF"  # which is another package, and wants examples of the inputs
+    if case.desc.projected:
+        return f"has no {case.weights} of it"
+    found = binding.get_host_cpu_features()
+    has = any(found.get(feature) for feature in ("avx512bf16", "amx-bf16"))
+    return None if has else "has no bfloat16 on this CPU"  # it would widen what it multiplies
 
 
 def torch_module(torch: Any, module: Any, given: Problem) -> tuple[Any, Any]:

@@ -31,7 +31,7 @@ def _columns(engines: Iterable[str]) -> tuple[str, ...]:
 
 COLUMNS = _columns(COMPETITORS)
 
-_PACKAGES = ("numpy", "numba", "llvmlite", "rnnkit", "torch", "onnxruntime", "onnx")
+_PACKAGES = ("numpy", "numba", "llvmlite", "rnnkit", "torch", "onnxruntime", "openvino", "onnx")
 _GPU_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 _ABSENT = "not installed"
 _VARIABLES = ("NUMBA_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_")

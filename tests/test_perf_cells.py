@@ -132,7 +132,8 @@ def test_only_the_compiled_loop_is_compiled(monkeypatch):
     ("numba", cells.IndRNN, "infer", None), ("numba", cells.IndRNN, "train", "has no train"),
     ("built-in", OwnLSTM, "train", None), ("built-in", cells.PeepholeLSTM, "train", "only of an LSTM"),
     ("torch", OwnLSTM, "infer", "only of modes"), ("onnxruntime", OwnLSTM, "infer", "only of modes"),
-    ("by-hand", OwnLSTM, "infer", "only of modes"), ("unfused", OwnLSTM, "infer", "only of modes"),
+    ("openvino", OwnLSTM, "infer", "only of modes"), ("by-hand", OwnLSTM, "infer", "only of modes"),
+    ("unfused", OwnLSTM, "infer", "only of modes"),
     *((engine, "lstm", "infer", "only of cells") for engine in ("torch-loop", "torch-compiled", "numba", "built-in")),
 ])  # fmt: skip
 def test_who_takes_part(engine, mode, pass_name, why):
@@ -164,7 +165,7 @@ def test_a_run_times_every_loop_with_right_results(measured):
     verdicts = {engine: row[engine] for engine in ("rnnkit", *baselines.COMPETITORS)}
     if shutil.which("g++") is None:  # which PyTorch's compiler calls
         assert verdicts.pop("torch-compiled").startswith("failed: ") and row["torch-compiled_seconds"] == ""
-    others = dict.fromkeys(("torch", "onnxruntime", "by-hand", "unfused"), "only of modes")
+    others = dict.fromkeys(("torch", "onnxruntime", "openvino", "by-hand", "unfused"), "only of modes")
     others["float32"] = "only of fewer bits"
     assert verdicts == dict.fromkeys(verdicts, report.OK) | others
     for engine in set(verdicts) - set(others) - {"rnnkit"}:

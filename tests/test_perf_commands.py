@@ -21,6 +21,7 @@ TINY = (
     Case("sweep-T4", rnnkit.RNNDescriptor("lstm", 3, 5), 4, 2, passes=("infer",), alone=True),
     Case("serve-tiny", rnnkit.RNNDescriptor("gru", 3, 5), 4, 2, passes=("serve",), num_streams=6),
 )
+ONNX_ENGINES = "onnxruntime", "openvino"
 NAMES = ["ds2/lstm/infer", "ds2/lstm/train", "step-tiny/lstm/step", "sweep-T4/lstm/infer", "serve-tiny/gru/serve"]
 
 
@@ -42,12 +43,12 @@ def test_a_run_times_every_engine_with_right_results(measured):
     verdicts = {
         "rnnkit": [report.OK] * 5,
         "torch": [report.OK] * 3 + ["not asked", report.OK],
-        "onnxruntime": [report.OK, "has no train", report.OK, "not asked", report.OK],
+        **dict.fromkeys(ONNX_ENGINES, [report.OK, "has no train", report.OK, "not asked", report.OK]),
         "by-hand": ["only of streams"] * 3 + ["not asked", report.OK],
         "unfused": [report.OK, report.OK, "only in the tables", "not asked", "only in the tables"],
         **dict.fromkeys(baselines.CELL_LOOPS, ["only of cells"] * 5),
     }
-    for engine, modules in {"torch": ["torch"], "onnxruntime": ["onnx", "onnxruntime"]}.items():
+    for engine, modules in {"torch": ["torch"], **{name: ["onnx", name] for name in ONNX_ENGINES}}.items():
         if not all(map(find_spec, modules)):
             verdicts[engine] = ["not installed"] * 5
     for engine, expected in verdicts.items():
@@ -55,7 +56,7 @@ def test_a_run_times_every_engine_with_right_results(measured):
     for row in source.rows:
         assert float(row["seconds"]) > 0 and 0 < float(row["share_of_peak"]) < 1 and int(row["rounds"]) >= 3
         assert float(row["gflops"]) == pytest.approx(float(row["gflop"]) / float(row["seconds"]), rel=1e-4)
-        for engine in ("torch", "onnxruntime", "by-hand", "unfused"):
+        for engine in ("torch", *ONNX_ENGINES, "by-hand", "unfused"):
             figures = [row[f"{engine}_{name}"] for name in ("ratio_min", "ratio_median", "ratio_max", "seconds")]
             if row[engine] == report.OK:
                 least, middle, most, _ = map(float, figures)
@@ -154,8 +155,8 @@ def test_a_file_that_cannot_be_shown_is_an_error(arguments, message, tmp_path, c
     ("arguments", "message"),
     [
         (["run", "--threads", "2,0"], "argument --threads: must be at least 1, got 2,0"),
-        (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, by-hand, unfused, "
-         "torch-loop, torch-compiled, numba, built-in, float32, got jax"),
+        (["run", "--against", "jax"], "argument --against: must be of torch, onnxruntime, openvino, by-hand, "
+         "unfused, torch-loop, torch-compiled, numba, built-in, float32, got jax"),
         (["startup", "--modes", "gru,no"], "argument --modes: must be of rnn_relu, rnn_tanh, lstm, gru, got no"),
     ],
 )

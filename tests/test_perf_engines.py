@@ -1,5 +1,9 @@
 """Every engine of the harness against the naive twin: the same weights, the same results, the threads it was given."""
 
+import sys
+import weakref
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import reference
@@ -14,6 +18,7 @@ from perf.cases import Case
 from perf.unfused import Unfused
 from rnnkit.descriptor import descriptor
 
+ONNX_ENGINES = "onnxruntime", "openvino"
 LENGTHS = {"full": None, "lengths": (6, 1, 0, 4)}
 # Those that the harness has cases for.
 NETWORKS = {name: CELLS[name] for name in ("tanh", "relu", "lstm", "lstm-projected", "gru")}
@@ -40,10 +45,18 @@ def onnxruntime():
 
 
 @pytest.fixture
+def openvino():
+    pytest.importorskip("onnx")
+    if find_spec("openvino") is None:
+        pytest.skip("could not import 'openvino'")
+    return baselines.silent_openvino()
+
+
+@pytest.fixture
 def installed(request):
     """Skip a test of an `engine` that is not installed."""
     engine = request.getfixturevalue("engine")
-    if engine in ("torch", "onnxruntime"):
+    if engine in ("torch", *ONNX_ENGINES):
         request.getfixturevalue(engine)
 
 
@@ -127,7 +140,7 @@ def named_cases():
 
 
 def is_for(engine, case, pass_name):
-    if engine == "onnxruntime":
+    if engine in ONNX_ENGINES:
         return pass_name != "train" and case.desc.dtype == "float32" and not case.desc.projected
     return engine != "unfused" or pass_name != "train"  # whose gradients are what is compared with
 
@@ -137,7 +150,7 @@ def is_for(engine, case, pass_name):
     ("engine", "case", "pass_name"),
     [
         (nightly if "relu" in name else pytest.param)(engine, case, pass_name, id=f"{engine}-{name}-{pass_name}")
-        for engine in (baselines.RNNKIT, "torch", "onnxruntime", "unfused")
+        for engine in (baselines.RNNKIT, "torch", *ONNX_ENGINES, "unfused")
         for name, case, pass_name in named_cases()
         if is_for(engine, case, pass_name)
     ],
@@ -173,11 +186,11 @@ def test_every_engine_has_the_twins_results(installed, engine, case, pass_name):
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("network", [nightly("relu"), *(name for name in NETWORKS if name != "relu")])
-@pytest.mark.parametrize("engine", [baselines.RNNKIT, baselines.BY_HAND, "torch", "onnxruntime", "unfused"])
+@pytest.mark.parametrize("engine", [baselines.RNNKIT, baselines.BY_HAND, "torch", *ONNX_ENGINES, "unfused"])
 def test_every_engine_serves_streams_as_the_twin_does(installed, engine, network):
     """Each stream's arrivals are one sequence, from its own initial state."""
     case = named_case(network, {"num_layers": 2}, seq_len=9, num_streams=7)
-    desc, refused = case.desc, engine == "onnxruntime" and case.desc.projected
+    desc, refused = case.desc, engine in ONNX_ENGINES and case.desc.projected
     assert baselines.refusal(engine, case, "serve") == ("has no proj" if refused else None)
     if refused:
         return
@@ -222,12 +235,46 @@ def test_onnx_runtime_has_its_number_of_threads(monkeypatch, onnxruntime):
     assert started == [(threads, 1, "1", ["CPUExecutionProvider"]) for threads in (1, 2)]
 
 
-@pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
-def test_a_mode_that_an_engine_does_not_know_is_an_error(installed, engine, monkeypatch):
+def test_openvino_has_its_number_of_threads(monkeypatch, openvino):
+    started, compile_model = [], openvino.Core.compile_model
+
+    def start(core, model, device, options):
+        started.append((device, options))
+        return compile_model(core, model, device, options)
+
+    monkeypatch.setattr(openvino.Core, "compile_model", start)
+    for threads in (1, 2):
+        baselines.prepare("openvino", named_case("lstm", {}), "infer", threads)
+    fixed = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "ENABLE_CPU_PINNING": False}
+    fixed["INFERENCE_PRECISION_HINT"] = "f32"
+    assert started == [("CPU", {"INFERENCE_NUM_THREADS": threads, **fixed}) for threads in (1, 2)]
+
+
+def test_openvino_reads_the_arrays_where_they_are(monkeypatch, openvino):
+    """It does not keep them: the subject does."""
+    given, tensor = [], openvino.Tensor
+
+    def share(array, shared_memory):
+        given.append((weakref.ref(array), shared_memory))
+        return tensor(array, shared_memory=shared_memory)
+
+    monkeypatch.setattr(openvino, "Tensor", share)
+    subject = baselines.prepare("openvino", named_case("lstm", {}, shortest=1), "infer", 1)
+    assert [(array() is not None, shared) for array, shared in given] == [(True, True)] * 2
+    del subject
+    assert [array() for array, _ in given] == [None] * 2
+
+
+def test_openvino_reports_to_nobody(openvino):
+    assert sys.modules["openvino_telemetry"] is None
+
+
+@pytest.mark.parametrize(("engine", "what"), [("torch", "torch"), *((engine, "onnx") for engine in ONNX_ENGINES)])
+def test_a_mode_that_an_engine_does_not_know_is_an_error(installed, engine, what, monkeypatch):
     case = named_case("tanh", {})
     monkeypatch.setitem(descriptor.MODES, "rnn_sine", descriptor.MODES["rnn_tanh"])
     object.__setattr__(case.desc, "mode", "rnn_sine")
-    with pytest.raises(ValueError, match=rf"\A{engine}: mode must be one of (\w+, )+\w+, got 'rnn_sine'\Z"):
+    with pytest.raises(ValueError, match=rf"\A{what}: mode must be one of (\w+, )+\w+, got 'rnn_sine'\Z"):
         baselines.prepare(engine, case, "infer", 1)
 
 
@@ -255,11 +302,12 @@ def test_who_takes_part_in_a_case(monkeypatch):
     assert baselines.refusal("unfused", other, "train") == "only in the tables"
     assert baselines.refusal("by-hand", other, "step") == "only of streams"
     monkeypatch.setattr(baselines, "find_spec", lambda module: None if module == "onnx" else module)
-    assert baselines.refusal("onnxruntime", other, "infer") == "not installed"
+    assert [baselines.refusal(engine, other, "infer") for engine in ONNX_ENGINES] == ["not installed"] * 2
     monkeypatch.setattr(baselines, "find_spec", lambda module: module)
     assert baselines.refusal("torch", other, "train") is None
     assert baselines.refusal("torch", other._replace(alone=True), "train") == "not asked"
-    assert baselines.refusal("onnxruntime", other, "infer") is None
-    assert baselines.refusal("onnxruntime", other, "train") == "has no train"
-    assert baselines.refusal("onnxruntime", named_case("lstm", OPTIONS["float64"]), "infer") == "has no float64"
-    assert baselines.refusal("onnxruntime", named_case("lstm-projected", {}), "infer") == "has no proj"
+    for engine in ONNX_ENGINES:
+        assert baselines.refusal(engine, other, "infer") is None
+        assert baselines.refusal(engine, other, "train") == "has no train"
+        assert baselines.refusal(engine, named_case("lstm", OPTIONS["float64"]), "infer") == "has no float64"
+        assert baselines.refusal(engine, named_case("lstm-projected", {}), "infer") == "has no proj"

@@ -101,6 +101,7 @@ def test_the_peak_of_a_gpu_is_asked_in_a_process(monkeypatch):
 
 def test_only_pytorch_competes_on_a_gpu():
     assert baselines.refusal("onnxruntime", TINY, "infer", "cuda") == "not on a GPU"
+    assert baselines.refusal("openvino", TINY, "infer", "cuda") == "not on a GPU"
     assert baselines.refusal("unfused", TINY, "infer", "cuda") == "not on a GPU"
 
 

@@ -48,6 +48,14 @@ def test_those_of_onnx_runtime():
     assert_right("onnxruntime", small("lstm", "int8"))
 
 
+@pytest.mark.parametrize("mode", ["lstm", nightly("rnn_tanh"), nightly("gru")])
+def test_those_of_openvino(mode):
+    why = baselines.refusal("openvino", small(mode, "bfloat16"), "infer")
+    if why is not None:
+        pytest.skip(f"OpenVINO: {why}")
+    assert_right("openvino", small(mode, "bfloat16"))
+
+
 def test_beside_it_stands_the_plan_without():
     case = small("lstm", "int8")
     subject = baselines.prepare("float32", case, "infer", 1)
@@ -59,6 +67,8 @@ def test_beside_it_stands_the_plan_without():
 @pytest.mark.parametrize(("engine", "case", "because"), [
     ("onnxruntime", small("lstm", "bfloat16"), "has no bfloat16 of it"),
     ("onnxruntime", small("gru", "int8"), "has no int8 of it"),
+    ("openvino", small("lstm", "int8"), "has no int8 without NNCF"),
+    ("openvino", small("lstm", "bfloat16", proj_size=8), "has no bfloat16 of it"),
     ("torch", small("rnn_tanh", "int8"), "has no int8 of it"),
     ("torch", small("lstm", "int8", proj_size=8), "has no int8 of it"),
     ("unfused", small("lstm", "int8"), "only of float32"),
@@ -67,6 +77,15 @@ def test_beside_it_stands_the_plan_without():
 def test_who_does_not_take_part(monkeypatch, engine, case, because):
     monkeypatch.setattr(baselines, "find_spec", lambda name: name)
     assert baselines.refusal(engine, case, "infer") == because
+
+
+@pytest.mark.parametrize(("feature", "because"), [
+    ("avx512bf16", None), ("amx-bf16", None), ("avx512f", "has no bfloat16 on this CPU"),
+])  # fmt: skip
+def test_openvino_takes_part_where_the_cpu_has_bfloat16(monkeypatch, feature, because):
+    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
+    monkeypatch.setattr(reduced_suite.binding, "get_host_cpu_features", lambda: {feature: True})
+    assert baselines.refusal("openvino", small("gru", "bfloat16"), "infer") == because
 
 
 def test_the_cases():
