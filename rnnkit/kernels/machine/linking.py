@@ -78,7 +78,7 @@ class _KernelLibrary(JITCodeLibrary):
 
 def _call_of(fndesc, libraries):
     """What emits a call of a function: as Numba does, but for the thirty instructions that look whether it has raised
-    and pass that on. Kernels and what they call raise nothing. It took a tenth of the time."""
+    and pass that on. Kernels and what they call raise nothing. It took a twentieth of the time."""
 
     def call(context, builder, signature, arguments):
         function = context.declare_function(builder.module, fndesc)
