@@ -72,8 +72,9 @@ class _KernelLibrary(JITCodeLibrary):
         if not any(name.startswith(NAME) for name in names):  # tiles are written as they run: all else finds nothing
             passes.append({"opt": min(_LEVEL, config.OPT)})
         for options in passes:
-            manager, builder = self._codegen._module_pass_manager(**options)
-            manager.run(self._final_module, builder)
+            made = self._codegen._module_pass_manager(**options)
+            manager, *builder = made if isinstance(made, tuple) else (made,)  # before Numba 0.62 there is no builder
+            manager.run(self._final_module, *builder)
 
 
 def _call_of(fndesc, libraries):
