@@ -93,9 +93,10 @@ def test_a_batch_of_many_rows_has_the_gradient_of_its_parts(cell, lengths):
     assert_gradient_close("dw", dw, expected.dw, "float64")
 
 
+@pytest.mark.parametrize("size", [{}, {"seq_len": 1, "batch_size": 1, "lengths": None}], ids=["", "one row"])
 @pytest.mark.parametrize(("cell", "dtype"), CASES)
-def test_dw_is_added_into(cell, dtype):
-    problem = Problem(**CELLS[cell], **THREE_LAYERS, dtype=dtype)
+def test_dw_is_added_into(cell, dtype, size):
+    problem = Problem(**CELLS[cell], **THREE_LAYERS | size, dtype=dtype)
     workspace = problem.forward().workspace
     alone = problem.backward(workspace)
     start = problem.draw(7, problem.w.shape)
