@@ -13,7 +13,7 @@ from compiled import for_python
 from rnnkit.kernels.machine import partition, sync, team
 from rnnkit.kernels.machine.arguments import types_of
 from rnnkit.kernels.machine.bound import values_of
-from rnnkit.kernels.machine.jit import kernel
+from rnnkit.kernels.machine.jit import inner, kernel
 from rnnkit.kernels.machine.partition import next_block, num_claims, split_team
 from rnnkit.kernels.machine.sync import (
     Team,
@@ -34,20 +34,23 @@ pytestmark = pytest.mark.cores(2)
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
 
 
-@kernel
-def _sign(seen, rank, size, sync):
-    post_call(sync, rank, size)
+@inner
+def _sign_as(rank, size, seen, sync):
     team = join(sync, rank, size)
     seen[rank] = team.size
     barrier(team)
+
+
+@kernel
+def _sign(seen, rank, size, sync):
+    post_call(sync, rank, size)
+    _sign_as(rank, size, seen, sync)
 
 
 @kernel
 def _sign_bound(bound, seen, rank, size, sync):
     post_call(sync, rank, size)
-    team = join(sync, rank, size)
-    seen[rank] = team.size
-    barrier(team)
+    _sign_as(rank, size, seen, sync)
 
 
 @kernel

@@ -48,7 +48,7 @@ class Layer(NamedTuple):
     width: int  # of a row of the network's input: x and the side inputs, which have the last `inputs_size` columns
     inputs_size: int
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
-    facts: Bound  # `Facts` for the kernels
+    facts: Bound  # `Facts` of it, as kernels read them
     site: dict[Any, Any]  # of its calls of kernels (`team.bound`); under "drawn" that of calls that read noises
 
     @property
@@ -89,12 +89,12 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(said.phases) + desc.projected
-        facts = cell, sizes, gate_columns(desc), products, places_of(products), width, offsets, *work, passes
+        bound = Facts(sizes, products, places_of(products), offsets)
+        facts = cell, sizes, gate_columns(desc), products, bound.places, width, offsets, *work, passes
         heads, lanes = said.heads, VECTOR_BYTES // desc.np_dtype.itemsize
         shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
         row = shares_units, desc.row_size, desc.inputs_size
-        bound = Bound(Facts(sizes, products, places_of(products), offsets))
-        result.append(Layer(index, layer, direction, *facts, *row, weights, bound, {}))
+        result.append(Layer(index, layer, direction, *facts, *row, weights, Bound(bound), {}))
         end = offsets[-1]
     return tuple(result)
 

@@ -13,6 +13,7 @@ The contract, which holds for every kernel:
   alone. It begins by `sync.post_call` and `sync.join`, which say what is to be run and who takes part; the ranks share
   out rows or units among themselves or split into teams (`partition`), meet at `sync.barrier`, and meet all together
   at the end.
+- Arguments that stay the same from call to call may come as one, `bound` (`team.bound`), which `bound.values_of` reads.
 - A value does not depend on how the work was shared out: every element of a product is one chain of fused
   multiply-adds, k ascending, in every shape of tile (`machine.tile`), and no loop is compiled with fastmath.
 

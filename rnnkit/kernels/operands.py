@@ -54,7 +54,7 @@ class Gradients(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What is the same in all passes of a layer."""
+    """What all passes of a layer have in common."""
 
     sizes: Sizes
     products: tuple  # `products.Product`s

@@ -161,8 +161,8 @@ def _are_multiplied(terms, columns):
 
 @inner
 def _add_row(dw, dgates_t, columns, source, is_new):
-    """What a single row contributes: each number of dw is one product. Written line by line, as it lies in memory, that
-    takes two thirds of the time that tiles take."""
+    """`add_weight_gradients` for a single row: each number of dw is one product. Writing dw row by row, as it lies in
+    memory, takes two thirds of the time that tiles take (H = 512, N = 1)."""
     not_inlined()
     for column in range(columns.start, columns.stop):
         own, zero = row_part(dw, column, Range(0, source.size)), source.dtype.type(0)

@@ -12,10 +12,11 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
 from .operators import KeptFlags, keeping_answers
+from .registers import ABI_ARGUMENTS
 from .tile import NAME
 
-# For what kernels do not contain (closures, `with`, array expressions, exceptions with arguments), for reports,
-# and of `IRLegalization` the ends of variables' lives, where references are counted. They took a twelfth of the time.
+# Passes for what kernels do not contain (closures, `with`, array expressions, exceptions with arguments, references
+# that are counted) and for reports. They took a twelfth of the time.
 _SKIPPED = {
     "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
     "IRLegalization", "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes",
@@ -24,8 +25,6 @@ _SKIPPED = {
 # Numba's own first passes, then LLVM's at level 2 in place of 3: they leave a sixth less code, in three quarters of the
 # time, and it is as fast.
 _FIRST_PASSES, _LEVEL = {"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, 2
-ABI_ARGUMENTS = 2
-"""By Numba's convention a function's first two are where its result and an error go."""
 
 
 class _LinkedLibrary(JITCodeLibrary):
@@ -59,7 +58,7 @@ class _KernelLibrary(JITCodeLibrary):
         self._final_module.link_in(ll_module)
 
     def _optimize_final_module(self):
-        """Tell LLVM that what the kernel calls is nobody else's: it then drops arguments that are not used.
+        """Run LLVM's passes. What the kernel calls is nobody else's: LLVM then drops arguments that are not used.
 
         Each field of an array or a named tuple that is handed on is an argument of its own. A step of a small network
         stored several hundred of them, and takes 0.7 to 0.9 of the time without (H = 16 to 64, N = 1, Zen 5).
@@ -67,19 +66,17 @@ class _KernelLibrary(JITCodeLibrary):
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
-        names = [function.name for function in self._final_module.functions]
-        passes = [_FIRST_PASSES]
-        if not any(name.startswith(NAME) for name in names):  # tiles are written as they run: all else finds nothing
-            passes.append({"opt": min(_LEVEL, config.OPT)})
-        for options in passes:
+        has_tiles = any(function.name.startswith(NAME) for function in self._final_module.functions)
+        others = [] if has_tiles else [{"opt": min(_LEVEL, config.OPT)}]  # tiles are emitted as they are to run
+        for options in (_FIRST_PASSES, *others):
             made = self._codegen._module_pass_manager(**options)
             manager, *builder = made if isinstance(made, tuple) else (made,)  # before Numba 0.62 there is no builder
             manager.run(self._final_module, *builder)
 
 
 def _call_of(fndesc, libraries):
-    """What emits a call of a function: as Numba does, but for the thirty instructions that look whether it has raised
-    and pass that on. Kernels and what they call raise nothing. It took a twentieth of the time."""
+    """Return what emits a call of a function, as Numba does, but without the thirty instructions that look for an
+    exception and pass it on: kernels and what they call raise none. Compiling them took a twentieth of the time."""
 
     def call(context, builder, signature, arguments):
         function = context.declare_function(builder.module, fndesc)

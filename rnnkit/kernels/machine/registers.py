@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 from .arrays import FlatArray, data_pointer, view
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
+ABI_ARGUMENTS = 2  # by Numba's convention a function's first two are where its result and an error go
 STACK_BYTES = 1 << 15  # of `on_stack`: what a small L1 cache holds
 
 

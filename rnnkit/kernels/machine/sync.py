@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from .arrays import data_pointer
 from .jit import inner, kernel
-from .registers import I32, I64
+from .registers import ABI_ARGUMENTS, I32, I64
 
 # Elements of `sync`, in groups on cache lines of their own. ARRIVED counts those who are at a barrier, PASSED the
 # barriers: on one line, which comes to the last one to arrive, and from there to those who wait. GATE holds
@@ -34,7 +34,6 @@ GATE_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # who waits longer (about 100 us) has lost its partner's core: let others run
 _NO_CALL = 1 << 40  # a number that none has
-_ABI_ARGUMENTS = 2  # by Numba's convention a function's first two are where its result and an error go
 
 
 class Team(NamedTuple):
@@ -139,7 +138,7 @@ def _helpers_entry(kernel, frame_type, own_place):
     places = range(len(frame_type.elements))
     values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, place)) for place in places]
     values[own_place : own_place + 2] = rank, size
-    results = [builder.alloca(argument.type.pointee) for argument in kernel.args[:_ABI_ARGUMENTS]]
+    results = [builder.alloca(argument.type.pointee) for argument in kernel.args[:ABI_ARGUMENTS]]
     builder.call(kernel, results + values, attrs=["noinline"])
     builder.ret_void()
     return entry
@@ -156,7 +155,7 @@ def post_call(typingctx, sync, rank, size):
     def generate(context, builder, signature, arguments):
         sync, rank, size = arguments
         kernel = builder.function
-        passed = [argument.type for argument in kernel.args[_ABI_ARGUMENTS:]]
+        passed = [argument.type for argument in kernel.args[ABI_ARGUMENTS:]]
         last = [*context.get_arg_packer([types.int64, types.int64, signature.args[0]]).argument_types]
         if passed[-len(last) :] != last:
             raise TypeError("post_call: the kernel's last parameters must be rank, size and sync")
@@ -166,7 +165,7 @@ def post_call(typingctx, sync, rank, size):
         entry = _helpers_entry(kernel, frame_type, own_place)
         calls = builder.and_(builder.icmp_signed("==", rank, I64(0)), builder.icmp_signed(">", size, I64(1)))
         with builder.if_then(calls):
-            for number, argument in enumerate(kernel.args[_ABI_ARGUMENTS:]):
+            for number, argument in enumerate(kernel.args[ABI_ARGUMENTS:]):
                 builder.store(argument, cgutils.gep_inbounds(builder, frame, 0, number))
             for place, address in ((_FUNCTION, entry), (_FRAME, frame)):
                 target = data_pointer(context, builder, signature.args[0], sync, I64(place))
