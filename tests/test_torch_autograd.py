@@ -117,9 +117,10 @@ def test_gradients_are_of_what_wants_one(gru, x):
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_nothing_is_kept(gru, x, mode):
-    expected, states = gru(x)
+    lengths = torch.full((N,), len(x))  # the long way
+    expected, states = gru(x, lengths=lengths)
     with mode():
-        output, hx = gru(x)
+        output, hx = gru(x, lengths=lengths)
     assert torch.equal(output, expected) and torch.equal(hx, states)
     assert not output.requires_grad and output.grad_fn is None
     assert [one for one in _idle[gru]] == []  # the first one's is in use
@@ -138,7 +139,7 @@ def test_checkpoint(gru, x, reentrant):
 
 def test_hooks_that_copy_what_is_saved_are_refused(gru, x):
     with torch.autograd.graph.saved_tensors_hooks(lambda one: one.clone(), lambda one: one):
-        output, _ = gru(x)
+        output, _ = gru(x, lengths=torch.full((N,), len(x)))  # the long way: the other copies
     with pytest.raises(rnnkit.BackendError, match="backward: what forward saved must be as it was, got a copy"):
         output.sum().backward()
 

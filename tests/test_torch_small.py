@@ -24,7 +24,7 @@ import rnnkit.torch  # noqa: E402
 from rnnkit.cells import RegularizedLSTM  # noqa: E402
 from rnnkit.cpu import small  # noqa: E402
 from rnnkit.interop import from_torch  # noqa: E402
-from rnnkit.torch import Recurrent  # noqa: E402
+from rnnkit.torch import Recurrent, calls, plain  # noqa: E402
 
 T, N, F, H = 5, 3, 4, 6
 
@@ -53,9 +53,7 @@ def made(monkeypatch):
 
 def module(kind="GRU", size=F, **options):
     torch.manual_seed(0)
-    own = getattr(rnnkit.torch, kind)(size, H, **options)
-    own(torch.ones(1, 1, size, dtype=options.get("dtype")))  # which looks at the parameters
-    return own
+    return getattr(rnnkit.torch, kind)(size, H, **options)
 
 
 def drawn(*shape, dtype=None, gradient=False):
@@ -228,11 +226,21 @@ def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
     assert len(size.idle) == 3
 
 
-def test_sizes_that_a_module_keeps_are_few(made):
+@pytest.mark.parametrize(("most", "nbytes", "limit"), [("_MOST_SIZES", None, 16), ("_MOST_BYTES", 1, 2)])
+def test_sizes_that_a_module_keeps_are_few(made, monkeypatch, most, nbytes, limit):
+    monkeypatch.setattr(plain, most, nbytes or limit)
     own = module()
     for length in range(1, 40):
         own(drawn(length, N, F))
-    assert len(own._place.found.sizes) <= 16
+        assert len(own._place.found.sizes) <= limit
+
+
+def test_the_first_call_of_a_module_is_plain(made, monkeypatch):
+    monkeypatch.setattr(calls, "run_sequences", None)
+    own = module()
+    own(drawn(T, N, F))
+    copy.deepcopy(own)(drawn(T, N, F))
+    assert len(made) == 2
 
 
 def test_backward_twice(made, kept):

@@ -17,8 +17,8 @@ import numpy as np
 from perf.programs.program import Program
 
 PHASES = "fit", "predict"
-_LEAST_ROUNDS = 3
-_PREDICTIONS = 3  # of each fit
+_LEAST = 3  # rounds, and predictions in each
+_PREDICTING = 0.2  # seconds for the predictions of a round, some of which take 5 ms
 _CLOSE = 1e-4  # of the largest value
 _NOTHING = nullcontext()
 
@@ -74,17 +74,20 @@ def measure(program: Program, seconds: float) -> Outcome:
 
     plain, own = _Variant(program, "plain", nullcontext), _Variant(program, "accelerated", accelerated)
     with modules_that_run() as modules:
-        own.run()  # the first of all: imports and compilation are over then
-    watches = [Watch() for _ in PHASES]
-    watched = plain.run(watches)
+        for phase in PHASES:
+            own.run(phase)  # the first of all: imports and compilation are over then
+    watches = {phase: Watch() for phase in PHASES}
+    watched = {phase: plain.run(phase, watch) for phase, watch in watches.items()}
     before = plain.results()
-    least = {variant: [float("inf")] * 2 for variant in (plain, own)}
-    for _ in _rounds(seconds):
-        for variant, times in least.items():
-            times[:] = map(min, times, variant.run(predictions=_PREDICTIONS))
+    least = {phase: dict.fromkeys((plain, own), float("inf")) for phase in PHASES}
+    for _ in _repeated(seconds):
+        gc.collect()
+        _run_in_turn("fit", least["fit"])
+        for _ in _repeated(_PREDICTING):
+            _run_in_turn("predict", least["predict"])
     phases = [
-        Phase(name, *times, watch.seconds / total, watch.calls.most_common())
-        for name, *times, watch, total in zip(PHASES, *least.values(), watches, watched, strict=True)
+        Phase(phase, *least[phase].values(), watch.seconds / watched[phase], watch.calls.most_common())
+        for phase, watch in watches.items()
     ]
     expected = plain.results()
     return Outcome(phases, *_sorted(modules), deviation(own.results(), expected), deviation(before, expected))
@@ -95,17 +98,16 @@ class _Variant:
 
     def __init__(self, program: Program, name: str, around: Callable[[], AbstractContextManager[Any]]) -> None:
         self.program, self.name, self._around = program, name, around
+        self._fitted: Any = None
         self._predicted: Any = None
 
-    def run(self, around: Any = (_NOTHING,) * 2, predictions: int = 1) -> list[float]:
-        """Fit and predict, each in one of the contexts; return the seconds of each, the least where there are more."""
-        gc.collect()
-        fitted, fit = self._timed("fit", self.program.fit, around[0])
-        times = []
-        for _ in range(predictions):
-            self._predicted, predict = self._timed("predict", partial(self.program.predict, fitted), around[1])
-            times.append(predict)
-        return [fit, min(times)]
+    def run(self, phase: str, around: AbstractContextManager[Any] = _NOTHING) -> float:
+        """Fit, or predict with what was fitted last, in the context; return the seconds."""
+        if phase == "fit":
+            self._fitted, time = self._timed(phase, self.program.fit, around)
+        else:
+            self._predicted, time = self._timed(phase, partial(self.program.predict, self._fitted), around)
+        return time
 
     def results(self) -> list[np.ndarray]:
         """What is compared: the last run's predictions, or the parameters of a shorter fit."""
@@ -126,6 +128,12 @@ class _Variant:
             raise RuntimeError(f"{self.name} {what}: {type(error).__name__}: {error}") from error
 
 
+def _run_in_turn(phase: str, least: dict[_Variant, float]) -> None:
+    """Run a phase of each, and note the seconds where they are the least."""
+    for variant, time in least.items():
+        least[variant] = min(time, variant.run(phase))
+
+
 def _seed() -> None:
     import torch
 
@@ -134,9 +142,9 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def _rounds(seconds: float) -> Iterator[None]:
+def _repeated(seconds: float) -> Iterator[None]:
     end, done = perf_counter() + seconds, 0
-    while done < _LEAST_ROUNDS or perf_counter() < end:
+    while done < _LEAST or perf_counter() < end:
         yield
         done += 1
 

@@ -152,22 +152,23 @@ class PreparedInference:
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
         desc = desc.evaluating
         self._size, self._options = (desc, seq_len, batch_size, threads), options_of("infer", desc, seq_len, batch_size)
-        self._sequences, self._idle = brief_calls(desc, self._options.steps), None
+        self._sequences, self.idle = brief_calls(desc, self._options.steps), deque[SmallCall]()
         is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= _MOST_BRIEF_WORK
-        if not is_brief and is_small(desc, seq_len, batch_size):
-            self._sequences, self._idle = None, deque[SmallCall]()  # it runs as a training forward, which is laid out
-        self.takes_addresses = self._sequences is not None or self._idle is not None
+        self._is_laid_out = not is_brief and is_small(desc, seq_len, batch_size)  # it runs as a training forward
+        if self._is_laid_out:
+            self._sequences = None
+        self.takes_addresses = self._sequences is not None or self._is_laid_out
         self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
 
     def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """y, hy and cy, of arrays, or of addresses of C-contiguous ones if it `takes_addresses`; states may be None."""
         if self._sequences is not None:
             return self._sequences.run_dense(x, hx, cx, w)
-        if self._idle is not None:
-            call = popped(self._idle) or SmallCall(*self._size)
+        if self._is_laid_out:
+            call = popped(self.idle) or SmallCall(*self._size)
             y, hy, cy = call.forward(w, x, 0 if hx is None else hx, 0 if cx is None else cx)
             y = y.copy()
-            call.give_back(self._idle)
+            call.give_back(self.idle)
             return y, hy, cy
         return infer(self._size[0], w, x, hx, cx, self._options)
 

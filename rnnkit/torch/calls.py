@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape
-from rnnkit.torch import operator, plain, small
+from rnnkit.torch import operator, small
 from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
 from rnnkit.torch.layout import ONE_STEP, Layout, apart, joined
 from rnnkit.torch.plain import Found, Size
@@ -222,8 +222,6 @@ def _run(
     desc = module._rnnkit_desc(dropout)
     names = [module._rnnkit_own_name(block.name) for block in weight_layout(desc)]
     parameters = [getattr(module, name) for name in names]
-    place = module.__dict__.setdefault("_place", plain.Place())
-    place.found = plain.find(module._rnnkit_mode, module._rnnkit_drawn(), desc, names, module._parameters)
     seed = None if seed is None else int(seed)
     call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
     tensors = *tensors, *parameters

@@ -80,17 +80,27 @@ class Fused(nn.Module):
         """The results of a call; one that is not plain, or has options, goes to `any_call` of `calls`."""
         if _is_compiled():  # dynamo records what is called here
             return any_call(self, input, hx, *options)
-        found = self.__dict__.get("_place", plain.NOWHERE).found
-        is_same = found is not None and found.mode == self._rnnkit_mode and found.drawn == self._rnnkit_drawn()
-        if is_same and not options and not plain.is_watched():
-            size = plain.size_of(found, input, order)
+        if not options and not plain.is_watched():
+            found = self.__dict__.get("_place", plain.NOWHERE).found
+            is_same = found is not None and found.mode == self._rnnkit_mode and found.drawn == self._rnnkit_drawn()
+            parameters = plain.are_there(found, self._parameters) if is_same else None
+            if parameters is None:
+                found = self._rnnkit_found()
+                parameters = None if found is None else plain.are_there(found, self._parameters)
+            size = None if parameters is None else plain.size_of(found, input, order)
             states = None if size is None else plain.states_of(found, size, hx)
             if states is not None:
-                parameters = plain.are_there(found, self._parameters)
-                if parameters is not None:
-                    return calls.run_plain(self, found, size, (input, *states, *parameters))
+                return calls.run_plain(self, found, size, (input, *states, *parameters))
         run = calls.untraced[any_call] if "torch._dynamo" in sys.modules else any_call
         return run(self, input, hx, *options)
+
+    def _rnnkit_found(self) -> plain.Found | None:
+        """Where the parameters are now; calls to come look there."""
+        desc = self._rnnkit_desc(self._rnnkit_dropout())
+        names = [self._rnnkit_own_name(block.name) for block in weight_layout(desc)]
+        place = self.__dict__.setdefault("_place", plain.Place())
+        place.found = plain.find(self._rnnkit_mode, self._rnnkit_drawn(), desc, names, self._parameters)
+        return place.found
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
         calls.idle.pop(self, None)  # of the device before

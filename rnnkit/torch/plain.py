@@ -23,7 +23,9 @@ from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout, joined
 _is_compiled, _compiler = torch.compiler.is_dynamo_compiling, torch._C._dynamo.eval_frame.get_eval_frame_callback
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
-_SIZES = 16  # of which a module keeps what was prepared
+_MOST_SIZES, _MOST_BYTES = 256, 1 << 26
+"""Of which a module keeps what was prepared, and of the memory of their idle calls, about at most."""
+_DTYPES = torch.float32, torch.float64  # that the CPU has
 _NO_STATES = None, None
 _STRIDED = torch.strided
 
@@ -56,6 +58,10 @@ class Size(NamedTuple):
     inference: Any
     gathered: deque[Any] | None  # `Gathered` ones that may be used again; None where that does not pay
 
+    def idle_bytes(self) -> int:
+        """Of the memory of calls that may be used again."""
+        return sum(call.nbytes for calls in (self.idle, self.inference.idle) for call in tuple(calls))
+
 
 class Place:
     """Where a module keeps what was found. A copy or a pickle of the module has an empty one."""
@@ -76,7 +82,7 @@ def find(
     """Look at a module's parameters, named in the buffer's order; None if they are not in one buffer on the CPU."""
     ordered = [parameters.get(name) for name in names]
     first = ordered[0]
-    if any(type(one) is not Parameter for one in ordered) or not first.is_cpu:
+    if any(type(one) is not Parameter for one in ordered) or not first.is_cpu or first.dtype not in _DTYPES:
         return None
     if not are_neighbours(desc, ordered):
         return None
@@ -146,7 +152,7 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
     calls, own = engine.small_calls(), (desc, seq_len, batch_size)
     prepared = calls.is_small(*own), deque(), calls.PreparedInference(*own, threads)
     gathered = deque() if seq_len == 1 and calls.gathers(desc, batch_size) else None
-    if len(found.sizes) >= _SIZES:
+    if len(found.sizes) >= _MOST_SIZES or sum(size.idle_bytes() for size in found.sizes.values()) > _MOST_BYTES:
         found.sizes.clear()
     cells = torch.Size((*rows, desc.states_size)) if desc.has_cell else None
     size = Size(Layout((seq_len, batch_size), order), states, cells, threads, *prepared, gathered)
