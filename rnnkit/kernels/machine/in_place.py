@@ -16,7 +16,7 @@ MOST_ROWS = 8
 # With few rows each unit's sum waits for its last multiply-add, so two squares are at work at once: one row then reads
 # weights from L2 at 90 GB/s in place of 60, from L3 at 70 in place of 50 (Zen 5). With four the rows that are read side
 # by side, often a power of two bytes apart, do not stay in L1. The CPU reads ahead in two squares by itself: to ask for
-# the next ones takes 1.03 to 1.1 times as long (1 row, 2 to 8 MB). In one square, for more rows, it saves up to a tenth.
+# the next ones takes 1.03 to 1.1 times as long (1 row, 2 to 8 MB). In one square, of more rows, it saves up to a tenth.
 FEW_ROWS, FEW_VECTORS = 4 if REGISTERS == 32 else 2, 2
 """Up to so many rows of A as many vectors of units are a tile."""
 
