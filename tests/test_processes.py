@@ -67,3 +67,23 @@ def test_kernels_find_their_tiles_where_the_package_is_imported_anew():
     """An absent tile function ends the process, hence one of its own."""
     run = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, timeout=HANG, check=False)
     assert run.returncode == 0, run.stderr
+
+
+
+IN_PLACE = """
+import numpy as np, rnnkit
+from rnnkit.kernels.machine import tiles
+compiled, compile = [], tiles._compile
+tiles._compile = lambda like, columns, table: (compiled.append(type(like).__name__), compile(like, columns, table))
+net = rnnkit.GRU(3, 5, seed=0)
+for steps in (30, 1, 1):
+    result = net.forward(np.ones((steps, 20, 3), np.float32))
+    net.backward(result.workspace, result.y)
+    print(*sorted(compiled))
+    compiled.clear()
+"""
+
+
+def test_tiles_of_weights_in_place_are_compiled_for_the_first_call_that_reads_them():
+    run = subprocess.run([sys.executable, "-c", IN_PLACE], capture_output=True, text=True, timeout=HANG, check=False)
+    assert run.stdout == "ndarray ndarray\nInColumns InRows\n\n", run.stderr

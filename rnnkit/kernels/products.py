@@ -14,6 +14,7 @@ from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, clear
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
+from .machine.tiles import supply_in_place
 from .operands import Sizes
 from .phases import all_of, columns_of_slots
 
@@ -69,6 +70,8 @@ def offsets_of(products, columns, itemsize, start, weights=None, in_place=False)
     """Where the panels of each product start in the packed buffer; last where the summed biases of the layer's columns,
     behind which its vectors stand, start and end. Of weights that are read where they are there are no panels."""
     form, sizes = FORMS[weights], []
+    if in_place:
+        supply_in_place("columns", itemsize)
     for p in products:
         if in_place:
             sizes.append(0)

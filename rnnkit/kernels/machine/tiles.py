@@ -28,26 +28,39 @@ _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
 
 @supplies(_TABLE)
-def _supply_table(symbol):
+def _supply_table(symbol, in_use=False):
     """Define the symbol of a table, unless it is: the addresses of the tile functions for panels of some form and dtype
-    and so many gates, one a shape.
+    and so many gates, one a shape. Weights that are read where they are have an empty one until it is `in_use`: they
+    take 0.6 CPU s to compile, and only small calls read them.
 
-    There is no symbol of a table that is not filled. It is there once, also if the modules are loaded anew, and never
-    freed: machine code holds its address.
+    It is there once, also if the modules are loaded anew, and never freed: machine code holds its address.
     """
+    form, dtype, gates = symbol.removeprefix(_TABLE).split("_")
     with global_compiler_lock:  # as in `team`
-        if binding.address_of_symbol(symbol) is not None:
-            return
-        form, dtype, gates = symbol.removeprefix(_TABLE).split("_")
-        table = np.zeros(len(_SHAPES), np.int64)
-        _compile(no_panels(np.dtype(dtype), form), (0,) * int(gates), table)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
-        binding.add_symbol(symbol, table.ctypes.data)
+        address = binding.address_of_symbol(symbol)
+        if address is None:
+            table = np.zeros(len(_SHAPES), np.int64)
+        else:
+            table = np.frombuffer((ctypes.c_int64 * len(_SHAPES)).from_address(address), np.int64)
+        if not table.any() and (in_use or form not in _TILES):
+            _compile(no_panels(np.dtype(dtype), form), (0,) * int(gates), table)
+        if address is None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
+            binding.add_symbol(symbol, table.ctypes.data)
+
+
+def supply_in_place(form, itemsize):
+    """Compile what reads weights of this form where they are, unless it is."""
+    _supply_table(_symbol(form, np.dtype(f"f{itemsize}"), 1), in_use=True)
+
+
+def _symbol(form, dtype, gates):
+    return f"{_TABLE}{form}_{dtype}_{gates}"
 
 
 def _entry(builder, panels, gates, shape):
     """Pointer to the place of a tile function's address in its table."""
-    symbol = f"{_TABLE}{form_of(panels).name}_{storage_type(panels).dtype}_{gates}"
+    symbol = _symbol(form_of(panels).name, storage_type(panels).dtype, gates)
     table = builder.module.globals.get(symbol)
     if table is None:
         _supply_table(symbol)  # before there is code that refers to it, whoever compiles that
