@@ -1,11 +1,13 @@
 """The kernels by themselves: activations against higher precision, products against NumPy."""
 
+import itertools
+
 import numpy as np
 import pytest
 from compiled import for_python
 
 from rnnkit.kernels import weight_gradient
-from rnnkit.kernels.machine import gemm, sync
+from rnnkit.kernels.machine import gemm, sync, tile
 from rnnkit.kernels.machine.activations import sigmoid, tanh
 from rnnkit.kernels.machine.gemm import Packed
 from rnnkit.kernels.machine.jit import kernel
@@ -64,7 +66,9 @@ def test_tanh_keeps_the_sign_of_zero():
     assert np.signbit(y).tolist() == [False, True]
 
 
-_pack_rows, _product, _vectors_of = map(for_python, (gemm.pack_rows, gemm.product, gemm.vectors_of))
+_pack_rows, _pack_columns, _product, _vectors_of = map(
+    for_python, (gemm.pack_rows, gemm.pack_columns, gemm.product, gemm.vectors_of)
+)
 _pack_sources, _add_weight_gradients, _add_vector_gradients = map(
     for_python,
     (weight_gradient.pack_sources, weight_gradient.add_weight_gradients, weight_gradient.add_vector_gradients),
@@ -129,6 +133,27 @@ def test_panels_are_read_from_either_end(dtype, count, depth, units):
     _multiply(c, a, b, overwrite=False)
     _multiply(found, a, b, overwrite=False, from_last=True)
     assert np.array_equal(found, c)
+
+
+@pytest.mark.parametrize(("gates", "dtype"), [*((gates, "float32") for gates in range(1, 5)), (4, "float64")])
+def test_a_product_of_far_weights(gates, dtype):
+    """Whose tiles of many rows ask for the next panels: to the bits of few rows at a time."""
+    rng, depth, units = np.random.default_rng(gates), 1030, 805 // gates
+    weights, rows = rng.normal(size=(gates * units, depth)).astype(dtype), [19, 27, 38, 55]
+    panels = np.empty(gemm.panel_size(depth, units, gates, weights.itemsize), dtype)
+    if tile.far_bytes(gates) < tile.NEVER_FAR:
+        assert panels.nbytes >= tile.far_bytes(gates) and rows[1] >= tile.far_rows(gates)
+    _pack_columns(panels, _rows(weights), units, gates, Team(0, 1, np.zeros(sync.sync_size(1), np.int64)))
+    packed, bias = Packed(panels, depth, units, tuple(range(0, gates * units, units))), np.zeros(gates * units, dtype)
+    vectors = Range(0, _vectors_of(panels, units))
+    for count, from_last, overwrite in itertools.product(rows, (False, True), (False, True)):
+        a, c = rng.normal(size=(count, depth)).astype(dtype), rng.normal(size=(count, gates * units)).astype(dtype)
+        found, expected = c.copy(), c.copy()
+        _product(_rows(found), _rows(a), Range(0, count), packed, vectors, bias, overwrite, from_last)
+        for first in range(0, count, 5):
+            own = Range(first, min(first + 5, count))
+            _product(_rows(expected), _rows(a), own, packed, vectors, bias, overwrite, False)
+        assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -26,7 +26,7 @@ from .matrix import Matrix, Range, offset, shifted
 from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, on_stack, panel_lanes
 from .rounding import converted, rows_at_once
-from .tile import NARROW, ROW, STREAM, WIDE, group_size, near_bytes
+from .tile import FAR, NARROW, NEVER_FAR, ROW, STREAM, WIDE, far_bytes, far_rows, group_size, near_bytes
 from .tiles import rows_of_tile, tile, units_of_tile
 from .transpose import transpose
 
@@ -93,6 +93,17 @@ def _blocks_of(panels, words):
     return blocks
 
 
+def is_far(panels, columns, nbytes, rows):
+    """Whether the tiles of a product of so many rows and bytes of weights are FAR."""
+
+
+@overload(is_far, jit_options=OPTIONS)
+def _is_far(panels, columns, nbytes, rows):
+    far = far_bytes(len(columns)) if form_of(panels) is Float else NEVER_FAR
+    least = far_rows(len(columns))
+    return lambda panels, columns, nbytes, rows: nbytes >= far and rows >= least
+
+
 @inner
 def vectors_of(array, units):
     """Number of panels of `units` columns."""
@@ -152,8 +163,10 @@ def pack_rows(panels, b, rows, units, team):
 
 
 @inner
-def shape_of_tile(columns, rows, whole, near):
+def shape_of_tile(columns, rows, whole, near, far):
     """The shape of the next tile, where there are so many rows and whole panels, and the weights are near or far."""
+    if far and whole >= units_of_tile(columns, FAR):
+        return FAR
     if rows == 1 and whole >= units_of_tile(columns, ROW if near else STREAM):
         return ROW if near else STREAM
     return WIDE if whole >= units_of_tile(columns, WIDE) > 1 else NARROW
@@ -187,11 +200,13 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
     """The same, for the rows of A from its first on."""
     columns, whole = packed.columns, packed.units // panel_lanes(storage(packed.panels))
     depth, count = words_of(packed.panels, packed.depth), rows.stop - rows.start
-    numbers = near_of(len(columns)) // VECTOR_BYTES * panel_lanes(storage(packed.panels))
-    near = depth * packed.units * len(columns) <= numbers
+    lanes, gates = panel_lanes(storage(packed.panels)), len(columns)
+    nbytes = depth * packed.units * gates // lanes * VECTOR_BYTES
+    near = nbytes <= near_of(gates)
+    far = is_far(packed.panels, columns, nbytes, count)
     runs, size, panel_bytes = 1, vectors.stop - vectors.start, depth * len(columns) * VECTOR_BYTES
     if from_last and size * panel_bytes > _FIRST_BYTES:
-        shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vectors.start, near)
+        shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vectors.start, near, far)
         size = _panels_of_run(columns, shape, panel_bytes)
         runs = (vectors.stop - vectors.start + size - 1) // size
     blocks = 1 if count == 1 else blocks_of(packed.panels, depth)  # for one row no panel is read twice
@@ -202,13 +217,17 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
             vector = vectors.start + (runs - 1 - run) * size
             stop = min(vector + size, vectors.stop)
             while vector < stop:
-                shape = shape_of_tile(columns, count, min(stop, whole) - vector, near)
+                shape = shape_of_tile(columns, count, min(stop, whole) - vector, near, far)
                 most = rows_of_tile(columns, shape)
                 tiles = 1 if count <= most else (count + most - 1) // most
+                following = vector + (-size if runs > 1 else units_of_tile(columns, shape))
                 for number in range(tiles):
                     own = partition(count, number, tiles)
                     positions = Range(rows.start + own.start, rows.start + own.stop)
-                    tile(shape, c, a, positions, rows.start, packed, vector, k, bias, begins)
+                    vector_ahead = number % (gates * units_of_tile(columns, FAR))
+                    panel, gate = following + vector_ahead // gates, vector_ahead % gates
+                    ahead = ((panel * depth + k.start) * gates + gate) * lanes
+                    tile(shape, c, a, positions, rows.start, packed, vector, k, bias, begins, ahead)
                 vector += units_of_tile(columns, shape)
 
 
@@ -304,5 +323,5 @@ def _tiles_in_place(c, a, rows, weights, vectors, bias, overwrite, units, most, 
         for number in range(tiles):
             some = partition(count, number, tiles)
             positions = Range(rows.start + some.start, rows.start + some.stop)
-            tile(shape, c, a, positions, 0, weights, vector, depth, bias, overwrite)
+            tile(shape, c, a, positions, 0, weights, vector, depth, bias, overwrite, 0)
         vector += own

@@ -20,9 +20,9 @@ from .in_place import ColumnsTile, RowsTile
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import I64, VECTOR_BYTES
-from .tile import NARROW, ROW, STREAM, WIDE, Tile, function_type, most_rows, units
+from .tile import FAR, NARROW, ROW, STREAM, WIDE, Tile, function_type, most_rows, units
 
-_SHAPES = ROW, STREAM, WIDE, NARROW
+_SHAPES = ROW, STREAM, WIDE, NARROW, FAR
 _TILES = {"rows": RowsTile, "columns": ColumnsTile}
 _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
@@ -75,7 +75,7 @@ def _write_addresses(typingctx, like, columns, table):
         form, kind = form_of(panels), storage_type(panels).dtype
         for shape in _SHAPES:
             tiles = _TILES.get(form.name, Tile)
-            if not tiles.has_shape(gates, shape):
+            if not tiles.has_shape(gates, shape) or (shape == FAR and form is not Float):
                 continue
             real = context.get_value_type(kind)
             function = tiles(builder.module, form, real, kind.bitwidth, gates, shape).function()
@@ -93,17 +93,18 @@ def _compile(like, columns, table):
 
 
 @intrinsic
-def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite):
+def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite, ahead):
     """C[rows, columns] = (bias if overwrite else C[rows, columns]) + A[rows - first, k] . panels[k].
 
     For one tile of registers, which begins with the panel number `vector`, a range of positions in C's row list and
-    one of words. In the shape NARROW only those lanes of a vector are C's that its units reach.
+    one of words. In the shape NARROW only those lanes of a vector are C's that its units reach; in the shape FAR panels
+    are asked for from the element `ahead` on.
     """
     gates = len(packed.types[3])
 
     def generate(context, builder, signature, arguments):
-        shape, c, a, rows, first, packed, vector, k, bias, overwrite = arguments
-        _, c_type, a_type, _, _, packed_type, _, _, bias_type, _ = signature.args
+        shape, c, a, rows, first, packed, vector, k, bias, overwrite, ahead = arguments
+        _, c_type, a_type, _, _, packed_type, _, _, bias_type, _, _ = signature.args
         panels = packed_type.types[0]
         form, words = form_of(panels), storage_type(panels)
         kind = words.dtype
@@ -131,7 +132,8 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
         values = [
             builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda, *weights, c_first, c_rows, ldc,
             data_pointer(context, builder, bias_type, bias, unit),
-            builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin, *scales, *columns,
+            builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin,
+            data_pointer(context, builder, words, array, ahead), *scales, *columns,
         ]  # fmt: skip
         address = builder.load(_entry(builder, panels, gates, shape))
         kind = function_type(form, context.get_value_type(kind), gates)
@@ -139,7 +141,7 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.void(i64, c, a, rows, i64, packed, i64, k, bias, types.boolean), generate
+    return types.void(i64, c, a, rows, i64, packed, i64, k, bias, types.boolean, i64), generate
 
 
 def _of_tile(number):
