@@ -21,6 +21,9 @@ _REPETITIONS = 15
 _SECONDS = 0.01  # of one repetition
 _PATIENCE = 50_000_000  # looks at a cache line in all, some 20 ms: on one core every turn takes a tick of the scheduler
 _LINE = 16  # int64 apart: two cache lines, which are fetched together
+NEAR = 110e-9
+"""Seconds up to which two cores are near each other: they share a cache, and a line takes 25 to 60 ns from one to the
+other, 165 and more where they do not (Zen 5). A virtual machine may have either, now the one and then the other."""
 _GPU_SIZE, _GPU_REPETITIONS = 8192, 5  # a product of 1.1e12 FLOPs: some 20 ms on a large GPU
 
 

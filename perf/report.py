@@ -20,7 +20,7 @@ from rnnkit import workspace_nbytes
 OK = "ok"  # in the column of an engine whose results are right; otherwise the column says why it is not timed
 _FACTS = ("name", "threads", "dtype", "T", "N", "I", "H", "P", "L", "D", "gflop", "workspace_bytes")
 _OWN = ("rounds", "seconds", "host_seconds", "gflops", "share_of_peak", "share_of_limit", "samples_per_s")
-_OWN += ("peak_memory_bytes",)
+_OWN += ("peak_memory_bytes", "handover_before", "handover_after")
 _OTHER = ("seconds", "host_seconds", "ratio_min", "ratio_median", "ratio_max", "peak_memory_bytes")
 
 

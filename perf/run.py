@@ -100,9 +100,16 @@ def measure(
     row |= refusals | _verdicts(case, pass_name, engines, willing)
     timed = [engine for engine in willing if row[engine] == report.OK]
     if RNNKIT in timed:
+        row |= _handover("before", engines)
         times = alternate({engine: engines[engine] for engine in timed}, seconds)
-        row |= _figures(case, pass_name, times, engines, peak)
+        row |= _handover("after", engines) | _figures(case, pass_name, times, engines, peak)
     return row
+
+
+def _handover(when: str, engines: Engines) -> dict[str, float]:
+    """Where several threads of a CPU are at work, how far apart their cores are now."""
+    on_cores = engines.device == "cpu" and engines.threads > 1
+    return {f"handover_{when}": peaks.handover()} if on_cores else {}
 
 
 def shortened(case: Case, pass_name: str) -> Case:
@@ -183,6 +190,10 @@ def _line(row: dict[str, Any]) -> str:
         parts.append(f"limit {row['share_of_limit']:4.2f}")
     if "host_seconds" in row:
         parts.append(f"host {row['host_seconds'] * 1e6:6.1f} us")
+    if "handover_before" in row:
+        handovers = [row[f"handover_{when}"] for when in ("before", "after")]
+        words = dict.fromkeys("near" if one <= peaks.NEAR else "far" for one in handovers)
+        parts.append(f"cores {' then '.join(words)} ({' to '.join(f'{one * 1e9:.0f}' for one in sorted(handovers))} ns)")
     for engine in baselines.COMPETITORS:
         if f"{engine}_ratio_median" in row:
             least, middle, most = (row[f"{engine}_ratio_{which}"] for which in ("min", "median", "max"))

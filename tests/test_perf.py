@@ -101,6 +101,8 @@ class FakeWorker:
 
 def measured(monkeypatch, case=TINY, pass_name="train", **workers):
     monkeypatch.setattr(baselines, "refusal", lambda *arguments: None)
+    handovers = iter([50e-9, 170e-9])
+    monkeypatch.setattr(peaks, "handover", lambda: next(handovers))
     workers = {"unfused": FakeWorker(), "torch": FakeWorker(), **workers}
     engines = run.Engines(2, lambda engine, threads, device: workers[engine])
     return run.measure(case, pass_name, engines, ["torch"], peak=1e9, seconds=0.1)
@@ -130,6 +132,7 @@ def test_figures_of_a_right_pair(monkeypatch):
     assert row["share_of_peak"] == cases.flops(TINY, "train") / 0.5 / 1e9  # the peak is 1e9
     assert (row["peak_memory_bytes"], row["torch_peak_memory_bytes"]) == (7, 8)
     assert [row[f"torch_{name}"] for name in ("seconds", "ratio_min", "ratio_median", "ratio_max")] == [1.5, 1, 3, 8]
+    assert (row["handover_before"], row["handover_after"]) == (50e-9, 170e-9)
     assert "share_of_limit" not in row and row.keys() <= set(report.COLUMNS)
 
 
@@ -244,6 +247,9 @@ def test_a_line_for_the_eye():
     assert run._line(row) == start
     assert run._line(row | ratios) == f"{start}  torch 1.50x (1.00-2.00)"
     assert run._line(row | others) == f"{start}  limit 0.50  onnxruntime has no train"
+    near, flips = ({"handover_before": one, "handover_after": 50e-9} for one in (60e-9, 170e-9))
+    assert run._line(row | near) == f"{start}  cores near (50 to 60 ns)"
+    assert run._line(row | flips) == f"{start}  cores far then near (50 to 170 ns)"
 
 
 RIGHT = {"y": np.ones((3, 4)), "dx": np.ones((2, 2))}

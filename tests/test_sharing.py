@@ -24,27 +24,37 @@ MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every helper is waited for
 LANES = VECTOR_BYTES // 4
 
 
-def sharing(hidden_size, batch_size, threads, **options):
+def sharing(hidden_size, batch_size, threads, itemsize=4, **options):
     """Of an LSTM, forward."""
     layer = layers_of(rnnkit.RNNDescriptor("lstm", hidden_size, hidden_size))[0]
-    sizes = layer.recurrent_weights * 4, hidden_size * 4, layer.step_work, layer.meetings, layer.input_work
-    return best_sharing(batch_size, *sizes, threads, **options)
+    work = layer.step_work, layer.meetings, layer.input_work
+    sizes = layer.recurrent_weights * itemsize, hidden_size * itemsize, *work
+    return best_sharing(batch_size, *sizes, threads, itemsize=itemsize, **options)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 6, 64])
 @pytest.mark.parametrize("hidden_size", [16, 128, 800])
 def test_two_threads_both_work(hidden_size, batch_size):
-    by_rows = shares_rows(batch_size, 16 * hidden_size**2, 2)
+    by_rows = shares_rows(batch_size, 16 * hidden_size**2, 4)
     assert sharing(hidden_size, batch_size, 1) == Sharing(1, 1)
     assert sharing(hidden_size, batch_size, 2) == Sharing(2 if by_rows else 1, 2)
 
 
 @pytest.mark.parametrize(("hidden_size", "batch_size", "teams"), [
-    (32, 2, 2), (64, 2, 1), (64, 4, 2), (128, 4, 2), (256, 4, 1), (256, 6, 2), (512, 64, 1), (32, 3, 1), (32, 10, 2)
+    (16, 1, 1), (32, 2, 2), (64, 2, 1), (64, 3, 2), (192, 2, 1), (192, 3, 2), (208, 3, 1), (208, 5, 1), (208, 6, 2),
+    (256, 7, 2), (272, 7, 1), (272, 11, 2), (450, 10, 1), (450, 11, 2), (450, 12, 2), (450, 13, 1), (456, 12, 1),
 ])  # fmt: skip
 def test_who_shares_rows_reads_weights_that_are_near(hidden_size, batch_size, teams):
-    """The weights of one row from the first cache, of two from a small part of the second, of more from that."""
+    """Of one row from the first cache, of two from most of the second, of three from that; of six from anywhere."""
     assert sharing(hidden_size, batch_size, 2) == Sharing(teams, 2)
+
+
+@pytest.mark.parametrize(("hidden_size", "batch_size", "teams"), [
+    (32, 2, 2), (64, 2, 1), (64, 3, 1), (64, 4, 2), (64, 5, 1), (96, 4, 1), (128, 6, 2), (128, 7, 1), (128, 9, 2),
+    (320, 12, 1),
+])  # fmt: skip
+def test_rows_of_float64_come_out_even(hidden_size, batch_size, teams):
+    assert sharing(hidden_size, batch_size, 2, itemsize=8) == Sharing(teams, 2)
 
 
 @pytest.mark.parametrize("threads", [3, 4, 7, 16, 64])
@@ -92,6 +102,16 @@ def test_a_group_has_the_threads_that_its_schedule_says():
     assert schedule.threads == 2 * alone.threads
     assert schedule.bounds.size == (alone.teams + 1 if alone.teams > 1 else 0)
     assert schedule.split
+
+
+@pytest.mark.parametrize(("input_size", "hidden_size", "seq_len", "batch_size", "split"), [
+    (64, 64, 6, 8, True), (64, 64, 5, 8, False), (64, 64, 11, 4, False), (64, 64, 12, 4, True), (64, 64, 12, 7, True),
+    (4, 64, 99, 8, True), (1, 64, 99, 8, False), (256, 256, 99, 8, True), (272, 272, 99, 8, False),
+])  # fmt: skip
+def test_which_two_layers_are_pipelined(input_size, hidden_size, seq_len, batch_size, split):
+    """Those with enough steps, as much work, and weights that stay near; however rows or units were shared out."""
+    group = layers_of(rnnkit.RNNDescriptor("lstm", input_size, hidden_size, num_layers=2))
+    assert Planner(same_length(seq_len, batch_size), 4, 2).forward(group, keeps_gates=True).split == split
 
 
 def test_a_step_of_all_layers_has_one_team():

@@ -62,9 +62,8 @@ def calls(monkeypatch, soil):
     return seen
 
 
-def all_threads(batch_size, weights, units, work, meetings, spread, threads, most_teams=None):
-    by_rows = planner.shares_rows(batch_size, weights, threads)
-    return planner.Sharing(threads if by_rows else 1, threads)
+def all_threads(batch_size, weights, units, work, meetings, spread, threads, most_teams=None, itemsize=4):
+    return planner.Sharing(threads if batch_size > 5 else 1, threads)
 
 
 def assert_threads_change_no_bit(monkeypatch, problem, size, calls):
@@ -96,7 +95,7 @@ def by_units(barriers, problem):
     return barriers >= problem.seq_len
 
 
-# Rows of the batch are shared where they come out even, else the units of a step.
+# Rows of the batch are shared where there are many, else the units of a step.
 @pytest.mark.parametrize(
     ("cell", "batch", "size"), pairs(FLOAT32, [(9, None), (12, None), (5, (20, 0, 7, 20, 13))], [2, 3, 4])
 )
@@ -124,6 +123,7 @@ def test_teams_with_rows_of_their_own_change_no_bit(monkeypatch, calls, cell, bi
     """Each a few threads, which share out the units."""
     teams, size = sharing
     monkeypatch.setattr(planner, "best_sharing", lambda *sizes, **_: planner.Sharing(teams, sizes[-1]))
+    monkeypatch.setattr(planner, "_PIPELINED", (99, 8, 1.0))  # layers take their turns
     sizes = dict(input_size=33, hidden_size=65, seq_len=20, batch_size=5, dtype="float32", num_layers=2)
     problem = Problem(**CELLS[cell], **sizes, lengths=(20, 0, 7, 20, 13), bidirectional=bidirectional)
     directions = 1 + bidirectional
@@ -158,8 +158,7 @@ def test_whoever_does_a_block_changes_no_bit(monkeypatch, calls, cell, lengths, 
 def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch, layers_and_threads):
     """Of two layers the upper one may begin while the lower one is still at work."""
     (batch_size, lengths), (layers, size) = batch, layers_and_threads
-    monkeypatch.setattr(planner, "_PIPELINED_BY_UNITS", (6, 8, 1.0))
-    monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (6, 16, 1.0))
+    monkeypatch.setattr(planner, "_PIPELINED", (6, 8, 1.0))
     monkeypatch.setattr(infer, "_BRIEF", 0)
     sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
@@ -179,8 +178,7 @@ def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch, layers_
 )
 def test_a_layer_waits_for_every_step_that_it_needs(monkeypatch, calls, cell, batch_size, size, input_size):
     """Whichever of two pipelined layers is the slower one, with one step between them."""
-    monkeypatch.setattr(planner, "_PIPELINED_BY_UNITS", (1, 1, 1.0))
-    monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (1, 1, 1.0))
+    monkeypatch.setattr(planner, "_PIPELINED", (1, 1, 1.0))
     sizes = dict(input_size=input_size, hidden_size=65, seq_len=40, batch_size=batch_size, num_layers=2)
     problem = Problem(**CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {}), **sizes)
     passes = assert_threads_change_no_bit(monkeypatch, problem.twin(dtype="float32"), size, calls)
@@ -201,7 +199,7 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
     One runs; the test plays the other, which comes to the barriers before the end of the first step, and then is late.
     """
     monkeypatch.setattr(team, "wanted_size", lambda: 4)
-    monkeypatch.setattr(planner, "_PIPELINED_BY_ROWS", (1, 1, 1.0))
+    monkeypatch.setattr(planner, "_PIPELINED", (1, 1, 1.0))
     run, received = team.run, {}
 
     def watched(kernel, work, *arguments):

@@ -18,12 +18,22 @@ from rnnkit.kernels.operands import Schedule
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): from product to use they stay in the threads' L2
-# With fewer rows than that for each thread a step takes as long as reading the weights does. Two threads, LSTM, H = 256
-# (1 MiB): 1.3 times as fast by units with 1 row each, 1.1 times with 2.
-_ROWS, _LIGHT_BYTES = 3, 1 << 18
-# Weights that a core's first cache holds: only those are read for one row as fast as they are multiplied with. Two
-# threads with 1 row each, by units in place of by rows: 0.6 to 0.75 of the time with H = 128 (64 KiB and more), 1 to
-# 1.5 with H = 64 and tanh or GRU (inference and training, T = 200, Zen 5).
+_ROWS = 3  # with fewer for each thread a step takes as long as reading the weights does
+# Two threads share out the rows where the recurrent weights take at most so many bytes and there are at least so many
+# rows: the hidden states then stay in the cache of the core that wrote them. In each step of two that share out the
+# units they change owner, in 55 ns a cache line where a virtual machine's cores are near each other, in 165 ns and more
+# where they are far, and this changes within minutes. By rows and by units, GF/s in inference, training (Zen 5, T =
+# 50): LSTM, H = 128, N = 3, near 297, 312 and 339, 349, far 236, 208 and 182, 193; H = 192, N = 5, near 407, 419 and
+# 430, 426, far 330, 283 and 268, 264; GRU, H = 128, N = 5, near 347, 359 and 344, 352, far 271, 244 and 187, 206.
+_FEWEST_ROWS = (_CACHED_BYTES * 5 // 8, 3), (_CACHED_BYTES, 6)
+# Larger weights, which each thread then reads in every step, pay where both have as many rows as the largest tile:
+# LSTM, H = 450, N = 12, near 457, 413 and 442, 402, far 448, 392 and 419, 379.
+_MOST_BYTES, _TILE_ROWS = 3_300_000, 6
+# In float64, where the rows have to come out even.
+_FEWEST_WIDE_ROWS = (1 << 18, 4), (_CACHED_BYTES, 6)
+# Two threads with one row each read weights that a core's first cache holds as fast as they multiply. By units in place
+# of by rows: 0.6 to 0.75 of the time with H = 128 (64 KiB and more), 1 to 1.5 with H = 64 and tanh or GRU (inference
+# and training, T = 200, Zen 5).
 _FIRST_BYTES = 48 << 10
 # Units that a thread takes at a time. Where nothing else runs, blocks cost 1-2 % with 64, 2-4 % with 32; where another
 # program takes a third of one of two cores, they save 3-20 %, with 128 half as much (Zen 3, LSTM, H = 256 to 800).
@@ -31,10 +41,10 @@ _GRAIN = 64
 _GRAIN_WORK = 1 << 19  # multiply-adds in a step that make up a block, about 5 us on one thread; to take it costs 0.1 us
 # Two layers are pipelined, each by half of the threads, where there are at least so many lags of so many rows, since
 # the upper one waits for the lower one's first, and where neither has a larger part of the work, since the other's
-# threads wait for it. Time on two threads, of that of one layer after the other: where these share out units, N = 1 to
-# 5, 0.7 to 1.0, with fewer up to 1.1; where they share out rows, 0.85 to 0.98 with T = 200 to 1000, but up to 1.07 with
-# T = 50 and up to 1.16 where one layer has 0.64 of the work (LSTM and GRU, H = 64 to 256, Zen 3).
-_PIPELINED_BY_UNITS, _PIPELINED_BY_ROWS = (6, 8, 0.66), (48, 16, 0.55)
+# threads wait for it. Each thread then multiplies its weights with all rows. Time on two threads, of that of one layer
+# after the other: with T = 50 and N = 4 to 9 0.65 to 0.87, with N = 16 to 64 0.84 to 1.02, with T = 12 up to 1.04 (LSTM
+# and GRU, H = 64 and 128, Zen 5 with cores far from each other); with N = 1 to 5 0.7 to 1.0 (Zen 3).
+_PIPELINED = 6, 8, 0.66
 # Reads of the weights where they are, that take as long as packing them. With 8 an inference takes 0.8 to 1.2 of the
 # time where the weights are in the cache, from elsewhere 0.8 to 0.98. Backward reads rows for MOST_ROWS at a time, and
 # transposes nothing: with 10 reads it takes 0.8 to 0.95, with 40 0.91 to 1.04, with 57 0.94 to 1.08 (GRU and tanh, H =
@@ -91,7 +101,7 @@ class Planner:
 
         def sharing(threads: int) -> Sharing:
             sizes = self._rows, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
-            return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads)
+            return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads, itemsize=self.itemsize)
 
         def schedule(best: Sharing, parts: int = 1, grain: int = 0, split: bool = False, lag: int = 1) -> Schedule:
             bounds = steps.bounds(best.teams) if best.teams > 1 else row_numbers(0)
@@ -108,14 +118,13 @@ class Planner:
             threads -= threads % count if threads > 3 else 0  # of 3 the third is worth more than sharing out directions
             parts = count if threads % count == 0 else 1
             return schedule(sharing(threads // parts), parts, split=True)
-        best = sharing(threads)
-        least, rows, share = _PIPELINED_BY_ROWS if best.teams > 1 else _PIPELINED_BY_UNITS
+        lags, rows, share = _PIPELINED
         lag = -(-rows // self._rows)
         even = max(one.work for one in group) <= share * sum(one.work for one in group)
         cached = layer.recurrent_weights * self.itemsize <= _CACHED_BYTES
-        if threads % 2 == 0 and even and cached and steps.seq_len >= least * lag:
+        if threads % 2 == 0 and even and cached and steps.seq_len >= lags * lag:
             return schedule(sharing(threads // 2), 2, split=True, lag=lag)
-        return schedule(best)
+        return schedule(sharing(threads))
 
 
 def reads_in_place(desc: RNNDescriptor, steps: Steps, backward: bool = False) -> bool:
@@ -164,21 +173,25 @@ class Sharing(NamedTuple):
     threads: int  # of all teams
 
 
-def shares_rows(batch_size: int, weights: float, threads: int) -> bool:
+def shares_rows(batch_size: int, weights: float, itemsize: int) -> bool:
     """Whether two threads share out the rows of a batch, and not the units, with recurrent weights of so many bytes.
 
-    Sharing rows saves a barrier a step, but each thread then reads all recurrent weights in every step: they must fit
-    into its cache, the rows must come out even, and be enough for reading not to take longer than multiplying.
+    Sharing rows saves a barrier a step, and the hidden states stay with who wrote them; but each thread then reads all
+    recurrent weights in every step: the rows must be enough for reading not to take longer than multiplying.
     """
-    rows = -(-batch_size // threads)
-    most = _FIRST_BYTES if rows == 1 else _LIGHT_BYTES if batch_size < _ROWS * threads else _CACHED_BYTES
-    return weights <= most and rows * threads * 8 <= batch_size * 9
+    rows, is_wide = -(-batch_size // 2), itemsize > 4
+    if rows == 1:
+        return batch_size == 2 and weights <= _FIRST_BYTES
+    if weights > _CACHED_BYTES:
+        return not is_wide and rows == _TILE_ROWS and weights <= _MOST_BYTES
+    fewest = next(count for most, count in (_FEWEST_WIDE_ROWS if is_wide else _FEWEST_ROWS) if weights <= most)
+    return batch_size >= fewest and not (is_wide and rows * 16 > batch_size * 9)
 
 
 @lru_cache(1024)
 def best_sharing(
     batch_size: int, weights: float, units: int, work: int, meetings: int, spread: int, threads: int,
-    most_teams: int | None = None,
+    most_teams: int | None = None, itemsize: int = 4,
 ) -> Sharing:
     """What runs a layer soon on so many threads or fewer: with too many a step takes as long as its barriers do.
 
@@ -197,9 +210,12 @@ def best_sharing(
         At least 1. Both of two always pay.
     most_teams : int, optional
         By default as many as there are rows.
+    itemsize : int, optional
+        Bytes of a number.
     """
     if threads <= 2:
-        return Sharing(threads if shares_rows(batch_size, weights, threads) and most_teams is None else 1, threads)
+        by_rows = threads == 2 and most_teams is None and shares_rows(batch_size, weights, itemsize)
+        return Sharing(2 if by_rows else 1, threads)
     panels, lines = -(-units // VECTOR_BYTES), -(-units // _LINE_BYTES)
 
     def cost(sharing: Sharing) -> float:
