@@ -10,7 +10,7 @@ from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit.kernels.machine import tile
+from rnnkit.kernels.machine import shapes
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 
@@ -67,7 +67,7 @@ def assert_row_alone(cell, weights, size):
     plan, (_, x, hx, cx) = rnnkit.prepare(problem.desc, problem.w, weights=weights), problem.inputs
     one_byte = {None: 4, "bfloat16": 2, "int8": 1}[weights]
     gates = problem.desc.num_recurrent_gates
-    assert (size**2 * one_byte * gates > tile.near_bytes(gates)) == (size > 37 and gates > 1)
+    assert (size**2 * one_byte * gates > shapes.near_bytes(gates)) == (size > 37 and gates > 1)
     both = plan.infer(x, hx, cx)
     for n in range(2):
         own = slice(n, n + 1)

@@ -7,7 +7,7 @@ import pytest
 from compiled import for_python
 
 from rnnkit.kernels import weight_gradient
-from rnnkit.kernels.machine import gemm, sync, tile
+from rnnkit.kernels.machine import gemm, shapes, sync
 from rnnkit.kernels.machine.activations import sigmoid, tanh
 from rnnkit.kernels.machine.gemm import Packed
 from rnnkit.kernels.machine.jit import kernel
@@ -135,14 +135,38 @@ def test_panels_are_read_from_either_end(dtype, count, depth, units):
     assert np.array_equal(found, c)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gates", [2, 3, 4])
+@pytest.mark.parametrize("units", [1, 2, 3, 4, 5, 17, 18, 20, 21, 34])
+def test_the_units_behind_the_last_whole_panel(gates, units, dtype):
+    """All gates at once, in any number of rows: to the bits of each gate alone."""
+    rng, depth = np.random.default_rng(units), 21
+    weights, bias = rng.normal(size=(gates * units, depth)).astype(dtype), rng.normal(size=gates * units).astype(dtype)
+    alone, packed = Team(0, 1, np.zeros(sync.sync_size(1), np.int64)), []
+    for count, part in (gates, weights), *((1, part) for part in np.split(weights, gates)):
+        panels = np.empty(gemm.panel_size(depth, units, count, weights.itemsize), dtype)
+        _pack_columns(panels, _rows(part), units, count, alone)
+        packed.append(panels)
+    columns, vectors = tuple(range(units, (gates + 1) * units, units)), Range(0, _vectors_of(packed[0], units))
+    bias = np.concatenate([np.zeros(units, dtype), bias])
+    for count, overwrite in itertools.product([*range(1, 14), 25], (False, True)):
+        a, c = (rng.normal(size=(count, size)).astype(dtype) for size in (depth, (gates + 2) * units))
+        expected, rows = c.copy(), Range(0, count)
+        _product(_rows(c), _rows(a), rows, Packed(packed[0], depth, units, columns), vectors, bias, overwrite, False)
+        for panels, column in zip(packed[1:], columns, strict=True):
+            own = Packed(panels, depth, units, (column,))
+            _product(_rows(expected), _rows(a), rows, own, vectors, bias, overwrite, False)
+        assert np.array_equal(c, expected)
+
+
 @pytest.mark.parametrize(("gates", "dtype"), [*((gates, "float32") for gates in range(1, 5)), (4, "float64")])
 def test_a_product_of_far_weights(gates, dtype):
     """Whose tiles of many rows ask for the next panels: to the bits of few rows at a time."""
     rng, depth, units = np.random.default_rng(gates), 1030, 805 // gates
     weights, rows = rng.normal(size=(gates * units, depth)).astype(dtype), [19, 27, 38, 55]
     panels = np.empty(gemm.panel_size(depth, units, gates, weights.itemsize), dtype)
-    if tile.far_bytes(gates) < tile.NEVER_FAR:
-        assert panels.nbytes >= tile.far_bytes(gates) and rows[1] >= tile.far_rows(gates)
+    if shapes.far_bytes(gates) < shapes.NEVER_FAR:
+        assert panels.nbytes >= shapes.far_bytes(gates) and rows[1] >= shapes.far_rows(gates)
     _pack_columns(panels, _rows(weights), units, gates, Team(0, 1, np.zeros(sync.sync_size(1), np.int64)))
     packed, bias = Packed(panels, depth, units, tuple(range(0, gates * units, units))), np.zeros(gates * units, dtype)
     vectors = Range(0, _vectors_of(panels, units))

@@ -26,7 +26,7 @@ from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
 from rnnkit.kernels.cells.modes import MODES, modes_with
 from rnnkit.kernels.cells.vanilla import ReLU, Tanh
-from rnnkit.kernels.machine import jit, linking, registers, tile, tiles
+from rnnkit.kernels.machine import jit, linking, registers, shapes, tiles
 from rnnkit.kernels.machine.arrays import signature_of
 from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.machine.registers import HAS_FMA, VECTOR_BYTES
@@ -347,7 +347,7 @@ def test_tiles_stay_in_whole_registers(dtype, gates):
     moves = re.findall(r"^.*[xyz]mm\d.*\(%rsp\)|^.*\(%rsp\).*[xyz]mm\d|^\s+(?:str|ldr)\s+q\d+, \[sp", text, re.M)
     assert len(moves) < found[VECTOR_BYTES] / 20, f"{len(moves)} registers moved, {found[VECTOR_BYTES]} multiply-adds"
     asking = re.findall(r"^\w*rnnkit_tile_\w*_far:.*?^\s+prefetch", text, re.M | re.S)
-    assert bool(asking) == (tile.far_bytes(gates) < tile.NEVER_FAR)
+    assert bool(asking) == (shapes.far_bytes(gates) < shapes.NEVER_FAR)
 
 
 def _quotients(x, y):

@@ -10,7 +10,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
 from rnnkit.kernels.machine.gemm import padded
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.kernels.machine.tile import group_size
+from rnnkit.kernels.machine.shapes import group_size
 from rnnkit.kernels.products import Product
 
 _ONE = 4  # bytes of a word

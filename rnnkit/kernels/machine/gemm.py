@@ -9,8 +9,8 @@ gates i f g o and 6 units, in memory from left to right and from top to bottom:
     panel 1, units 4-5:   k = 0   ii00 ff00 gg00 oo00
                           ...
 
-Where a tile does not take all the gates at once (`tile.group_size`), each group of gates has such a block of its own in
-a panel, first all k of i and f, then all k of g and o.
+Where a tile does not take all the gates at once (`shapes.group_size`), each group of gates has such a block of its own
+in a panel, first all k of i and f, then all k of g and o.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,20 @@ from .matrix import Matrix, Range, offset, shifted
 from .partition import partition
 from .registers import VECTOR_BYTES, copy_vector, not_inlined, on_stack, panel_lanes
 from .rounding import converted, rows_at_once
-from .tile import FAR, NARROW, NEVER_FAR, ROW, STREAM, WIDE, far_bytes, far_rows, group_size, near_bytes
+from .shapes import (
+    FAR,
+    NARROW,
+    NEVER_FAR,
+    ROW,
+    STREAM,
+    TAIL,
+    WIDE,
+    far_bytes,
+    far_rows,
+    group_size,
+    has_tail,
+    near_bytes,
+)
 from .tiles import rows_of_tile, tile, units_of_tile
 from .transpose import transpose
 
@@ -104,6 +117,21 @@ def _is_far(panels, columns, nbytes, rows):
     return lambda panels, columns, nbytes, rows: nbytes >= far and rows >= least
 
 
+def ends_in_tail(packed, units):
+    """Whether the last panel of a product with so many units is that of a TAIL tile."""
+
+
+@overload(ends_in_tail, jit_options=OPTIONS)
+def _ends_in_tail(packed, units):
+    has_tails = form_of(packed.types[0]) is Float and has_tail(len(packed.types[3]))
+
+    def ends(packed, units):
+        lanes = panel_lanes(storage(packed.panels))
+        return has_tails and 0 < units % lanes <= lanes // 4
+
+    return ends
+
+
 @inner
 def vectors_of(array, units):
     """Number of panels of `units` columns."""
@@ -163,8 +191,11 @@ def pack_rows(panels, b, rows, units, team):
 
 
 @inner
-def shape_of_tile(columns, rows, whole, near, far):
-    """The shape of the next tile, where there are so many rows and whole panels, and the weights are near or far."""
+def shape_of_tile(columns, rows, whole, near, far, tail):
+    """The shape of the next tile, where there are so many rows and whole panels, the weights are near or far, and
+    whether what is no whole panel is a tail."""
+    if tail and whole <= 0 and rows > 1:
+        return TAIL
     if far and whole >= units_of_tile(columns, FAR):
         return FAR
     if rows == 1 and whole >= units_of_tile(columns, ROW if near else STREAM):
@@ -203,10 +234,11 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
     lanes, gates = panel_lanes(storage(packed.panels)), len(columns)
     nbytes = depth * packed.units * gates // lanes * VECTOR_BYTES
     near = nbytes <= near_of(gates)
+    tail = ends_in_tail(packed, packed.units)
     far = is_far(packed.panels, columns, nbytes, count)
     runs, size, panel_bytes = 1, vectors.stop - vectors.start, depth * len(columns) * VECTOR_BYTES
     if from_last and size * panel_bytes > _FIRST_BYTES:
-        shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vectors.start, near, far)
+        shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vectors.start, near, far, tail)
         size = _panels_of_run(columns, shape, panel_bytes)
         runs = (vectors.stop - vectors.start + size - 1) // size
     blocks = 1 if count == 1 else blocks_of(packed.panels, depth)  # for one row no panel is read twice
@@ -217,7 +249,7 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
             vector = vectors.start + (runs - 1 - run) * size
             stop = min(vector + size, vectors.stop)
             while vector < stop:
-                shape = shape_of_tile(columns, count, min(stop, whole) - vector, near, far)
+                shape = shape_of_tile(columns, count, min(stop, whole) - vector, near, far, tail)
                 most = rows_of_tile(columns, shape)
                 tiles = 1 if count <= most else (count + most - 1) // most
                 following = vector + (-size if runs > 1 else units_of_tile(columns, shape))

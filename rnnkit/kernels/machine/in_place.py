@@ -7,7 +7,8 @@ transposed in registers, a square at a time, which serves all rows of A.
 from llvmlite import ir
 
 from .registers import I32, I64, REGISTERS, emit_fma
-from .tile import NARROW, WIDE, Tile
+from .shapes import NARROW, WIDE
+from .tile import Tile
 from .transpose import emit_transpose
 
 MOST_ROWS = 8
@@ -49,15 +50,9 @@ class ColumnsTile(Tile):
     def has_shape(gates, shape):
         return shape in (WIDE, NARROW)
 
-    def _counts(self):
-        counts = (1, (1,)), (2, (2,)), (4, (3, 4)), (MOST_ROWS, range(5, MOST_ROWS + 1))
-        return [count for count in counts if count[0] <= self.most_rows]
-
-    def _position(self, builder, rows, i, cases):
-        """Where there are fewer rows, the last one again: it is computed twice, which takes less than a square."""
-        if i < cases[0]:
-            return I64(i)
-        return builder.select(builder.icmp_signed("<", I64(i), rows), I64(i), builder.sub(rows, I64(1)))
+    def _cases(self):
+        cases = range(1, 2), range(2, 3), range(3, 5), range(5, MOST_ROWS + 1)
+        return [rows for rows in cases if max(rows) <= self.most_rows]
 
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
         first, last, self.b_row = builder.gep(b, [begin]), builder.sub(width, I64(1)), []

@@ -1,87 +1,26 @@
 """The micro-kernel of every matrix product: one tile of C, held in registers, emitted as LLVM IR.
 
-`tiles` compiles them and calls them.
+`tiles` compiles them and calls them; `shapes` says which there are.
 """
 
 from llvmlite import ir
 from numba.core import cgutils
 
-from .registers import I32, I64, REGISTERS, VECTOR_BYTES, emit_fma
+from .registers import I32, I64, VECTOR_BYTES, emit_fma
+from .shapes import FAR, NAMES, NARROW, STREAM, group_size, has_shape, most_rows, rows_of_code, rows_of_vectors, units
 
 NAME = "rnnkit_tile_"
 """What the names of all tile functions begin with."""
-ROW, STREAM, WIDE, NARROW, FAR = range(5)
-"""Shapes of a tile: one row of many panels, one row of fewer whose weights come from farther away, several rows of few
-panels (where that is more than one), several rows of one panel, which C may cut off; and several rows of as many panels
-as a WIDE one, none of them cut off, which asks for the next panels."""
 
-_CHAINS = 8  # sums that hide the latency of two FMA units
-_MOST_ROWS = _CHAINS  # more would only grow the code
-_VECTORS = 4 if REGISTERS == 32 else 2  # vectors of the panels that a wide tile of few gates multiplies at once
-_GROUP = 4 if REGISTERS == 32 else 3  # most vectors of the panels that stay in registers beside the sums of many rows
 _UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
 _LINE_BYTES = 64  # what a cache hands on, and a prefetch brings
 # Lines of a STREAM in an iteration. It is as fast as caches hand on its panel, and they ask ahead by what each
 # instruction has read before. With 32 lines, LLVM's choice, a panel of four gates comes from L2 at 120 GB/s, with 8 at
 # 175 to 225; a plain loop reads 240 (Zen 5).
 _LINES = 8
-# A FAR tile asks for one vector of the next panels in each k: where there are as many tiles of rows as vectors, all of
-# them come from L3 before they are read. LSTM and GRU, H = 512 to 1024, N = 20 to 48: inference takes 0.87 to 0.99 of
-# the time, training 0.92 to 0.99; with weights of 2 MB nothing is gained, with fewer rows time is lost (Zen 5).
-_FAR_TILES, _FAR_BYTES = 4, 3 << 20
-NEVER_FAR = 1 << 62
-_STREAM_SUMS = 256 // VECTOR_BYTES  # that take 64 bytes a cycle, what L2 gives at most, if an addition takes 4
 # Bytes that a STREAM asks for ahead: without, weights come from L3 at 100 GB/s, with 2048 or 4096 at 115; from memory
 # (32 MB, Zen 5) 4096 take 0.92 to 0.96 of the time of 2048.
 _AHEAD = 4096
-
-
-def group_size(gates):
-    """Gates that a tile of many rows multiplies at once: all, or in groups as even as can be."""
-    groups = (gates + _GROUP - 1) // _GROUP
-    return (gates + groups - 1) // groups
-
-
-def units(gates, shape):
-    """Neighbouring panels that a tile covers.
-
-    With one row there are as few sums as vectors, and each waits for its last multiply-add: 8 panels of one gate at
-    once take 0.75 of the time of 2, 2 panels of three gates 0.93 of the time of 1 (Zen 3).
-    """
-    vectors = {ROW: _CHAINS, STREAM: min(_CHAINS, _STREAM_SUMS), WIDE: _VECTORS, NARROW: 1, FAR: _VECTORS}
-    return max(1, vectors[shape] // gates)
-
-
-def near_bytes(gates):
-    """Bytes of a product's weights, whoever shares them out, up to which a row alone is a ROW, not a STREAM.
-
-    In L1 two panels of four gates, and no prefetch, are 1.2 times as fast as one with; from L2 they come at 120 to 160
-    GB/s, one panel's at 175 to 225. Where one panel has too few sums for that, two come from L2 at 130 to 210 without a
-    prefetch. Of one gate the CPU asks ahead for eight panels by itself (Zen 5).
-    """
-    if gates == 1:
-        return NEVER_FAR
-    return 1 << 16 if gates >= _STREAM_SUMS else 3 << 18
-
-
-def far_bytes(gates):
-    """Bytes of a product's weights from which on its tiles are FAR where there are `far_rows`."""
-    return _FAR_BYTES if gates <= _VECTORS == _FAR_TILES else NEVER_FAR
-
-
-def far_rows(gates):
-    """Fewest rows of a product with FAR tiles."""
-    return (_FAR_TILES - 1) * most_rows(gates, FAR) + 1
-
-
-def _rows(vectors):
-    """Rows whose accumulators, with the panel's vectors and one broadcast value, fit into the registers."""
-    return max(1, min(_MOST_ROWS, (REGISTERS - vectors - 1) // vectors))
-
-
-def most_rows(gates, shape):
-    """Largest number of rows of a tile."""
-    return 1 if shape in (ROW, STREAM) else _rows(group_size(gates) * units(gates, shape))
 
 
 def function_type(form, real, gates):
@@ -103,11 +42,12 @@ class Tile:
     0.90 of the FMA peak, where 2 rows of 4 gates, which read L2 three times as often, reach 0.60 (Zen 3, 20 rows).
     """
 
+    has_shape = staticmethod(has_shape)
     masks_weights = False  # whether what is behind the last column may not even be read: panels are padded
 
     def __init__(self, module, form, real, bits, gates, shape):
         self.real, self.gates, self.units, self.may_be_cut = real, gates, units(gates, shape), shape == NARROW
-        self.streams, self.asks_ahead = shape == STREAM, shape == FAR
+        self.shape, self.streams, self.asks_ahead = shape, shape == STREAM, shape == FAR
         self.most_rows = most_rows(gates, shape)
         self.lanes = VECTOR_BYTES * 8 // bits
         self.vector = ir.VectorType(real, self.lanes)
@@ -116,16 +56,7 @@ class Tile:
         self.align = bits // 8
         self.module = module
         self.vectors = gates * self.units
-        self.name = f"{NAME}{self.suffix}{form.name}_{gates}_{('row', 'stream', 'wide', 'narrow', 'far')[shape]}"
-
-    @staticmethod
-    def has_shape(gates, shape):
-        """Whether there is a tile function of this shape of its own."""
-        if shape == WIDE:
-            return units(gates, WIDE) > 1
-        if shape == FAR:
-            return far_bytes(gates) != NEVER_FAR
-        return shape != STREAM or near_bytes(gates) != NEVER_FAR
+        self.name = f"{NAME}{self.suffix}{form.name}_{gates}_{NAMES[shape]}"
 
     def function(self):
         """The tile function of this shape, emitted into the module."""
@@ -144,7 +75,8 @@ class Tile:
         self.weights_mask = self.mask if self.masks_weights else None
         most, done = group_size(self.gates), function.append_basic_block("done")
         switch = builder.switch(rows, done)
-        for count, cases in self._counts():
+        for cases in self._cases():
+            count = max(cases)
             block = function.append_basic_block(f"rows{count}")
             for case in cases:
                 switch.add_case(I64(case), block)
@@ -152,7 +84,7 @@ class Tile:
             positions = [self._position(builder, rows, i, cases) for i in range(count)]
             a_row = [self._row(builder, a, a_rows, lda, position) for position in positions]
             c_row = [self._row(builder, c, c_rows, ldc, position) for position in positions]
-            size = self.vectors if count <= _rows(self.vectors) else most * self.units
+            size = self.vectors if count <= rows_of_vectors(self.vectors) else most * self.units
             for first in range(0, self.vectors, size):
                 self.group = range(first, min(first + size, self.vectors))
                 self._tile(builder, a_row, c_row)
@@ -173,14 +105,16 @@ class Tile:
         start = builder.add(builder.mul(depth, I64(first)), builder.mul(begin, I64(size * self.lanes)))
         return builder.gep(b, [start]), size
 
-    def _counts(self):
-        """The numbers of rows that there is code for, and for which numbers it serves."""
-        fewest = far_rows(self.gates) // _FAR_TILES if self.asks_ahead else 1
-        return ((count, (count,)) for count in range(fewest, self.most_rows + 1))
+    def _cases(self):
+        """Of each piece of code the numbers of rows that it serves for."""
+        return rows_of_code(self.gates, self.shape)
 
     def _position(self, builder, rows, i, cases):
-        """The i-th position, in code that serves for these numbers of rows."""
-        return I64(i)
+        """The i-th position, in code that serves for these numbers of rows. Where there are fewer, the last one again:
+        it is computed twice."""
+        if i < cases[0]:
+            return I64(i)
+        return builder.select(builder.icmp_signed("<", I64(i), rows), I64(i), builder.sub(rows, I64(1)))
 
     def _row(self, builder, data, rows, stride, position):
         """Pointer to the row whose number stands at a position of `rows`."""
@@ -290,12 +224,7 @@ class Tile:
 
     def _multiply_add(self, builder, a_row, k, turn, sums):
         """sums + A[rows, k] * B[k, :] for one k, the `turn`-th of an iteration of the loop."""
-        columns, parts = [], self.form.parts
-        for pointer, size, within in self._panel_columns(builder, k):
-            words = self._load(builder, pointer, self.weights_mask)
-            columns.append(self.form.unpack(builder, words))
-            if self.streams and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
-                self._prefetch(builder, builder.gep(pointer, [I64(_AHEAD // self.align)]))
+        columns, parts = self._weights(builder, k, turn), self.form.parts
         result, k = [], builder.mul(k, I64(parts)) if parts > 1 else k
         for i, row in enumerate(a_row):
             pointers = [builder.gep(row, [builder.add(k, I64(part)) if part else k]) for part in range(parts)]
@@ -306,6 +235,16 @@ class Tile:
                     total = self.form.add(builder, value, own, total)
                 result.append(total)
         return result
+
+    def _weights(self, builder, k, turn):
+        """The group's vectors of the panels, each unpacked."""
+        columns = []
+        for pointer, size, within in self._panel_columns(builder, k):
+            words = self._load(builder, pointer, self.weights_mask)
+            columns.append(self.form.unpack(builder, words))
+            if self.streams and (turn * size + within) * VECTOR_BYTES % _LINE_BYTES == 0:
+                self._prefetch(builder, builder.gep(pointer, [I64(_AHEAD // self.align)]))
+        return columns
 
     def _in_every_lane(self, builder, value):
         undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)

@@ -20,9 +20,11 @@ from .in_place import ColumnsTile, RowsTile
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import I64, VECTOR_BYTES
-from .tile import FAR, NARROW, ROW, STREAM, WIDE, Tile, function_type, most_rows, units
+from .shapes import FAR, SHAPES, TAIL, most_rows, units
+from .tail import TailTile
+from .tile import Tile, function_type
 
-_SHAPES = ROW, STREAM, WIDE, NARROW, FAR
+_OF_FLOATS = FAR, TAIL
 _TILES = {"rows": RowsTile, "columns": ColumnsTile}
 _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
@@ -39,9 +41,9 @@ def _supply_table(symbol, in_use=False):
     with global_compiler_lock:  # as in `team`
         address = binding.address_of_symbol(symbol)
         if address is None:
-            table = np.zeros(len(_SHAPES), np.int64)
+            table = np.zeros(len(SHAPES), np.int64)
         else:
-            table = np.frombuffer((ctypes.c_int64 * len(_SHAPES)).from_address(address), np.int64)
+            table = np.frombuffer((ctypes.c_int64 * len(SHAPES)).from_address(address), np.int64)
         if not table.any() and (in_use or form not in _TILES):
             _compile(no_panels(np.dtype(dtype), form), (0,) * int(gates), table)
         if address is None:
@@ -64,7 +66,7 @@ def _entry(builder, panels, gates, shape):
     table = builder.module.globals.get(symbol)
     if table is None:
         _supply_table(symbol)  # before there is code that refers to it, whoever compiles that
-        table = ir.GlobalVariable(builder.module, ir.ArrayType(I64, len(_SHAPES)), symbol)
+        table = ir.GlobalVariable(builder.module, ir.ArrayType(I64, len(SHAPES)), symbol)
     return builder.gep(table, [I64(0), shape])
 
 
@@ -73,9 +75,9 @@ def _write_addresses(typingctx, like, columns, table):
     def generate(context, builder, signature, arguments):
         panels, gates = signature.args[0], len(columns)
         form, kind = form_of(panels), storage_type(panels).dtype
-        for shape in _SHAPES:
-            tiles = _TILES.get(form.name, Tile)
-            if not tiles.has_shape(gates, shape) or (shape == FAR and form is not Float):
+        for shape in SHAPES:
+            tiles = TailTile if shape == TAIL else _TILES.get(form.name, Tile)
+            if not tiles.has_shape(gates, shape) or (shape in _OF_FLOATS and form is not Float):
                 continue
             real = context.get_value_type(kind)
             function = tiles(builder.module, form, real, kind.bitwidth, gates, shape).function()
@@ -150,8 +152,8 @@ def _of_tile(number):
     @intrinsic
     def of_tile(typingctx, columns, shape):
         def generate(context, builder, signature, arguments):
-            *others, found = (I64(number(len(columns), one)) for one in _SHAPES)
-            for one, value in zip(_SHAPES, others, strict=False):
+            *others, found = (I64(number(len(columns), one)) for one in SHAPES)
+            for one, value in zip(SHAPES, others, strict=False):
                 found = builder.select(builder.icmp_signed("==", arguments[1], I64(one)), value, found)
             return found
 
