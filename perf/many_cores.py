@@ -112,7 +112,7 @@ def this_machine() -> Machine:
     bandwidths = (peaks.read_bandwidth(size, 1) for size in (1 << 19, 1 << 23, 1 << 28))
     line = peaks.handover()
     multiply = 0.9 * peaks.fma_peak("float32", 1) / 2
-    return Machine(multiply, *bandwidths, peaks.read_bandwidth(1 << 28, 2), line, line, equation=2e-9)
+    return Machine(multiply, *bandwidths, peaks.read_bandwidth(1 << 28, 2), line, line, equation=0.9e-9)
 
 
 def server(machine: Machine) -> Machine:

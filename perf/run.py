@@ -191,9 +191,7 @@ def _line(row: dict[str, Any]) -> str:
     if "host_seconds" in row:
         parts.append(f"host {row['host_seconds'] * 1e6:6.1f} us")
     if "handover_before" in row:
-        handovers = [row[f"handover_{when}"] for when in ("before", "after")]
-        words = dict.fromkeys("near" if one <= peaks.NEAR else "far" for one in handovers)
-        parts.append(f"cores {' then '.join(words)} ({' to '.join(f'{one * 1e9:.0f}' for one in sorted(handovers))} ns)")
+        parts.append(f"cores {_placement([row['handover_before'], row['handover_after']])}")
     for engine in baselines.COMPETITORS:
         if f"{engine}_ratio_median" in row:
             least, middle, most = (row[f"{engine}_ratio_{which}"] for which in ("min", "median", "max"))
@@ -201,3 +199,9 @@ def _line(row: dict[str, Any]) -> str:
         elif not row.get(engine, report.OK).startswith((report.OK, "not asked", "only ")):
             parts.append(f"{engine} {row[engine]}")
     return start + "  ".join(parts)
+
+
+def _placement(handovers: list[float]) -> str:
+    """How far apart two cores were, in words; there is no time where something else was at work on them."""
+    words = ("busy" if one != one else "near" if one <= peaks.NEAR else "far" for one in handovers)
+    return f"{' then '.join(dict.fromkeys(words))} ({', '.join(f'{one * 1e9:.0f}' for one in handovers)} ns)"

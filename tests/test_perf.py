@@ -247,9 +247,16 @@ def test_a_line_for_the_eye():
     assert run._line(row) == start
     assert run._line(row | ratios) == f"{start}  torch 1.50x (1.00-2.00)"
     assert run._line(row | others) == f"{start}  limit 0.50  onnxruntime has no train"
-    near, flips = ({"handover_before": one, "handover_after": 50e-9} for one in (60e-9, 170e-9))
-    assert run._line(row | near) == f"{start}  cores near (50 to 60 ns)"
-    assert run._line(row | flips) == f"{start}  cores far then near (50 to 170 ns)"
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [
+    (56e-9, 60e-9, "near (56, 60 ns)"), (170e-9, 50e-9, "far then near (170, 50 ns)"),
+    (50e-9, float("nan"), "near then busy (50, nan ns)"),
+])  # fmt: skip
+def test_a_line_says_how_far_apart_the_cores_are(before, after, words):
+    figures = {"seconds": 0.0125, "gflops": 9.5, "share_of_peak": 0.25}
+    row = report.facts(TINY, "train", 2) | {"rnnkit": report.OK} | figures
+    assert run._line(row | {"handover_before": before, "handover_after": after}) == f"{run._line(row)}  cores {words}"
 
 
 RIGHT = {"y": np.ones((3, 4)), "dx": np.ones((2, 2))}

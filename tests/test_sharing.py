@@ -80,6 +80,8 @@ def test_more_threads_than_pay_are_left_out():
     # What docs/performance.md says of ds2, lm and stream, where it is the same with registers of any width.
     (800, 20, 8, 2, 4), (800, 20, 16, 2, 8), (512, 64, 8, 4, 2), (512, 64, 16, 4, 4), (512, 64, 64, 16, 4),
     (256, 1, 8, 1, 8), (256, 1, 16, 1, 8), (256, 1, 64, 1, 8),
+    # A team of more than eight threads waits for cache lines from cores that are far.
+    (450, 12, 64, 7, 8), (450, 12, 32, 4, 8),
     # Where a little more for a barrier, or for a line of hidden states, decides.
     (64, 3, 4, 2, 2), (32, 16, 8, 8, 1), (128, 16, 64, 15, 4),
 ])  # fmt: skip

@@ -52,10 +52,11 @@ _PIPELINED = 6, 8, 0.66
 _READS, _READS_BACK = 9, 48
 _INPUT_ROWS = 64
 _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an interrupt waits no longer
-# What a barrier takes for each thread that meets there, in multiply-adds of one of them: 0.15 us, in which a core hands
-# a cache line on to another one (50 ns to one that shares its L3 cache, 200 ns to another; EPYC, Zen 4). And what a
-# line of the hidden states takes that another core has written, some ten being on their way at once.
+# What a barrier takes for each thread that meets there, in multiply-adds of one of them: 60 ns, in which a core hands a
+# cache line on to one that shares its L3 cache, as eight do; beyond these it takes four times as long (EPYC, Zen 4).
+# And what a line of the hidden states takes that another core has written, some ten being on their way at once.
 _MEETING, _LINE, _LINE_BYTES = 8_000, 600, 64
+_NEAR_CORES, _FAR = 8, 4
 _SOON = 1.05  # of the shortest time is short enough for fewer threads
 # As `_ROWS`, where the weights that a thread reads do not fit into its L2 cache: 23 GB/s of each core's L3 are enough.
 _FAR_ROWS = 10
@@ -224,7 +225,9 @@ def best_sharing(
         least = _ROWS if weights * share <= _CACHED_BYTES else _FAR_ROWS
         step = max(rows, least) * work * share
         if size > 1:
-            step += meetings * size * _MEETING + rows * lines * (1 - share) * _LINE
+            others = max(size - _NEAR_CORES, 0)
+            step += meetings * (size + (_FAR - 1) * others) * _MEETING
+            step += rows * lines * (1 - share) * _LINE * (_FAR if others else 1)
         return step + batch_size * spread / sharing.threads
 
     most_teams = min(most_teams or batch_size, threads)
