@@ -22,7 +22,7 @@ from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .means import in_panels
 from .operands import Step
-from .phases import all_of, columns_of_slots, located, per_cell
+from .phases import all_of, apart_from_others, columns_of_slots, located, per_cell
 from .products import sum_biases, vectors_of_head, weights_of, weights_of_block
 from .stages import runner
 
@@ -84,6 +84,7 @@ def _phase(declaration, number):
     run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
     def run(cell, step, rows, team):
+        apart_from_others(cell)
         units, grain = step.sizes.hidden, step.grain
         if number > 0:
             barrier(team)  # all of what R multiplies is there

@@ -30,7 +30,7 @@ from .machine.partition import next_block, num_claims, partition, split_team, te
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, located, per_cell
+from .phases import all_of, apart_from_others, located, per_cell
 from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
 from .weight_gradient import (
@@ -78,6 +78,7 @@ def _way_back(declaration, number):
     run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
     def run(cell, step, rows, team):
+        apart_from_others(cell)
         barrier(team)  # all of the gates' gradients are there
         zeros, size, grain = step.zeros, step.sizes[width], step.grain
         for claim in range(num_shares(cell, zeros, size, grain, team)):

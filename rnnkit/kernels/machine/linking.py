@@ -4,6 +4,7 @@ Numba optimises each function by itself and turns it into machine code, although
 it once more, level upon level. Of a first call that was two thirds of the time.
 """
 
+from llvmlite import binding
 from numba import _dynfunc
 from numba.core import config
 from numba.core.codegen import JITCodeLibrary
@@ -67,11 +68,14 @@ class _KernelLibrary(JITCodeLibrary):
             if not function.is_declaration and function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
         has_tiles = any(function.name.startswith(NAME) for function in self._final_module.functions)
-        others = [] if has_tiles else [{"opt": min(_LEVEL, config.OPT)}]  # tiles are emitted as they are to run
-        for options in (_FIRST_PASSES, *others):
-            made = self._codegen._module_pass_manager(**options)
-            manager, *builder = made if isinstance(made, tuple) else (made,)  # before Numba 0.62 there is no builder
-            manager.run(self._final_module, *builder)
+        made = self._codegen._module_pass_manager(**_FIRST_PASSES)
+        manager, *builder = made if isinstance(made, tuple) else (made,)  # before Numba 0.62 there is no builder
+        manager.run(self._final_module, *builder)
+        if not has_tiles:  # which are emitted as they are to run
+            tuning = binding.create_pipeline_tuning_options(speed_level=min(_LEVEL, config.OPT))
+            tuning.loop_vectorization, tuning.loop_unrolling = True, False
+            builder = binding.create_pass_builder(self._codegen._tm, tuning)
+            builder.getModulePassManager().run(self._final_module, builder)
 
 
 def _call_of(fndesc, libraries):
