@@ -18,6 +18,7 @@ _STREAM_SUMS = 256 // VECTOR_BYTES  # that take 64 bytes a cycle, what L2 gives 
 # the time, training 0.92 to 0.99; with weights of 2 MB nothing is gained, with fewer rows time is lost (Zen 5).
 _FAR_TILES, _FAR_BYTES = 4, 3 << 20
 _TAIL_ROWS = 12  # each has one sum
+_IS_WIDE = VECTOR_BYTES == 64  # both have been measured with vectors of a cache line alone
 NEVER_FAR = 1 << 62
 
 
@@ -51,7 +52,7 @@ def near_bytes(gates):
 
 def far_bytes(gates):
     """Bytes of a product's weights from which on its tiles are FAR where there are `far_rows`."""
-    return _FAR_BYTES if gates <= _VECTORS == _FAR_TILES else NEVER_FAR
+    return _FAR_BYTES if _IS_WIDE and gates <= _FAR_TILES else NEVER_FAR
 
 
 def far_rows(gates):
@@ -65,7 +66,7 @@ def has_tail(gates):
     LSTM, 16 to 32 rows, H = 50 and 100: inference takes 0.9 to 0.94 of the time, training 0.95; H = 450 and 500: both
     0.96 to 1 (Zen 5).
     """
-    return REGISTERS == 32 and 2 < gates <= _GROUP
+    return _IS_WIDE and 2 < gates <= _GROUP
 
 
 def rows_of_vectors(vectors):
