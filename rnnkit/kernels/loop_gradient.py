@@ -209,6 +209,7 @@ def _steps_back(cell, layer, step, steps, unwanted, schedule, team):
 
     The gradient of h before step `unwanted` is not computed; -1 is none.
     """
+    not_inlined()
     starts, (_, team_of_steps) = layer.starts, team_of_rows(schedule.bounds, team)
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index

@@ -117,6 +117,7 @@ def terms_of(typingctx, products, sources, w, buffer, offsets):
 @inner
 def pack_terms(terms, team):
     """Pack all weights for the products that take the gradient back through them."""
+    not_inlined()
     for term in terms:
         for number in range(term.blocks if term.packed.panels.size > 0 else 0):
             size, count = term.packed.panels.size // term.blocks, term.weight.rows.size // term.blocks
@@ -185,6 +186,7 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
 
     `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
     """
+    not_inlined()
     stride, one = stride_of(rows.stop - rows.start), (0,)
     own = numbers.size + team.rank * GRAIN * stride
     for claim in range(num_claims(numbers.size, GRAIN, team)):

@@ -15,6 +15,7 @@ _INSIDE = {
     "codegen:JITCodeLibrary.add_llvm_module": "self ll_module",
     "codegen:JITCodeLibrary.enable_object_caching": "self",
     "codegen:JITCodeLibrary._ensure_finalized": "self",
+    "codegen:JITCodeLibrary._finalize_specific": "self",
     "codegen:JITCodeLibrary._get_module_for_linking": "self",
     "codegen:JITCodeLibrary._optimize_final_module": "self",
     "compiler:Compiler": "typingctx targetctx library args return_type flags locals",
