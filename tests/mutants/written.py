@@ -34,6 +34,14 @@ FAULTS = {
     "rnnkit/kernels/machine/activations.py": [
         ("tanh is the quotient too near to 0", "_NEAR = 0.26", "_NEAR = 0.05"),
     ],
+    "rnnkit/kernels/machine/shapes.py": [
+        ("the last row of a tail is left out", "range(9, _TAIL_ROWS + 1)", "range(9, _TAIL_ROWS)"),
+        ("a far tile of few rows is left out",
+         "far_rows(gates) // _FAR_TILES if shape == FAR", "far_rows(gates) // _FAR_TILES + 1 if shape == FAR"),
+    ],
+    "rnnkit/kernels/machine/tail.py": [
+        ("a tail has one more unit", '"<", lanes, limit', '"<=", lanes, limit'),
+    ],
     "rnnkit/kernels/machine/jit.py": [
         ("divisions are checked", '"error_model": "numpy"', '"error_model": "python"'),
     ],
@@ -127,7 +135,10 @@ FAULTS = {
     "rnnkit/cpu/planner.py": [
         ("backward sums up other chunks than segments are made of",
          "gradient_chunk(self._rows, self.itemsize)", "2 * gradient_chunk(self._rows, self.itemsize)"),
-        ("one row is never shared out", "_FIRST_BYTES if rows == 1 else", "0 if rows == 1 else"),
+        ("two rows are never shared out", "batch_size == 2 and weights <= _FIRST_BYTES", "False"),
+        ("rows of large weights are", "rows == _TILE_ROWS and", "rows >= _TILE_ROWS and"),
+        ("no layer is beside a larger one", "_PIPELINED = 6, 8, 0.66", "_PIPELINED = 6, 8, 0.5"),
+        ("every core shares a cache", "_NEAR_CORES, _FAR = 8, 4", "_NEAR_CORES, _FAR = 99, 4"),
         ("a thread more is worth any little", "_SOON = 1.05", "_SOON = 1.0"),
     ],
     "rnnkit/cpu/reduced.py": [
