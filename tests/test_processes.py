@@ -69,7 +69,6 @@ def test_kernels_find_their_tiles_where_the_package_is_imported_anew():
     assert run.returncode == 0, run.stderr
 
 
-
 IN_PLACE = """
 import numpy as np, rnnkit
 from rnnkit.kernels.machine import tiles

@@ -117,17 +117,17 @@ def _is_far(panels, columns, nbytes, rows):
     return lambda panels, columns, nbytes, rows: nbytes >= far and rows >= least
 
 
-def ends_in_tail(packed, units):
-    """Whether the last panel of a product with so many units is that of a TAIL tile."""
+def ends_in_tail(packed):
+    """Whether the last panel of the matrix is that of a TAIL tile."""
 
 
 @overload(ends_in_tail, jit_options=OPTIONS)
-def _ends_in_tail(packed, units):
+def _ends_in_tail(packed):
     has_tails = form_of(packed.types[0]) is Float and has_tail(len(packed.types[3]))
 
-    def ends(packed, units):
+    def ends(packed):
         lanes = panel_lanes(storage(packed.panels))
-        return has_tails and 0 < units % lanes <= lanes // 4
+        return has_tails and 0 < packed.units % lanes <= lanes // 4
 
     return ends
 
@@ -234,9 +234,9 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
     lanes, gates = panel_lanes(storage(packed.panels)), len(columns)
     nbytes = depth * packed.units * gates // lanes * VECTOR_BYTES
     near = nbytes <= near_of(gates)
-    tail = ends_in_tail(packed, packed.units)
+    tail = ends_in_tail(packed)
     far = is_far(packed.panels, columns, nbytes, count)
-    runs, size, panel_bytes = 1, vectors.stop - vectors.start, depth * len(columns) * VECTOR_BYTES
+    runs, size, panel_bytes = 1, vectors.stop - vectors.start, depth * gates * VECTOR_BYTES
     if from_last and size * panel_bytes > _FIRST_BYTES:
         shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vectors.start, near, far, tail)
         size = _panels_of_run(columns, shape, panel_bytes)
