@@ -38,13 +38,12 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", type=Path, help="folder to write the models to")
     args = parser.parse_args()
-    with threadpool_limits(1, "blas"):
-        for text in args.choices or [""]:
-            given = parsed(text)
-            steps = args.steps or int(args.seconds / (args.reference_ms / 1e3 * relative_time(given)))
-            for path in args.files:
-                row = trained(path, given | {"steps": steps}, args.models)
-                write(args.out, row | {"choice": text or "the defaults"})
+    for text in args.choices or [""]:
+        given = parsed(text)
+        steps = args.steps or int(args.seconds / (args.reference_ms / 1e3 * relative_time(given)))
+        for path in args.files:
+            row = trained(path, given | {"steps": steps}, args.models)
+            write(args.out, row | {"choice": text or "the defaults"})
 
 
 def parsed(text):

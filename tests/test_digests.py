@@ -20,6 +20,11 @@ from problems import Problem
 import rnnkit
 from rnnkit.cells import LayerNormGRU, LayerNormLSTM, VariationalGRU
 from rnnkit.kernels.machine.registers import HAS_FMA
+from rnnkit.language_model import corpus
+from rnnkit.language_model.model import TextModel
+from rnnkit.language_model.settings import Settings
+from rnnkit.language_model.training import Run, optimizer_of
+from rnnkit.training import SGD, clip_gradient_norm, dense, dense_backward, sigmoid_cross_entropy, squared_error
 
 TABLE = Path(__file__).with_name("digests.json")
 
@@ -72,7 +77,9 @@ NETWORKS = {
     "lstm-long": dict(mode="lstm", hidden_size=65, input_size=15, seq_len=150, batch_size=9, dtype="float32"),
 }
 # Their kernels are not among those of the default part (`problems.FLOAT32`).
-NIGHTLY = "relu-two-by-two", "gru-before-two-by-two", "layer-norm-gru-float64", "variational-gru"
+NIGHTLY = (
+    "relu-two-by-two", "gru-before-two-by-two", "layer-norm-gru-float64", "variational-gru", "language-model-layer-norm",
+)
 
 
 def results(name):
@@ -84,12 +91,49 @@ def results(name):
     return {key: array for key, array in arrays.items() if isinstance(array, np.ndarray)}
 
 
+def trained(name):
+    """What a language model's training ends with, after a few steps that clip, drop and decay."""
+    settings = Settings(**TRAININGS[name], steps=3, batch=5, seq_len=7, weight_decay=0.25, clip=0.5, seed=3)
+    text = np.random.Philox(key=7).random_raw(40).tobytes() * 3
+    model = TextModel.random(settings.desc, settings.seed, corpus.alphabet(text))
+    run = Run(model, optimizer_of(model, settings), text, settings)
+    bits = [run.advance().bits for _ in range(3)]
+    return {"parameters": model.parameters.flat, "bits": np.array(bits), **run.optimizer.state}
+
+
+def fitted(name):
+    """What a readout ends with after a few steps of SGD for other losses."""
+    exact = Exact(mode="rnn_tanh", hidden_size=1, seed=5, dtype=TRAININGS[name])
+    w, x, targets = (exact.draw(stream, shape) for stream, shape in enumerate([(33 * 18,), (40, 17), (40, 33)]))
+    optimizer, found = SGD(w, momentum=0.75, nesterov=True), []
+    for loss in (squared_error, sigmoid_cross_entropy) * 2:
+        given = targets if loss is squared_error else targets > 0
+        value, gradient, losses = loss(dense(w, x, 33), given)
+        dx, dw = dense_backward(w, x, gradient)
+        norm = clip_gradient_norm(dw, 0.125)
+        optimizer.step(dw, 0.5)
+        found += [value, norm, *losses.ravel(), *dx.ravel()]
+    return {"w": w, "found": np.array(found)}
+
+
+TRAININGS = {
+    "language-model": dict(hidden=33, embedding=9, layers=2, dropout=0.25),
+    "language-model-layer-norm": dict(mode="gru", hidden=17, embedding=15, layer_norm=True, zoneout=0.25),
+    "readout-float32": "float32",
+    "readout-float64": "float64",
+}
+
+
 def digests(name):
-    return {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in results(name).items()}
+    found = (results if name in NETWORKS else fitted if name.startswith("readout") else trained)(name)
+    return {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in found.items()}
+
+
+NAMES = [*NETWORKS, *TRAININGS]
 
 
 @pytest.mark.xfail(not HAS_FMA, reason="without fused multiply-add every product is rounded, which gives other bits")
-@pytest.mark.parametrize("name", [nightly(name) if name in NIGHTLY else name for name in NETWORKS])
+@pytest.mark.parametrize("name", [nightly(name) if name in NIGHTLY else name for name in NAMES])
 def test_every_cpu_gives_the_same_bits(name):
     found, expected = digests(name), json.loads(TABLE.read_text())[name]
     assert found.keys() == expected.keys()
@@ -98,5 +142,5 @@ def test_every_cpu_gives_the_same_bits(name):
 
 
 if __name__ == "__main__":
-    json.dump({name: digests(name) for name in NETWORKS}, sys.stdout, indent=1)
+    json.dump({name: digests(name) for name in NAMES}, sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -29,8 +29,9 @@ def test_steps_are_vectorized(name, dtype):
 
 
 @every_dtype
-def test_squares_are_vectorized(dtype):
-    assert_vectorized(compiled(training.add_squares.py_func, np.zeros(64), *buffers(1, 8, dtype)), {"multiply": 1})
+@pytest.mark.parametrize("squares", [False, True])
+def test_sums_are_vectorized(squares, dtype):
+    assert_vectorized(compiled(training.sum_of.py_func, *buffers(1, 8, dtype), np.zeros(64), squares), {"add": 1})
 
 
 @every_dtype
@@ -49,11 +50,19 @@ def test_compiled_as_written_and_the_same_number_by_number(name, dtype):
 
 @every_dtype
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 200])
-def test_squares_of_every_number(size, dtype):
+def test_sums_of_every_number(size, dtype):
+    """Side by side in lanes, and these from the first to the last."""
     (values,) = buffers(1, size, dtype)
-    lanes = np.ones(64)
-    training.add_squares(lanes, values)
-    expected = np.ones(64)
+    lanes, squares = np.zeros(64), np.zeros(64)
     for i, value in enumerate(values.tolist()):
-        expected[i % 64] += value**2
-    assert_same_bits("lanes", lanes, expected)
+        lanes[i % 64] += value
+        squares[i % 64] += value**2
+    assert training.sum_of(values, np.full(64, np.nan), False) == sum_in_order(lanes)
+    assert training.sum_of(values, np.full(64, np.nan), True) == sum_in_order(squares)
+
+
+def sum_in_order(values):
+    total = 0.0  # Python's sum compensates from 3.12 on
+    for value in values.tolist():
+        total += value
+    return total

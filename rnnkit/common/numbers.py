@@ -1,4 +1,4 @@
-"""Numbers that a user gives: their conversion to floats, and the largest size."""
+"""Numbers that a user gives, as floats; the largest size; numbers that are drawn."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def real_number(function: str, argument: str, value: Any, expected: str = "a flo
         return float(value)
     except OverflowError:
         raise ValueError(message(function, argument, "be in the range of float64", "a number beyond it")) from None
+
+
+def uniform(rng: np.random.Generator, low: float, high: float, size: Any) -> np.ndarray:
+    """Return numbers in [low, high), with the same bits on every machine.
+
+    `rng.uniform` has these bits only where its compiler fuses no multiply-add: on ARM64 it does.
+    """
+    return rng.random(size) * (high - low) + low

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.common.arrays import library_of, no_array
+from rnnkit.common.numbers import uniform
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.kernels.cells.cell import Scalar
@@ -182,11 +183,11 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     end = own[0].start if own else w.size
     for start in range(0, end, _DRAWN):
         part = w[start : min(start + _DRAWN, end)]
-        part[:] = rng.uniform(-bound, bound, part.size)
+        part[:] = uniform(rng, -bound, bound, part.size)
     for number, (_, shape, start) in enumerate(own):
         _, low, high = vectors[number % len(vectors)]
         ends = -bound if low is None else low, bound if high is None else high
-        w[start : start + shape[0]] = rng.uniform(*ends, shape)
+        w[start : start + shape[0]] = uniform(rng, *ends, shape)
     return w
 
 

@@ -45,13 +45,17 @@ def descent(w, dw, rate, keep):
 
 
 @kernel
-def add_squares(lanes, values):
-    """lanes[j] += values[i]**2 for i = j, j + lanes.size, ..., in the float64 of the lanes.
-
-    One chain of additions a lane, in every vector width: the sum has the same bits on every machine.
-    """
+def sum_of(values, lanes, squares):
+    """The sum of the numbers, or of their squares, in float64: number i is added to lane i % lanes.size, and the lanes
+    from the first to the last, in every vector width."""
+    for j in range(lanes.size):
+        lanes[j] = 0
     for start in range(0, values.size, lanes.size):
         block = part(values, start, min(start + lanes.size, values.size))
         for j in range(block.size):
             value = np.float64(block[j])
-            lanes[j] += value * value
+            lanes[j] += value * (value if squares else 1.0)
+    total = 0.0
+    for j in range(lanes.size):
+        total += lanes[j]
+    return total

@@ -14,7 +14,7 @@ from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, extra, keep_apart, one_blas_thread, progress_bar
+from rnnkit.language_model.console import CommandError, extra, keep_apart, progress_bar
 
 
 def sample(args: argparse.Namespace) -> None:
@@ -35,11 +35,10 @@ def score(args: argparse.Namespace) -> None:
     """Print the bits per byte of files, beside those of general compressors."""
     model = textmodel.load(args.model)
     texts = {path: corpus.read_files([path]) for path in args.files}
-    with one_blas_thread("score"):
-        for path, text in texts.items():
-            print(f"{path}: {len(text):,} bytes; bits per byte")
-            for name, bits in scoring.scores(model, text, weights=args.weights):
-                print(f"  {bits:6.3f}  {name}", flush=True)
+    for path, text in texts.items():
+        print(f"{path}: {len(text):,} bytes; bits per byte")
+        for name, bits in scoring.scores(model, text, weights=args.weights):
+            print(f"  {bits:6.3f}  {name}", flush=True)
 
 
 def plot(args: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import product
 from types import ModuleType
@@ -89,15 +89,6 @@ def progress_bar(**options: Any) -> Iterator[Any]:
 
     with tqdm(**options) as bar, logging_redirect_tqdm([logging.getLogger("rnnkit")]):
         yield bar
-
-
-def one_blas_thread(command: str) -> AbstractContextManager:
-    """Keep NumPy's BLAS to one thread.
-
-    Its threads go on spinning after a product, on the cores that the engine needs: with them a step of the default
-    network took 22 ms, without them 15 ms. One thread also means the same bits on any machine size.
-    """
-    return extra(command, "threadpoolctl").threadpool_limits(1, "blas")
 
 
 class Signals:

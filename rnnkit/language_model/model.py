@@ -12,11 +12,11 @@ import numpy as np
 
 import rnnkit
 from rnnkit import training
+from rnnkit.common.numbers import uniform
 from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import HOST_DTYPES
 from rnnkit.descriptor.saved import members, read
 from rnnkit.descriptor.weights import check_size
-from rnnkit.language_model.readout import Readout
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)
 ALPHABET = "alphabet"
@@ -57,6 +57,8 @@ class Parameters:
     network : ndarray (num_weights,)
         The recurrent network's flat buffer.
     output_weight, output_bias : ndarray (C, P), (C,)
+    readout : ndarray (C*P + C,)
+        Both of them, as `rnnkit.training.dense` takes them.
     """
 
     def __init__(self, desc: rnnkit.RNNDescriptor, num_classes: int, spare: int = 0):
@@ -73,6 +75,7 @@ class Parameters:
         parts = np.split(self.flat, ends[:-1])
         views = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
         self.embedding, self.network, self.output_weight, self.output_bias = views
+        self.readout = self.flat[ends[1] :]
 
 
 class TextModel:
@@ -107,20 +110,21 @@ class TextModel:
         self.gradient = Parameters(desc, len(alphabet) + 1, SPARE)
         self._class_of = np.full(256, len(alphabet))
         self._class_of[alphabet] = np.arange(len(alphabet))
-        others = (self.gradient.output_weight, self.gradient.output_bias)
-        self._readout = Readout(parameters.output_weight, parameters.output_bias, *others)
+        self._scores = np.empty((0, len(alphabet) + 1), desc.np_dtype)
         self._workspace = None
 
     @classmethod
     def random(cls, desc: rnnkit.RNNDescriptor, seed: int, alphabet: np.ndarray = ALL_BYTES) -> TextModel:
-        """Return an untrained model; the same seed gives the same bits."""
+        """Return an untrained model; the same seed gives the same bits, on every machine.
+
+        The embedding is uniform with variance 1, the readout as in PyTorch's layer.
+        """
         network_seed, other_seed = np.random.SeedSequence(seed).spawn(2)
         parameters = Parameters(desc, len(alphabet) + 1)
         parameters.network[:] = rnnkit.init_weights(desc, int(network_seed.generate_state(1)[0]))
         rng = np.random.default_rng(other_seed)
-        parameters.embedding[:] = rng.standard_normal(parameters.embedding.shape)
-        bound = desc.output_size**-0.5
-        parameters.output_weight[:] = rng.uniform(-bound, bound, parameters.output_weight.shape)
+        for own, bound in (parameters.embedding, math.sqrt(3)), (parameters.output_weight, 1 / math.sqrt(desc.output_size)):
+            own[:] = uniform(rng, -bound, bound, own.shape)
         return cls(desc, alphabet, parameters, trained_with={})
 
     def add_gradient(
@@ -152,28 +156,39 @@ class TextModel:
         state : State
             Copies: they outlive the next call.
         """
+        from rnnkit.cpu.dense import add_rows  # on the first call: it brings Numba
+
         parameters, gradient = self.parameters, self.gradient
         classes, wanted = self._class_of[inputs], self._class_of[targets].ravel()
         x = parameters.embedding[classes]
         y, hy, cy, self._workspace = rnnkit.forward(
             self.desc, parameters.network, x, *state, seed=seed, first_row=first_row, workspace=self._workspace
         )
-        dropout, mask = self.desc.dropout, None
-        if dropout:
-            mask = training.dropout_mask(y.shape, dropout, seed, first_row=first_row, dtype=y.dtype.name)
-            mask = mask.reshape(inputs.size, -1)
-        nats, dy = self._readout.add_gradient(y.reshape(inputs.size, -1), wanted, count, mask)
-        dy = dy.reshape(y.shape)
-        dx = rnnkit.backward(self.desc, parameters.network, self._workspace, dy, dw=gradient.network).dx
-        _add_rows(gradient.embedding, classes.ravel(), dx.reshape(inputs.size, -1))
-        return nats + self._nats_of_others(wanted), State(hy.copy(), None if cy is None else cy.copy())
+        outputs, mask = y.reshape(inputs.size, -1), None
+        if self.desc.dropout:
+            mask = training.dropout_mask(y.shape, self.desc.dropout, seed, first_row=first_row, dtype=y.dtype.name)
+            mask = mask.reshape(outputs.shape)
+            outputs = outputs * mask
+        if len(self._scores) != inputs.size:
+            self._scores = np.empty((inputs.size, len(self.alphabet) + 1), y.dtype)
+        scores = training.dense(parameters.readout, outputs, len(self.alphabet) + 1, out=self._scores)
+        loss = training.softmax_cross_entropy(scores, wanted, count=count, out=scores)
+        dy = training.dense_backward(parameters.readout, outputs, loss.gradient, dw=gradient.readout).dx
+        if mask is not None:
+            dy *= mask
+        dx = rnnkit.backward(
+            self.desc, parameters.network, self._workspace, dy.reshape(y.shape), dw=gradient.network
+        ).dx
+        add_rows(gradient.embedding, classes.ravel(), dx.reshape(inputs.size, -1))
+        nats = loss.loss * count + self._nats_of_others(wanted)
+        return nats, State(hy.copy(), None if cy is None else cy.copy())
 
     def nats(self, y: np.ndarray, targets: np.ndarray) -> float:
         """Return the sum of -ln p(target) over outputs of the network (rows, P) and bytes (rows,)."""
         wanted = self._class_of[targets]
-        scores = self._readout.scores(y)
-        losses = training.softmax_cross_entropy(scores, wanted, out=scores).losses
-        return float(losses.sum(dtype=np.float64)) + self._nats_of_others(wanted)
+        scores = training.dense(self.parameters.readout, y, len(self.alphabet) + 1)
+        loss = training.softmax_cross_entropy(scores, wanted, count=1, out=scores).loss
+        return loss + self._nats_of_others(wanted)
 
     def inputs(self, data: np.ndarray) -> np.ndarray:
         """Return what the network reads for bytes (T, N): their rows of the embedding, (T, N, I)."""
@@ -181,7 +196,7 @@ class TextModel:
 
     def scores(self, y: np.ndarray) -> np.ndarray:
         """Return the scores (rows, K) of the alphabet before softmax for outputs of the network (rows, P)."""
-        return self._readout.scores(y)[:, :-1]
+        return training.dense(self.parameters.readout, y, len(self.alphabet) + 1)[:, :-1]
 
     def _nats_of_others(self, classes: np.ndarray) -> float:
         """What it takes to tell the bytes outside of the alphabet from each other."""
@@ -277,9 +292,3 @@ def read_object(file: archive.Reader, name: str) -> dict[str, Any]:
         raise file.refusal(f"hold {name} as a JSON object", type(found).__name__)
     return found
 
-
-def _add_rows(sums, index, rows):
-    """sums[index[i]] += rows[i] for every i; as a sum over runs of equal index, many times faster than np.add.at."""
-    order = np.argsort(index, kind="stable")
-    values, starts = np.unique(index[order], return_index=True)
-    sums[values] += np.add.reduceat(rows[order], starts, axis=0)

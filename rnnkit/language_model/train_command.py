@@ -24,7 +24,6 @@ from rnnkit.language_model.console import (
     Parser,
     Signals,
     noticed_signals,
-    one_blas_thread,
     why,
 )
 from rnnkit.language_model.job import Job, compare, prepared
@@ -33,10 +32,11 @@ from rnnkit.language_model.training import Run
 
 logger = logging.getLogger("rnnkit")
 
+
 def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> None:
     """Train a model, save it, and print what it makes of the held-out text beside general compressors."""
     comm, end = distributed.world(), None
-    with one_blas_thread("train"), distributed.aborting(comm):
+    with distributed.aborting(comm):
         distributed.share_cores(comm)
         try:
             _train(args, add_options, comm)

@@ -36,8 +36,12 @@ def optimizer_of(model: TextModel, settings: Settings) -> Adam:
 
 
 def learning_rate(progress: float, settings: Settings) -> float:
-    """Return the rate at a share of the run, 0..1: it rises along a line, and falls to zero along a cosine."""
-    return settings.lr * min(1.0, progress / WARM_UP) * 0.5 * (1 + math.cos(math.pi * progress))
+    """Return the rate at a share of the run, 0..1: it rises along a line, and falls to zero along a cosine.
+
+    It is rounded to float32: in the last bits of a cosine C libraries differ.
+    """
+    rate = settings.lr * min(1.0, progress / WARM_UP) * 0.5 * (1 + math.cos(math.pi * progress))
+    return float(np.float32(rate))
 
 
 class Run:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnkit.common.arrays import Array, library_of
+from rnnkit.common.arrays import Array
 from rnnkit.training import arguments
+from rnnkit.training.sums import total_of_squares
 
-LANES = 256  # sums in float64 side by side: a call of 450,000 numbers took 0.05 ms, with 64 lanes 0.08
 _SMALLEST = np.finfo(np.float64).tiny / np.finfo(np.float64).eps**2  # above, squares that vanish are too small to count
 
 
@@ -56,24 +56,13 @@ def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float
 
 
 def _norm(values: Array) -> float:
-    total = _sum_of_squares(values)
+    total = total_of_squares(values)
     if _SMALLEST < total < math.inf:
         return math.sqrt(total)
     largest = float(abs(values).max()) if values.size else 0.0
     if largest == 0 or not math.isfinite(largest):
         return largest
-    return largest * math.sqrt(_sum_of_squares(values / largest))
-
-
-def _sum_of_squares(values: Array) -> float:
-    if library_of(values) is not np:
-        return float((values.astype(np.float64) ** 2).sum())
-    from rnnkit.kernels.training import add_squares  # on the first call: it brings Numba
-
-    lanes = np.zeros(LANES)
-    add_squares(lanes, values)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(lanes.sum())
+    return largest * math.sqrt(total_of_squares(values / largest))
 
 
 def _scale(values: Array, limit: float, norm: float) -> None:

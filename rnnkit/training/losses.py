@@ -12,6 +12,7 @@ from rnnkit.call import checks
 from rnnkit.common.arrays import Array, library_of, overlap
 from rnnkit.errors import message
 from rnnkit.training import arguments
+from rnnkit.training.sums import total
 
 SILENT = {"under": "ignore", "over": "ignore", "invalid": "ignore"}  # infinity and NaN go the way of the arithmetic
 
@@ -192,30 +193,37 @@ def squared_error(
 def _softmax(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
     """Write the gradient (rows, C), which may be where the scores are, and return the losses (rows,)."""
     library = library_of(scores)
-    with np.errstate(**SILENT):
-        library.subtract(scores, scores.max(axis=1, keepdims=True), out=gradient)
-        flat = gradient.reshape(-1)
-        places = library.arange(0, flat.size, scores.shape[1]) + targets
-        losses = -flat[places]
-        library.exp(gradient, out=gradient)
-        total = gradient.sum(axis=1, keepdims=True)
-        losses += library.log(total[:, 0])
-        total *= count
-        gradient *= 1 / total  # a division for each row and not for each score
-        flat[places] -= 1 / count
+    if library is np:
+        return _on_cpu().softmax_cross_entropy(scores, targets, count, gradient)
+    library.subtract(scores, scores.max(axis=1, keepdims=True), out=gradient)
+    flat = gradient.reshape(-1)
+    places = library.arange(0, flat.size, scores.shape[1]) + targets
+    losses = -flat[places]
+    library.exp(gradient, out=gradient)
+    total = gradient.sum(axis=1, keepdims=True)
+    losses += library.log(total[:, 0])
+    gradient *= 1 / (total * count)
+    flat[places] -= 1 / count
     return losses
 
 
 def _sigmoid(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
     """Write the gradient, which may be where the scores are, and return the losses."""
     library = library_of(scores)
-    with np.errstate(**SILENT):
-        small = library.exp(-abs(scores))  # 0..1: neither form of the logistic function overflows
-        losses = library.maximum(scores, 0) - scores * targets + library.log1p(small)
-        positive = scores >= 0
-        library.divide(library.where(positive, 1, small), 1 + small, out=gradient)
-        gradient -= targets
-        gradient *= 1 / count
+    if library is np:
+        return _on_cpu().sigmoid_cross_entropy(scores, targets, count, gradient)
+    small = library.exp(-abs(scores))  # 0..1: neither form of the logistic function overflows
+    losses = library.maximum(scores, 0) - scores * targets + library.log1p(small)
+    positive = scores >= 0
+    library.divide(library.where(positive, 1, small), 1 + small, out=gradient)
+    gradient -= targets
+    gradient *= 1 / count
+    return losses
+
+
+def _on_cpu() -> Any:
+    from rnnkit.cpu import losses  # on the first call: it brings Numba
+
     return losses
 
 
@@ -253,7 +261,7 @@ class _Entries:
 
     def loss(self, losses: Array) -> Loss:
         """Return the result, padding filled with zeros, where the losses and the gradient of the valid entries are."""
-        loss = float(losses.sum(dtype=np.float64)) / self.count
+        loss = total(losses) / self.count
         if self._valid is None:
             return Loss(loss, self._whole, losses.reshape(self._shape))
         self._whole[...] = 0

@@ -189,7 +189,7 @@ class Adam(_Optimizer):
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
         steps = self._steps + 1
         # Both corrections folded into two scalars, as at the end of section 2 of the paper.
-        root, share = math.sqrt(1 - self._beta2**steps), 1 - self._beta1**steps
+        root, share = math.sqrt(1 - _power(self._beta2, steps)), 1 - _power(self._beta1, steps)
         given = self._checked_rate(learning_rate, root / share)
         buffers = self._buffers(gradients, given)
         self._steps, rate = steps, given * root / share
@@ -271,6 +271,16 @@ class SGD(_Optimizer):
             else:
                 move = _momentum_descent_on_gpu if on_gpu else _kernels().momentum_descent
                 move(w, dw, *moments, self._momentum, self._nesterov, rate, keep)
+
+
+def _power(base: float, exponent: int) -> float:
+    """base**exponent by squaring: the last bits of a C library's are its own."""
+    result = 1.0
+    while exponent:
+        if exponent % 2:
+            result *= base
+        base, exponent = base * base, exponent // 2
+    return result
 
 
 def _is_share(value: float) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.call import checks
 from rnnkit.common.arrays import Array, library_of
+from rnnkit.common.numbers import uniform
 from rnnkit.errors import message
 from rnnkit.training import arguments
 
@@ -51,8 +53,8 @@ def init_dense(input_size: int, num_outputs: int, seed: int | None = None, dtype
     arguments.integer(function, "num_outputs", num_outputs, 1)
     checks.seed(function, seed)
     arguments.real_dtype(function, dtype)
-    bound = input_size**-0.5
-    return np.random.default_rng(seed).uniform(-bound, bound, num_outputs * (input_size + 1)).astype(dtype)
+    bound, rng = 1 / math.sqrt(input_size), np.random.default_rng(seed)
+    return uniform(rng, -bound, bound, num_outputs * (input_size + 1)).astype(dtype)
 
 
 def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> Array:
@@ -92,10 +94,14 @@ def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> 
     if out is not None:
         arguments.output("dense", "out", out, x, "x", shape, "as x and num_outputs say")
         arguments.separate("dense", "out", out, w=w, x=x)
+    library = library_of(x)
+    y = library.empty(shape, x.dtype) if out is None else out
+    rows, x_rows = y.reshape(-1, num_outputs), x.reshape(-1, x.shape[-1])
+    if library is np:
+        _on_cpu().forward(w, x_rows, rows)
+        return y
     weight, bias = views(w, num_outputs)
-    y = library_of(x).empty(shape, x.dtype) if out is None else out
-    rows = y.reshape(-1, num_outputs)
-    library_of(x).matmul(x.reshape(-1, x.shape[-1]), weight.T, out=rows)
+    library.matmul(x_rows, weight.T, out=rows)
     rows += bias
     return y
 
@@ -142,6 +148,10 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
         arguments.output(function, "dw", dw, w, "w", w.shape, "as w has")
         arguments.separate(function, "dw", dw, w=w, x=x, dy=dy)
     rows, dy_rows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, num_outputs)
+    if library_of(x) is np:
+        dx = np.empty(x.shape, x.dtype)
+        _on_cpu().backward(w, rows, dy_rows, dx.reshape(rows.shape), dw)
+        return DenseBackward(dx, dw)
     weight, _ = views(w, num_outputs)
     dweight, dbias = views(dw, num_outputs)
     dweight += dy_rows.T @ rows
@@ -224,6 +234,12 @@ def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -
     dhy = library_of(doutput).zeros((num_layers * directions, batch_size, size), doutput.dtype)
     dhy[-directions:] = doutput.reshape(batch_size, directions, size).swapaxes(0, 1)
     return dhy
+
+
+def _on_cpu() -> Any:
+    from rnnkit.cpu import dense  # on the first call: it brings Numba
+
+    return dense
 
 
 def _check_directions(function: str, value: Any) -> int:

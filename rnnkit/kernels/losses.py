@@ -1,0 +1,108 @@
+"""Losses and their gradients, entry by entry.
+
+A row of scores is summed as `training.sum_of` sums an array: number i in sum i % ROW_LANES, and these from the first
+to the last. A vector register holds a part of them, however wide it is.
+"""
+
+import numpy as np
+
+from .cells.functions import exp, fma, sigmoid
+from .machine.arrays import part
+from .machine.jit import inner, kernel
+from .machine.partition import partition
+from .machine.sync import barrier, join, post_call
+
+ROW_LANES = 32
+_LOG2 = 0.6931471805599453
+
+
+@inner
+def _log1p(u, real):
+    """log(1 + u) for 0 <= u <= 1, within 3 units in the last place; `real` makes its constants."""
+    s = u / (real(2) + u)  # log(1 + u) = 2*atanh(s) = 2s*(1 + q/3 + q**2/5 + ...), q <= 1/9: 16 terms fill a float64
+    q, one = s * s, real(1)
+    t = fma(q, fma(q, fma(q, real(1 / 31), real(1 / 29)), real(1 / 27)), real(1 / 25))
+    t = fma(q, fma(q, fma(q, fma(q, t, real(1 / 23)), real(1 / 21)), real(1 / 19)), real(1 / 17))
+    t = fma(q, fma(q, fma(q, fma(q, t, real(1 / 15)), real(1 / 13)), real(1 / 11)), real(1 / 9))
+    t = fma(q, fma(q, fma(q, fma(q, t, real(1 / 7)), real(1 / 5)), real(1 / 3)), one)
+    return (s + s) * t
+
+
+@inner
+def _log(x):
+    """The natural logarithm of a float64 of at least 1."""
+    n, m = 0.0, x
+    while m >= 2.0:
+        n, m = n + 1.0, m * 0.5
+    return fma(n, _LOG2, _log1p(m - 1.0, np.float64))
+
+
+@inner
+def _maximum(values, lanes):
+    """The largest number, where there is no NaN."""
+    whole, most = values.size - values.size % lanes.size, values[0]
+    for j in range(lanes.size):
+        lanes[j] = most
+    for start in range(0, whole, lanes.size):
+        for j in range(lanes.size):
+            value, known = values[start + j], lanes[j]
+            lanes[j] = value if value > known else known
+    for j in range(values.size - whole):
+        value, known = values[whole + j], lanes[j]
+        lanes[j] = value if value > known else known
+    for j in range(lanes.size):
+        most = lanes[j] if lanes[j] > most else most
+    return most
+
+
+@inner
+def _sum(values, lanes):
+    count, whole, total = lanes.size, values.size - values.size % lanes.size, values.dtype.type(0)
+    for j in range(count):
+        lanes[j] = 0
+    for start in range(0, whole, count):
+        for j in range(count):
+            lanes[j] += values[start + j]
+    for j in range(values.size - whole):
+        lanes[j] += values[whole + j]
+    for j in range(count):
+        total += lanes[j]
+    return total
+
+
+@kernel
+def softmax_cross_entropy(gradient, losses, scores, targets, lanes, count, rank, size, sync):
+    """Of each row -ln p(target) under the softmax of its scores, and (p - onehot)/count; `lanes` are those of all
+    threads. The gradient may be where the scores are."""
+    post_call(sync, rank, size)
+    team = join(sync, rank, size)
+    real, own = scores.data.dtype.type, part(lanes, team.rank * ROW_LANES, (team.rank + 1) * ROW_LANES)
+    rows, divisor = partition(scores.rows.size, team.rank, team.size), real(count)
+    for row in range(rows.start, rows.stop):
+        start = scores.start + scores.rows[row] * scores.stride
+        values = part(scores.data, start, start + scores.stride)
+        start = gradient.start + gradient.rows[row] * gradient.stride
+        result = part(gradient.data, start, start + gradient.stride)
+        most = _maximum(values, own)
+        target = values[targets[row]] - most
+        for j in range(result.size):
+            result[j] = exp(values[j] - most)
+        total = _sum(result, own)
+        losses[row] = real(_log(np.float64(total))) - target
+        scale = real(1) / (total * divisor)  # a division for each row and not for each score
+        for j in range(result.size):
+            result[j] *= scale
+        result[targets[row]] -= real(1) / divisor
+    barrier(team)
+
+
+@kernel
+def sigmoid_cross_entropy(gradient, losses, scores, targets, count):
+    """Of each entry max(s, 0) - s*t + log(1 + exp(-|s|)) and (p - t)/count with p = sigmoid(s). The gradient may be
+    where the scores are."""
+    real = scores.dtype.type
+    zero, factor = real(0), real(1.0 / count)
+    for i in range(scores.size):
+        s, t = scores[i], targets[i]
+        losses[i] = (s if s > zero else zero) - s * t + _log1p(exp(-abs(s)), real)
+        gradient[i] = (sigmoid(s) - t) * factor
