@@ -97,8 +97,8 @@ def test_dropout_acts_on_what_is_read_out_and_the_same_seed_drops_the_same():
     nats = [model.add_gradient(inputs, targets, count=1, seed=seed)[0] for seed in (3, 3, 4)]
     assert nats[0] == nats[1] != nats[2]
     model.gradient.flat.fill(0)
-    model.add_gradient(inputs[:1, :1], targets[:1, :1], count=1, seed=6)
-    kept = training.dropout_mask((1, 1, model.desc.hidden_size), 0.25, seed=6)[0, 0] > 0
+    model.add_gradient(inputs[:1, :1], targets[:1, :1], count=1, seed=9)
+    kept = training.dropout_mask((1, 1, model.desc.hidden_size), 0.25, seed=9)[0, 0] > 0
     assert not kept.all()
     np.testing.assert_array_equal((model.gradient.output_weight != 0).any(axis=0), kept)
 

@@ -6,7 +6,7 @@ to the last. A vector register holds a part of them, however wide it is.
 
 import numpy as np
 
-from .cells.functions import exp, fma, sigmoid
+from .machine.activations import exp, fma, sigmoid
 from .machine.arrays import part
 from .machine.jit import inner, kernel
 from .machine.partition import partition
@@ -38,7 +38,7 @@ def _log(x):
 
 
 @inner
-def _maximum(values, lanes):
+def maximum(values, lanes):
     """The largest number, where there is no NaN."""
     whole, most = values.size - values.size % lanes.size, values[0]
     for j in range(lanes.size):
@@ -83,7 +83,7 @@ def softmax_cross_entropy(gradient, losses, scores, targets, lanes, count, rank,
         values = part(scores.data, start, start + scores.stride)
         start = gradient.start + gradient.rows[row] * gradient.stride
         result = part(gradient.data, start, start + gradient.stride)
-        most = _maximum(values, own)
+        most = maximum(values, own)
         target = values[targets[row]] - most
         for j in range(result.size):
             result[j] = exp(values[j] - most)

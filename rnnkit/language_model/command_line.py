@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import rnnkit
 from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
-from rnnkit.language_model import commands
+from rnnkit.language_model import commands, compress_command, compressor
 from rnnkit.language_model.console import REFUSALS, Interrupted, Parser, show_what_is_logged, why
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import DEFAULTS
@@ -49,7 +49,7 @@ def build_parser() -> Parser:
     parser.set_defaults(run=lambda args: parser.print_help())
     parser.add_argument("--version", action="version", version=f"rnnkit {rnnkit.__version__}")
     adders = parser.add_subparsers(metavar="COMMAND")
-    for add in (_add_train, _add_sample, _add_score, _add_plot, _add_warmup):
+    for add in (_add_train, _add_sample, _add_score, _add_compress, _add_decompress, _add_plot, _add_warmup):
         add(adders)
     return parser
 
@@ -121,6 +121,41 @@ def _add_score(adders) -> None:
     parser.add_argument("files", nargs="+", type=file_name, metavar="FILE", help="any file")
     _option(parser, "--model", file_name, DEFAULTS["out"], "file that train has written", "MODEL")
     _add_weights(parser, "score it with the network's weights rounded to fewer bits, too")
+
+
+def _add_compress(adders) -> None:
+    about = (
+        "Compress a file by what a model predicts. Without --model the model begins with random weights and learns while "
+        "it reads, and decompress repeats that. The result is the same on every CPU, with any number of threads."
+    )
+    parser = adders.add_parser("compress", help="compress a file", description=about)
+    parser.set_defaults(run=compress_command.compress)
+    parser.add_argument("file", type=file_name, metavar="FILE", help="any file")
+    _add_output(parser, f"file to write (default: FILE{compress_command.SUFFIX})", "that train has written, to predict")
+    parser.add_argument("--learn", action="store_true", help="let a copy of that model learn while it reads")
+    streams = "parts of a block that are read side by side: more are faster and take more space (default: "
+    default = f"{compressor.STREAMS}, {compressor.STREAMS_OF_GIVEN} with a model that does not learn)"
+    parser.add_argument("--streams", type=number(int, 1, compressor.MOST), metavar="N", help=streams + default)
+    hidden = f"units of the model that learns: more are slower and take less space (default: {compressor.HIDDEN})"
+    parser.add_argument("--hidden", type=number(int, 1, compressor.MOST), metavar="N", help=hidden)
+
+
+def _add_decompress(adders) -> None:
+    about = "Write the file that a compressed one stands for."
+    parser = adders.add_parser("decompress", help="decompress a file", description=about)
+    parser.set_defaults(run=compress_command.decompress)
+    parser.add_argument("file", type=file_name, metavar="FILE", help="that compress has written")
+    suffix = compress_command.SUFFIX
+    _add_output(parser, f"file to write (default: FILE without {suffix})", "that compress was given")
+    text = "write the blocks that are whole, where others are damaged; a model that learns cannot go on behind these"
+    parser.add_argument("--salvage", action="store_true", help=text)
+
+
+def _add_output(parser, out: str, model: str) -> None:
+    parser.add_argument("-o", "--out", type=file_name, metavar="FILE", help=out)
+    parser.add_argument("--model", type=file_name, metavar="MODEL", help=f"model {model}")
+    parser.add_argument("--force", action="store_true", help="replace the file to write, if it is there")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _add_weights(parser, about) -> None:

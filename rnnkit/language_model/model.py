@@ -111,7 +111,8 @@ class TextModel:
         self._class_of = np.full(256, len(alphabet))
         self._class_of[alphabet] = np.arange(len(alphabet))
         self._scores = np.empty((0, len(alphabet) + 1), desc.np_dtype)
-        self._workspace = None
+        self._workspace: Any = None
+        self._predicted: Any = None  # what `learn` needs of the call of `predict` before it
 
     @classmethod
     def random(cls, desc: rnnkit.RNNDescriptor, seed: int, alphabet: np.ndarray = ALL_BYTES) -> TextModel:
@@ -126,6 +127,12 @@ class TextModel:
         for own, bound in (parameters.embedding, math.sqrt(3)), (parameters.output_weight, 1 / math.sqrt(desc.output_size)):
             own[:] = uniform(rng, -bound, bound, own.shape)
         return cls(desc, alphabet, parameters, trained_with={})
+
+    def copy(self) -> TextModel:
+        """Return a model of the same parameters that draws nothing in training: it learns from what it predicts."""
+        parameters = Parameters(self.desc.evaluating, len(self.alphabet) + 1)
+        parameters.flat[:] = self.parameters.flat
+        return TextModel(self.desc.evaluating, self.alphabet, parameters, trained_with={})
 
     def add_gradient(
         self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, *, count: int, seed: int | None = None,
@@ -156,13 +163,20 @@ class TextModel:
         state : State
             Copies: they outlive the next call.
         """
-        from rnnkit.cpu.dense import add_rows  # on the first call: it brings Numba
+        scores, state = self.predict(inputs, state, seed=seed, first_row=first_row)
+        return self.learn(scores, targets, count=count), state
 
-        parameters, gradient = self.parameters, self.gradient
-        classes, wanted = self._class_of[inputs], self._class_of[targets].ravel()
-        x = parameters.embedding[classes]
+    def predict(
+        self, inputs: np.ndarray, state: State = ZEROS, *, seed: int | None = None, first_row: int = 0
+    ) -> tuple[np.ndarray, State]:
+        """Run the network as in training, and return the scores (T*N, C) before softmax and the state to go on from.
+
+        The arguments are those of `add_gradient`. The scores are valid until the next call.
+        """
+        parameters, classes = self.parameters, self._class_of[inputs]
         y, hy, cy, self._workspace = rnnkit.forward(
-            self.desc, parameters.network, x, *state, seed=seed, first_row=first_row, workspace=self._workspace
+            self.desc, parameters.network, parameters.embedding[classes], *state, seed=seed, first_row=first_row,
+            workspace=self._workspace,
         )
         outputs, mask = y.reshape(inputs.size, -1), None
         if self.desc.dropout:
@@ -171,17 +185,26 @@ class TextModel:
             outputs = outputs * mask
         if len(self._scores) != inputs.size:
             self._scores = np.empty((inputs.size, len(self.alphabet) + 1), y.dtype)
+        self._predicted = classes, outputs, mask
         scores = training.dense(parameters.readout, outputs, len(self.alphabet) + 1, out=self._scores)
+        return scores, State(hy.copy(), None if cy is None else cy.copy())
+
+    def learn(self, scores: np.ndarray, targets: np.ndarray, *, count: int) -> float:
+        """Return the summed loss of the targets (T, N) under the scores that `predict` has just returned, in nats, and
+        add the gradient of loss/count; the gradient by the scores takes their place."""
+        from rnnkit.cpu.dense import add_rows  # on the first call: it brings Numba
+
+        parameters, gradient, (classes, outputs, mask) = self.parameters, self.gradient, self._predicted
+        wanted = self._class_of[targets].ravel()
         loss = training.softmax_cross_entropy(scores, wanted, count=count, out=scores)
         dy = training.dense_backward(parameters.readout, outputs, loss.gradient, dw=gradient.readout).dx
         if mask is not None:
             dy *= mask
         dx = rnnkit.backward(
-            self.desc, parameters.network, self._workspace, dy.reshape(y.shape), dw=gradient.network
+            self.desc, parameters.network, self._workspace, dy.reshape(*targets.shape, -1), dw=gradient.network
         ).dx
-        add_rows(gradient.embedding, classes.ravel(), dx.reshape(inputs.size, -1))
-        nats = loss.loss * count + self._nats_of_others(wanted)
-        return nats, State(hy.copy(), None if cy is None else cy.copy())
+        add_rows(gradient.embedding, classes.ravel(), dx.reshape(targets.size, -1))
+        return loss.loss * count + self._nats_of_others(wanted)
 
     def nats(self, y: np.ndarray, targets: np.ndarray) -> float:
         """Return the sum of -ln p(target) over outputs of the network (rows, P) and bytes (rows,)."""

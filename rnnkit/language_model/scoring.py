@@ -11,7 +11,7 @@ import numpy as np
 import rnnkit
 from rnnkit.errors import message
 from rnnkit.language_model import corpus
-from rnnkit.language_model.model import Parameters, State, TextModel
+from rnnkit.language_model.model import State, TextModel
 from rnnkit.training import Adam, clip_gradient_norm
 from rnnkit.types import Weights
 
@@ -107,7 +107,7 @@ def adaptive_bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", c
     """
     if not text:
         raise ValueError(message("adaptive_bits_per_byte", "text", "have at least one byte", "none"))
-    model = _copy(model)
+    model = model.copy()
     num_rows = max(1, min(ADAPTING_ROWS, len(text) // SHORTEST_ADAPTING_ROW))
     row_size = len(text) // num_rows
     data = np.frombuffer(text, np.uint8)
@@ -134,10 +134,3 @@ def adaptive_bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", c
     )
     return (nats + model.nats(y[:, 0], rest)) / math.log(2) / len(text)
 
-
-def _copy(model: TextModel) -> TextModel:
-    """Return a model of the same parameters that drops nothing."""
-    desc = model.desc.evaluating
-    parameters = Parameters(desc, len(model.alphabet) + 1)
-    parameters.flat[:] = model.parameters.flat
-    return TextModel(desc, model.alphabet, parameters, trained_with={})

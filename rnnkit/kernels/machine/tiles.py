@@ -5,6 +5,7 @@ kernel, which took a third of the time of a first call.
 """
 
 import ctypes
+from functools import cache
 
 import numpy as np
 from llvmlite import binding, ir
@@ -51,6 +52,7 @@ def _supply_table(symbol, in_use=False):
             binding.add_symbol(symbol, table.ctypes.data)
 
 
+@cache
 def supply_in_place(form, itemsize):
     """Compile what reads weights of this form where they are, unless it is."""
     _supply_table(_symbol(form, np.dtype(f"f{itemsize}"), 1), in_use=True)

@@ -1,0 +1,173 @@
+"""Blocks of bytes as a model predicts them: encoded into few bits, and decoded on any machine.
+
+Encoder and decoder compute the same scores to the last bit, whatever CPU and number of threads each has. A model that
+learns (dynamic evaluation, Krause et al., arXiv 1709.07432) takes a step after every few bytes; the decoder repeats it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+import rnnkit
+from rnnkit.compression.coder import RangeDecoder, RangeEncoder, write_frequencies
+from rnnkit.descriptor.saved import text_of
+from rnnkit.language_model.model import State, TextModel
+from rnnkit.training import Adam, clip_gradient_norm, dense
+
+SHORTEST_ROW = 256  # bytes: a shorter block is cut into fewer rows
+AT_ONCE = 1024  # bytes that are encoded at once where nothing is learned
+BEFORE = ord("\n")  # what every row has read before its first byte
+BETA2, CLIP = 0.999, 1.0
+RATE, LEAST_RATE, RISE, FALL = 5e-3, 1.5e-3, 32, 1000  # learning rate, at first and at last; steps of its rise and fall
+
+
+def rate_of(step: int) -> float:
+    """Return the learning rate of step number 0, 1, ...: no function of a C library is in it but the square root."""
+    return max(LEAST_RATE, RATE * min(1.0, (step + 1) / RISE) / math.sqrt(1 + step / FALL))
+
+
+class Coder:
+    """Encodes or decodes blocks of bytes, one after the other.
+
+    A block is cut into rows that are read side by side, one call a step for all of them. Its code depends on the model
+    alone: on blocks before it only where the model learns.
+
+    Parameters
+    ----------
+    model : TextModel
+        It changes where it learns.
+    streams : int
+        Rows, at most.
+    chunk : int
+        Steps after which the model learns; 0: it never does.
+    seen : callable
+        Is told how many bytes have been encoded or decoded since it was told last.
+    """
+
+    def __init__(self, model: TextModel, streams: int, chunk: int, seen: Callable[[int], object] = int):
+        self.model, self._streams, self._chunk, self._seen = model, streams, chunk, seen
+        alphabet = model.alphabet
+        self._class_of = np.full(256, len(alphabet))
+        self._class_of[alphabet] = np.arange(len(alphabet))
+        self._classes, self._others = len(alphabet) + 1, max(256 - len(alphabet), 1)
+        self._blocks = [block for block, _ in model.decayed]
+        self._steps, self._network, self._readout, self._is_packed = 0, None, None, False
+        if chunk:
+            self._optimizer = Adam([model.parameters.flat[block] for block in self._blocks], beta2=BETA2)
+
+    def encode(self, data: bytes) -> bytes:
+        """Return the code of a block of at least one byte."""
+        encoder, state = RangeEncoder(), self._zeros(self._shape(len(data))[0])
+        text, before = self._rows(np.frombuffer(data, np.uint8))
+        for start, stop, count in self._pieces(len(data)):
+            targets, inputs = text[start:stop, :count], before[start:stop, :count]
+            scores, state = self._predict(inputs, _of_rows(state, count))
+            encoder.encode_checked(targets.ravel().astype(np.int64), self._frequencies(scores))
+            self._learn(scores, targets)
+            self._seen(targets.size)
+        return encoder.finish()
+
+    def decode(self, payload: bytes, size: int) -> bytes:
+        """Return the block of so many bytes that has this code."""
+        decoder, state = RangeDecoder(payload), self._zeros(self._shape(size)[0])
+        text, before = self._rows(np.zeros(size, np.uint8))
+        for start, stop, count in self._pieces(size):
+            state = _of_rows(state, count)
+            self._pack()
+            after = state
+            for t in range(start, stop):
+                y, *after = self._network.step(self.model.inputs(before[t, :count]), *after)
+                text[t, :count] = decoder.decode_checked(self._frequencies(self._scores(y)))
+                before[t + 1, :count] = text[t, :count]
+            if self._chunk:
+                scores, after = self._predict(before[start:stop, :count], state)
+                self._learn(scores, text[start:stop, :count])
+            state = State(*after)
+            self._seen((stop - start) * count)
+        return text.T.tobytes()[:size]
+
+    def _zeros(self, rows: int) -> State:
+        desc = self.model.desc
+        hx = np.zeros((desc.num_layers, rows, desc.output_size), desc.np_dtype)
+        return State(hx, np.zeros((desc.num_layers, rows, desc.states_size), desc.np_dtype) if desc.has_cell else None)
+
+    def _rows(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The bytes (row_size, rows), each row a part of the block, and those in front of them (row_size + 1, rows)."""
+        rows, row_size = self._shape(len(data))
+        text = np.zeros((rows, row_size), np.uint8)
+        text.reshape(-1)[: len(data)] = data
+        text = np.ascontiguousarray(text.T)
+        return text, np.concatenate([np.full((1, rows), BEFORE, np.uint8), text])
+
+    def _shape(self, size: int) -> tuple[int, int]:
+        rows = max(1, min(self._streams, size // SHORTEST_ROW))
+        row_size = -(-size // rows)
+        return -(-size // row_size), row_size
+
+    def _pieces(self, size: int) -> Iterator[tuple[int, int, int]]:
+        """Steps start:stop, and how many rows have bytes there: the last one may be shorter than the others."""
+        rows, row_size = self._shape(size)
+        last = size - (rows - 1) * row_size
+        chunk = self._chunk or max(1, AT_ONCE // rows)
+        for begin, end, count in ((0, last, rows), (last, row_size, rows - 1)):
+            for start in range(begin, end, chunk):
+                yield start, min(start + chunk, end), count
+
+    def _pack(self) -> None:
+        """Bring what runs without a gradient up to date."""
+        from rnnkit.call.arena import Arena
+        from rnnkit.cpu.dense import PackedDense  # on the first call: it brings Numba
+        from rnnkit.cpu.infer import Inference
+        from rnnkit.kernels.machine.in_place import MOST_ROWS
+
+        parameters, in_place = self.model.parameters, self._streams <= MOST_ROWS
+        if self._network is None:
+            self._network = Inference(self.model.desc, parameters.network)
+            self._readout = PackedDense(parameters.readout, self._classes, Arena(), in_place)
+        elif not self._is_packed:
+            self._network.repack(parameters.network)
+            self._readout.pack()
+        self._is_packed = True
+
+    def _predict(self, inputs: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        if self._chunk:
+            return self.model.predict(inputs, state)
+        self._pack()
+        y, *after = rnnkit.infer(self.model.desc, self.model.parameters.network, self.model.inputs(inputs), *state)
+        return self._scores(y.reshape(inputs.size, -1)), State(*after)
+
+    def _scores(self, y: np.ndarray) -> np.ndarray:
+        scores = np.empty((len(y), self._classes), y.dtype)
+        self._readout.forward(y, scores)
+        return scores
+
+    def _frequencies(self, scores: np.ndarray) -> np.ndarray:
+        table = np.empty((len(scores), 256), np.int32)
+        write_frequencies(table, scores, self._class_of, self._others)
+        return table
+
+    def _learn(self, scores: np.ndarray, targets: np.ndarray) -> None:
+        if not self._chunk:
+            return
+        gradient = self.model.gradient
+        gradient.buffer.fill(0)
+        self.model.learn(scores, targets, count=targets.size)
+        clip_gradient_norm(gradient.flat, CLIP)
+        self._optimizer.step([gradient.flat[block] for block in self._blocks], rate_of(self._steps))
+        self._steps, self._is_packed = self._steps + 1, False
+
+
+def _of_rows(state: State, count: int) -> State:
+    return State(*(None if array is None else np.ascontiguousarray(array[:, :count]) for array in state))
+
+
+def digest(model: TextModel) -> bytes:
+    """Return a digest of 16 bytes of what a model predicts by: its network, alphabet and weights."""
+    found = sha256(text_of(model.desc).encode() + b"\0")
+    found.update(model.alphabet.tobytes() + b"\0" + model.parameters.flat.tobytes())
+    return found.digest()[:16]

@@ -1,0 +1,101 @@
+"""The commands compress and decompress."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rnnkit.compression.container import Damage
+from rnnkit.descriptor import archive
+from rnnkit.language_model import compressor
+from rnnkit.language_model import model as textmodel
+from rnnkit.language_model.console import CommandError, keep_apart, progress_bar
+
+SUFFIX = ".rnk"
+logger = logging.getLogger("rnnkit")
+
+
+def compress(args: argparse.Namespace) -> None:
+    """Write a compressed file beside the one that is given, which stays."""
+    source, out = Path(args.file), Path(args.out or f"{args.file}{SUFFIX}")
+    model = _model("compress", args, out)
+    if model is None and args.learn:
+        raise CommandError("compress: --learn must be with --model, got none: without one the model always learns")
+    if model is not None and args.hidden is not None:
+        raise CommandError("compress: --hidden must be without --model, got both: the model has units of its own")
+    how = compressor.description(model, args.streams, args.hidden or compressor.HIDDEN, args.learn)
+    began = time.perf_counter()
+    with archive.naming(source), archive.open_regular("compress", source) as file:
+        size = os.fstat(file.fileno()).st_size
+        with _bar(args, size) as bar, archive.replacing("compress", out) as target:
+            written = 0
+            for part in compressor.compressed(_blocks(file), how, model, bar.update if bar else int):
+                with archive.naming(out):
+                    target.write(part)
+                written += len(part)
+            read = file.tell()
+    seconds = time.perf_counter() - began
+    bits = f", {8 * written / read:.3f} bits per byte" if read else ""
+    print(f"saved     {out}: {written:,} bytes for {read:,}{bits}, {read / 1e3 / seconds:.1f} kB/s")
+
+
+def _blocks(file: Any) -> Iterator[bytes]:
+    while block := file.read(compressor.BLOCK):
+        yield block
+
+
+def decompress(args: argparse.Namespace) -> None:
+    """Write what a compressed file stands for; the compressed file stays."""
+    source = Path(args.file)
+    if not args.out and source.suffix != SUFFIX:
+        raise CommandError(f"decompress: FILE must end with {SUFFIX} where there is no --out, got {source}")
+    out = Path(args.out or source.with_suffix(""))
+    model = _model("decompress", args, out)
+    began, size, lost = time.perf_counter(), 0, 0
+    with archive.naming(source), archive.open_regular("decompress", source) as file:
+        data = file.read()
+    with _bar(args, None) as bar, archive.replacing("decompress", out) as target:
+        for part in compressor.decompressed(data, model, bar.update if bar else int):
+            if isinstance(part, Damage):
+                _report(args, source, part)
+                lost += 1
+                continue
+            with archive.naming(out):
+                target.write(part)
+            size += len(part)
+    print(f"saved     {out}: {size:,} bytes, {size / 1e3 / (time.perf_counter() - began):.1f} kB/s")
+    if lost:
+        raise CommandError(f"decompress: {source} is damaged, and {out} lacks what the lines above say")
+
+
+def _report(args: argparse.Namespace, source: Path, damage: Damage) -> None:
+    """Say what is lost, which is an end unless the rest is to be kept."""
+    found = f"{source}: {compressor.described(damage)}"
+    if not args.salvage:
+        raise CommandError(f"decompress: {found}; --salvage writes what is whole")
+    logger.warning("%s", found)
+
+
+def _model(command: str, args: argparse.Namespace, out: Path) -> textmodel.TextModel | None:
+    """The model that is given; the files' places are looked at, too, before the work begins."""
+    archive.check_target(out)
+    read = [("FILE", args.file)] + ([("--model", args.model)] if args.model else [])
+    keep_apart(command, [("--out", out)], read)
+    if out.exists() and not args.force:
+        raise CommandError(f"{command}: --out must name a file that is not there yet, got {out}; or give --force")
+    return textmodel.load(args.model) if args.model else None
+
+
+def _bar(args: argparse.Namespace, total: int | None) -> Any:
+    """A bar where somebody can see it."""
+    shown = not args.quiet and sys.stderr.isatty() and find_spec("tqdm")
+    return progress_bar(total=total, unit="B", unit_scale=True) if shown else nullcontext()
+

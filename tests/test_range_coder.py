@@ -1,0 +1,158 @@
+"""Range coding by integer frequencies: symbols come back, in as many bits as their probabilities say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rnnkit.compression import RangeDecoder, RangeEncoder, frequencies
+
+TOTAL = 2**18
+SIZES = [1, 2, 3, 15, 16, 17, 255, 256, 257, 1000]
+
+
+def naive_frequencies(scores):
+    """By the rule, number by number, with another exponential."""
+    found = []
+    for row in scores:
+        weights = [int(np.exp(np.float64(score) - np.float64(row.max())) * 2**22) for score in row]
+        found.append([1 + int(weight * ((TOTAL - len(row)) / (1 + sum(weights)))) for weight in weights])
+    return np.array(found)
+
+
+def naive_code(symbols, table):
+    """The bits of a code that is as short as can be."""
+    shares = table[np.arange(len(table)), symbols] / table.sum(axis=1)
+    return float(-np.log2(shares).sum())
+
+
+def encoded(symbols, table, at_once=7):
+    encoder = RangeEncoder()
+    for start in range(0, len(table), at_once):
+        encoder.encode(symbols[start : start + at_once], table[start : start + at_once])
+    return encoder.finish()
+
+
+def decoded(payload, table, at_once=5):
+    decoder = RangeDecoder(payload)
+    parts = [decoder.decode(table[start : start + at_once]) for start in range(0, len(table), at_once)]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", SIZES)
+def test_frequencies_are_those_of_the_rule(size, dtype):
+    rng = np.random.default_rng(size)
+    scores = (rng.standard_normal((6, size)) * np.array([[0], [0.1], [1], [5], [30], [300]])).astype(dtype)
+    table = frequencies(scores)
+    assert table.dtype == np.int32 and table.min() >= 1 and table.sum(axis=1).max() <= TOTAL
+    assert (table.sum(axis=1) > TOTAL - 2 * size).all()
+    assert abs(table - naive_frequencies(scores)).max() <= 1 + (dtype == "float32")  # exp's last bit
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_not_finite_have_frequencies(bad):
+    scores = np.zeros((2, 5))
+    scores[0, 2] = bad
+    table = frequencies(scores)
+    assert table.min() >= 1 and table.sum(axis=1).max() <= TOTAL
+    assert (table[1] == frequencies(np.zeros((1, 5)))).all()
+    if bad == -np.inf:
+        assert table[0, 2] == 1 and (table[0, [0, 1, 3, 4]] > 65000).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 400])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scale", [0, 2, 40])
+def test_symbols_come_back_in_the_bits_that_they_need(size, count, scale):
+    rng = np.random.default_rng(count)
+    table = frequencies(rng.standard_normal((count, size)) * scale)
+    symbols = np.array([rng.choice(size, p=row / row.sum()) for row in table], np.int64)
+    payload = encoded(symbols, table)
+    np.testing.assert_array_equal(decoded(payload, table), symbols)
+    assert 8 * len(payload) <= 1.003 * naive_code(symbols, table) + 40
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 255, 2**17, TOTAL - 3]), st.integers(0, 3)), max_size=60))
+def test_carries_and_rare_symbols(draws):
+    """A symbol at the range's upper end, again and again, makes carries that run through many bytes."""
+    table = np.array([[most, 1, 1, 1] for most, _ in draws], np.int32).reshape(-1, 4)
+    symbols = np.array([symbol for _, symbol in draws], np.int64)
+    np.testing.assert_array_equal(decoded(encoded(symbols, table), table), symbols)
+
+
+def test_a_symbol_of_frequency_0_is_no_choice():
+    table = np.array([[5, 0, 7]] * 40, np.int32)
+    symbols = np.tile([0, 2], 20)
+    np.testing.assert_array_equal(decoded(encoded(symbols, table), table), symbols)
+    with pytest.raises(ValueError, match="encode: table must give each symbol a frequency above 0, got 0"):
+        RangeEncoder().encode([1], table[:1])
+
+
+def test_what_is_decoded_of_other_bytes_is_symbols():
+    rng = np.random.default_rng(0)
+    table = frequencies(rng.standard_normal((50, 9)) * 10)
+    for size in (0, 1, 3, 20):
+        found = decoded(rng.bytes(size), table)
+        assert ((found >= 0) & (found < 9)).all()
+
+
+def test_finishing_twice_gives_the_same_bytes_and_nothing_follows():
+    table = frequencies(np.zeros((3, 4)))
+    encoder = RangeEncoder()
+    encoder.encode([0, 1, 2], table)
+    assert encoder.finish() == encoder.finish()
+    with pytest.raises(ValueError, match="encode: encoder must not be finished, got one that is; begin a new one"):
+        encoder.encode([0], table[:1])
+
+
+TABLE = np.full((2, 3), 7, np.int32)
+TABLES = [
+    ([[1]], TypeError, "table must be a numpy.ndarray, got list"),
+    (TABLE.astype(np.int64), TypeError, "table must be int32, got int64"),
+    (TABLE[0], ValueError, r"table must be a C-contiguous, .* of shape \(n, 1..65536\), got \(3,\)"),
+    (TABLE[:, ::2], ValueError, "table must be a C-contiguous"),
+    (TABLE[:, :0], ValueError, "table must be a C-contiguous"),
+    (TABLE * -1, ValueError, "table must have rows .* that add up to 1..262144, got sums of -21 to -21"),
+    (TABLE * 0, ValueError, "table must have rows .* got sums of 0 to 0"),
+    (TABLE * 2**16, ValueError, "table must have rows .* got sums of 1376256 to 1376256"),
+    (TABLE * 2**28, ValueError, "table must have rows"),
+]
+
+
+@pytest.mark.parametrize(("table", "error", "message"), TABLES)
+def test_tables_that_are_refused(table, error, message):
+    with pytest.raises(error, match=rf"\Aencode: {message}"):
+        RangeEncoder().encode([0, 1], table)
+    with pytest.raises(error, match=rf"\Adecode: {message}"):
+        RangeDecoder(b"").decode(table)
+
+
+@pytest.mark.parametrize(("symbols", "error", "message"), [
+    ([0.5, 1], TypeError, "symbols must hold integers, got dtype float64"),
+    ([0], ValueError, r"symbols must have shape \(2,\) as the table has, got \(1,\)"),
+    ([0, 3], ValueError, "symbols must be in 0..2, got 3"),
+    ([-1, 0], ValueError, "symbols must be in 0..2, got -1"),
+])  # fmt: skip
+def test_symbols_that_are_refused_leave_the_encoder_as_it_was(symbols, error, message):
+    encoder = RangeEncoder()
+    with pytest.raises(error, match=rf"\Aencode: {message}"):
+        encoder.encode(symbols, TABLE)
+    encoder.encode([2, 1], TABLE)
+    assert encoder.finish() == encoded([2, 1], TABLE)
+
+
+@pytest.mark.parametrize(("scores", "error", "message"), [
+    ([[0.0]], TypeError, "scores must be a numpy.ndarray, got list"),
+    (np.zeros((2, 3), int), TypeError, "scores must be float32 or float64, got int64"),
+    (np.zeros(3), ValueError, r"scores must have shape \(n, 1..65536\), got \(3,\)"),
+    (np.zeros((1, 0)), ValueError, r"scores must have shape \(n, 1..65536\), got \(1, 0\)"),
+])  # fmt: skip
+def test_scores_that_are_refused(scores, error, message):
+    with pytest.raises(error, match=rf"\Afrequencies: {message}"):
+        frequencies(scores)
+
+
+def test_a_payload_is_bytes():
+    with pytest.raises(TypeError, match="RangeDecoder: payload must be bytes, got str"):
+        RangeDecoder("text")
