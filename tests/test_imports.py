@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DIRECTION = {
     "__main__": {"language_model"},
     "language_model": {
-        "__init__", "warmup", "distributed", "training", "cpu", "descriptor", "call", "common", "kernels", "types", "errors",
+        "__init__", "warmup", "distributed", "training", "compression", "cpu", "descriptor", "call", "common", "kernels", "types", "errors",
         "cells",
     },
     "warmup": {"__init__", "training", "descriptor", "kernels.cells", "types"},
@@ -25,6 +25,7 @@ DIRECTION = {
     "interop": {"network", "call", "descriptor", "common", "kernels.cells", "errors"},
     "torch": {"network", "call", "descriptor", "kernels", "kernels.cells", "errors"},
     "distributed": {"call", "common", "kernels", "errors"},
+    "compression": {"common", "kernels", "errors"},
     "training": {"cpu", "call", "common", "kernels", "errors"},
     "__init__": {"network", "cell_check", "call", "descriptor", "errors"},
     "cell_check": {"call", "descriptor", "kernels.cells", "errors"},

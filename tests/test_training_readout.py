@@ -6,6 +6,7 @@ from gradcheck import assert_gradients
 from problems import Problem
 from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
+from rnnkit.kernels.machine.team import lent
 from rnnkit.training import dense, dense_backward, init_dense, last_output, last_output_backward
 
 DTYPES = ("float32", "float64")
@@ -62,6 +63,32 @@ def test_the_gradients_are_those_of_dense(shape):
         assert_same_bits("dw", dense_backward(w, x, dy).dw, np.zeros_like(w))
         return
     assert_gradients(loss, gradients, blocks, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("input_size", [1, 5, 16, 17, 65])
+@pytest.mark.parametrize(("rows", "num_outputs"), [(1, 17), (7, 1), (8, 33), (9, 16), (17, 15), (100, 257), (1100, 7)])
+def test_rows_alone_and_any_number_of_threads_have_the_same_bits(rows, input_size, num_outputs, dtype):
+    """Sizes around a vector, a tile, what is read in place and a block of rows: against float64, too."""
+    rng = np.random.default_rng(rows)
+    shapes = (num_outputs * (input_size + 1),), (rows, input_size), (rows, num_outputs)
+    w, x, dy = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    found = []
+    for size in (1, 2, 3):
+        with lent(size):
+            found.append((dense(w, x, num_outputs), *dense_backward(w, x, dy)))
+    for other in found[1:]:
+        for name, one, expected in zip(("y", "dx", "dw"), other, found[0], strict=True):
+            assert_same_bits(name, one, expected)
+    y, dx, dw = found[0]
+    for start in range(0, rows, 5):
+        assert_same_bits("y", dense(w, x[start : start + 5], num_outputs), y[start : start + 5])
+        assert_same_bits("dx", dense_backward(w, x[start : start + 5], dy[start : start + 5]).dx, dx[start : start + 5])
+    weight, wide_x, wide_dy = w[:-num_outputs].reshape(num_outputs, -1).astype("f8"), x.astype("f8"), dy.astype("f8")
+    assert_close("y", y, (wide_x @ weight.T + w[-num_outputs:]).astype(dtype), dtype)
+    assert_gradient_close("dx", dx, (wide_dy @ weight).astype(dtype), dtype)
+    expected = np.concatenate([(wide_dy.T @ wide_x).ravel(), wide_dy.sum(axis=0)])
+    assert_gradient_close("dw", dw, expected.astype(dtype), dtype)
 
 
 def test_the_gradient_is_added():

@@ -35,7 +35,7 @@ def frequencies(scores: np.ndarray) -> np.ndarray:
     --------
     >>> import numpy as np
     >>> frequencies(np.log(np.array([[1.0, 2.0, 1.0]]))).tolist()
-    [[65536, 131070, 65536]]
+    [[65536, 131071, 65536]]
     """
     function = "frequencies"
     if type(scores) is not np.ndarray:

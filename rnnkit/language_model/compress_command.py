@@ -33,23 +33,28 @@ def compress(args: argparse.Namespace) -> None:
         raise CommandError("compress: --hidden must be without --model, got both: the model has units of its own")
     how = compressor.description(model, args.streams, args.hidden or compressor.HIDDEN, args.learn)
     began = time.perf_counter()
-    with archive.naming(source), archive.open_regular("compress", source) as file:
+    with archive.open_regular("compress", source) as file:
         size = os.fstat(file.fileno()).st_size
         with _bar(args, size) as bar, archive.replacing("compress", out) as target:
             written = 0
-            for part in compressor.compressed(_blocks(file), how, model, bar.update if bar else int):
-                with archive.naming(out):
-                    target.write(part)
-                written += len(part)
+            for part in compressor.compressed(_blocks(file, source), how, model, bar.update if bar else int):
+                written += target.write(part)
             read = file.tell()
     seconds = time.perf_counter() - began
     bits = f", {8 * written / read:.3f} bits per byte" if read else ""
     print(f"saved     {out}: {written:,} bytes for {read:,}{bits}, {read / 1e3 / seconds:.1f} kB/s")
 
 
-def _blocks(file: Any) -> Iterator[bytes]:
-    while block := file.read(compressor.BLOCK):
+def _blocks(file: Any, source: Path) -> Iterator[bytes]:
+    while block := _read(file, source, compressor.BLOCK):
         yield block
+
+
+def _read(file: Any, source: Path, size: int = -1) -> bytes:
+    try:
+        return file.read(size)
+    except OSError as error:  # which would go by the name of the file that is being written
+        raise CommandError(f"{source}: {error.strerror}") from error
 
 
 def decompress(args: argparse.Namespace) -> None:
@@ -60,17 +65,15 @@ def decompress(args: argparse.Namespace) -> None:
     out = Path(args.out or source.with_suffix(""))
     model = _model("decompress", args, out)
     began, size, lost = time.perf_counter(), 0, 0
-    with archive.naming(source), archive.open_regular("decompress", source) as file:
-        data = file.read()
+    with archive.open_regular("decompress", source) as file:
+        data = _read(file, source)
     with _bar(args, None) as bar, archive.replacing("decompress", out) as target:
         for part in compressor.decompressed(data, model, bar.update if bar else int):
             if isinstance(part, Damage):
                 _report(args, source, part)
                 lost += 1
                 continue
-            with archive.naming(out):
-                target.write(part)
-            size += len(part)
+            size += target.write(part)
     print(f"saved     {out}: {size:,} bytes, {size / 1e3 / (time.perf_counter() - began):.1f} kB/s")
     if lost:
         raise CommandError(f"decompress: {source} is damaged, and {out} lacks what the lines above say")

@@ -12,6 +12,11 @@ _ADAPTER = {
     "rnnkit/interop/safetensors.py": "interop_safetensors interop_networks docstrings",
     "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_written onnx_node_tests interop_networks interop_keras "
     "interop_jax interop_torch interop_flux interop_mxnet interop_refusals docstrings docs",
+    "rnnkit/compression/container.py": "compress compress_command",
+    "rnnkit/compression": "range_coder compress docstrings docs",
+    "rnnkit/language_model/coding.py": "compress",
+    "rnnkit/language_model/compressor.py": "compress compress_command",
+    "rnnkit/language_model/compress_command.py": "compress_command",
     "rnnkit/language_model": "language_model_model language_model_corpus language_model_sampling "
     "language_model_scoring train_run train_record train_places train_log main score_and_plot train_command "
     "language_model_torch train_ranks warmup training_readout docs",
@@ -97,6 +102,11 @@ _ENGINE = {
     "rnnkit/kernels/machine/tiles.py": "cache_processes processes kernels reduced_weights digests",
     "rnnkit/kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
     "rnnkit/kernels/rows.py": "resets digests steps workspace time_checkpoints algebra exclusive",
+    "rnnkit/cpu/dense.py": "training_readout language_model_model digests",
+    "rnnkit/cpu/losses.py": "training_losses digests",
+    "rnnkit/kernels/dense.py": "training_readout language_model_model digests",
+    "rnnkit/kernels/losses.py": "training_losses training_kernels digests",
+    "rnnkit/kernels/range_coder.py": "range_coder compress",
     "rnnkit/kernels/training.py": "training_kernels training_clipping training_optimizers",
     "rnnkit/kernels/dropout.py": "noise digests bits backward",
     "rnnkit/kernels/noise.py": "noise digests regularized_cells language_model_model",

@@ -1,0 +1,130 @@
+"""`rnnkit compress` and `rnnkit decompress` as a user runs them: files, exit status, one line for each error."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from language_models import small_model
+from test_main import main
+
+from rnnkit.language_model import compressor
+
+TEXT = b"the quick brown fox jumps over the lazy dog, again and again\n" * 30
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(compressor, "HIDDEN", 8)
+    (tmp_path / "text").write_bytes(TEXT)
+    small_model("gru", "float32").save(tmp_path / "model.npz")
+    return tmp_path
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def refused(capsys, *arguments):
+    status, _, err = main(capsys, *arguments)
+    assert status == 2 and err.startswith("rnnkit: ") and err.count("\n") == 1, err
+    return err
+
+
+def test_a_file_there_and_back(folder, capsys):
+    status, out, err = main(capsys, "compress", folder / "text")
+    size = (folder / "text.rnk").stat().st_size
+    assert (status, err) == (0, "")
+    expected = rf"saved     {re.escape(str(folder))}/text.rnk: {size:,} bytes for 1,830, \d\.\d+ bits per byte, [\d.]+ kB/s\n"
+    assert re.fullmatch(expected, out)
+    (folder / "text").unlink()
+    status, out, err = main(capsys, "decompress", folder / "text.rnk")
+    assert (status, err) == (0, "")
+    assert re.fullmatch(rf"saved     {re.escape(str(folder))}/text: 1,830 bytes, [\d.]+ kB/s\n", out)
+    assert (folder / "text").read_bytes() == TEXT and files(folder) == ["model.npz", "text", "text.rnk"]
+
+
+@pytest.mark.parametrize("options", [[], ["--learn"], ["--streams", 3]])
+def test_with_a_model(folder, capsys, options):
+    assert main(capsys, "compress", folder / "text", "--model", folder / "model.npz", *options)[0] == 0
+    back = ["decompress", folder / "text.rnk", "--out", folder / "again"]
+    assert "model must have digest" in refused(capsys, *back)
+    assert not (folder / "again").exists()
+    assert main(capsys, *back, "--model", folder / "model.npz")[0] == 0
+    assert (folder / "again").read_bytes() == TEXT
+
+
+def test_an_empty_file(folder, capsys):
+    (folder / "text").write_bytes(b"")
+    status, out, _ = main(capsys, "compress", folder / "text")
+    assert status == 0 and re.search(r"61 bytes for 0, 0\.0 kB/s\n\Z", out)
+    assert main(capsys, "decompress", folder / "text.rnk", "-o", folder / "again")[0] == 0
+    assert (folder / "again").read_bytes() == b""
+
+
+def test_what_is_there_is_not_replaced_unless_it_is_asked_for(folder, capsys):
+    (folder / "text.rnk").write_text("old")
+    assert "--out must name a file that is not there yet" in refused(capsys, "compress", folder / "text")
+    assert (folder / "text.rnk").read_text() == "old"
+    assert main(capsys, "compress", folder / "text", "--force")[0] == 0
+    assert "--out must name a file that is not there yet" in refused(capsys, "decompress", folder / "text.rnk")
+    assert (folder / "text").read_bytes() == TEXT
+
+
+def test_what_is_refused(folder, capsys):
+    text, model = folder / "text", folder / "model.npz"
+    for arguments, because in (
+        (["compress", folder / "none"], "none: No such file or directory"),
+        (["compress", folder], "must name a regular file, got a folder"),
+        (["compress", text, "--out", text, "--force"], "--out must name a file of its own"),
+        (["compress", text, "--model", model, "--out", model, "--force"], "--out must name a file of its own"),
+        (["compress", text, "--out", folder / "no" / "such"], "No such file or directory"),
+        (["compress", text, "--learn"], "--learn must be with --model"),
+        (["compress", text, "--model", model, "--hidden", 9], "--hidden must be without --model"),
+        (["compress", text, "--model", text], "text"),
+        (["decompress", text], "FILE must end with .rnk where there is no --out"),
+        (["decompress", text, "--out", folder / "x"], "file must begin as a file of rnnkit compress does"),
+        (["decompress", folder / "none.rnk"], "none.rnk: No such file or directory"),
+    ):
+        assert because in refused(capsys, *arguments)
+    assert files(folder) == ["model.npz", "text"] and text.read_bytes() == TEXT
+
+
+def test_damage_is_named_and_the_rest_is_salvaged(folder, capsys, monkeypatch):
+    monkeypatch.setattr(compressor, "BLOCK", 610)
+    model = ["--model", folder / "model.npz"]
+    main(capsys, "compress", folder / "text", *model)
+    data = bytearray((folder / "text.rnk").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "text.rnk").write_bytes(data)
+    back = ["decompress", folder / "text.rnk", "--out", folder / "again", *model]
+    error = refused(capsys, *back)
+    assert "block 1 (from byte 610 on): damaged; --salvage writes what is whole" in error
+    assert not (folder / "again").exists()
+    status, out, err = main(capsys, *back, "--salvage")
+    assert status == 2 and f"{folder}/again: 1,220 bytes" in out
+    assert "is damaged, and" in err and (folder / "again").read_bytes() == TEXT[:610] + TEXT[1220:]
+
+
+def test_a_full_disk_is_one_line(folder, capsys, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "text.rnk: No space left on device" in refused(capsys, "compress", folder / "text")
+    assert files(folder) == ["model.npz", "text"]
+
+
+def test_ctrl_c_leaves_nothing(folder):
+    (folder / "text").write_bytes(TEXT * 3000)
+    command = [sys.executable, "-m", "rnnkit", "compress", str(folder / "text"), "--hidden", "32"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        while not any(name.startswith(".rnnkit-") for name in files(folder)) and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"rnnkit: interrupted\n")
+    assert files(folder) == ["model.npz", "text"]
