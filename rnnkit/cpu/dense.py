@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.kernels.machine.tiles import supply_in_place
 
 _idle: deque[Arena] = deque()
+_sites: dict[np.dtype, dict] = {}  # of `team.bound`, by the dtype of a call's arrays
 
 
 @contextmanager
@@ -66,10 +68,14 @@ class PackedDense:
 
     def forward(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write y (rows, C) of x (rows, I), which are C-contiguous."""
-        if not y.size:
-            return
-        matrices = as_matrix(y), as_matrix(x)
-        team.run(dense.forward, y.size * self._depth, *matrices, self._w, self._panels, self._bias, self._numbers)
+        if y.size:
+            self.ready(x, y)()
+
+    def ready(self, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
+        """Return what does the same, each time with the numbers that are in x then; there is at least one row."""
+        arguments = as_matrix(y), as_matrix(x), self._panels, self._bias, self._numbers
+        site = _sites.setdefault(self._w.dtype, {})
+        return partial(team.bound(dense.forward, y.size * self._depth, self._w, *arguments, site=site), self._w)
 
 
 def forward(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:

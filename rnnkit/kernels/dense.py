@@ -5,6 +5,7 @@ was, to which the rows are added in their order.
 """
 
 from .machine.arrays import part
+from .machine.bound import values_of
 from .machine.gemm import Packed, WeightMatrix, depth_block_of, pack_columns, product_of_rows, product_with, vectors_of
 from .machine.in_place import MOST_ROWS
 from .machine.jit import inner, kernel
@@ -29,9 +30,10 @@ def pack(panels, bias, w, numbers, depth, units, rank, size, sync):
 
 
 @kernel
-def forward(y, x, w, panels, bias, numbers, rank, size, sync):
+def forward(bound, w, rank, size, sync):
     """y = x W^T + b. Without panels the weights are read where they are."""
     post_call(sync, rank, size)
+    y, x, panels, bias, numbers = values_of(bound)
     team = join(sync, rank, size)
     depth, units, one = x.stride, y.stride, (0,)
     weights = WeightMatrix(Packed(panels, depth, units, one), Matrix(w, part(numbers, 0, units), 0, depth))

@@ -56,7 +56,10 @@ class Coder:
         self._class_of[alphabet] = np.arange(len(alphabet))
         self._classes, self._others = len(alphabet) + 1, max(256 - len(alphabet), 1)
         self._blocks = [block for block, _ in model.decayed]
-        self._steps, self._network, self._readout, self._is_packed = 0, None, None, False
+        self._updates, self._is_packed = 0, False
+        self._network: Any = None
+        self._readout: Any = None
+        self._steps: _Steps | None = None
         if chunk:
             self._optimizer = Adam([model.parameters.flat[block] for block in self._blocks], beta2=BETA2)
 
@@ -79,15 +82,18 @@ class Coder:
         for start, stop, count in self._pieces(size):
             state = _of_rows(state, count)
             self._pack()
-            after = state
+            if not self._steps or self._steps.rows != count:
+                self._steps = _Steps(self._network, self._readout, count, self._classes)
+            self._steps.begin(state)
             for t in range(start, stop):
-                y, *after = self._network.step(self.model.inputs(before[t, :count]), *after)
-                text[t, :count] = decoder.decode_checked(self._frequencies(self._scores(y)))
+                scores = self._steps.step(self.model.inputs(before[t, :count]))
+                text[t, :count] = decoder.decode_checked(self._frequencies(scores))
                 before[t + 1, :count] = text[t, :count]
             if self._chunk:
-                scores, after = self._predict(before[start:stop, :count], state)
+                scores, state = self._predict(before[start:stop, :count], state)
                 self._learn(scores, text[start:stop, :count])
-            state = State(*after)
+            else:
+                state = self._steps.state
             self._seen((stop - start) * count)
         return text.T.tobytes()[:size]
 
@@ -158,8 +164,38 @@ class Coder:
         gradient.buffer.fill(0)
         self.model.learn(scores, targets, count=targets.size)
         clip_gradient_norm(gradient.flat, CLIP)
-        self._optimizer.step([gradient.flat[block] for block in self._blocks], rate_of(self._steps))
-        self._steps, self._is_packed = self._steps + 1, False
+        self._optimizer.step([gradient.flat[block] for block in self._blocks], rate_of(self._updates))
+        self._updates, self._is_packed = self._updates + 1, False
+
+
+class _Steps:
+    """Steps of so many rows, which write into the same memory again and again."""
+
+    def __init__(self, network: Any, readout: Any, rows: int, classes: int):
+        self.rows, self._network, self._side = rows, network, 0
+        hy, cy, self._room = network.buffers(rows)
+        self._sides = (hy, cy), (np.empty_like(hy), np.empty_like(cy))
+        self._scores = np.empty((rows, classes), hy.dtype)
+        self._readouts = [readout.ready(hx[-1], self._scores) for hx, _ in self._sides]
+
+    def begin(self, state: State) -> None:
+        """Take these states."""
+        for own, given in zip(self._sides[self._side], state, strict=True):
+            if given is not None:
+                own[...] = given
+
+    def step(self, x: np.ndarray) -> np.ndarray:
+        """Return the scores (rows, C) for inputs (rows, I); they are valid until the next step."""
+        before, self._side = self._sides[self._side], 1 - self._side
+        self._network.step(x, *before, (*self._sides[self._side], self._room))
+        self._readouts[self._side]()
+        return self._scores
+
+    @property
+    def state(self) -> State:
+        """Copies of the states."""
+        hx, cx = self._sides[self._side]
+        return State(hx.copy(), cx.copy() if cx.size else None)
 
 
 def _of_rows(state: State, count: int) -> State:

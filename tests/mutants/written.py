@@ -62,7 +62,6 @@ FAULTS = {
     "rnnkit/kernels/training.py": [
         ("Adam decays with the weight of the mean",
          "from_square, from_dw_squared, keep = real(beta2)", "from_square, from_dw_squared, keep = real(beta1)"),
-        ("squares are summed in the values' own type", "np.float64(block[j])", "block[j]"),
         ("sums are those of squares", "value if squares else 1.0", "value"),
     ],
     "perf/__main__.py": [
@@ -253,7 +252,7 @@ FAULTS = {
         ("time is drawn in seconds", '("seconds", 60,', '("seconds", 1,'),
     ],
     "rnnkit/language_model/coding.py": [
-        ("the model never learns", "self._steps, self._is_packed = self._steps + 1, False", "return"),
+        ("the model never learns", "self._updates, self._is_packed = self._updates + 1, False", "return"),
         ("a row begins after a NUL byte", "full((1, rows), BEFORE", "full((1, rows), 0"),
         ("a shorter row is as long as the others", "(last, row_size, rows - 1)", "(last, last, rows - 1)"),
     ],
@@ -276,7 +275,6 @@ FAULTS = {
         ("bytes outside of the alphabet have the whole share each", "weights[scores.size - 1] //= others", "pass"),
     ],
     "rnnkit/kernels/dense.py": [
-        ("few rows are every thread's", "partition(vectors, team.rank, team.size), bias", "Range(0, vectors), bias"),
         ("rows of a table are replaced", "own[j] += addend[j]", "own[j] = addend[j]"),
         ("all blocks of x are the first", "pack_sources(terms, some, team)", "pack_sources(terms, Range(0, some.stop - some.start), team)"),
     ],
