@@ -1,4 +1,5 @@
-"""Run a part of the suite on an emulated ARM64 CPU: `python scripts/arm64.py [--folder FOLDER] [pytest's arguments]`.
+"""Run a part of the suite on an emulated ARM64 CPU: `python scripts/arm64.py [--folder FOLDER] [pytest's arguments]`;
+or anything else: `python scripts/arm64.py --run -m rnnkit compress FILE`.
 
 Needs a Debian, no root, and `qemu-user-static` installed. Debian's ARM64 Python and the packages' ARM64 wheels are
 unpacked in the folder beside each other, where only the emulator sees them; what is there is not fetched again, and
@@ -88,7 +89,8 @@ def engine(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "build/arm64", help="default: %(default)s")
-    chosen, for_pytest = parser.parse_known_args()
+    parser.add_argument("--run", action="store_true", help="what follows is for Python, not for pytest")
+    chosen, arguments = parser.parse_known_args()
     folder = chosen.folder.resolve()
     for tool in (EMULATOR, "apt-get", "dpkg"):
         if shutil.which(tool) is None:
@@ -105,9 +107,11 @@ def main():
         "PYTHONSAFEPATH": "1",  # the installed rnnkit, not the repository's
     }
     host = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_CPU", "PYTHON"))}
-    command = [EMULATOR, "-L", root, python, "-m", "pytest", "-p", "no:cacheprovider"]
-    command += for_pytest or ["tests/test_digests.py"]
-    sys.exit(subprocess.run(command, cwd=REPOSITORY, env=host | own, check=False).returncode)
+    command = [EMULATOR, "-L", root, python]
+    if not chosen.run:
+        command += ["-m", "pytest", "-p", "no:cacheprovider"]
+        arguments = arguments or ["tests/test_digests.py"]
+    sys.exit(subprocess.run([*command, *arguments], cwd=REPOSITORY, env=host | own, check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ NETWORKS = {
 }
 # Their kernels are not among those of the default part (`problems.FLOAT32`).
 NIGHTLY = (
-    "relu-two-by-two", "gru-before-two-by-two", "layer-norm-gru-float64", "variational-gru", "language-model-layer-norm",
+    "relu-two-by-two", "gru-before-two-by-two", "layer-norm-gru-float64", "variational-gru",
+    "language-model-layer-norm",
 )
 
 

@@ -19,6 +19,7 @@ NEEDS = {
     "training-runs": [],  # commands of a shell, see below
     "many-machines": [],  # what needs more is run by test_many_machines.py
     "own-cells": ["torch"], "regularization": ["torch"], "reduced-weights": [], "ship": [], "reproducible": [],
+    "compress": [],
     "classifier": ["matplotlib"], "forecast": ["matplotlib"],
 }
 # Others have tests too.

@@ -1,4 +1,4 @@
-"""Entropy coding with a network's scores: equal bits on every CPU, so that what one machine encodes any other decodes."""
+"""Entropy coding by a network's scores, which have the same bits on every CPU: what one encodes any other decodes."""
 
 from rnnkit.compression.coder import RangeDecoder, RangeEncoder, frequencies
 

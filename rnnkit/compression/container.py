@@ -107,7 +107,10 @@ def blocks(data: bytes, place: int) -> Iterator[Block | Damage]:
         if len(payload) < payload_length:
             yield Damage(number, None, "the file ends in it")
             return
-        yield Block(number, length, payload, crc_of_data) if zlib.crc32(payload) == crc else Damage(number, 1, "damaged")
+        if zlib.crc32(payload) == crc:
+            yield Block(number, length, payload, crc_of_data)
+        else:
+            yield Damage(number, 1, "damaged")
 
 
 def _find(data: bytes, place: int) -> tuple[int, tuple] | None:

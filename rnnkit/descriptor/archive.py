@@ -219,8 +219,10 @@ def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
     with replacing("save", path) as file:
         with zipfile.ZipFile(file, "w") as archive:
             for name, value in members.items():  # not by numpy.savez, which has no member "file", and pickles objects
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+                array = np.asanyarray(value)
+                # Of long ones alone: versions of Python differ in what they write for it.
+                with archive.open(f"{name}.npy", "w", force_zip64=array.nbytes > 1 << 30) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
         file.flush()
         with _InChunks(io.FileIO(file.fileno(), closefd=False)) as again:
             _check_members(Reader("save", os.fspath(path), again), members)

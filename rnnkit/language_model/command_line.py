@@ -125,8 +125,8 @@ def _add_score(adders) -> None:
 
 def _add_compress(adders) -> None:
     about = (
-        "Compress a file by what a model predicts. Without --model the model begins with random weights and learns while "
-        "it reads, and decompress repeats that. The result is the same on every CPU, with any number of threads."
+        "Compress a file by what a model predicts. Without --model the model begins with random weights and learns "
+        "while it reads, and decompress repeats that. The result is the same on every CPU, with any number of threads."
     )
     parser = adders.add_parser("compress", help="compress a file", description=about)
     parser.set_defaults(run=compress_command.compress)

@@ -124,7 +124,9 @@ class TextModel:
         parameters = Parameters(desc, len(alphabet) + 1)
         parameters.network[:] = rnnkit.init_weights(desc, int(network_seed.generate_state(1)[0]))
         rng = np.random.default_rng(other_seed)
-        for own, bound in (parameters.embedding, math.sqrt(3)), (parameters.output_weight, 1 / math.sqrt(desc.output_size)):
+        bounds = {"embedding": math.sqrt(3), "output_weight": 1 / math.sqrt(desc.output_size)}
+        for name, bound in bounds.items():
+            own = getattr(parameters, name)
             own[:] = uniform(rng, -bound, bound, own.shape)
         return cls(desc, alphabet, parameters, trained_with={})
 

@@ -262,7 +262,7 @@ FAULTS = {
         ("a given model learns itself", "own = model.copy()", "own = model"),
     ],
     "rnnkit/compression/container.py": [
-        ("a payload is not looked at", "if zlib.crc32(payload) == crc else", "if True else"),
+        ("a payload is not looked at", "if zlib.crc32(payload) == crc:", "if True:"),
         ("a head is not looked at", "== (zlib.crc32(data[start:stop]),):", "!= ():"),
         ("nothing may be lost", "if number != expected or at != place:", "if False:"),
     ],
@@ -276,10 +276,12 @@ FAULTS = {
     ],
     "rnnkit/kernels/dense.py": [
         ("rows of a table are replaced", "own[j] += addend[j]", "own[j] = addend[j]"),
-        ("all blocks of x are the first", "pack_sources(terms, some, team)", "pack_sources(terms, Range(0, some.stop - some.start), team)"),
+        ("all blocks of x are the first",
+         "pack_sources(terms, some, team)", "pack_sources(terms, Range(0, some.stop - some.start), team)"),
     ],
     "rnnkit/kernels/losses.py": [
-        ("the largest score is that of whole lanes", "for j in range(values.size - whole):\n        value, known", "for j in range(0):\n        value, known"),
+        ("the largest score is that of whole lanes",
+         "for j in range(values.size - whole):\n        value, known", "for j in range(0):\n        value, known"),
         ("the logarithm forgets the exponent", "fma(n, _LOG2,", "fma(0.0, _LOG2,"),
     ],
     "rnnkit/language_model/scoring.py": [
