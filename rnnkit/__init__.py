@@ -36,8 +36,8 @@ When something is wrong:
     check_cell            compares the gradients of a cell of your own with differences
     BackendError, WorkspaceError
 
-Imported by name: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.torch, rnnkit.sklearn,
-rnnkit.interop, rnnkit.distributed.  On the command line: python -m rnnkit.
+Imported by name: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.compression, rnnkit.torch,
+rnnkit.sklearn, rnnkit.interop, rnnkit.distributed.  On the command line: python -m rnnkit.
 """
 
 from typing import TYPE_CHECKING

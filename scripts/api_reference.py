@@ -12,7 +12,7 @@ import pdoc
 
 import rnnkit
 
-MODULES = ("training", "cells", "interop", "distributed", "sklearn", "torch")
+MODULES = ("training", "cells", "compression", "interop", "distributed", "sklearn", "torch")
 
 
 def main():

@@ -26,8 +26,8 @@ def test_every_public_name_is_on_its_page(tmp_path):
     assert (run.returncode, run.stderr, saved) == (0, "", f"saved     {tmp_path / 'index.html'}")
     assert names_on(tmp_path / "rnnkit.html") == set(PUBLIC)
     pages = {page.stem for page in (tmp_path / "rnnkit").iterdir()}
-    assert {"training", "cells", "interop", "distributed"} <= pages
-    assert len(pages) + len(left_out) == 6
+    assert {"training", "cells", "compression", "interop", "distributed"} <= pages
+    assert len(pages) + len(left_out) == 7
     for name in pages:
         assert names_on(tmp_path / "rnnkit" / f"{name}.html") == set(import_module(f"rnnkit.{name}").__all__), name
     for page, text in {"rnnkit/cells.html": "<p>Gers and Schmidhuber", "rnnkit.html": "\nn = tanh(Wn x + bWn"}.items():
@@ -37,5 +37,5 @@ def test_every_public_name_is_on_its_page(tmp_path):
 def test_what_docstrings_point_at_has_a_page():
     sources = "\n".join(path.read_text() for path in (ROOT / "rnnkit").rglob("*.py"))
     found = set(re.findall(r":\w+:`rnnkit\.(\w+)", sources))
-    pages = {"training", "cells", "interop", "distributed", "sklearn", "torch"}
+    pages = {"training", "cells", "compression", "interop", "distributed", "sklearn", "torch"}
     assert {"forward", "training"} <= found <= pages | set(PUBLIC)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +20,18 @@ from rnnkit.kernels.machine.in_place import MOST_ROWS
 from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.kernels.machine.tiles import supply_in_place
 
+_ROOM = "weights", "x", "scratch", "zeros"
 _idle: deque[Arena] = deque()
-_sites: dict[np.dtype, dict] = {}  # of `team.bound`, by the dtype of a call's arrays
+_sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "float64")}  # of `team.run`
+
+
+def _reads_in_place(rows: int, work: int) -> bool:
+    """Whether the weights are read where they are: what few rows are multiplied with is sooner read than packed."""
+    return rows <= MOST_ROWS or work <= team.BRIEF_WORK
 
 
 @contextmanager
-def borrowed() -> Iterator[Arena]:
+def _borrowed() -> Iterator[Arena]:
     """Memory to work in, which is another call's afterwards."""
     arena = popped(_idle) or Arena()
     try:
@@ -41,68 +47,85 @@ class PackedDense:
     Parameters
     ----------
     w : ndarray (C*I + C,), float32 or float64
-        Weights (C, I), then bias (C,); read by `pack` alone, unless few rows are multiplied in place.
+        Weights (C, I), then bias (C,); `pack` reads them anew.
     num_outputs : int
         C.
-    arena : Arena
-        Where the panels are.
     in_place : bool
-        Whether the weights are read where they are: what few rows are multiplied with is sooner read than packed.
+        Whether the weights are read where they are, by each call; `pack` then copies the bias alone.
     """
 
-    def __init__(self, w: np.ndarray, num_outputs: int, arena: Arena, in_place: bool = False):
+    def __init__(self, w: np.ndarray, num_outputs: int, in_place: bool):
         self._w, self._units, self._depth = w, num_outputs, w.size // num_outputs - 1
-        itemsize = w.dtype.itemsize
-        size = 0 if in_place else panel_size(self._depth, num_outputs, 1, itemsize)
-        if in_place:
-            supply_in_place("columns", itemsize)
-        self._panels = arena.take("panels", (size,), w.dtype)
-        self._bias = arena.take("bias", (padded(num_outputs, itemsize),), w.dtype)
-        self._numbers = row_numbers(num_outputs)
+        self._panels, self._bias = _room(w.dtype, num_outputs, self._depth, None if in_place else Arena())
         self.pack()
 
     def pack(self) -> None:
         """Read the weights, which have changed."""
-        work = self._panels.size
-        team.run(dense.pack, work, self._panels, self._bias, self._w, self._numbers, self._depth, self._units)
+        numbers, work = row_numbers(self._units), self._panels.size
+        team.run(dense.pack, work, self._panels, self._bias, self._w, numbers, self._units, self._depth)
 
     def forward(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write y (rows, C) of x (rows, I), which are C-contiguous."""
-        if y.size:
-            self.ready(x, y)()
+        """Write y (rows, C) of x (rows, I), which are C-contiguous and not empty."""
+        _forward(self._w, x, y, self._panels, self._bias, True)
 
-    def ready(self, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
-        """Return what does the same, each time with the numbers that are in x then; there is at least one row."""
-        arguments = as_matrix(y), as_matrix(x), self._panels, self._bias, self._numbers
-        site = _sites.setdefault(self._w.dtype, {})
-        return partial(team.bound(dense.forward, y.size * self._depth, self._w, *arguments, site=site), self._w)
+
+def _room(dtype: np.dtype, units: int, depth: int, arena: Arena | None) -> tuple[np.ndarray, np.ndarray]:
+    """Room for the panels of the weights, and for the bias; without an arena the weights are read in place."""
+    itemsize = dtype.itemsize
+    if arena is None:
+        supply_in_place("columns", itemsize)
+        return np.empty(0, dtype), np.empty(padded(units, itemsize), dtype)
+    panels = arena.take("panels", (panel_size(depth, units, 1, itemsize),), dtype)
+    return panels, arena.take("bias", (padded(units, itemsize),), dtype)
+
+
+def _forward(
+    w: np.ndarray, x: np.ndarray, y: np.ndarray, panels: np.ndarray, bias: np.ndarray, is_packed: bool
+) -> None:
+    (rows, depth), units = x.shape, y.shape[1]
+    team.run(
+        dense.forward, rows * depth * units, y.reshape(-1), x.reshape(-1), w, panels, bias, is_packed,
+        row_numbers(max(rows, units)), rows, units, depth, site=_sites[w.dtype],
+    )  # fmt: skip
 
 
 def forward(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     """Write y (rows, C) = x (rows, I) times weights plus bias, which stand in w."""
-    with borrowed() as arena:
-        PackedDense(as_dense(w), y.shape[1], arena, len(x) <= MOST_ROWS).forward(as_dense(x), y)
+    (rows, depth), units = x.shape, y.shape[1]
+    if not rows:
+        return
+    w, x = as_dense(w), as_dense(x)
+    if _reads_in_place(rows, rows * depth * units):
+        _forward(w, x, y, *_room(w.dtype, units, depth, None), False)
+        return
+    with _borrowed() as arena:
+        _forward(w, x, y, *_room(w.dtype, units, depth, arena), False)
 
 
 def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: np.ndarray) -> None:
     """Write dx (rows, I), and add the gradient by w to dw."""
-    if not x.size:
+    (rows, depth), units, itemsize = x.shape, dy.shape[1], w.dtype.itemsize
+    if not rows:
         return
-    with borrowed() as arena:
-        (rows, depth), units, itemsize = x.shape, dy.shape[1], w.dtype.itemsize
-        in_place, block = rows <= MOST_ROWS, min(depth_block(itemsize), rows)
-        if in_place:
-            supply_in_place("rows", itemsize)
-        sizes = {
-            "weights": 0 if in_place else panel_size(units, depth, 1, itemsize),
-            "x": 0 if in_place else panel_size(block, depth, 1, itemsize),
-            "scratch": weight_gradient.scratch_size(units, team.most_threads(), block),
-        }
-        room = [arena.take(name, (size,), w.dtype) for name, size in sizes.items()]
-        zeros = np.zeros(padded(depth, itemsize), w.dtype)
-        matrices = (as_matrix(as_dense(array)) for array in (dy, x))
-        arguments = as_matrix(dx), dw, *matrices, as_dense(w), *room, zeros, row_numbers(units)
-        team.run(dense.backward, 2 * rows * depth * units, *arguments)
+    work, block = 2 * rows * depth * units, min(depth_block(itemsize), rows)
+    threads = 1 if work <= team.BRIEF_WORK else team.most_threads()
+    sizes = weight_gradient.scratch_size(units, threads, block), padded(depth, itemsize)
+    arrays = dx.reshape(-1), dw, *(as_dense(array).reshape(-1) for array in (dy, x, w))
+    if _reads_in_place(rows, work):
+        supply_in_place("rows", itemsize)
+        none = np.empty(0, w.dtype)
+        _backward(work, *arrays, none, none, *(np.empty(size, w.dtype) for size in sizes), rows, units, depth)
+        return
+    sizes = panel_size(units, depth, 1, itemsize), panel_size(block, depth, 1, itemsize), *sizes
+    with _borrowed() as arena:
+        room = (arena.take(name, (size,), w.dtype) for name, size in zip(_ROOM, sizes, strict=True))
+        _backward(work, *arrays, *room, rows, units, depth)
+
+
+def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:
+    *arrays, rows, units, depth = arguments
+    numbers = row_numbers(max(rows, units))
+    team.run(dense.backward, work, dx, *arrays, numbers, rows, units, depth, site=_sites[dx.dtype])
 
 
 def add_rows(sums: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:

@@ -5,11 +5,10 @@ was, to which the rows are added in their order.
 """
 
 from .machine.arrays import part
-from .machine.bound import values_of
 from .machine.gemm import Packed, WeightMatrix, depth_block_of, pack_columns, product_of_rows, product_with, vectors_of
 from .machine.in_place import MOST_ROWS
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, copy
+from .machine.matrix import Matrix, Range, clear, copy
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .weight_gradient import Term, add_weight_gradients, pack_sources, pack_terms
@@ -17,11 +16,8 @@ from .weight_gradient import Term, add_weight_gradients, pack_sources, pack_term
 _GRAIN = 48  # rows that a thread takes at a time: whole tiles of 6
 
 
-@kernel
-def pack(panels, bias, w, numbers, depth, units, rank, size, sync):
-    """Pack the weights of a dense layer, which stand in front of its bias in w; `bias` has room for whole panels."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
+@inner
+def _pack(panels, bias, w, numbers, units, depth, team):
     if panels.size > 0:
         pack_columns(panels, Matrix(w, part(numbers, 0, units), 0, depth), units, 1, team)
     if team.rank == 0:
@@ -30,51 +26,59 @@ def pack(panels, bias, w, numbers, depth, units, rank, size, sync):
 
 
 @kernel
-def forward(bound, w, rank, size, sync):
-    """y = x W^T + b. Without panels the weights are read where they are."""
+def pack(panels, bias, w, numbers, units, depth, rank, size, sync):
+    """Pack the weights of a dense layer, which stand in front of its bias in w; `bias` has room for whole panels."""
     post_call(sync, rank, size)
-    y, x, panels, bias, numbers = values_of(bound)
-    team = join(sync, rank, size)
-    depth, units, one = x.stride, y.stride, (0,)
-    weights = WeightMatrix(Packed(panels, depth, units, one), Matrix(w, part(numbers, 0, units), 0, depth))
-    rows, vectors = y.rows.size, vectors_of(panels, units)
-    if rows < MOST_ROWS * team.size:  # too few rows for every thread to read all weights
-        product_with(y, x, Range(0, rows), weights, partition(vectors, team.rank, team.size), bias, True, False)
-    else:
-        for claim in range(num_claims(rows, _GRAIN, team)):
-            own = next_block(claim, rows, _GRAIN, team)
-            if own.stop > own.start:
-                product_with(y, x, own, weights, Range(0, vectors), bias, True, False)
-    barrier(team)
-
-
-@inner
-def _term(x, w, panels, block, numbers, units):
-    """The product of forward, for its gradient."""
-    depth, one = x.stride, (0,)
-    weight = Matrix(w, part(numbers, 0, units), 0, depth)
-    return Term(0, weight, units * depth, x, Packed(panels, units, depth, one), block, 1, 1)
+    _pack(panels, bias, w, numbers, units, depth, join(sync, rank, size))
 
 
 @kernel
-def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rank, size, sync):
-    """dx = dy W; dy^T x and the sum of dy are added to dw. Without panels weights and x are read where they are."""
+def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, rank, size, sync):
+    """y = x W^T + b. Without panels the weights are read where they are."""
     post_call(sync, rank, size)
-    team = join(sync, rank, size)
-    rows, units = dy.rows.size, dy.stride
-    terms = (_term(x, w, panels, block, numbers, units),)
-    pack_terms(terms, team)
+    team, one = join(sync, rank, size), (0,)
+    if not is_packed:
+        _pack(panels, bias, w, numbers, units, depth, team)
+    own, other = Matrix(y, part(numbers, 0, rows), 0, units), Matrix(x, part(numbers, 0, rows), 0, depth)
+    weights = WeightMatrix(Packed(panels, depth, units, one), Matrix(w, part(numbers, 0, units), 0, depth))
+    vectors = vectors_of(panels, units)
+    if rows < MOST_ROWS * team.size:  # too few rows for every thread to read all weights
+        some = partition(vectors, team.rank, team.size)
+        product_with(own, other, Range(0, rows), weights, some, bias, True, False)
+    else:
+        for claim in range(num_claims(rows, _GRAIN, team)):
+            some = next_block(claim, rows, _GRAIN, team)
+            if some.stop > some.start:
+                product_with(own, other, some, weights, Range(0, vectors), bias, True, False)
     barrier(team)
-    all_of_x, columns = Range(0, vectors_of(scratch, x.stride)), part(numbers, 0, units)
+
+
+@kernel
+def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, units, depth, rank, size, sync):
+    """dx = dy W; dy^T x and the sum of dy are added to dw. Without panels weights and x are read where they are.
+
+    `block` has room for the panels of some rows of x, `zeros` for a row of dx in whole panels.
+    """
+    post_call(sync, rank, size)
+    team, one = join(sync, rank, size), (0,)
+    all_rows, columns = part(numbers, 0, rows), part(numbers, 0, units)
+    source, gradient, own = Matrix(x, all_rows, 0, depth), Matrix(dy, all_rows, 0, units), Matrix(dx, all_rows, 0, depth)
+    weight = Matrix(w, columns, 0, depth)
+    terms = (Term(0, weight, units * depth, source, Packed(panels, units, depth, one), block, 1, 1),)
+    pack_terms(terms, team)
+    if team.rank == 0:
+        clear(zeros)
+    barrier(team)
     for claim in range(num_claims(rows, _GRAIN, team)):
-        own = next_block(claim, rows, _GRAIN, team)
-        if own.stop > own.start:
-            product_of_rows(dx, dy, own, terms[0].packed, terms[0].weight, all_of_x, zeros, True, False)
+        some = next_block(claim, rows, _GRAIN, team)
+        if some.stop > some.start:
+            vectors = Range(0, vectors_of(scratch, depth))
+            product_of_rows(own, gradient, some, terms[0].packed, weight, vectors, zeros, True, False)
     for start in range(0, rows, depth_block_of(scratch)):
         some = Range(start, min(start + depth_block_of(scratch), rows))
         pack_sources(terms, some, team)
         barrier(team)
-        add_weight_gradients(terms, dw, False, dy, some, scratch, zeros, columns, team)
+        add_weight_gradients(terms, dw, False, gradient, some, scratch, zeros, columns, team)
         barrier(team)
 
 

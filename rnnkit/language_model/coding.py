@@ -126,7 +126,6 @@ class Coder:
 
     def _pack(self) -> None:
         """Bring what runs without a gradient up to date."""
-        from rnnkit.call.arena import Arena
         from rnnkit.cpu.dense import PackedDense  # on the first call: it brings Numba
         from rnnkit.cpu.infer import Inference
         from rnnkit.kernels.machine.in_place import MOST_ROWS
@@ -134,7 +133,7 @@ class Coder:
         parameters, in_place = self.model.parameters, self._streams <= MOST_ROWS
         if self._network is None:
             self._network = Inference(self.model.desc, parameters.network)
-            self._readout = PackedDense(parameters.readout, self._classes, Arena(), in_place)
+            self._readout = PackedDense(parameters.readout, self._classes, in_place)
         elif not self._is_packed:
             self._network.repack(parameters.network)
             self._readout.pack()
@@ -176,7 +175,7 @@ class _Steps:
         hy, cy, self._room = network.buffers(rows)
         self._sides = (hy, cy), (np.empty_like(hy), np.empty_like(cy))
         self._scores = np.empty((rows, classes), hy.dtype)
-        self._readouts = [readout.ready(hx[-1], self._scores) for hx, _ in self._sides]
+        self._readout = readout
 
     def begin(self, state: State) -> None:
         """Take these states."""
@@ -188,7 +187,7 @@ class _Steps:
         """Return the scores (rows, C) for inputs (rows, I); they are valid until the next step."""
         before, self._side = self._sides[self._side], 1 - self._side
         self._network.step(x, *before, (*self._sides[self._side], self._room))
-        self._readouts[self._side]()
+        self._readout.forward(self._sides[self._side][0][-1], self._scores)
         return self._scores
 
     @property

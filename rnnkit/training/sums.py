@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 from rnnkit.common.arrays import Array, library_of
@@ -23,7 +26,13 @@ def _sum(values: Array, squares: bool) -> float:
     if library_of(values) is not np:
         values = values.astype(np.float64)
         return float((values**2 if squares else values).sum())
+    sum_of, dense = _on_cpu()
+    return sum_of(dense(values).reshape(-1), np.empty(_LANES), squares)
+
+
+@cache
+def _on_cpu() -> tuple[Any, Any]:
     from rnnkit.cpu.layer import dense  # on the first call: it brings Numba
     from rnnkit.kernels.training import sum_of
 
-    return float(sum_of(dense(values).reshape(-1), np.empty(_LANES), squares))
+    return sum_of, dense
