@@ -1,7 +1,6 @@
 """Compressed files: what is compressed comes back, on any CPU and number of threads, or an error says what is lost."""
 
 import base64
-import zlib
 
 import numpy as np
 import pytest
@@ -221,4 +220,4 @@ def test_the_model_must_be_the_one_that_encoded():
 
 def test_a_golden_file_is_read():
     assert decompress(base64.b85decode(GOLDEN)) == TEXT[:200]
-    assert zlib.crc32(compress(TEXT[:200], hidden=8)) == zlib.crc32(base64.b85decode(GOLDEN))
+    assert compress(TEXT[:200], hidden=8) == base64.b85decode(GOLDEN)

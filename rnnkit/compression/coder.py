@@ -9,11 +9,10 @@ import numpy as np
 from rnnkit.errors import message, wrong_type
 
 MOST_SYMBOLS = 1 << 16
-_TOTAL = 1 << 18  # as the kernels have it, which bring Numba
 
 
 def frequencies(scores: np.ndarray) -> np.ndarray:
-    """Return the frequencies of symbols with these scores, as integers: by them symbols are encoded and decoded.
+    """Return integer frequencies of symbols, by which they are encoded and decoded, from a network's scores.
 
     Parameters
     ----------
@@ -123,7 +122,7 @@ class RangeEncoder:
         self.encode_checked(found, table)
 
     def encode_checked(self, symbols: np.ndarray, table: np.ndarray) -> None:
-        """The same for what is known to be right, int64 and C-contiguous."""
+        """Encode without checks: int64 symbols and a C-contiguous table."""
         self._room += self._coder.MOST_BYTES * symbols.size
         if self._room + self._coder.END > self._out.size:
             grown = np.empty(2 * (self._room + self._coder.END), np.uint8)
@@ -174,7 +173,7 @@ class RangeDecoder:
         return self.decode_checked(table)
 
     def decode_checked(self, table: np.ndarray) -> np.ndarray:
-        """The same by a table that is known to be right and C-contiguous."""
+        """Decode without checks, by a C-contiguous table."""
         symbols = np.empty(len(table), np.int64)
         self._coder.decode(self._state, self._payload, symbols, table.reshape(-1))
         return symbols
@@ -189,7 +188,9 @@ def check_table(function: str, table: Any) -> None:
     if table.ndim != 2 or not 1 <= table.shape[1] <= MOST_SYMBOLS or not table.flags.carray:
         expected = f"be a C-contiguous, writeable array of shape (n, 1..{MOST_SYMBOLS})"
         raise ValueError(message(function, "table", expected, table.shape))
+    from rnnkit.kernels.range_coder import TOTAL  # on the first call: it brings Numba
+
     sums = table.sum(axis=1, dtype=np.int64)
-    if table.size and (table.min() < 0 or table.max() > _TOTAL or sums.min() < 1 or sums.max() > _TOTAL):
-        expected = f"have rows of numbers of at least 0 that add up to 1..{_TOTAL}"
+    if table.size and (table.min() < 0 or sums.min() < 1 or sums.max() > TOTAL):
+        expected = f"have rows of numbers of at least 0 that add up to 1..{TOTAL}"
         raise ValueError(message(function, "table", expected, f"sums of {sums.min()} to {sums.max()}"))

@@ -85,7 +85,7 @@ def read_start(data: bytes, refusal: Callable[[str, str], Exception]) -> tuple[b
 
 
 def blocks(data: bytes, place: int) -> Iterator[Block | Damage]:
-    """Yield all blocks from a place on, and between them what is lost; where a block's head is, a search finds it."""
+    """Yield the blocks from a place on, and a `Damage` for each part that is lost; a search finds the next block."""
     expected, size, whole = 0, 0, True
     while True:
         found = _find(data, place)

@@ -17,7 +17,6 @@ from rnnkit.kernels import dense, weight_gradient
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.gemm import depth_block, padded, panel_size
 from rnnkit.kernels.machine.in_place import MOST_ROWS
-from rnnkit.kernels.machine.matrix import Matrix
 from rnnkit.kernels.machine.tiles import supply_in_place
 
 _ROOM = "weights", "x", "scratch", "zeros"
@@ -50,13 +49,13 @@ class PackedDense:
         Weights (C, I), then bias (C,); `pack` reads them anew.
     num_outputs : int
         C.
-    in_place : bool
-        Whether the weights are read where they are, by each call; `pack` then copies the bias alone.
+    most_rows : int
+        Rows of a call, at most. With few the weights are read where they are, and `pack` copies the bias alone.
     """
 
-    def __init__(self, w: np.ndarray, num_outputs: int, in_place: bool):
+    def __init__(self, w: np.ndarray, num_outputs: int, most_rows: int):
         self._w, self._units, self._depth = w, num_outputs, w.size // num_outputs - 1
-        self._panels, self._bias = _room(w.dtype, num_outputs, self._depth, None if in_place else Arena())
+        self._panels, self._bias = _room(w.dtype, num_outputs, self._depth, None if most_rows <= MOST_ROWS else Arena())
         self.pack()
 
     def pack(self) -> None:
@@ -131,9 +130,5 @@ def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:
 def add_rows(sums: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """Add to sums[index[i]] the row number i, one after the other; sums (K, I) is C-contiguous."""
     if rows.size:
-        team.run(dense.add_rows, rows.size, as_matrix(sums), as_dense(index), as_matrix(as_dense(rows)))
-
-
-def as_matrix(array: np.ndarray) -> Matrix:
-    """The rows of a C-contiguous array (rows, columns), for a kernel."""
-    return Matrix(array.reshape(-1), row_numbers(len(array)), 0, array.shape[1])
+        arrays = sums.reshape(-1), as_dense(index), as_dense(rows).reshape(-1)
+        team.run(dense.add_rows, rows.size, *arrays, rows.shape[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnkit.cpu.dense import as_matrix
 from rnnkit.cpu.layer import dense as as_dense
 from rnnkit.kernels import losses
 from rnnkit.kernels.machine import team
@@ -17,9 +16,8 @@ def softmax_cross_entropy(scores: np.ndarray, targets: np.ndarray, count: float,
     found = np.empty(len(scores), scores.dtype)
     if scores.size:
         lanes = np.empty(team.most_threads() * losses.ROW_LANES, scores.dtype)
-        matrices = as_matrix(gradient), found, as_matrix(as_dense(scores))
-        arguments = *matrices, as_dense(targets), lanes, count
-        team.run(losses.softmax_cross_entropy, _WORK * scores.size, *arguments)
+        arrays = gradient.reshape(-1), found, as_dense(scores).reshape(-1), as_dense(targets), lanes
+        team.run(losses.softmax_cross_entropy, _WORK * scores.size, *arrays, scores.shape[1], count)
     return found
 
 

@@ -8,7 +8,7 @@ from .machine.arrays import part
 from .machine.gemm import Packed, WeightMatrix, depth_block_of, pack_columns, product_of_rows, product_with, vectors_of
 from .machine.in_place import MOST_ROWS
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, clear, copy
+from .machine.matrix import Matrix, Range, add, clear, copy
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .weight_gradient import Term, add_weight_gradients, pack_sources, pack_terms
@@ -62,8 +62,8 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
     post_call(sync, rank, size)
     team, one = join(sync, rank, size), (0,)
     all_rows, columns = part(numbers, 0, rows), part(numbers, 0, units)
-    source, gradient, own = Matrix(x, all_rows, 0, depth), Matrix(dy, all_rows, 0, units), Matrix(dx, all_rows, 0, depth)
-    weight = Matrix(w, columns, 0, depth)
+    source, own = Matrix(x, all_rows, 0, depth), Matrix(dx, all_rows, 0, depth)
+    gradient, weight = Matrix(dy, all_rows, 0, units), Matrix(w, columns, 0, depth)
     terms = (Term(0, weight, units * depth, source, Packed(panels, units, depth, one), block, 1, 1),)
     pack_terms(terms, team)
     if team.rank == 0:
@@ -83,15 +83,13 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
 
 
 @kernel
-def add_rows(sums, index, rows, rank, size, sync):
+def add_rows(sums, index, rows, columns, rank, size, sync):
     """sums[index[i]] += rows[i] for every i, in their order: what a lookup in a table is backward."""
     post_call(sync, rank, size)
     team = join(sync, rank, size)
-    columns = partition(rows.stride, team.rank, team.size)
+    share = partition(columns, team.rank, team.size)
     for i in range(index.size):
-        target, source = sums.start + index[i] * sums.stride, rows.start + rows.rows[i] * rows.stride
-        own = part(sums.data, target + columns.start, target + columns.stop)
-        addend = part(rows.data, source + columns.start, source + columns.stop)
-        for j in range(own.size):
-            own[j] += addend[j]
+        target, source = index[i] * columns, i * columns
+        own = part(sums, target + share.start, target + share.stop)
+        add(own, part(rows, source + share.start, source + share.stop))
     barrier(team)

@@ -18,8 +18,8 @@ _LOG2 = 0.6931471805599453
 
 @inner
 def _log1p(u, real):
-    """log(1 + u) for 0 <= u <= 1, within 3 units in the last place; `real` makes its constants."""
-    s = u / (real(2) + u)  # log(1 + u) = 2*atanh(s) = 2s*(1 + q/3 + q**2/5 + ...), q <= 1/9: 16 terms fill a float64
+    """log(1 + u) for 0 <= u <= 1, by the series of `cells.activations.softplus`; `real` makes its constants."""
+    s = u / (real(2) + u)
     q, one = s * s, real(1)
     t = fma(q, fma(q, fma(q, real(1 / 31), real(1 / 29)), real(1 / 27)), real(1 / 25))
     t = fma(q, fma(q, fma(q, fma(q, t, real(1 / 23)), real(1 / 21)), real(1 / 19)), real(1 / 17))
@@ -71,26 +71,26 @@ def _sum(values, lanes):
 
 
 @kernel
-def softmax_cross_entropy(gradient, losses, scores, targets, lanes, count, rank, size, sync):
-    """Of each row -ln p(target) under the softmax of its scores, and (p - onehot)/count; `lanes` are those of all
-    threads. The gradient may be where the scores are."""
+def softmax_cross_entropy(gradient, losses, scores, targets, lanes, columns, count, rank, size, sync):
+    """Write -ln p(target) of each row, p being the softmax of its scores, and the gradient (p - onehot)/count.
+
+    The gradient may be where the scores are; `lanes` has room for those of all threads.
+    """
     post_call(sync, rank, size)
     team = join(sync, rank, size)
-    real, own = scores.data.dtype.type, part(lanes, team.rank * ROW_LANES, (team.rank + 1) * ROW_LANES)
-    rows, divisor = partition(scores.rows.size, team.rank, team.size), real(count)
+    real, own = scores.dtype.type, part(lanes, team.rank * ROW_LANES, (team.rank + 1) * ROW_LANES)
+    rows, divisor = partition(losses.size, team.rank, team.size), real(count)
     for row in range(rows.start, rows.stop):
-        start = scores.start + scores.rows[row] * scores.stride
-        values = part(scores.data, start, start + scores.stride)
-        start = gradient.start + gradient.rows[row] * gradient.stride
-        result = part(gradient.data, start, start + gradient.stride)
+        values = part(scores, row * columns, (row + 1) * columns)
+        result = part(gradient, row * columns, (row + 1) * columns)
         most = maximum(values, own)
         target = values[targets[row]] - most
-        for j in range(result.size):
+        for j in range(columns):
             result[j] = exp(values[j] - most)
         total = _sum(result, own)
         losses[row] = real(_log(np.float64(total))) - target
         scale = real(1) / (total * divisor)  # a division for each row and not for each score
-        for j in range(result.size):
+        for j in range(columns):
             result[j] *= scale
         result[targets[row]] -= real(1) / divisor
     barrier(team)
@@ -98,8 +98,10 @@ def softmax_cross_entropy(gradient, losses, scores, targets, lanes, count, rank,
 
 @kernel
 def sigmoid_cross_entropy(gradient, losses, scores, targets, count):
-    """Of each entry max(s, 0) - s*t + log(1 + exp(-|s|)) and (p - t)/count with p = sigmoid(s). The gradient may be
-    where the scores are."""
+    """Write the loss of each entry, max(s, 0) - s*t + log(1 + exp(-|s|)), and the gradient (sigmoid(s) - t)/count.
+
+    The gradient may be where the scores are.
+    """
     real = scores.dtype.type
     zero, factor = real(0), real(1.0 / count)
     for i in range(scores.size):

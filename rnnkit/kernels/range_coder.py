@@ -21,8 +21,6 @@ _LEAST_RANGE = 1 << 24
 # A coder's state. The encoder holds back the byte in _BYTE, and behind it so many of 0xFF, which a carry may change;
 # before its first one _PLACE is -1. The decoder has in _LOW how far in the range the number is that it reads.
 _LOW, _RANGE, _BYTE, _HELD, _PLACE = range(5)
-STATE = 5
-"""Elements of a coder's state."""
 START_ENCODING = 0, 0xFFFFFFFF, 0, 0, -1
 START_DECODING = 0, 0xFFFFFFFF, 0, 0, 0
 MOST_BYTES = 3
@@ -49,9 +47,9 @@ def _write_frequencies(row, weights, lanes, scores, class_of, others):
 
 @kernel
 def frequencies(table, weights, lanes, scores, class_of, others):
-    """Write those of each row of scores (rows, classes) into a table (rows, symbols); `weights` is one row of scratch.
+    """Write the frequencies for each row of scores (rows, classes) into a table (rows, symbols).
 
-    Symbol number s has the class class_of[s]; the last class is that of so many.
+    Symbol s has the class class_of[s]; `others` symbols share the last class. `weights` and `lanes` are scratch.
     """
     classes, symbols = weights.size, class_of.size
     for row in range(table.size // symbols):

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-import rnnkit
+from rnnkit.call.options import options_of
 from rnnkit.compression.coder import RangeDecoder, RangeEncoder, write_frequencies
 from rnnkit.descriptor.saved import text_of
 from rnnkit.language_model.model import State, TextModel
-from rnnkit.training import Adam, clip_gradient_norm, dense
+from rnnkit.training import Adam, clip_gradient_norm
 
 SHORTEST_ROW = 256  # bytes: a shorter block is cut into fewer rows
 AT_ONCE = 1024  # bytes that are encoded at once where nothing is learned
@@ -51,10 +51,6 @@ class Coder:
 
     def __init__(self, model: TextModel, streams: int, chunk: int, seen: Callable[[int], object] = int):
         self.model, self._streams, self._chunk, self._seen = model, streams, chunk, seen
-        alphabet = model.alphabet
-        self._class_of = np.full(256, len(alphabet))
-        self._class_of[alphabet] = np.arange(len(alphabet))
-        self._classes, self._others = len(alphabet) + 1, max(256 - len(alphabet), 1)
         self._blocks = [block for block, _ in model.decayed]
         self._updates, self._is_packed = 0, False
         self._network: Any = None
@@ -83,7 +79,7 @@ class Coder:
             state = _of_rows(state, count)
             self._pack()
             if not self._steps or self._steps.rows != count:
-                self._steps = _Steps(self._network, self._readout, count, self._classes)
+                self._steps = _Steps(self._network, self._readout, count, self.model.num_classes)
             self._steps.begin(state)
             for t in range(start, stop):
                 scores = self._steps.step(self.model.inputs(before[t, :count]))
@@ -128,12 +124,11 @@ class Coder:
         """Bring what runs without a gradient up to date."""
         from rnnkit.cpu.dense import PackedDense  # on the first call: it brings Numba
         from rnnkit.cpu.infer import Inference
-        from rnnkit.kernels.machine.in_place import MOST_ROWS
 
-        parameters, in_place = self.model.parameters, self._streams <= MOST_ROWS
+        parameters = self.model.parameters
         if self._network is None:
             self._network = Inference(self.model.desc, parameters.network)
-            self._readout = PackedDense(parameters.readout, self._classes, in_place)
+            self._readout = PackedDense(parameters.readout, self.model.num_classes, self._streams)
         elif not self._is_packed:
             self._network.repack(parameters.network)
             self._readout.pack()
@@ -143,17 +138,15 @@ class Coder:
         if self._chunk:
             return self.model.predict(inputs, state)
         self._pack()
-        y, *after = rnnkit.infer(self.model.desc, self.model.parameters.network, self.model.inputs(inputs), *state)
-        return self._scores(y.reshape(inputs.size, -1)), State(*after)
-
-    def _scores(self, y: np.ndarray) -> np.ndarray:
-        scores = np.empty((len(y), self._classes), y.dtype)
-        self._readout.forward(y, scores)
-        return scores
+        options = options_of("compress", self.model.desc, *inputs.shape)
+        y, *after = self._network.infer(self.model.inputs(inputs), *state, options)
+        scores = np.empty((inputs.size, self.model.num_classes), y.dtype)
+        self._readout.forward(y.reshape(inputs.size, -1), scores)
+        return scores, State(*after)
 
     def _frequencies(self, scores: np.ndarray) -> np.ndarray:
         table = np.empty((len(scores), 256), np.int32)
-        write_frequencies(table, scores, self._class_of, self._others)
+        write_frequencies(table, scores, self.model.class_of, max(256 - len(self.model.alphabet), 1))
         return table
 
     def _learn(self, scores: np.ndarray, targets: np.ndarray) -> None:

@@ -27,7 +27,7 @@ _FIELDS = Struct("<B4H16s")
 class Description(NamedTuple):
     """How a file was encoded."""
 
-    given: bool  # whether the model is none of these sizes, but one that is given
+    given: bool  # whether the user gave the model; hidden and embedding are 0 then
     streams: int
     chunk: int  # steps between two updates; 0: the model does not learn
     hidden: int
@@ -89,7 +89,7 @@ def compressed(
 def decompressed(
     data: bytes, model: TextModel | None = None, seen: Callable[[int], object] = int
 ) -> Iterator[bytes | Damage]:
-    """Yield the blocks of a compressed file, and in the place of lost ones what they are; none where all is well.
+    """Yield the blocks of a compressed file in order, and a `Damage` in the place of each part that is lost.
 
     Raises
     ------

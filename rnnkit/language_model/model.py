@@ -98,6 +98,10 @@ class TextModel:
     ----------
     gradient : Parameters
         What `add_gradient` adds to; zeros at first.
+    class_of : ndarray (256,), int64
+        The class of each byte.
+    num_classes : int
+        C = K + 1.
     """
 
     def __init__(
@@ -107,10 +111,11 @@ class TextModel:
         self.alphabet = alphabet
         self.parameters = parameters
         self.trained_with = trained_with
-        self.gradient = Parameters(desc, len(alphabet) + 1, SPARE)
-        self._class_of = np.full(256, len(alphabet))
-        self._class_of[alphabet] = np.arange(len(alphabet))
-        self._scores = np.empty((0, len(alphabet) + 1), desc.np_dtype)
+        self.num_classes = len(alphabet) + 1
+        self.gradient = Parameters(desc, self.num_classes, SPARE)
+        self.class_of = np.full(256, len(alphabet))
+        self.class_of[alphabet] = np.arange(len(alphabet))
+        self._scores = np.empty((0, self.num_classes), desc.np_dtype)
         self._workspace: Any = None
         self._predicted: Any = None  # what `learn` needs of the call of `predict` before it
 
@@ -132,7 +137,7 @@ class TextModel:
 
     def copy(self) -> TextModel:
         """Return a model of the same parameters that draws nothing in training: it learns from what it predicts."""
-        parameters = Parameters(self.desc.evaluating, len(self.alphabet) + 1)
+        parameters = Parameters(self.desc.evaluating, self.num_classes)
         parameters.flat[:] = self.parameters.flat
         return TextModel(self.desc.evaluating, self.alphabet, parameters, trained_with={})
 
@@ -175,7 +180,7 @@ class TextModel:
 
         The arguments are those of `add_gradient`. The scores are valid until the next call.
         """
-        parameters, classes = self.parameters, self._class_of[inputs]
+        parameters, classes = self.parameters, self.class_of[inputs]
         y, hy, cy, self._workspace = rnnkit.forward(
             self.desc, parameters.network, parameters.embedding[classes], *state, seed=seed, first_row=first_row,
             workspace=self._workspace,
@@ -186,9 +191,9 @@ class TextModel:
             mask = mask.reshape(outputs.shape)
             outputs = outputs * mask
         if len(self._scores) != inputs.size:
-            self._scores = np.empty((inputs.size, len(self.alphabet) + 1), y.dtype)
+            self._scores = np.empty((inputs.size, self.num_classes), y.dtype)
         self._predicted = classes, outputs, mask
-        scores = training.dense(parameters.readout, outputs, len(self.alphabet) + 1, out=self._scores)
+        scores = training.dense(parameters.readout, outputs, self.num_classes, out=self._scores)
         return scores, State(hy.copy(), None if cy is None else cy.copy())
 
     def learn(self, scores: np.ndarray, targets: np.ndarray, *, count: int) -> float:
@@ -197,7 +202,7 @@ class TextModel:
         from rnnkit.cpu.dense import add_rows  # on the first call: it brings Numba
 
         parameters, gradient, (classes, outputs, mask) = self.parameters, self.gradient, self._predicted
-        wanted = self._class_of[targets].ravel()
+        wanted = self.class_of[targets].ravel()
         loss = training.softmax_cross_entropy(scores, wanted, count=count, out=scores)
         dy = training.dense_backward(parameters.readout, outputs, loss.gradient, dw=gradient.readout).dx
         if mask is not None:
@@ -210,18 +215,18 @@ class TextModel:
 
     def nats(self, y: np.ndarray, targets: np.ndarray) -> float:
         """Return the sum of -ln p(target) over outputs of the network (rows, P) and bytes (rows,)."""
-        wanted = self._class_of[targets]
-        scores = training.dense(self.parameters.readout, y, len(self.alphabet) + 1)
+        wanted = self.class_of[targets]
+        scores = training.dense(self.parameters.readout, y, self.num_classes)
         loss = training.softmax_cross_entropy(scores, wanted, count=1, out=scores).loss
         return loss + self._nats_of_others(wanted)
 
     def inputs(self, data: np.ndarray) -> np.ndarray:
         """Return what the network reads for bytes (T, N): their rows of the embedding, (T, N, I)."""
-        return self.parameters.embedding[self._class_of[data]]
+        return self.parameters.embedding[self.class_of[data]]
 
     def scores(self, y: np.ndarray) -> np.ndarray:
         """Return the scores (rows, K) of the alphabet before softmax for outputs of the network (rows, P)."""
-        return training.dense(self.parameters.readout, y, len(self.alphabet) + 1)[:, :-1]
+        return training.dense(self.parameters.readout, y, self.num_classes)[:, :-1]
 
     def _nats_of_others(self, classes: np.ndarray) -> float:
         """What it takes to tell the bytes outside of the alphabet from each other."""

@@ -275,7 +275,7 @@ FAULTS = {
         ("bytes outside of the alphabet have the whole share each", "weights[scores.size - 1] //= others", "pass"),
     ],
     "rnnkit/kernels/dense.py": [
-        ("rows of a table are replaced", "own[j] += addend[j]", "own[j] = addend[j]"),
+        ("rows of a table are replaced", "add(own, part(rows", "copy(own, part(rows"),
         ("all blocks of x are the first",
          "pack_sources(terms, some, team)", "pack_sources(terms, Range(0, some.stop - some.start), team)"),
     ],
