@@ -1,4 +1,4 @@
-"""How long an allreduce of a gradient takes on a network, on paper: prints the table of docs/many-machines.md.
+"""How long an allreduce of a gradient takes on a network, on paper: prints the table of docs/how-to/many-machines.md.
 
 A message of n bytes takes latency + n/bandwidth, and hosts send and receive at once. Of p hosts each sends
 2(p-1)/p n bytes, the least that is possible, and adds (p-1)/p n:

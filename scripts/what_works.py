@@ -1,4 +1,4 @@
-"""Print the table of docs/what-works.md: which option works in which call, and the errors that refuse others."""
+"""Print the table of docs/reference/what-works.md: which option works in which call, and the errors that refuse others."""
 
 import textwrap
 

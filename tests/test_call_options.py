@@ -157,7 +157,7 @@ def test_an_option_works_or_is_refused(request, name, call, place):
 
 def test_the_page_prints_the_table():
     program = runpy.run_path(str(ROOT / "scripts" / "what_works.py"))
-    assert f"\n\n{program['markdown']()}\n" in (ROOT / "docs" / "what-works.md").read_text()
+    assert f"\n\n{program['markdown']()}\n" in (ROOT / "docs" / "reference" / "what-works.md").read_text()
 
 
 def test_every_row_is_tried():

@@ -11,23 +11,20 @@ import pytest
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 DOCS = README.parent / "docs"
-NEEDS = {
-    "from-pytorch": ["torch"], "episodes": ["torch"],
-    "from-keras-onnx": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
-    "language-model": [],  # what was measured; no code
-    "estimator": ["sklearn"],
-    "training-runs": [],  # commands of a shell, see below
-    "many-machines": [],  # what needs more is run by test_many_machines.py
-    "own-cells": ["torch"], "regularization": ["torch"], "reduced-weights": [], "ship": [], "reproducible": [],
-    "compress": [],
-    "classifier": ["matplotlib"], "forecast": ["matplotlib"],
+NEEDS = {  # a page whose code needs more than NumPy
+    "tutorials/pytorch": ["torch"], "tutorials/classifier": ["matplotlib"], "tutorials/streaming": ["matplotlib"],
+    "how-to/episodes": ["torch"], "how-to/own-cells": ["torch"], "how-to/regularization": ["torch"],
+    "how-to/scikit-learn": ["sklearn"],
+    "how-to/other-libraries": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
 }
-# Others have tests too.
-PAGES = "contributing", "engine", "gallery", "gpu", "performance", "trust", "weights", "what-works"
+# Pages whose code other tests run: test_readme.py, test_call_options.py, test_gallery.py.
+ELSEWHERE = {"explanation/engine", "explanation/layouts", "how-to/gpu"}
+PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in sorted(DOCS.rglob("*.md"))}
+GUIDES = [name for name, path in PAGES.items() if "\n```python\n" in path.read_text() and name not in ELSEWHERE]
 
 
-def test_every_guide_is_run():
-    assert {path.stem for path in DOCS.glob("*.md")} == {*NEEDS, *PAGES}
+def test_every_guide_that_needs_something_is_there():
+    assert {*NEEDS} <= {*GUIDES}
 
 
 def links_of(page):
@@ -42,16 +39,16 @@ def test_every_link_leads_somewhere_and_to_every_page():
         links = [link for page in left for link in links_of(page)]
         assert [link for link in links if not link.exists()] == []
         left = {link.resolve() for link in links if link.suffix == ".md"} - seen
-    assert seen == {README, *DOCS.glob("*.md")}
+    assert {README, *PAGES.values()} <= seen
 
 
 def test_no_page_installs_what_has_no_release():
-    for page in (README, *DOCS.glob("*.md")):
+    for page in (README, *PAGES.values()):
         assert not re.search(r"pip install '?rnnkit", page.read_text()), page.name
 
 
 def test_the_first_page_says_what_has_not_run_on_a_gpu():
-    pages = README, DOCS / "gpu.md", DOCS / "trust.md"
+    pages = README, PAGES["how-to/gpu"], PAGES["explanation/trust"]
     assert len({"has not run on a GPU yet" in page.read_text() for page in pages}) == 1
 
 
@@ -61,13 +58,13 @@ def test_pictures_are_small():
 
 
 def blocks_of(name, kind):
-    text = (DOCS / f"{name}.md").read_text()
+    text = PAGES[name].read_text()
     return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", GUIDES)
 def test_the_code_of_a_guide_runs(name, tmp_path):
-    missing = [module for module in NEEDS[name] if find_spec(module) is None]
+    missing = [module for module in NEEDS.get(name, []) if find_spec(module) is None]
     if missing and os.environ.get("CI") != "true":  # in continuous integration these tests may not be skipped
         pytest.skip(f"needs {', '.join(missing)}")
     program = tmp_path / "guide.py"
@@ -84,7 +81,7 @@ def test_the_commands_about_training_runs(tmp_path):
     """A run that was killed and went on is the same, file by file, as one that was not."""
     if os.environ.get("CI") != "true":
         pytest.importorskip("matplotlib")
-    text = (DOCS / "training-runs.md").read_text()
+    text = PAGES["tutorials/language-model"].read_text()
     blocks = re.findall(r"^```(sh|toml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "text.txt").write_text(text * 20)
     (tmp_path / "run.toml").write_text("".join(block for kind, block in blocks if kind == "toml"))

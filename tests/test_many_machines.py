@@ -11,7 +11,7 @@ from launched import CLEAN, HANG, MPIEXEC, mpi
 from test_docs import DOCS
 
 ROOT = DOCS.parent
-GUIDE = (DOCS / "many-machines.md").read_text()
+GUIDE = (DOCS / "how-to" / "many-machines.md").read_text()
 
 
 @pytest.fixture

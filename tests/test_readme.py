@@ -18,8 +18,8 @@ from rnnkit.language_model import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-NAMES = "contributing", "engine", "gpu", "performance", "trust", "weights"
-PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in NAMES}
+NAMES = "contributing/index", "explanation/engine", "how-to/gpu", "explanation/performance", "explanation/trust", "explanation/layouts"
+PAGES = {name.split("/")[-1]: (ROOT / "docs" / f"{name}.md").read_text() for name in NAMES}
 ALL = "\n".join([README, *PAGES.values()])
 
 
@@ -75,7 +75,7 @@ def test_the_example_is_about_twenty_lines():
 
 
 def test_the_session_prints_what_it_shows():
-    session = doctest.testfile(str(ROOT / "docs" / "weights.md"), module_relative=False, globs={"rnnkit": rnnkit})
+    session = doctest.testfile(str(ROOT / "docs" / "explanation" / "layouts.md"), module_relative=False, globs={"rnnkit": rnnkit})
     assert (session.failed, session.attempted) == (0, 4)
 
 

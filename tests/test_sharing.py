@@ -77,7 +77,7 @@ def test_more_threads_than_pay_are_left_out():
 
 
 @pytest.mark.parametrize(("hidden_size", "batch_size", "threads", "teams", "size"), [
-    # What docs/performance.md says of ds2, lm and stream, where it is the same with registers of any width.
+    # What docs/explanation/performance.md says of ds2, lm and stream, where it is the same with registers of any width.
     (800, 20, 8, 2, 4), (800, 20, 16, 2, 8), (512, 64, 8, 4, 2), (512, 64, 16, 4, 4), (512, 64, 64, 16, 4),
     (256, 1, 8, 1, 8), (256, 1, 16, 1, 8), (256, 1, 64, 1, 8),
     # A team of more than eight threads waits for cache lines from cores that are far.

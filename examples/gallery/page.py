@@ -1,4 +1,4 @@
-"""The page that lists all cells, `docs/gallery.md`, made from their declarations and docstrings.
+"""The page that lists all cells, `docs/reference/cells-of-papers.md`, made from their declarations and docstrings.
 
 Write it anew: python -m examples.gallery.page
 """
@@ -12,7 +12,7 @@ from textwrap import dedent
 from examples.gallery import chains, gated, grus, lstms, strongly_typed, systems
 from rnnkit import cells
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gallery.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cells-of-papers.md"
 MODULES = cells, lstms, grus, gated, strongly_typed, systems, chains
 NAMES = [(module, name) for module in MODULES for name in getattr(module, "__all__", vars(module))]
 CELLS = {
@@ -23,8 +23,8 @@ HEAD = """# Cells of papers
 
 {count} cells: {shipped} in `rnnkit.cells`, to use by their names (`rnnkit.Network(rnnkit.cells.JANET, 64, 128)`), and
 {others} in `examples/gallery`, to copy from. Each is a class with its equations, whose gradient is derived;
-[a cell of your own](own-cells.md) says how to write one. `tests/test_gallery.py` compares those that torchrecurrent
-has, values and gradients, on torchrecurrent's weights; [how much faster](performance.md#cells-of-papers) they are.
+[a cell of your own](../how-to/own-cells.md) says how to write one. `tests/test_gallery.py` compares those that torchrecurrent
+has, values and gradients, on torchrecurrent's weights; [how much faster](../explanation/performance.md#cells-of-papers) they are.
 
 R multiplies h for a gate, or what stands in brackets behind it: nothing, a state before the step (`c_prev`) or after it
 (`c`), or what a stage writes. `n: q` is a gate whose product with R is kept apart as q; a gate with "no W" has no rows

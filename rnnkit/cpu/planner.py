@@ -196,7 +196,7 @@ def best_sharing(
 ) -> Sharing:
     """What runs a layer soon on so many threads or fewer: with too many a step takes as long as its barriers do.
 
-    For more threads than two this is by a model (`docs/performance.md`) that was measured on two alone.
+    For more threads than two this is by a model (`docs/explanation/performance.md`) that was measured on two alone.
 
     Parameters
     ----------

@@ -1,0 +1,34 @@
+"""The site's configuration: `pip install -e '.[docs]'`, then `python -m sphinx -W -n docs build/site`."""
+
+import importlib
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+project = "rnnkit"
+author = "the authors of rnnkit"
+copyright = "the authors of rnnkit, Apache License 2.0"
+version = release = version_of("rnnkit")
+
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "numpydoc", "sphinx_copybutton"
+]  # fmt: skip
+exclude_patterns = ["data"]
+templates_path = ["_templates"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autodoc_typehints = "none"  # numpydoc's sections say shapes, which types do not
+numpydoc_show_class_members = False  # the template of a class lists them
+nitpick_ignore_regex = [("py:.*", r"(?!rnnkit\b).*")]  # what is not ours has no page here
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"rnnkit {version}"
+html_static_path = ["_static"]
+html_theme_options = {"navigation_with_keys": False, "show_toc_level": 2, "footer_start": ["copyright"]}
+
+linkcheck_anchors = False
