@@ -176,7 +176,7 @@ class Elu(NamedTuple):
 
 @activation
 class Softsign(NamedTuple):
-    """x/(1 + |x|)."""
+    """x/(1 + ``|x|``)."""
 
     def value(self, x):
         return x / (1 + abs(x))

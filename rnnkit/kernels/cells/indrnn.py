@@ -13,7 +13,7 @@ class IndRNN(NamedTuple):
 
         h' = relu(W x + u*h + bW)
 
-    u is drawn from [0, 1], as the paper has it for ReLU. For T steps it keeps |u| below gamma**(1/T), gamma = 2 say, in
+    u is drawn from [0, 1], as the paper has it for ReLU. For T steps it keeps ``|u|`` below gamma**(1/T), gamma = 2 say, in
     all of training: clip the views of u yourself. Another activation is a parameter.
     """
 
