@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from rnnkit.common.extras import to_install, to_install_extra
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
@@ -29,7 +31,7 @@ def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
     if args.suite not in ("engines", "reduced") and find_spec("torch") is None:
-        rows = f"--suite {args.suite} needs PyTorch: pip install 'rnnkit[torch]'"
+        rows = f"--suite {args.suite} needs PyTorch: {to_install('torch')}"
     elif args.suite == "gallery":
         return _run_gallery(args)
     elif args.suite == "calls":
@@ -56,7 +58,7 @@ def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
     from perf import cases, cell_suite, reduced_suite, run
 
     if args.device == "cuda" and not _gpu():
-        return "--device cuda needs a GPU that CuPy can use: pip install 'rnnkit[cuda13]'"
+        return f"--device cuda needs a GPU that CuPy can use: {to_install_extra('cuda13')}"
     among = {"cells": cell_suite.CASES, "reduced": reduced_suite.CASES}.get(args.suite)
     pairs = cases.select(args.cases, args.passes, args.device, among)
     if args.tf32:
@@ -80,7 +82,7 @@ def _run_gallery(args: argparse.Namespace) -> int:
     from perf import gallery_suite
 
     if find_spec("torchrecurrent") is None:
-        print("perf: --suite gallery needs torchrecurrent: pip install torchrecurrent", file=sys.stderr)
+        print(f"perf: --suite gallery needs torchrecurrent: {to_install('torchrecurrent')}", file=sys.stderr)
         return 2
     return _run_printing(args, gallery_suite.run, gallery_suite.names()[0], gallery_suite.COMPILED)
 

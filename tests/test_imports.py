@@ -17,13 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 DIRECTION = {
     "__main__": {"language_model"},
     "language_model": {
-        "__init__", "warmup", "distributed", "training", "compression", "cpu", "descriptor", "call", "common", "kernels", "types", "errors",
-        "cells",
+        "__init__", "warmup", "distributed", "training", "compression", "cpu", "descriptor", "call", "common", "kernels", "types",
+        "errors", "cells",
     },
     "warmup": {"__init__", "training", "descriptor", "kernels.cells", "types"},
     "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},
     "interop": {"network", "call", "descriptor", "common", "kernels.cells", "errors"},
-    "torch": {"network", "call", "descriptor", "kernels", "kernels.cells", "errors"},
+    "torch": {"network", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
     "distributed": {"call", "common", "kernels", "errors"},
     "compression": {"common", "kernels", "errors"},
     "training": {"cpu", "call", "common", "kernels", "errors"},

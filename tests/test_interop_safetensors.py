@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from messages import says
 from tolerances import assert_close, assert_same_bits
 
 import rnnkit
@@ -252,9 +253,9 @@ def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
 
 def test_the_package_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    text = "the package safetensors must be installed, got none; install it with pip install safetensors"
-    with pytest.raises(ImportError, match=f"^load_safetensors: {text}"):
+    facts = "installed", "none", "pip install 'rnnkit[safetensors]'"
+    with pytest.raises(ImportError, match=says("load_safetensors: the package safetensors", *facts)):
         load_safetensors(tmp_path / "net")
-    with pytest.raises(ImportError, match=f"^save_safetensors: {text}"):
+    with pytest.raises(ImportError, match=says("save_safetensors: the package safetensors", *facts)):
         save_safetensors(rnnkit.GRU(3, 2), tmp_path / "net")
     assert os.listdir(tmp_path) == []

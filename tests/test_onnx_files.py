@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from messages import says
 from tolerances import assert_close, assert_same_bits
 
 import rnnkit
@@ -330,9 +331,9 @@ def test_names_that_are_no_text(tmp_path):
 
 def test_the_package_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    text = "load_onnx: the package onnx must be installed, got none; install it with pip install onnx"
-    with pytest.raises(ImportError, match=text):
+    facts = "installed", "none", "pip install 'rnnkit[onnx]'"
+    with pytest.raises(ImportError, match=says("load_onnx: the package onnx", *facts)):
         load_onnx(tmp_path / "model")
-    with pytest.raises(ImportError, match=text.replace("load", "save")):
+    with pytest.raises(ImportError, match=says("save_onnx: the package onnx", *facts)):
         save_onnx(rnnkit.GRU(3, 2), tmp_path / "model")
     assert os.listdir(tmp_path) == []

@@ -6,6 +6,7 @@ import sys
 import numba
 import numpy as np
 import pytest
+from messages import says
 from tolerances import assert_close, assert_same_bits
 
 if os.environ.get("CI") != "true":  # in continuous integration these tests may not be skipped
@@ -334,6 +335,6 @@ def test_without_tqdm(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     X, y = waves(20)
     RNNClassifier(hidden_size=2, epochs=1).fit(X, y)
-    message = "fit: the package tqdm must be installed, got none; install it with pip install tqdm, or give verbose=F"
-    with pytest.raises(ImportError, match=message):
+    facts = "installed", "none", "pip install 'rnnkit[train]'", "verbose=False"
+    with pytest.raises(ImportError, match=says("fit: the package tqdm", *facts)):
         RNNClassifier(hidden_size=2, epochs=1, verbose=True).fit(X, y)

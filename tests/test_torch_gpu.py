@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from messages import says
 
 if os.environ.get("CI") == "true":
     import torch  # in continuous integration these tests may not be skipped
@@ -23,7 +24,8 @@ T, N, F, H = 6, 4, 3, 5
 def test_a_cuda_tensor_without_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     tensor = SimpleNamespace(device=SimpleNamespace(type="cuda"), is_cpu=False)
-    with pytest.raises(rnnkit.BackendError, match="forward: CuPy must be installed for CUDA tensors, got none"):
+    facts = "CUDA", "none", "pip install 'rnnkit[cuda13]'"
+    with pytest.raises(rnnkit.BackendError, match=says("forward: CuPy", *facts)):
         to_array(tensor)
 
 

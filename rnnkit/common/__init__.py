@@ -1,1 +1,1 @@
-"""What all of the package uses and nobody else: arrays of either library, sizes, lazy attributes."""
+"""What all of the package uses and nobody else: arrays of either library, sizes, lazy attributes, extras."""

@@ -17,6 +17,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
+from rnnkit.common.extras import to_install_extra
 from rnnkit.errors import BackendError
 
 STANDARD, PERSIST_STATIC, PERSIST_STATIC_SMALL_H = 0, 1, 3  # cudnnRNNAlgo_t
@@ -231,7 +232,7 @@ def load() -> Library:
             except OSError as error:
                 if path != _SONAME:  # what is there must be right; of the system's folders nobody knows
                     raise _unusable(path, error) from None
-    cure = "pip install 'rnnkit[cuda13]' or 'rnnkit[cuda12]', or set RNNKIT_CUDNN to its path"
+    cure = f"{to_install_extra('cuda13')}, for CUDA 12 cuda12, or set RNNKIT_CUDNN to its path"
     raise BackendError(f"load: {_SONAME} must be installed, got none; {cure}")
 
 

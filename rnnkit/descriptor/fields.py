@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from rnnkit.common.extras import to_install
 from rnnkit.common.numbers import MAX_SIZE, real_number
 from rnnkit.descriptor.modes import checked
 from rnnkit.errors import message, wrong_type
@@ -95,8 +96,7 @@ def np_dtype(name: str) -> np.dtype:
         from ml_dtypes import bfloat16  # NumPy has none of its own
     except ImportError:
         expected = f"be one of {', '.join(DTYPES[:-1])} without ml_dtypes"
-        cure = "install it with pip install ml_dtypes"
-        raise ImportError(message("RNNDescriptor", "dtype", expected, name, cure)) from None
+        raise ImportError(message("RNNDescriptor", "dtype", expected, name, to_install("ml_dtypes"))) from None
     return np.dtype(bfloat16)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.common.extras import to_install_extra
 from rnnkit.errors import BackendError, message, wrong_type
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ LAUNCHERS = (
     Launcher("a PMIx launcher", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 NOT_FOR_OPEN_MPI = "MPICH", "Intel MPI", "MVAPICH", "MVAPICH2"  # as mpi4py names them
-EXTRA = "pip install 'rnnkit[mpi]' brings mpi4py and MPICH's mpiexec; on a cluster install mpi4py for its own MPI"
+EXTRA = f"{to_install_extra('mpi')}, mpi4py and MPICH's mpiexec; on a cluster install mpi4py for its own MPI"
 
 
 def world() -> Comm | None:

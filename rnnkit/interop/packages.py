@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+from rnnkit.common.extras import to_install
 from rnnkit.errors import message
 
 
@@ -13,5 +14,4 @@ def package(function: str, name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError:
-        cure = f"install it with pip install {name}"
-        raise ImportError(message(function, f"the package {name}", "be installed", "none", cure)) from None
+        raise ImportError(message(function, f"the package {name}", "be installed", "none", to_install(name))) from None

@@ -13,7 +13,8 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
-from rnnkit.errors import BackendError
+from rnnkit.common.extras import to_install
+from rnnkit.errors import BackendError, message
 
 
 class CommandError(Exception):
@@ -57,8 +58,7 @@ def extra(command: str, name: str) -> ModuleType:
         return import_module(name)
     except ImportError:
         package = name.split(".")[0]
-        cure = f"install it with: pip install {package}"
-        raise CommandError(f"{command}: {package} must be installed, got none; {cure}") from None
+        raise CommandError(message(command, package, "be installed", "none", to_install(package))) from None
 
 
 Named = tuple[str, str | os.PathLike[str]]  # an argument, and the file that it names

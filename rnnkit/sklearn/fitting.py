@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rnnkit.common.extras import to_install
 from rnnkit.errors import message
 from rnnkit.sklearn.model import Model, Objective
 from rnnkit.sklearn.sequences import Sequences
@@ -99,7 +100,7 @@ def _bar(function: str, epochs: int, verbose: bool) -> Iterator[Callable[[Curves
     try:
         from tqdm import tqdm
     except ImportError:
-        cure = "install it with pip install tqdm, or give verbose=False"
+        cure = f"{to_install('tqdm')}, or give verbose=False"
         raise ImportError(message(function, "the package tqdm", "be installed", "none", cure)) from None
     with tqdm(total=epochs, desc=function, unit="epoch") as bar:
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rnnkit.common.extras import to_install_extra
 from rnnkit.errors import BackendError, message
 from rnnkit.torch.threads import threads
 
@@ -46,6 +47,6 @@ def _cupy() -> Any:
     try:
         import cupy
     except ImportError:
-        cure = "install cupy and nvidia-cudnn, or move model and input to the CPU"
+        cure = f"{to_install_extra('cuda13')}, or move model and input to the CPU"
         raise BackendError(message("forward", "CuPy", "be installed for CUDA tensors", "none", cure)) from None
     return cupy
