@@ -1,7 +1,19 @@
-"""What `import rnnkit` gives, written down once more."""
+"""The public names, as the reference has them: `docs/reference/api.md` is the one list."""
 
-PUBLIC = """
-    RNNDescriptor num_weights weight_layout weight_views WeightBlock init_weights pack_weights workspace_nbytes
-    forward backward infer prepare Forward Backward Infer Workspace Plan Stream LSTM GRU RNN Network load check_cell
-    set_debug WorkspaceError BackendError
-""".split()
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "api.md"
+
+
+def names_of(page):
+    """Module -> its names, in the order of the page: those below each autosummary of the module."""
+    found = {}
+    block = r"^\.\. currentmodule:: (\S+)\n\.\. autosummary::\n((?:^ .*\n|^\n)*)"
+    for module, entries in re.findall(block, page, re.MULTILINE):
+        found.setdefault(module, []).extend(re.findall(r"^   (\w+)$", entries, re.MULTILINE))
+    return found
+
+
+PUBLIC_OF = names_of(PAGE.read_text())
+PUBLIC = PUBLIC_OF["rnnkit"]

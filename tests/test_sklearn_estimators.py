@@ -21,7 +21,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-import rnnkit.sklearn
 from rnnkit.cells import RegularizedLSTM
 from rnnkit.sklearn import RNNClassifier, RNNRegressor
 
@@ -184,7 +183,3 @@ def test_every_attribute_is_documented(make):
     model = make(epochs=1, hidden_size=2, early_stopping=True).fit(X, np.arange(20) % 2)
     found = {name for name in vars(model) if name.endswith("_") and not name.startswith("_")}
     assert found == set(section(make.__doc__, "Attributes"))
-
-
-def test_public_names():
-    assert sorted(rnnkit.sklearn.__all__) == ["RNNClassifier", "RNNRegressor"]
