@@ -9,7 +9,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "api.md"
 def names_of(page):
     """Module -> its names, in the order of the page: those below each autosummary of the module."""
     found = {}
-    block = r"^\.\. currentmodule:: (\S+)\n\.\. autosummary::\n((?:^ .*\n|^\n)*)"
+    block = r"^\.\. (?:current)?module:: (\S+)\n\n?\.\. autosummary::\n((?:^ .*\n|^\n)*)"
     for module, entries in re.findall(block, page, re.MULTILINE):
         found.setdefault(module, []).extend(re.findall(r"^   (\w+)$", entries, re.MULTILINE))
     return found
