@@ -28,6 +28,7 @@ _ADAPTER = {
 }
 _PUBLIC = {
     "rnnkit/descriptor/archive.py": "archive archive_names network network_objects main",
+    "rnnkit/common/extras.py": "extras archive",
     "rnnkit/common/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
     "rnnkit/network/base.py": "network network_objects assigned_weights archive docstrings readme types",
     "rnnkit/cell_check.py": "check_cell derived_rules shipped_cells docstrings docs",
