@@ -36,7 +36,9 @@ LAUNCHERS = (
     Launcher("a PMIx launcher", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 NOT_FOR_OPEN_MPI = "MPICH", "Intel MPI", "MVAPICH", "MVAPICH2"  # as mpi4py names them
-EXTRA = f"{to_install_extra('mpi')}, mpi4py and MPICH's mpiexec; on a cluster install mpi4py for its own MPI"
+EXTRA = (
+    f"{to_install_extra('mpi')}, which brings mpi4py and MPICH's mpiexec; on a cluster install mpi4py for its own MPI"
+)
 
 
 def world() -> Comm | None:
