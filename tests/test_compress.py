@@ -221,3 +221,10 @@ def test_the_model_must_be_the_one_that_encoded():
 def test_a_golden_file_is_read():
     assert decompress(base64.b85decode(GOLDEN)) == TEXT[:200]
     assert compress(TEXT[:200], hidden=8) == base64.b85decode(GOLDEN)
+
+
+def test_a_file_cannot_ask_for_a_huge_model():
+    how = compressor.description(hidden=8)
+    for field, value in (("hidden", compressor.MAX_HIDDEN + 1), ("embedding", 65535)):
+        with pytest.raises(ValueError, match="decompress: file .*describe a model"):
+            decompress(container.start(how._replace(**{field: value}).pack()))

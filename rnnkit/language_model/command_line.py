@@ -135,9 +135,9 @@ def _add_compress(adders) -> None:
     parser.add_argument("--learn", action="store_true", help="let a copy of that model learn while it reads")
     streams = "parts of a block that are read side by side: more are faster and take more space (default: "
     default = f"{compressor.STREAMS}, {compressor.STREAMS_OF_GIVEN} with a model that does not learn)"
-    parser.add_argument("--streams", type=number(int, 1, compressor.MOST), metavar="N", help=streams + default)
+    parser.add_argument("--streams", type=number(int, 1, compressor.MAX_STREAMS), metavar="N", help=streams + default)
     hidden = f"units of the model that learns: more are slower and take less space (default: {compressor.HIDDEN})"
-    parser.add_argument("--hidden", type=number(int, 1, compressor.MOST), metavar="N", help=hidden)
+    parser.add_argument("--hidden", type=number(int, 1, compressor.MAX_HIDDEN), metavar="N", help=hidden)
 
 
 def _add_decompress(adders) -> None:

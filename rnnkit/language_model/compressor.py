@@ -20,7 +20,8 @@ BLOCK = 1 << 20
 CHUNK = 16  # steps between two updates
 STREAMS_OF_GIVEN, STREAMS = 64, 2
 HIDDEN, EMBEDDING = 256, 64
-MOST = (1 << 16) - 1  # of each number in a description
+MAX_STREAMS = (1 << 16) - 1  # what the field holds
+MAX_HIDDEN = 4096  # a model of 0.3 GB: a small file of a stranger can ask for no more
 _FIELDS = Struct("<B4H16s")
 
 
@@ -45,7 +46,8 @@ class Description(NamedTuple):
             return None
         given, *others = _FIELDS.unpack(data)
         found = cls(bool(given), *others)
-        is_right = given < 2 and found.streams and (found.given or (found.hidden and found.embedding and found.chunk))
+        learns = 0 < found.hidden <= MAX_HIDDEN and found.embedding == EMBEDDING and found.chunk
+        is_right = given < 2 and found.streams and (found.given or learns)
         return found if is_right else None
 
     def coder(self, model: TextModel | None, seen: Callable[[int], object]) -> Coder:
