@@ -23,8 +23,9 @@ HEAD = """# Cells of papers
 
 {count} cells: {shipped} in `rnnkit.cells`, to use by their names (`rnnkit.Network(rnnkit.cells.JANET, 64, 128)`), and
 {others} in `examples/gallery`, to copy from. Each is a class with its equations, whose gradient is derived;
-[a cell of your own](../how-to/own-cells.md) says how to write one. `tests/test_gallery.py` compares those that torchrecurrent
-has, values and gradients, on torchrecurrent's weights; [how much faster](../explanation/performance.md#published-cells) they are.
+[a cell of your own](../how-to/own-cells.md) says how to write one. `tests/test_gallery.py` compares those that
+torchrecurrent has, values and gradients, on torchrecurrent's weights;
+[how much faster](../explanation/performance.md#published-cells) they are.
 
 R multiplies h for a gate, or what stands in brackets behind it: nothing, a state before the step (`c_prev`) or after it
 (`c`), or what a stage writes. `n: q` is a gate whose product with R is kept apart as q; a gate with "no W" has no rows
