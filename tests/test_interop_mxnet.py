@@ -122,27 +122,24 @@ def test_an_ndarray_is_taken():
 
 
 REFUSED = [
-    ((np.zeros(43, "f4"), "gru", 3, 2), {}, ValueError,
-     "from_mxnet: vector must have shape (num_weights=42,), got (43,)"),
-    ((np.zeros((42, 1), "f4"), "gru", 3, 2), {}, ValueError,
-     "from_mxnet: vector must have shape (num_weights=42,), got (42, 1)"),
-    ((np.zeros(42, "f2"), "gru", 3, 2), {}, TypeError,
-     'from_mxnet: vector must be float32 or float64, got float16; convert it to "float32" first'),
+    ((np.zeros(43, "f4"), "gru", 3, 2), {}, ValueError, "from_mxnet: vector", ["(num_weights=42,)", (43,)]),
+    ((np.zeros((42, 1), "f4"), "gru", 3, 2), {}, ValueError, "from_mxnet: vector", ["(num_weights=42,)", (42, 1)]),
+    ((np.zeros(42, "f2"), "gru", 3, 2), {}, TypeError, "from_mxnet: vector", ["float32", "float64", "float16"]),
     ((np.zeros(42, "f4"), "gruu", 3, 2), {}, ValueError,
-     'RNNDescriptor: mode must be "rnn_relu" or "rnn_tanh" or "lstm" or "gru", got \'gruu\''),
+     "RNNDescriptor: mode", ["rnn_relu", "rnn_tanh", "lstm", "gru", "gruu"]),
     ((np.zeros(48, "f4"), "lstm", 3, 2), dict(lstm_state_clip_min=-1.0), ValueError,
-     "from_mxnet: lstm_state_clip_max must be given together with lstm_state_clip_min, got None with -1.0"),
+     "from_mxnet: lstm_state_clip_max", ["lstm_state_clip_min", None, -1.0]),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "options", "kind", "text"), REFUSED, ids=[text for *_, text in REFUSED])
-def test_from_mxnet_refuses(arguments, options, kind, text):
-    assert_refused(lambda: from_mxnet(*arguments, **options), kind, text)
+@pytest.mark.parametrize(("arguments", "options", "kind", "where", "facts"), REFUSED, ids=[row[3] for row in REFUSED])
+def test_from_mxnet_refuses(arguments, options, kind, where, facts):
+    assert_refused(lambda: from_mxnet(*arguments, **options), kind, where, *facts)
 
 
-@pytest.mark.parametrize(("net", "text"), [
-    (rnnkit.GRU(3, 2, reset_after=False), "reset_after must be True, got False; MXNet has nothing else"),
-    (rnnkit.GRU(2, 2, input_mode="skip"), "input_mode must be 'linear', got 'skip'; MXNet has nothing else"),
+@pytest.mark.parametrize(("net", "argument", "facts"), [
+    (rnnkit.GRU(3, 2, reset_after=False), "reset_after", [True, False, "MXNet"]),
+    (rnnkit.GRU(2, 2, input_mode="skip"), "input_mode", ["linear", "skip", "MXNet"]),
 ])
-def test_to_mxnet_refuses(net, text):
-    assert_refused(lambda: to_mxnet(net), ValueError, f"to_mxnet: net.desc.{text}")
+def test_to_mxnet_refuses(net, argument, facts):
+    assert_refused(lambda: to_mxnet(net), ValueError, f"to_mxnet: net.desc.{argument}", *facts)

@@ -68,25 +68,24 @@ class OnAnotherDevice:
 
 
 ARRAYS_REFUSED = [
-    (Half(), 'w must be float32 or float64, got bfloat16; convert it to "float32" first'),
-    (np.zeros(2, "f2"), 'w must be float32 or float64, got float16; convert it to "float32" first'),
-    ([1, 2], 'w must be float32 or float64, got int64; convert it to "float32" first'),
-    (["one"], 'w must be float32 or float64, got str96; convert it to "float32" first'),
-    (OnAnotherDevice(), "w must be an array on the host, got not on the host"),
-    (np.ma.zeros(2, "f4"), "w must be a plain array, got numpy.ma.MaskedArray; a mask is not looked at: "
-     "give w.filled(0), and lengths for padding"),
+    (Half(), ["float32", "float64", "bfloat16"]),
+    (np.zeros(2, "f2"), ["float32", "float64", "float16"]),
+    ([1, 2], ["float32", "float64", "int64"]),
+    (["one"], ["float32", "float64", "str96"]),
+    (OnAnotherDevice(), ["array", "not on the host"]),  # which is what NumPy's look raises
+    (np.ma.zeros(2, "f4"), ["array", "numpy.ma.MaskedArray", "w.filled(0)", "lengths"]),
 ]
 
 
-@pytest.mark.parametrize(("value", "text"), ARRAYS_REFUSED, ids=[text[:60] for _, text in ARRAYS_REFUSED])
-def test_what_is_no_real_array_is_refused(value, text):
-    assert_refused(lambda: real_array("from_x", "w", value), TypeError, f"from_x: {text}")
+@pytest.mark.parametrize(("value", "facts"), ARRAYS_REFUSED)
+def test_what_is_no_real_array_is_refused(value, facts):
+    assert_refused(lambda: real_array("from_x", "w", value), TypeError, "from_x: w", *facts)
 
 
 def test_dtypes_must_not_differ():
     assert common_dtype("from_x", {"a": np.zeros(1), "b": np.zeros(2)}) == "float64"
     assert_refused(lambda: common_dtype("from_x", {"a": np.zeros(1), "b": np.zeros(2, "f4")}), TypeError,
-                   "from_x: b must be float64 as a is, got float32; convert one of them first")
+                   "from_x: b", "float64", "a", "float32")
 
 
 @pytest.mark.parametrize(("rows", "mode"), [(5, "rnn_tanh"), (15, "gru"), (20, "lstm")])
@@ -96,16 +95,16 @@ def test_the_rows_tell_the_mode(rows, mode):
 
 def test_rows_that_are_no_gates_are_refused():
     assert_refused(lambda: mode_of_rows("from_x", "w", 10, 5, activation=None), ValueError,
-                   "from_x: w must have 5 or 15 or 20 rows, 1, 3 or 4 gates of hidden_size=5, got 10")
+                   "from_x: w", 5, 15, 20, 1, 3, 4, "hidden_size=5", 10)
 
 
 def test_a_network_is_asked_for_and_only_its_options_that_are_allowed():
     net = net_of(Problem("gru"))
     assert blocks_of("to_x", net, "why", reset_after=(True,)).keys() == net.views.keys()
     assert_refused(lambda: blocks_of("to_x", net, "why", reset_after=(False,)), ValueError,
-                   "to_x: net.desc.reset_after must be False, got True; why")
+                   "to_x: net.desc.reset_after", False, True, "why")
     assert_refused(lambda: blocks_of("to_x", net.desc, "why"), TypeError,
-                   "to_x: net must be an rnnkit.RNN, GRU or LSTM, got rnnkit.descriptor.descriptor.RNNDescriptor")
+                   "to_x: net", "rnnkit.RNN", "GRU", "LSTM", "rnnkit.descriptor.descriptor.RNNDescriptor")
 
 
 def test_a_network_on_a_gpu_is_taken_to_the_host(standin):
@@ -127,8 +126,7 @@ def test_sums_keep_the_bits_of_what_is_added_to_zero():
 def test_the_bias_inside_of_a_reset_is_not_added():
     problem = Problem("gru")
     ((cell,),) = cells_of(problem.desc, problem.views)
-    with pytest.raises(ValueError, match=r"\Ato_x: net\.views must be 0 in the rows of n of every bias_hh, got up to "):
-        one_bias("to_x", problem.desc, cell, "X")
+    assert_refused(lambda: one_bias("to_x", problem.desc, cell, "X"), ValueError, "to_x: net.views", 0, "bias_hh", "X")
     cell["bias_hh"][8:] = 0
     assert_same_bits("n", one_bias("to_x", problem.desc, cell, "X")[8:], cell["bias_ih"][8:])
     before = Problem("gru", reset_after=False)
