@@ -1,11 +1,11 @@
 """A mistake in a cell is one error where the cell is declared, and says where: cell, stage, file and line."""
 
 import inspect
-import re
 from collections import namedtuple
 from typing import NamedTuple
 
 import pytest
+from messages import says
 
 from rnnkit.cells import CellError, Gate, Vector, cell, forward, gradient
 from rnnkit.kernels.cells.rules import parameter_types
@@ -155,181 +155,155 @@ def here(stage, text="@"):
     return f"stage {stage.function.__name__} (test_cell_rules.py:{line(stage, text)})"
 
 
-@pytest.mark.parametrize(("declare", "message"), [
-    (lambda: declared(output, back, base=object), "its class must be a NamedTuple, whose fields are its parameters"),
-    (lambda: declared(output, back, fields=[("p", str)]),
-     "its parameter p must be annotated bool, int, float or Activation, got"),
-    (lambda: declared(output, back, gates=""), "gates must be at least one, got none"),
-    (lambda: declared(output, back, gates="a a"), "a name must stand for one thing, got 'a' twice"),
-    (lambda: declared(output, back, states="a"),
-     "a name must stand for one thing, got 'a' for a gate and a state; rename one of them"),
-    (lambda: declared(output, back, gates=["a", Gate("n", "n")], states="n"),
-     "a name must stand for one thing, got 'n' for a gate and a state; rename one of them"),
+@pytest.mark.parametrize(("declare", "where", "facts"), [
+    (lambda: declared(output, back, base=object), "its class", ["NamedTuple", "parameters"]),
+    (lambda: declared(output, back, fields=[("p", str)]), "its parameter p", ["bool", "int", "float", "Activation"]),
+    (lambda: declared(output, back, gates=""), "gates", ["none"]),
+    (lambda: declared(output, back, gates="a a"), "a name", ["'a' twice"]),
+    (lambda: declared(output, back, states="a"), "a name", ["'a'", "gate", "state"]),
+    (lambda: declared(output, back, gates=["a", Gate("n", "n")], states="n"), "a name", ["'n'", "gate", "state"]),
     (lambda: declared(output, back, gates=["a", Gate("n", apart="q")], vectors="q"),
-     "a name must stand for one thing, got 'q' for a product of R and a vector; rename one of them"),
-    (lambda: declared(output, back, scalars="p", inputs="p"),
-     "a name must stand for one thing, got 'p' for a scalar and a side input; rename one of them"),
-    (lambda: declared(output, back, states="c c"), "a name must stand for one thing, got 'c' twice"),
-    (lambda: declared(output, back, vectors="h"), "a name must be an identifier other than h and self, got 'h'"),
+     "a name", ["'q'", "product of R", "vector"]),
+    (lambda: declared(output, back, scalars="p", inputs="p"), "a name", ["'p'", "scalar", "side input"]),
+    (lambda: declared(output, back, states="c c"), "a name", ["'c' twice"]),
+    (lambda: declared(output, back, vectors="h"), "a name", ["identifier", "h", "self", "'h'"]),
     (lambda: declared(output, back, vectors="weight_ih"),
-     "a name must be another one than those of every network's weights, weight_ih, weight_hh, weight_hr, bias_ih, "
-     "bias_hh, got 'weight_ih'"),
-    (lambda: declared(output, back, slots="da"),
-     "a name must not be one that a stage knows a state before the step or a gradient by, got 'da'"),
-    (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "a")]),
-     "gate b must multiply h, a state before or after the step, or what a stage writes, got 'a'; a is a gate: let a "
-     "stage write its value under another name"),
-    (lambda: declared(output, back, gates=[Gate("a", "h_prev")]),
-     "gate a must multiply h, a state before or after the step, or what a stage writes, got 'h_prev'; write h"),
+     "a name", ["weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh", "'weight_ih'"]),
+    (lambda: declared(output, back, slots="da"), "a name", ["gradient", "'da'"]),
+    (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "a")]), "gate b", ["h", "'a'", "a is a gate"]),
+    (lambda: declared(output, back, gates=[Gate("a", "h_prev")]), "gate a", ["'h_prev'", "h"]),
     (lambda: declared(output, back, gates=[Gate("a", "c_prev")], states="m"),
-     "gate a must multiply h, a state before or after the step, or what a stage writes, got 'c_prev'; declare "
-     'states="m c"'),
+     "gate a", ["h", "'c_prev'", 'states="m c"']),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", "m"), Gate("d", "n")]),
-     "a forward stage must write m, which R multiplies, before one reads b, got none"),
+     "a forward stage", ["m", "R", "b", "none"]),
     (lambda: declared(output, back, gates=[Gate("a", multiplies="m", apart="q")]),
-     "a forward stage must write m, which R multiplies, before one reads q, got none"),
-    (lambda: declared(output, back, gates=[Gate("a", heads=2), Gate("b")]),
-     "gate b must have 2 heads as the others, got 1"),
+     "a forward stage", ["m", "R", "q", "none"]),
+    (lambda: declared(output, back, gates=[Gate("a", heads=2), Gate("b")]), "gate b", ["2 heads", 1]),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", multiplies=None, heads=2)]),
-     "gate b must have rows of R, whose heads they are, got multiplies=None, heads=2"),
-    (lambda: declared(output, back, gates=[Gate("a", input=False)]),
-     "gates must be at least one with rows of W, got input=False for all"),
+     "gate b", ["rows of R", "multiplies=None", "heads=2"]),
+    (lambda: declared(output, back, gates=[Gate("a", input=False)]), "gates", ["rows of W", "input=False"]),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", multiplies=None, input=False)]),
-     "gate b must have rows of W or of R, and a product of R where that is kept apart, got multiplies=None, "
-     "apart=None, input=False"),
+     "gate b", ["W", "R", "multiplies=None", "apart=None", "input=False"]),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", multiplies=None, apart="q")]),
-     "gate b must have rows of W or of R, and a product of R where that is kept apart, got multiplies=None, apart='q'"),
+     "gate b", ["W", "R", "multiplies=None", "apart='q'"]),
     (lambda: declared(output, back, gates=[Gate("a"), Gate("b", apart="q", input=False)]),
-     "gate b must have rows of W where R's product is kept apart, got apart='q', input=False; the gate itself is R's"),
-    (lambda: declared(multiplied, output, gates=[Gate("a"), Gate("n", "m")]), "a forward stage must read n, got none"),
+     "gate b", ["rows of W", "R", "apart='q'", "input=False"]),
+    (lambda: declared(multiplied, output, gates=[Gate("a"), Gate("n", "m")]), "a forward stage", ["n", "none"]),
     (lambda: declared(multiplied, circle, gates=[Gate("a", "m")]),
-     here(multiplied) + " must write m, which R multiplies, in a stage before the one that reads a, got one stage for "
-     "both; end it with m, and begin a second stage, which reads a"),
+     here(multiplied), ["m", "R", "a", "one stage", "second stage"]),
     (lambda: declared(second, multiplied, back, gates=[Gate("a"), Gate("n", "m")]),
-     f"a forward stage must write m, which R multiplies, before one reads n, got {here(multiplied)} behind it; put it "
-     "in front"),
-    (lambda: declared(multiplied, again, gates=[Gate("a"), Gate("n", "m")]),
-     here(again) + " must leave m, which R multiplies, as a stage before has written it, got another one"),
-    (lambda: declared(undeclared), here(undeclared) + " must write gates, states, h, or what a later stage reads, got "
-     "'kept'"),
-    (lambda: declared(no_h, back), "a forward stage must write h, got none that does"),
-    (lambda: declared(output, back, states="c"), "a forward stage must write c, got none that does"),
-    (lambda: declared(output, back, slots="kept"), "a forward stage must write kept, got none that does"),
-    (lambda: declared(output, back, vectors="p"), "a gradient stage must write dp, got none that does"),
-    (lambda: declared(state, back, states="c"), "a gradient stage must write dc_prev, got none that does"),
-    (lambda: declared(reads_h_prev, back), "a gradient stage must write dh_prev, got none that does"),
-    (lambda: declared(second, both, gates=[Gate("a"), Gate("n", "m")]),
-     "a forward stage must write m, which R multiplies, before one reads n, got none"),
-    (lambda: declared(multiplied, second, back, gates=[Gate("a"), Gate("n", "m")]),
-     "a gradient stage must write dn, got none that does"),
-    (lambda: declared(undeclared, back), here(undeclared) + " must write a gate, slot, state or h, got 'kept'"),
-    (lambda: declared(reads_unknown, back),
-     here(reads_unknown) + " must read names that are there before it: a, h_prev, got 'b'"),
-    (lambda: declared(output, before, states="c"), "a forward stage must write c"),
-    (lambda: declared(output, before),
-     here(before) + " must read names that are there before it: a, dh, h_prev, got 'dc'"),
-    (lambda: declared(state, before, after, states="c"), here(before) + " must read names that are there before it"),
-    (lambda: declared(twice, back), here(twice) + " must write each name once, and one or more, got 'h'"),
-    *((lambda stage=stage: declared(stage, back), here(stage) + " must take self and the names that it reads, one or")
+     "a forward stage", ["m", "R", "n", here(multiplied)]),
+    (lambda: declared(multiplied, again, gates=[Gate("a"), Gate("n", "m")]), here(again), ["m", "R", "another"]),
+    (lambda: declared(undeclared), here(undeclared), ["gates", "states", "h", "later stage", "'kept'"]),
+    (lambda: declared(no_h, back), "a forward stage", ["h", "none"]),
+    (lambda: declared(output, back, states="c"), "a forward stage", ["c", "none"]),
+    (lambda: declared(output, back, slots="kept"), "a forward stage", ["kept", "none"]),
+    (lambda: declared(output, back, vectors="p"), "a gradient stage", ["dp", "none"]),
+    (lambda: declared(state, back, states="c"), "a gradient stage", ["dc_prev", "none"]),
+    (lambda: declared(reads_h_prev, back), "a gradient stage", ["dh_prev", "none"]),
+    (lambda: declared(second, both, gates=[Gate("a"), Gate("n", "m")]), "a forward stage", ["m", "R", "n", "none"]),
+    (lambda: declared(multiplied, second, back, gates=[Gate("a"), Gate("n", "m")]), "a gradient stage", ["dn", "none"]),
+    (lambda: declared(undeclared, back), here(undeclared), ["gate", "slot", "state", "h", "'kept'", 'slots="kept"']),
+    (lambda: declared(reads_unknown, back), here(reads_unknown), ["a, h_prev", "'b'"]),
+    (lambda: declared(output, before, states="c"), "a forward stage", ["c", "none"]),
+    (lambda: declared(output, before), here(before), ["a, dh, h_prev", "'dc'"]),
+    (lambda: declared(state, before, after, states="c"), here(before), ["a, c, c_prev, da, dc_prev, dh, h_prev", "'dc'"]),
+    (lambda: declared(twice, back), here(twice), ["once", "'h'"]),
+    *((lambda stage=stage: declared(stage, back), here(stage), ["self"])
       for stage in (defaults, any_number, any_name, one_by_one, by_name)),
-    (lambda: declared(unknown, back),
-     here(unknown, "tannh") + " must compute with numbers, got NameError: name 'tannh' is not defined"),
-    (lambda: declared(shaped, back),
-     here(shaped, "shape[") + " must compute with numbers, got AttributeError: 'float' object has no attribute"),
-    (lambda: declared(one_result, back), here(one_result) + " must return 2 numbers, a, h, got 1"),
-    (lambda: declared(text, back), here(text) + " must return 2 numbers, a, h, got str for h"),
+    (lambda: declared(unknown, back), here(unknown, "tannh"), ["numbers", "NameError: name 'tannh' is not defined"]),
+    (lambda: declared(shaped, back), here(shaped, "shape["), ["numbers", "AttributeError: 'float' object"]),
+    (lambda: declared(one_result, back), here(one_result), ["2 numbers", "a, h", 1]),
+    (lambda: declared(text, back), here(text), ["2 numbers", "a, h", "str"]),
 ])  # fmt: skip
-def test_refused(declare, message):
-    with pytest.raises(CellError, match="^cell Mine: " + re.escape(message)):
+def test_refused(declare, where, facts):
+    with pytest.raises(CellError, match=says(f"cell Mine: {where}", *facts)):
         declare()
 
 
-@pytest.mark.parametrize(("stages", "said", "end"), [
-    ((undeclared, back), {}, "got 'kept'; declare slots=\"kept\""),
-    ((undeclared, back), {"slots": "s t"}, "got 'kept'; declare slots=\"s t kept\""),
-    ((output, both), {}, "got 'dn'; declare slots=\"n\""),
-    ((output, gradient("a")(back.function)), {}, "got 'a'"),
-    ((output, gradient("n")(back.function)), {}, "got 'n'"),
-    ((forward("da h")(output.function), back), {}, "got 'da'"),
-    ((forward("c_prev h")(output.function), back), {}, "got 'c_prev'"),
-    ((output, back), {"states": "a"}, "got 'a' for a gate and a state; rename one of them"),
-    ((output, back), {"gates": [Gate("a", "m")], "slots": "m"},
-     "got 'm' twice; what R multiplies is a slot: declare it by multiplies alone"),
+@pytest.mark.parametrize(("stages", "said", "facts"), [
+    ((undeclared, back), {"slots": "s t"}, ["'kept'", 'slots="s t kept"']),
+    ((output, both), {}, ["'dn'", 'slots="n"']),
+    ((output, back), {"gates": [Gate("a", "m")], "slots": "m"}, ["'m' twice", "slot", "R", "multiplies"]),
 ])  # fmt: skip
-def test_the_cure_is_in_the_message(stages, said, end):
-    with pytest.raises(CellError) as error:
+def test_the_cure_is_in_the_message(stages, said, facts):
+    with pytest.raises(CellError, match=says("cell Mine:", *facts)):
         declared(*stages, **said)
-    assert str(error.value).endswith(end)
+
+
+@pytest.mark.parametrize(("stages", "got"), [
+    ((output, gradient("a")(back.function)), "a"), ((output, gradient("n")(back.function)), "n"),
+    ((forward("da h")(output.function), back), "da"), ((forward("c_prev h")(output.function), back), "c_prev"),
+])  # fmt: skip
+def test_no_cure_where_none_is_known(stages, got):
+    with pytest.raises(CellError, match=f"got '{got}'$"):
+        declared(*stages)
 
 
 def test_a_decorator_without_its_names():
-    with pytest.raises(CellError) as error:
+    with pytest.raises(CellError, match=says("cell Mine: gates", "none", '@cell(gates="names")')):
 
         @cell
         class Mine(NamedTuple):
             pass
 
-    assert str(error.value) == 'cell Mine: gates must be at least one, got none; write @cell(gates="names")'
     for decorator in (forward, gradient):
-        with pytest.raises(CellError) as error:
+        with pytest.raises(CellError, match=says(here(output), f'@{decorator.__name__}("names")')):
             decorator(output.function)
-        cure = f'must be told what it writes, got nothing; write @{decorator.__name__}("names")'
-        assert str(error.value) == f"{here(output)} {cure}"
 
 
 def test_names_may_be_a_list():
     kind = declared(state, gradient(["da", "dc_prev"])(after_one.function), gates=["a"], states=["c"])
     assert kind.declaration.gates == (Gate("a"),) and kind.declaration.states == ("c",)
-    with pytest.raises(CellError, match="a gradient stage must write dp, got none that does"):
+    with pytest.raises(CellError, match=says("cell Mine: a gradient stage", "dp", "none")):
         declared(output, back, gates=["a"], vectors=["p"])
 
 
-TEXT, TWO = "must be names in a text, or a list of names, got", "must be names in a text, or a list of names or"
+TEXT = ["text", "list"]  # which names may be
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ({"gates": 5}, f"gates {TWO} Gates, got 5"),
-    ({"gates": None}, f"gates {TWO} Gates, got None"),
-    ({"gates": [1]}, f"gates {TWO} Gates, got 1"),
-    ({"vectors": object}, f"vectors {TWO} Vectors, got <class 'object'>"),
-    ({"vectors": [("p", 0, 1)]}, f"vectors {TWO} Vectors, got ('p', 0, 1)"),
-    ({"states": 3}, f"states {TEXT} 3"),
-    ({"slots": [["s"]]}, f"slots {TEXT} ['s']"),
-    ({"slots": b"s"}, f"slots {TEXT} 115"),
-    ({"smooth": "no"}, "smooth must be a bool, got 'no'"),
+@pytest.mark.parametrize(("given", "argument", "facts"), [
+    ({"gates": 5}, "gates", [*TEXT, "Gates", 5]),
+    ({"gates": None}, "gates", [*TEXT, "Gates", None]),
+    ({"gates": [1]}, "gates", [*TEXT, "Gates", 1]),
+    ({"vectors": object}, "vectors", [*TEXT, "Vectors", "<class 'object'>"]),
+    ({"vectors": [("p", 0, 1)]}, "vectors", [*TEXT, "Vectors", ("p", 0, 1)]),
+    ({"states": 3}, "states", [*TEXT, 3]),
+    ({"slots": [["s"]]}, "slots", [*TEXT, ["s"]]),
+    ({"slots": b"s"}, "slots", [*TEXT, 115]),
+    ({"smooth": "no"}, "smooth", ["bool", "'no'"]),
     ({"gates": [Gate("a", multiplies=["x"])]},
-     "multiplies of Gate(name='a', multiplies=['x'], apart=None, input=True, heads=1) must be a name or None, got "
-     "list"),
+     "multiplies of Gate(name='a', multiplies=['x'], apart=None, input=True, heads=1)", ["name", "list"]),
     ({"gates": [Gate("a", apart=True)]},
-     "apart of Gate(name='a', multiplies='h', apart=True, input=True, heads=1) must be a name or None, got bool"),
+     "apart of Gate(name='a', multiplies='h', apart=True, input=True, heads=1)", ["name", "None", "bool"]),
     ({"gates": [Gate("a", input=1)]},
-     "input of Gate(name='a', multiplies='h', apart=None, input=1, heads=1) must be a bool, got int"),
+     "input of Gate(name='a', multiplies='h', apart=None, input=1, heads=1)", ["bool", "int"]),
     ({"gates": [Gate("a", heads=0)]},
-     "heads of Gate(name='a', multiplies='h', apart=None, input=True, heads=0) must be an int of at least 1, got 0"),
-    ({"gates": [Gate(None)]},
-     "name of Gate(name=None, multiplies='h', apart=None, input=True, heads=1) must be a name, got NoneType"),
-    ({"vectors": [Vector(5)]}, "name of Vector(name=5, low=None, high=None) must be a name, got int"),
+     "heads of Gate(name='a', multiplies='h', apart=None, input=True, heads=0)", ["int", 1, 0]),
+    ({"gates": [Gate(None)]}, "name of Gate(name=None, multiplies='h', apart=None, input=True, heads=1)", ["NoneType"]),
+    ({"vectors": [Vector(5)]}, "name of Vector(name=5, low=None, high=None)", ["int"]),
 ])  # fmt: skip
-def test_arguments_of_other_types(given, message):
-    with pytest.raises(CellError, match="^cell Mine: " + re.escape(message)):
+def test_arguments_of_other_types(given, argument, facts):
+    with pytest.raises(CellError, match=says(f"cell Mine: {argument}", *facts)):
         declared(output, back, **given)
 
 
 @pytest.mark.parametrize("decorator", [forward, gradient])
 def test_stages_of_other_types(decorator):
-    for writes, got in [(5, "5"), (None, "None"), (object, "<class 'object'>"), (["a", ["h"]], "['h']")]:
-        with pytest.raises(CellError, match=f"^@{decorator.__name__}: writes {re.escape(f'{TEXT} {got}')}$"):
+    for writes, got in [(5, 5), (None, None), (object, "<class 'object'>"), (["a", ["h"]], ["h"])]:
+        with pytest.raises(CellError, match=says(f"@{decorator.__name__}: writes", *TEXT, got)):
             decorator(writes)
     for function in (5, len, staticmethod(output.function)):
-        with pytest.raises(CellError, match=f"^@{decorator.__name__}: a stage must be a function, got "):
+        with pytest.raises(CellError, match=says(f"@{decorator.__name__}: a stage", "function", repr(function))):
             decorator("a h")(function)
 
 
 def test_what_is_no_class():
     for kind in (5, output.function):
-        with pytest.raises(CellError, match="^@cell: a cell must be a class, got "):
+        with pytest.raises(CellError, match=says("@cell: a cell", "class", repr(kind))):
             cell("a")(kind)
-    with pytest.raises(CellError, match="its parameter p must be annotated bool, int, float or Activation, got None"):
+    expected = says("cell Mine: its parameter p", "bool", "int", "float", "Activation", "None")
+    with pytest.raises(CellError, match=expected):
         cell("a")(namedtuple("Mine", "p"))
 
 

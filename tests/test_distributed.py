@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from launched import PROGRAM, alone, assert_same_on_all_ranks, launch, mpi, said
+from messages import says
 from test_docstrings import assert_documents_its_parameters, assert_typed, section
 
 from rnnkit import distributed
@@ -56,9 +57,9 @@ def test_all_ranks_get_the_weights_of_one(ranks):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_weights_of_other_sizes_or_dtypes_are_refused_by_all_ranks(ranks):
     first, second = assert_same_on_all_ranks(launch(ranks, "unequal_weights"))
-    expected = "broadcast_weights: w must have on every rank the size and dtype that it has on rank 0, "
-    assert first == expected + "10 elements of float32, got 11 elements of float32 on rank 1"
-    assert second == expected + "10 elements of float32, got 10 elements of float64 on rank 1"
+    where, expected = "broadcast_weights: w", ("rank 0", "10 elements of float32")
+    assert re.search(says(where, *expected, "11 elements of float32 on rank 1"), first)
+    assert re.search(says(where, *expected, "10 elements of float64 on rank 1"), second)
 
 
 @mpi
@@ -85,8 +86,7 @@ def test_shards_follow_one_another_and_leave_nothing_out(ranks):
         assert [item for part in slices for item in range(size)[part]] == list(range(size))
         sizes = [part.stop - part.start for part in slices]
         assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
-    expected = f"shard: size must be at least the number of ranks={ranks}, got {ranks - 1}; start fewer ranks"
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+    with pytest.raises(ValueError, match=says("shard: size", f"ranks={ranks}", ranks - 1)):
         shard(ranks - 1, SimpleNamespace(size=ranks, rank=0))
 
 
@@ -94,7 +94,8 @@ def test_shards_follow_one_another_and_leave_nothing_out(ranks):
 def test_more_ranks_than_items_end_with_a_message():
     run = launch(3, "too_many_ranks")
     assert run.returncode != 0
-    assert "ValueError: shard: size must be at least the number of ranks=3, got 2; start fewer ranks" in run.stderr
+    lines = run.stderr.splitlines()
+    assert any(re.search(says("ValueError: shard: size", "ranks=3", 2), line) for line in lines), run.stderr
 
 
 @mpi
@@ -146,18 +147,18 @@ def test_an_exception_of_one_rank_ends_all_and_is_seen_once(ranks):
     run = launch(ranks, "failing")
     assert time.monotonic() - start < SECONDS
     assert run.returncode == 1
-    assert f"rank 1 of {ranks} ends all:\nTraceback (most recent call last):" in run.stderr
+    assert re.search(rf"rank 1 of {ranks}\b.*\nTraceback \(most recent call last\):", run.stderr)
     assert run.stderr.count("ValueError: the data of this rank are spoilt") == 1
 
 
 @mpi
 @pytest.mark.parametrize(
-    ("how", "status", "text"), [("message", 1, "rank 1 of 2 ends all:\nno such corpus\n"), ("status", 7, "ends all:")]
+    ("how", "status", "text"), [("message", 1, r"rank 1 of 2\b.*\nno such corpus\n"), ("status", 7, r"rank 1 of 2\b")]
 )
 def test_a_rank_that_exits_ends_all_with_its_status(how, status, text):
     run = launch(2, "leaving", how)
     assert run.returncode == status
-    assert text in run.stderr
+    assert re.search(text, run.stderr)
     assert "Traceback" not in run.stderr
 
 
@@ -177,14 +178,14 @@ def test_ctrl_c_in_a_rank_ends_all_with_the_status_that_a_shell_knows():
 @mpi
 def test_what_mpi_can_not_take_is_refused():
     lines = assert_same_on_all_ranks(launch(2, "wrong_buffers"))
+    expected = [says("ValueError broadcast_weights: root", "0..1", 2)]
     for function, name in (("allreduce_gradients", "dw"), ("broadcast_weights", "w")):
-        assert f"TypeError {function}: {name} must be float32 or float64, got int64" in lines
-        cure = f"; give an array that numpy.ascontiguousarray({name}) made, and copy the result back"
-        assert f"ValueError {function}: {name} must be C-contiguous, got strides (16,){cure}" in lines
-        assert f"ValueError {function}: {name} must be C-contiguous, got strides (8, 24){cure}" in lines
-        assert f"ValueError {function}: {name} must be C-contiguous, got strides (0,){cure}" in lines
-        assert f"TypeError {function}: {name} must be a numpy.ndarray or a cupy.ndarray, got list" in lines
-    assert "ValueError broadcast_weights: root must be in 0..1, got 2" in lines
+        where, cure = f"{function}: {name}", f"numpy.ascontiguousarray({name})"
+        expected.append(says(f"TypeError {where}", "float32", "float64", "int64"))
+        expected += [says(f"ValueError {where}", "C-contiguous", got, cure) for got in ((16,), (8, 24), (0,))]
+        expected.append(says(f"TypeError {where}", "numpy.ndarray", "cupy.ndarray", "list"))
+    for pattern in expected:
+        assert any(re.search(pattern, line) for line in lines), pattern
     assert len(lines) == 13
 
 
@@ -194,26 +195,24 @@ def test_a_buffer_is_checked_in_a_single_process_too(function, name):
     function(buffer, None)
     np.testing.assert_array_equal(buffer, np.arange(3.0))
     buffer.flags.writeable = False
-    expected = f"{function.__name__}: {name} must be writeable, got a read-only array"
-    with pytest.raises(ValueError, match=f"^{expected}$"):
+    with pytest.raises(ValueError, match=says(f"{function.__name__}: {name}", "writeable", "read-only")):
         function(buffer, None)
-    expected = f"{function.__name__}: comm must be None or an mpi4py.MPI.Comm, got int"
-    with pytest.raises(TypeError, match=f"^{expected}$"):
+    with pytest.raises(TypeError, match=says(f"{function.__name__}: comm", None, "mpi4py.MPI.Comm", "int")):
         function(np.zeros(3), 4)
 
 
-@pytest.mark.parametrize(("call", "text"), [
-    (lambda: broadcast_weights(np.zeros(3), None, root="a"), "broadcast_weights: root must be an int, got str"),
-    (lambda: broadcast_weights(np.zeros(3), Recorder([]), 0.0), "broadcast_weights: root must be an int, got float"),
-    (lambda: shard("8", None), "shard: size must be an int, got str"),
-    (lambda: shard(8.0, None), "shard: size must be an int, got float"),
-    (lambda: shard(True, None), "shard: size must be an int, got bool"),
-    (lambda: shard(8, 4), "shard: comm must be None or an mpi4py.MPI.Comm, got int"),
-    (lambda: share_cores("world"), "share_cores: comm must be None or an mpi4py.MPI.Comm, got str"),
-    (lambda: aborting(4).__enter__(), "aborting: comm must be None or an mpi4py.MPI.Comm, got int"),
+@pytest.mark.parametrize(("call", "where", "facts"), [
+    (lambda: broadcast_weights(np.zeros(3), None, root="a"), "broadcast_weights: root", ["int", "str"]),
+    (lambda: broadcast_weights(np.zeros(3), Recorder([]), 0.0), "broadcast_weights: root", ["int", "float"]),
+    (lambda: shard("8", None), "shard: size", ["int", "str"]),
+    (lambda: shard(8.0, None), "shard: size", ["int", "float"]),
+    (lambda: shard(True, None), "shard: size", ["int", "bool"]),
+    (lambda: shard(8, 4), "shard: comm", [None, "mpi4py.MPI.Comm", "int"]),
+    (lambda: share_cores("world"), "share_cores: comm", [None, "mpi4py.MPI.Comm", "str"]),
+    (lambda: aborting(4).__enter__(), "aborting: comm", [None, "mpi4py.MPI.Comm", "int"]),
 ])  # fmt: skip
-def test_arguments_of_other_types(call, text):
-    with pytest.raises(TypeError, match=f"^{text}$"):
+def test_arguments_of_other_types(call, where, facts):
+    with pytest.raises(TypeError, match=says(where, *facts)):
         call()
 
 
@@ -275,12 +274,9 @@ def test_memory_of_a_gpu_needs_an_mpi_that_says_so(function, name, gpu_array, mo
     array, synchronized = gpu_array
     comm = Recorder(synchronized)
     monkeypatch.setattr(collectives, "cuda_aware", lambda: False)
-    with pytest.raises(BackendError) as caught:
+    expected = says(f"{function.__name__}: {name}", "NumPy", "CUDA-aware", "CuPy", f"cupy.asnumpy({name})")
+    with pytest.raises(BackendError, match=expected):
         function(array, comm)
-    assert str(caught.value) == (
-        f"{function.__name__}: {name} must be a NumPy array with an MPI that is not CUDA-aware, got a CuPy array; "
-        f"reduce a copy on the host, cupy.asnumpy({name}), or use an MPI that was built with CUDA"
-    )
     assert comm.calls == []
 
 
