@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import own_cells
 import pytest
+from messages import says
 
 import rnnkit
 from rnnkit.cell_check import Row
@@ -63,11 +64,10 @@ def test_a_planted_error_is_named(monkeypatch, number, factor):
         return tuple(found)
 
     monkeypatch.setattr(said, "phases", (phase._replace(gradient=(output, through._replace(function=wrong))),))
-    with pytest.raises(CellError) as error:
-        rnnkit.check_cell(own_cells.Peephole)
-    first, _, *rows = str(error.value).splitlines()
     name = through.writes[number]
-    assert first.endswith(f"the gradients of Peephole() must be those of its values, got another {name}")
+    with pytest.raises(CellError, match=says("check_cell:", "Peephole()", name)) as error:
+        rnnkit.check_cell(own_cells.Peephole)
+    _, _, *rows = str(error.value).splitlines()
     assert [row.split()[0] for row in rows if row.endswith("wrong")] == [name.removeprefix("d")]
 
 
@@ -99,18 +99,18 @@ class Sometimes(NamedTuple):
 
 @pytest.mark.parametrize("kind", [Bounded, Sometimes])
 def test_an_error_in_a_part_of_the_numbers_is_named(kind):
-    with pytest.raises(CellError, match="got another da"):
+    with pytest.raises(CellError, match=says("check_cell:", f"{kind.__name__}()", "da")):
         rnnkit.check_cell(kind)
 
 
 @pytest.mark.parametrize(("given", "got"), [("lstm", "str"), (3, "int"), (rnnkit.GRU, "type")])
 def test_what_is_no_cell(given, got):
-    with pytest.raises(TypeError, match=f"^check_cell: cell must be a cell, got {got}$"):
+    with pytest.raises(TypeError, match=says("check_cell: cell", "a cell", got)):
         rnnkit.check_cell(given)
 
 
 def test_a_parameter_that_is_none():
-    with pytest.raises(TypeError, match="^check_cell: cell, Independent's scale, must be a float, got str$"):
+    with pytest.raises(TypeError, match=says("check_cell: cell, Independent's scale", "float", "str")):
         rnnkit.check_cell(own_cells.Independent(scale="2"))
 
 
@@ -154,9 +154,9 @@ class Root(NamedTuple):
 
 
 @pytest.mark.parametrize(("kind", "text"), [
-    (Logarithm, r"stage output \(test_check_cell.py:\d+\) must compute with a=-\d\.\d+, got ValueError: "),
-    (Overflowing, r"stage back \(test_check_cell.py:\d+\) must compute with a=\d\.\d+, dh=-?\d\.\d+, got OverflowErr"),
-    (Root, r"stage output \(test_check_cell.py:\d+\) must return 2 numbers, a, h, got complex for h"),
+    (Logarithm, r"stage output \(test_check_cell.py:\d+\) .*\ba=-\d\.\d+.* ValueError: "),
+    (Overflowing, r"stage back \(test_check_cell.py:\d+\) .*\ba=\d\.\d+, dh=-?\d\.\d+.* OverflowError: "),
+    (Root, r"stage output \(test_check_cell.py:\d+\) .*\b2 numbers, a, h\b.* complex\b.* h\b"),
 ])  # fmt: skip
 def test_numbers_that_a_stage_does_not_compute_with_are_named(kind, text):
     with pytest.raises(CellError, match=f"^cell {kind.__name__}: {text}"):
@@ -165,7 +165,8 @@ def test_numbers_that_a_stage_does_not_compute_with_are_named(kind, text):
 
 @pytest.mark.parametrize(("seed", "error"), [("a", TypeError), (-1, ValueError), (1.5, TypeError)])
 def test_what_is_no_seed(seed, error):
-    with pytest.raises(error, match="^check_cell: seed must be "):
+    got = seed if error is ValueError else type(seed).__name__
+    with pytest.raises(error, match=says("check_cell: seed", got)):
         rnnkit.check_cell(Bounded, seed)
 
 

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from messages import says
 
 import rnnkit
 from rnnkit import WorkspaceError
@@ -28,7 +29,7 @@ def x():
 
 
 def changed(name):
-    return pytest.raises(WorkspaceError, match=f"^backward: {name} must be as forward had it, got one that has changed")
+    return pytest.raises(WorkspaceError, match=says(f"backward: {name}", "forward", "changed"))
 
 
 @pytest.mark.parametrize("checkpoint_steps", [None, 2])
@@ -77,15 +78,15 @@ def test_the_environment_variable(value, status, monkeypatch):
     if value is not None:
         monkeypatch.setenv("RNNKIT_DEBUG", value)
     done = subprocess.run([sys.executable, "-c", CHANGES], capture_output=True, text=True, check=False)
-    assert done.returncode == status and ("must be as forward had it" in done.stderr) == bool(status)
+    assert done.returncode == status and ("WorkspaceError: backward: w " in done.stderr) == bool(status)
 
 
 def test_what_is_no_bool():
-    with pytest.raises(TypeError, match="^set_debug: on must be a bool, got int"):
+    with pytest.raises(TypeError, match=says("set_debug: on", "bool", "int")):
         rnnkit.set_debug(1)
 
 
 def test_backward_without_a_gradient_is_a_mistake(net, x):
     workspace = net.forward(x).workspace
-    with pytest.raises(ValueError, match="^backward: dy, dhy or dcy must be given, got none of them; without any"):
+    with pytest.raises(ValueError, match=says("backward: dy, dhy or dcy", "none")):
         net.backward(workspace)

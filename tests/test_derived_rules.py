@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from messages import says
 
 import rnnkit
 from rnnkit.cells import (
@@ -284,72 +285,65 @@ def text_constant(self, a, b):
     return a + b if "x" == "y" else a
 
 
-@pytest.mark.parametrize(("function", "text", "got"), [
-    (loop, "for _", "got a loop (`for _ in range(3):`); unroll it, or write the stage's gradient under "
-     "@gradient"),
-    (forever, "while a", "got a loop (`while a > 0:`); unroll it"),
-    (kept_tuple, "pair = ", "got a tuple that is kept (`pair`); give each of its numbers a name"),
-    (unknown, "gamma", "got the function gamma, whose derivative is not known (`math.gamma(a)`); use those of "
-     "rnnkit.cells, or give its derivative under @derivative(gamma)"),
-    (of_numpy, "tanh", "got the function tanh, whose derivative is not known (`np.tanh(a)`); use rnnkit.cells.tanh, or "
-     "write the stage's gradient under @gradient"),
-    (of_numpy_by_name, "maximum", "(`np.maximum(a, 0)`); use max, or write"),
-    (of_numpy_and_math, "sqrt", "(`np.sqrt(a * a)`); use math.sqrt, or write"),
-    (of_numpy_alone, "arctan", "(`np.arctan(a)`); use those of rnnkit.cells and math, or write"),
-    (varying, "** b", "got a power that varies (`exp(a) ** b`); write exp(y * math.log(x))"),
-    (one_branch, "return c", "got a name that only one branch sets (`c`); set it in both"),
-    (bits, "//", "got an operator FloorDiv (`a // 1`); write + - * / or **"),
-    (as_number, "b > 0", "got a condition as a number (`b > 0`); write `1 if ... else 0`"),
-    (as_condition, "if b", "got a number as a condition (`b`); write a comparison, x != 0 say"),
-    (listed, "[a, b]", "got an expression Subscript (`[a, b][0]`); write numbers and functions of them"),
-    (no_field, "self.q", "got q, which is no parameter of the cell (`self.q`); declare it as a field"),
+@pytest.mark.parametrize(("function", "text", "facts"), [
+    (loop, "for _", ["loop", "`for _ in range(3):`", "unroll", "@gradient"]),
+    (forever, "while a", ["loop", "`while a > 0:`", "unroll"]),
+    (kept_tuple, "pair = ", ["tuple", "`pair`"]),
+    (unknown, "gamma", ["function gamma", "`math.gamma(a)`", "rnnkit.cells", "@derivative(gamma)"]),
+    (of_numpy, "tanh", ["function tanh", "`np.tanh(a)`", "rnnkit.cells.tanh", "@gradient"]),
+    (of_numpy_by_name, "maximum", ["`np.maximum(a, 0)`", "max"]),
+    (of_numpy_and_math, "sqrt", ["`np.sqrt(a * a)`", "math.sqrt"]),
+    (of_numpy_alone, "arctan", ["`np.arctan(a)`", "rnnkit.cells and math"]),
+    (varying, "** b", ["power", "`exp(a) ** b`", "exp(y * math.log(x))"]),
+    (one_branch, "return c", ["one branch", "`c`"]),
+    (bits, "//", ["FloorDiv", "`a // 1`", "+ - * /", "**"]),
+    (as_number, "b > 0", ["condition", "number", "`b > 0`", "`1 if ... else 0`"]),
+    (as_condition, "if b", ["number", "condition", "`b`", "x != 0"]),
+    (listed, "[a, b]", ["Subscript", "`[a, b][0]`"]),
+    (no_field, "self.q", ["q", "parameter", "`self.q`", "field"]),
 ])  # fmt: skip
-def test_refused(function, text, got):
-    with pytest.raises(CellError) as caught:
+def test_refused(function, text, facts):
+    where = f"stage {function.__name__} (test_derived_rules.py:{line_of(function, text)})"
+    with pytest.raises(CellError, match=says(f"cell Mine: {where}", "equations", *facts)):
         of(function)
-    message = str(caught.value)
-    assert got in message, message
-    where = f"test_derived_rules.py:{line_of(function, text)}"
-    assert message.startswith(f"cell Mine: stage {function.__name__} ({where}) must be equations")
 
 
 def test_a_function_that_calls_itself_is_refused():
-    with pytest.raises(CellError, match=re.escape("got a function that calls itself (`again(x)`); unroll it")):
+    with pytest.raises(CellError, match=says("cell Mine: stage again", "function", "itself", "`again(x)`", "unroll")):
         of(recursive)
 
 
 def test_a_text_that_is_not_the_code_is_refused():
     space = {"tanh": tanh}
     exec("def nowhere(self, a, b):\n    return tanh(a * b)", space)
-    expected = "must have a source to derive its gradient from, got a function that has no source for nowhere"
-    with pytest.raises(CellError, match=re.escape(expected)):
+    with pytest.raises(CellError, match=says("cell Mine: stage nowhere", "source", "gradient")):
         of(space["nowhere"])
 
 
 @pytest.mark.parametrize("said", [{"vectors": "v"}, {"scalars": "v"}, {"inputs": "v"}])
 def test_what_nothing_reads_is_refused(said):
-    with pytest.raises(CellError, match="^cell Mine: v must be read by a stage, got none that does"):
+    with pytest.raises(CellError, match=says("cell Mine: v", "stage", "none")):
         of(lambda self, a, b: a * b, **said)
-    with pytest.raises(CellError, match="^cell Mine: b must be read by a stage, got none that does"):
+    with pytest.raises(CellError, match=says("cell Mine: b", "stage", "none")):
         of(lambda self, a: a * a)
 
 
 def test_slots_are_for_gradients_by_hand():
-    with pytest.raises(CellError, match="^cell Mine: slots must be declared with gradients written by hand alone"):
+    with pytest.raises(CellError, match=says("cell Mine: slots", "gradients", "by hand")):
         of(lambda self, a, b: a * b, slots="s")
 
 
 def test_derivatives_are_of_functions():
-    with pytest.raises(CellError, match="^@derivative: function must be a function, got 3$"):
+    with pytest.raises(CellError, match=says("@derivative: function", "a function", 3)):
         derivative(3)
-    with pytest.raises(CellError, match="^@derivative: the derivative must be a function, got 4$"):
+    with pytest.raises(CellError, match=says("@derivative: the derivative", "a function", 4)):
         derivative(math.gamma)(4)
 
     def wide(x, y):
         return math.copysign(x, y)
 
     derivative(wide)(lambda x, y: 1.0)
-    with pytest.raises(CellError, match=r"must return the derivative of wide by each of its arguments, 2, got 1"):
+    with pytest.raises(CellError, match=says("", "derivative of wide", 2, 1)):
         of(lambda self, a, b: wide(a, b))
 
 
