@@ -44,10 +44,9 @@ def with_header(path, header, data=b""):
     return path
 
 
-def assert_refused(path, text, kind=ValueError, **options):
-    with pytest.raises(kind) as caught:
+def assert_refused(path, *facts, kind=ValueError, **options):
+    with pytest.raises(kind, match=says(f"load_safetensors: path {os.fspath(path)!r}", *facts)):
         load_safetensors(path, **options)
-    assert str(caught.value).startswith(f"load_safetensors: path {os.fspath(path)!r} must {text}"), str(caught.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "encoder.rnn", "encoder.rnn."])
@@ -81,11 +80,9 @@ def test_pytorch_loads_what_is_written_and_is_loaded(tmp_path):
 def test_a_file_of_others_says_where_its_networks_are(tmp_path):
     tensors = {f"rnn.{name}": array for name, array in named().items()} | {"head.weight": np.ones((2, 5), np.float16)}
     path = plain(tmp_path / "net", tensors)
-    text = "hold a network, got from_torch: source must hold weight_hh_l0, got 5 other names; give prefix='rnn'"
-    assert_refused(path, text)
+    assert_refused(path, "from_torch: source", "weight_hh_l0", 5, "prefix='rnn'")
     assert load_safetensors(path, "rnn", dropout=0.5).desc.dropout == 0.5
-    text = "hold a network, got from_torch: nonlinearity must be left out with mode=\"lstm\", got 'relu'"
-    assert_refused(path, text, prefix="rnn", nonlinearity="relu")
+    assert_refused(path, "from_torch: nonlinearity", 'mode="lstm"', "relu", prefix="rnn", nonlinearity="relu")
 
 
 def test_what_does_not_stand_at_the_prefix_is_not_read(tmp_path):
@@ -100,30 +97,29 @@ def test_what_does_not_stand_at_the_prefix_is_not_read(tmp_path):
 
 
 UNFIT = {
-    "missing": (lambda t: t.pop("bias_hh_l0"), "source must hold the 4 entries of RNNDescriptor('lstm', 3, 5), got"),
-    "extra": (lambda t: t.update(bias_l0=np.ones(3, np.float32)), "source must hold the parameters of one nn.RNN"),
-    "misshapen": (lambda t: t.update(bias_hh_l0=np.ones(3, np.float32)), "bias_hh_l0 must have shape (4*hidden_size"),
+    "missing": (lambda t: t.pop("bias_hh_l0"), ["source", 4, "RNNDescriptor('lstm', 3, 5)", 3, "bias_hh_l0"]),
+    "extra": (lambda t: t.update(bias_l0=np.ones(3, np.float32)), ["source", "nn.RNN", "bias_l0"]),
+    "misshapen": (lambda t: t.update(bias_hh_l0=np.ones(3, np.float32)), ["bias_hh_l0", "(4*hidden_size=20,)", (3,)]),
 }
 
 
 @pytest.mark.parametrize("kind", UNFIT)
 def test_tensors_that_are_no_network_are_refused(kind, tmp_path):
-    change, text = UNFIT[kind]
+    change, (argument, *facts) = UNFIT[kind]
     tensors = named()
     change(tensors)
-    assert_refused(plain(tmp_path / "net", tensors), f"hold a network, got from_torch: {text}")
+    assert_refused(plain(tmp_path / "net", tensors), f"from_torch: {argument}", *facts)
 
 
 def test_other_dtypes_are_refused_by_name(tmp_path):
     tensors = named() | {"bias_hh_l0": np.ones(20, np.float16)}
     path = plain(tmp_path / "net", tensors)
-    text = "load_safetensors: the tensor 'bias_hh_l0' must be F32 or F64, got F16; convert it first"
-    with pytest.raises(TypeError, match=text):
+    with pytest.raises(TypeError, match=says("load_safetensors: the tensor 'bias_hh_l0'", "F32", "F64", "F16")):
         load_safetensors(path)
     path = plain(path, named() | {"bias_hh_l0": np.ones(20)})
-    assert_refused(path, "hold a network, got from_torch: bias_ih_l0 must be float64 as bias_hh_l0 is", TypeError)
+    assert_refused(path, "from_torch: bias_ih_l0", "float64", "bias_hh_l0", "float32", kind=TypeError)
     header = {"weight_hh_l0": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
-    with pytest.raises(TypeError, match="the tensor 'weight_hh_l0' must be F32 or F64, got BF16"):
+    with pytest.raises(TypeError, match=says("load_safetensors: the tensor 'weight_hh_l0'", "F32", "F64", "BF16")):
         load_safetensors(with_header(path, header, bytes(2)))
 
 
@@ -138,35 +134,33 @@ def descriptor(tmp_path):
 
 
 DESCRIPTORS = [
-    (lambda found: found | {"hidden_size": 6}, "pack_weights: named must have the shapes of weight_layout(desc)"),
-    (lambda found: found | {"num_layers": 2}, "pack_weights: named must hold the 8 names of weight_layout"),
-    (lambda found: found | {"hidden_size": 2**31}, "RNNDescriptor: hidden_size must be at most 2147483647"),
-    (lambda found: found | {"more": 1}, "one with missing fields [] and unknown fields ['more']"),
-    (lambda found: {"mode": "lstm"}, "one with missing fields ['bias', 'bidirectional', "),
-    (lambda found: [], "one with missing fields "),
+    (lambda found: found | {"hidden_size": 6}, ["pack_weights: named", "weight_layout(desc)"]),
+    (lambda found: found | {"num_layers": 2}, ["pack_weights: named", 8, "weight_layout"]),
+    (lambda found: found | {"hidden_size": 2**31}, ["RNNDescriptor: hidden_size", 2147483647, 2**31]),
+    (lambda found: found | {"more": 1}, ["missing fields []", "unknown fields ['more']"]),
+    (lambda found: {"mode": "lstm"}, ["missing fields ['bias', 'bidirectional', "]),
+    (lambda found: [], ["missing fields"]),
 ]
 
 
-@pytest.mark.parametrize(("change", "text"), DESCRIPTORS, ids=range(len(DESCRIPTORS)))
-def test_a_descriptor_that_does_not_fit_is_refused(change, text, tmp_path):
+@pytest.mark.parametrize(("change", "facts"), DESCRIPTORS, ids=range(len(DESCRIPTORS)))
+def test_a_descriptor_that_does_not_fit_is_refused(change, facts, tmp_path):
     path = described(tmp_path / "net", json.dumps(change(descriptor(tmp_path))))
-    assert_refused(path, f"hold a network, got {text}")
+    assert_refused(path, *facts)
 
 
 def test_a_descriptor_that_is_none_is_refused(tmp_path):
     for text, got in {"": "Expecting value", "[" * 100_000: "maximum recursion depth", "1" * 5000: "Exceeds"}.items():
-        assert_refused(described(tmp_path / "net", text), f"hold a network, got {got}")
+        assert_refused(described(tmp_path / "net", text), got)  # as json says
 
 
 def test_a_file_of_ours_takes_no_options_and_names_its_tensors(tmp_path):
     save_safetensors(rnnkit.RNN(3, 5), tmp_path / "net", "one")
-    text = "hold a network, got one that says itself what dropout is"
-    assert_refused(tmp_path / "net", text, prefix="one", dropout=0)
-    text = "hold a network, got no tensors at prefix='two.', but one."
-    assert_refused(tmp_path / "net", text, prefix="two")
+    assert_refused(tmp_path / "net", "dropout", prefix="one", dropout=0)
+    assert_refused(tmp_path / "net", "prefix='two.'", "one.", prefix="two")
 
 
-COMPLETE = "be a complete safetensors file, got a damaged one ("
+COMPLETE = "safetensors", "damaged"
 CLAIMS = {
     "long header": struct.pack("<Q", 2**62) + b"{}",
     "no header": b"",
@@ -192,9 +186,9 @@ def test_a_hostile_header_is_refused_before_memory_is_taken(claim, tmp_path):
         path.write_bytes(CLAIMS[claim])
     else:
         with_header(path, {"weight_hh_l0": ENTRIES[claim]}, bytes(4))
-    assert_refused(path, COMPLETE)
+    assert_refused(path, *COMPLETE)
     tracemalloc.start()
-    assert_refused(path, COMPLETE)
+    assert_refused(path, *COMPLETE)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -205,7 +199,7 @@ def test_a_file_that_is_cut_off_anywhere(tmp_path):
     whole = (tmp_path / "net").read_bytes()
     for length in range(len(whole)):
         (tmp_path / "part").write_bytes(whole[:length])
-        assert_refused(tmp_path / "part", COMPLETE)
+        assert_refused(tmp_path / "part", *COMPLETE)
 
 
 def test_a_damaged_file_loads_or_is_refused(tmp_path):
@@ -224,16 +218,15 @@ def test_a_damaged_file_loads_or_is_refused(tmp_path):
 def test_what_is_no_file_and_what_is_no_network(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_safetensors(tmp_path / "none")
-    assert_refused(tmp_path, "name a regular file, got a folder")
-    with pytest.raises(TypeError, match="^load_safetensors: prefix must be a str, got int"):
+    assert_refused(tmp_path, "regular file", "folder")
+    with pytest.raises(TypeError, match=says("load_safetensors: prefix", "str", "int")):
         load_safetensors(tmp_path / "none", 1)
-    with pytest.raises(TypeError, match="^save_safetensors: prefix must be a str, got NoneType"):
+    with pytest.raises(TypeError, match=says("save_safetensors: prefix", "str", "NoneType")):
         save_safetensors(rnnkit.GRU(3, 2), tmp_path / "none", None)
-    with pytest.raises(TypeError, match="^save_safetensors: net must be an rnnkit.RNN, GRU or LSTM, got dict"):
+    with pytest.raises(TypeError, match=says("save_safetensors: net", "rnnkit.RNN", "GRU", "LSTM", "dict")):
         save_safetensors({}, tmp_path / "none")
-    half, text = rnnkit.GRU(3, 2, dtype="float16"), "net.desc.dtype must be 'float32' or 'float64', got 'float16'"
-    with pytest.raises(ValueError, match=f"^save_safetensors: {text}"):
-        save_safetensors(half, tmp_path / "none")
+    with pytest.raises(ValueError, match=says("save_safetensors: net.desc.dtype", "float32", "float64", "float16")):
+        save_safetensors(rnnkit.GRU(3, 2, dtype="float16"), tmp_path / "none")
     assert os.listdir(tmp_path) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 from child import run_child
 from forking import assert_works, fork
 from guarded import guard, guard_pages, place
+from messages import says
 from oracle import assert_right, assert_same, random_problem, right
 from test_memory import MB, resident
 from warm import compile_every_kernel
@@ -92,9 +93,9 @@ class Worker:
 
     def refused(self):
         problem = self.known().problem
-        with pytest.raises(ValueError, match="x must"):
+        with pytest.raises(ValueError, match=says("forward: x", (2, 1, problem.input_size + 1))):
             rnnkit.forward(problem.desc, problem.w, np.zeros((2, 1, problem.input_size + 1), problem.dtype))
-        with pytest.raises(TypeError, match="w must"):
+        with pytest.raises(TypeError, match=says("infer: w", problem.dtype, "float16")):
             rnnkit.infer(problem.desc, problem.w.astype(np.float16), problem.x)
 
     def threads(self):
