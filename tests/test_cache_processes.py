@@ -1,6 +1,7 @@
 """The cache of compiled kernels in processes of their own: where it stands, and several at once."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_the_environment_says_where(place, tmp_path):
 def test_without_an_account_and_a_home_it_works_all_the_same(tmp_path):
     said, warned = serve(NO_ACCOUNT + SERVE, cwd=tmp_path, XDG_CACHE_HOME=None, HOME=None)
     assert said == "3 0\n"
-    assert warned.count("kernel cache: the folder of caches must be an absolute path, got ''") == 1
+    assert len(re.findall("kernel cache: .* absolute .*''", warned)) == 1
     assert list(tmp_path.iterdir()) == []
 
 

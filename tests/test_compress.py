@@ -171,9 +171,9 @@ def test_several_blocks_are_lost(small_blocks):
     assert parts_of(cut) == [400, Damage(1, 2, "damaged"), 400, len(TEXT) - 1600]
     with pytest.raises(ValueError, match=says("decompress: file", "blocks 1 to 2", "byte 400", "damaged")):
         decompress(cut, MODEL)
-    assert parts_of(bytes(data[: starts[2] + 40])) == [400, 400, Damage(2, None, "the file ends in it")]
-    ended = Damage(4, None, "the file ends without its end")
-    assert parts_of(bytes(data[: starts[4]])) == [400, 400, 400, 400, ended]
+    for place, whole in ((starts[2] + 40, 2), (starts[4], 4)):
+        *kept, damage = parts_of(bytes(data[:place]))
+        assert kept == [400] * whole and damage[:2] == (whole, None) and "file ends" in damage[2]
 
 
 def test_behind_a_damaged_block_a_model_that_learns_cannot_go_on(small_blocks):
@@ -188,7 +188,8 @@ def test_a_code_of_another_text_is_no_text(small_blocks):
     how = compressor.description(MODEL)
     payload = coding.Coder(MODEL, how.streams, 0).encode(b"hello")
     data = container.start(how.pack()) + container.block(0, b"hallo", payload) + container.end(1, 5)
-    assert parts_of(data) == [Damage(0, 1, "it decodes to something else")]
+    (damage,) = parts_of(data)
+    assert damage[:2] == (0, 1) and "decodes" in damage[2]
 
 
 def test_files_that_are_no_compressed_ones():
@@ -228,5 +229,5 @@ def test_a_golden_file_is_read():
 def test_a_file_cannot_ask_for_a_huge_model():
     how = compressor.description(hidden=8)
     for field, value in (("hidden", compressor.MAX_HIDDEN + 1), ("embedding", 65535)):
-        with pytest.raises(ValueError, match="decompress: file .*describe a model"):
+        with pytest.raises(ValueError, match=says("decompress: file", "model")):
             decompress(container.start(how._replace(**{field: value}).pack()))
