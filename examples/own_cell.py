@@ -1,0 +1,58 @@
+"""A cell from a paper, from its equations: the UR-LSTM on the adding problem, against the LSTM.
+
+Gu, Gulcehre, Paine, Hoffman and Pascanu (arXiv 1910.09890): to remember for long a forget gate must be close to 1,
+where the sigmoid is flat and hardly learns. A second gate r refines it: f' = r*(1 - (1 - f)**2) + (1 - r)*f**2. The
+biases are drawn such that units forget at very different speeds, and 1 - f' takes the place of the input gate.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+import rnnkit
+from rnnkit import training
+from rnnkit.cells import cell, forward, sigmoid, tanh
+
+
+@cell(gates="f r g o", states="c")
+class URLSTM(NamedTuple):
+    @forward("c h")
+    def step(self, f, r, g, o, c_prev):  # of one unit; gates come in as W x + R h + b, and the gradient is derived
+        f, r = sigmoid(f), sigmoid(r)
+        refined = r * (1 - (1 - f) * (1 - f)) + (1 - r) * f * f
+        c = refined * c_prev + (1 - refined) * tanh(g)
+        return c, sigmoid(o) * tanh(c)
+
+
+print(rnnkit.check_cell(URLSTM))  # the derived gradient against differences of the values
+
+STEPS, UNITS = 200, 32
+refined = rnnkit.Network(URLSTM, 2, UNITS, seed=0)
+share = np.random.default_rng(0).uniform(1 / UNITS, 1 - 1 / UNITS, UNITS)  # what forget gates begin with: any share
+refined.views["bias_ih_l0"][: 2 * UNITS] = np.log([share / (1 - share), (1 - share) / share]).ravel()  # of f and r
+lstm = rnnkit.LSTM(2, UNITS, seed=0)
+lstm.views["bias_ih_l0"][UNITS : 2 * UNITS] = 1  # forget gates that begin open
+
+
+def errors(net, updates=600):
+    """Learn the sum of the two marked numbers among 200, one in each half; return the error of each update."""
+    draw, rows, found, workspace = np.random.default_rng(1), np.arange(32), [], None
+    readout = training.init_dense(UNITS, 1, seed=1)
+    optimizer = training.Adam([net.weights, readout])
+    for _ in range(updates):
+        x = np.stack([draw.random((STEPS, 32), np.float32), np.zeros((STEPS, 32), np.float32)], axis=2)  # (T, N, 2)
+        marked = draw.integers(STEPS // 2, size=(2, 32)) + [[0], [STEPS // 2]]
+        x[marked, rows, 1] = 1
+        y, hy, cy, workspace = net.forward(x, workspace=workspace)
+        loss = training.squared_error(training.dense(readout, hy[0], 1), x[marked, rows, 0].sum(axis=0)[:, None])
+        dhy, dreadout = training.dense_backward(readout, hy[0], loss.gradient)
+        gradients = [net.backward(workspace, dhy=dhy[None]).dw, dreadout]
+        training.clip_gradient_norm(gradients, 1.0)
+        optimizer.step(gradients, learning_rate=0.01)
+        found.append(loss.loss)
+    return np.reshape(found, (6, -1)).mean(axis=1)
+
+
+print("\nupdates  UR-LSTM    LSTM   (mean squared error; 0.167 for who always says 1)")
+for number, row in enumerate(zip(errors(refined), errors(lstm), strict=True)):
+    print(f"{100 * number + 100:7}   {row[0]:.4f}  {row[1]:.4f}")

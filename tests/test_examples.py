@@ -1,0 +1,91 @@
+"""The programs of the gallery: each runs as it is, and its page shows what it prints."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "examples.md").read_text()
+PROGRAMS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+NEEDS = {"accelerate_pytorch": "torch"}
+MOST_LINES = 60
+NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
+TIME = rf" *{NUMBER} *(?:ms|us|s|x)\b"  # the machine's own
+
+
+def shown():
+    """Of each program on the page what it prints."""
+    section = r"^```\{literalinclude\} \.\./examples/(\w+)\.py\n:language: python\n```$.*?^```text\n(.*?)^```$"
+    return dict(re.findall(section, PAGE, re.MULTILINE | re.DOTALL))
+
+
+def test_the_page_has_every_program():
+    assert shown().keys() == PROGRAMS.keys()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_short(name):
+    lines = PROGRAMS[name].read_text().splitlines()
+    assert len(lines) <= MOST_LINES
+    assert lines[0].startswith('"""')
+
+
+def numbers_after(printed, start):
+    """Those of the line that begins so."""
+    [line] = [line for line in printed.splitlines() if line.strip().startswith(start)]
+    return [float(number) for number in re.findall(NUMBER, line.strip().removeprefix(start))]
+
+
+def assert_classify_sequences(printed):
+    assert numbers_after(printed, "accuracy on the other 1000 strings:")[0] > 0.98
+
+
+def assert_own_cell(printed):
+    assert "wrong" not in printed  # of check_cell
+    refined, lstm = numbers_after(printed, "600")
+    assert refined < 0.01 < 0.15 < lstm
+
+
+def assert_streaming_forecast(printed):
+    [early, *_], [late, last, line] = numbers_after(printed, "2 to  4"), numbers_after(printed, "50 to 99")
+    assert late < 0.7 * early and late < 0.6 * min(last, line)
+
+
+def assert_accelerate_pytorch(printed):
+    assert "encoder | still PyTorch's: none" in printed
+    assert numbers_after(printed, "largest difference")[0] < 1e-4
+    slow, fast, *_ = numbers_after(printed, "an update took")
+    assert fast < slow
+
+
+def assert_long_sequence(printed):
+    starts = "all 20000 steps at once", "a checkpoint every 141 steps"
+    whole, least = (numbers_after(printed, start) for start in starts)
+    assert least[0] < whole[0] / 50
+    assert re.findall(r"a checkpoint .*(bit-identical)$", printed, re.MULTILINE) == ["bit-identical"] * 2
+    cosines = [numbers_after(printed, f"truncated to {steps} steps")[-1] for steps in (1000, 100, 10)]
+    assert 1 > cosines[0] > cosines[1] > cosines[2]
+
+
+def assert_as_shown(printed, expected):
+    """Word for word, without times; numbers may be a little others, as NumPy's sine and logarithm are on other CPUs."""
+    printed, expected = (re.sub(TIME, " TIME", text) for text in (printed, expected))
+    assert re.sub(rf" *{NUMBER}", " #", printed) == re.sub(rf" *{NUMBER}", " #", expected)
+    pairs = zip(*(map(float, re.findall(NUMBER, text)) for text in (printed, expected)), strict=True)
+    assert [pair for pair in pairs if pair[0] != pytest.approx(pair[1], rel=0.1, abs=0.05)] == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_runs(name, tmp_path):
+    if name in NEEDS and find_spec(NEEDS[name]) is None and os.environ.get("CI") != "true":
+        pytest.skip(f"needs {NEEDS[name]}")
+    done = subprocess.run([sys.executable, PROGRAMS[name]], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    globals()[f"assert_{name}"](done.stdout)
+    assert_as_shown(done.stdout, shown()[name])
