@@ -15,7 +15,7 @@ PROGRAMS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"accelerate_pytorch": "torch"}
 MOST_LINES = 60
 NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
-TIME = rf" *{NUMBER} *(?:ms|us|s|x)\b"  # the machine's own
+TIME = rf" *{NUMBER} *(?:ms|us|s|x|threads)\b"  # the machine's own
 
 
 def shown():
@@ -73,7 +73,7 @@ def assert_long_sequence(printed):
 
 
 def assert_as_shown(printed, expected):
-    """Word for word, without times; numbers may be a little others, as NumPy's sine and logarithm are on other CPUs."""
+    """Word for word, without times; numbers may differ a little, as NumPy's sine and logarithm do between CPUs."""
     printed, expected = (re.sub(TIME, " TIME", text) for text in (printed, expected))
     assert re.sub(rf" *{NUMBER}", " #", printed) == re.sub(rf" *{NUMBER}", " #", expected)
     pairs = zip(*(map(float, re.findall(NUMBER, text)) for text in (printed, expected)), strict=True)
