@@ -1,8 +1,8 @@
 """Classify sequences of unequal lengths: does a string belong to the embedded Reber grammar?
 
-Hochreiter and Schmidhuber's paper on the LSTM (1997) begins with this task. A string such as BTBTXSETE or
-BPBPTTVVEPE walks through a small graph. The second letter (T or P) must come back just before the last one,
-however long the walk in between was: the network has to remember it.
+The grammar is that of the first experiment in Hochreiter and Schmidhuber's paper on the LSTM (1997). A string such as
+BTBTXSETE or BPBPTTVVEPE walks through a small graph. Its second letter (T or P) must come back just before the last
+one, however long the walk in between was: the network has to remember it.
 """
 
 import numpy as np

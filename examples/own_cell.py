@@ -53,6 +53,6 @@ def errors(net, updates=600):
     return np.reshape(found, (6, -1)).mean(axis=1)
 
 
-print("\nupdates  UR-LSTM    LSTM   (mean squared error; 0.167 for who always says 1)")
+print("\nupdates  UR-LSTM    LSTM   (mean squared error; always to say 1 gives 0.167)")
 for number, row in enumerate(zip(errors(refined), errors(lstm), strict=True)):
     print(f"{100 * number + 100:7}   {row[0]:.4f}  {row[1]:.4f}")
