@@ -1,8 +1,8 @@
 """A cell from a paper, from its equations: the UR-LSTM on the adding problem, against the LSTM.
 
-Gu, Gulcehre, Paine, Hoffman and Pascanu (arXiv 1910.09890): to remember for long a forget gate must be close to 1,
-where the sigmoid is flat and hardly learns. A second gate r refines it: f' = r*(1 - (1 - f)**2) + (1 - r)*f**2. The
-biases are drawn such that units forget at very different speeds, and 1 - f' takes the place of the input gate.
+Gu, Gulcehre, Paine, Hoffman and Pascanu (arXiv 1910.09890): a unit that remembers for long needs a forget gate close
+to 1, where the sigmoid is flat and hardly learns. A second gate r refines it: f' = r*(1 - (1 - f)**2) + (1 - r)*f**2.
+The initial biases make units forget at very different speeds, and 1 - f' replaces the input gate.
 """
 
 from typing import NamedTuple
@@ -17,18 +17,18 @@ from rnnkit.cells import cell, forward, sigmoid, tanh
 @cell(gates="f r g o", states="c")
 class URLSTM(NamedTuple):
     @forward("c h")
-    def step(self, f, r, g, o, c_prev):  # of one unit; gates come in as W x + R h + b, and the gradient is derived
+    def step(self, f, r, g, o, c_prev):  # for one unit; each gate is W x + R h + biases
         f, r = sigmoid(f), sigmoid(r)
         refined = r * (1 - (1 - f) * (1 - f)) + (1 - r) * f * f
         c = refined * c_prev + (1 - refined) * tanh(g)
         return c, sigmoid(o) * tanh(c)
 
 
-print(rnnkit.check_cell(URLSTM))  # the derived gradient against differences of the values
+print(rnnkit.check_cell(URLSTM))  # the derived gradient against finite differences
 
 STEPS, UNITS = 200, 32
 refined = rnnkit.Network(URLSTM, 2, UNITS, seed=0)
-share = np.random.default_rng(0).uniform(1 / UNITS, 1 - 1 / UNITS, UNITS)  # what forget gates begin with: any share
+share = np.random.default_rng(0).uniform(1 / UNITS, 1 - 1 / UNITS, UNITS)  # initial values of the forget gates
 refined.views["bias_ih_l0"][: 2 * UNITS] = np.log([share / (1 - share), (1 - share) / share]).ravel()  # of f and r
 lstm = rnnkit.LSTM(2, UNITS, seed=0)
 lstm.views["bias_ih_l0"][UNITS : 2 * UNITS] = 1  # forget gates that begin open
@@ -36,7 +36,7 @@ lstm.views["bias_ih_l0"][UNITS : 2 * UNITS] = 1  # forget gates that begin open
 
 def errors(net, updates=600):
     """Learn the sum of the two marked numbers among 200, one in each half; return the error of each update."""
-    draw, rows, found, workspace = np.random.default_rng(1), np.arange(32), [], None
+    draw, rows, losses, workspace = np.random.default_rng(1), np.arange(32), [], None
     readout = training.init_dense(UNITS, 1, seed=1)
     optimizer = training.Adam([net.weights, readout])
     for _ in range(updates):
@@ -49,10 +49,10 @@ def errors(net, updates=600):
         gradients = [net.backward(workspace, dhy=dhy[None]).dw, dreadout]
         training.clip_gradient_norm(gradients, 1.0)
         optimizer.step(gradients, learning_rate=0.01)
-        found.append(loss.loss)
-    return np.reshape(found, (6, -1)).mean(axis=1)
+        losses.append(loss.loss)
+    return np.reshape(losses, (6, -1)).mean(axis=1)
 
 
-print("\nupdates  UR-LSTM    LSTM   (mean squared error; always to say 1 gives 0.167)")
+print("\nupdates  UR-LSTM    LSTM   (mean squared error; the constant guess 1 gives 0.167)")
 for number, row in enumerate(zip(errors(refined), errors(lstm), strict=True)):
     print(f"{100 * number + 100:7}   {row[0]:.4f}  {row[1]:.4f}")
