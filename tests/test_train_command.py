@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from messages import says
 from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text_in, trainer
 
 from rnnkit.cells import LayerNormGRU, RegularizedLSTM
@@ -80,8 +81,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(text, tmp_path):
 
 def test_a_finished_run_cannot_go_on(train):
     train("--quiet", "--steps", 2)
-    because = r"load: path 'model.npz' must hold a run that is under way, got none; .* with --init-from"
-    assert_refused(train("--quiet", "--resume", "model.npz", files=()), because)
+    assert_refused(train("--quiet", "--resume", "model.npz", files=()), "load: path 'model.npz'", "run", "--init-from")
 
 
 @pytest.fixture
@@ -92,20 +92,19 @@ def cut(train):
 
 
 def test_settings_of_a_run_may_be_given_again_but_no_others(train, cut):
-    because = "train: --hidden must be 8 with --resume, as in its run, got 9"
-    assert_refused(train("--quiet", "--resume", cut, "--hidden", 9, files=()), because)
-    because = r"train: --epochs must be left out with --resume, as in its run, got 1\.0; with --init-from .*"
-    assert_refused(train("--quiet", "--resume", cut, "--epochs", 1, files=()), because)
-    because = "train: --init-from must be left out with --resume, got x"
-    assert_refused(train("--quiet", "--resume", cut, "--init-from", "x", files=()), because)
+    def resumed(*options):
+        return train("--quiet", "--resume", cut, *options, files=())
+
+    assert_refused(resumed("--hidden", 9), "train: --hidden", 8, "--resume", 9)
+    assert_refused(resumed("--epochs", 1), "train: --epochs", "--resume", 1.0, "--init-from")
+    assert_refused(resumed("--init-from", "x"), "train: --init-from", "--resume", "x")
     assert train("--quiet", "--resume", cut, "--hidden", 8, "--steps", 10, files=())[0] == 0
 
 
 def test_a_run_goes_on_with_its_own_text(train, cut, text, tmp_path):
     other = tmp_path / "other.txt"
     other.write_bytes(text.read_bytes() + b"!")
-    because = f"train: FILE must be the text that the run began with, got another one in {other}"
-    assert_refused(train("--quiet", "--resume", cut, files=[other]), because)
+    assert_refused(train("--quiet", "--resume", cut, files=[other]), "train: FILE", other)
     copy = tmp_path / "copy.txt"
     copy.write_bytes(text.read_bytes())
     cut_off(train, 4, "--resume", cut, files=[copy])
@@ -228,28 +227,28 @@ def test_a_signal_in_the_last_step_finds_a_finished_run(train, monkeypatch):
     assert status == 0 and "held-out" in out
 
 
-@pytest.mark.parametrize(("content", "because"), [
-    ("stepz = 3", r"train: --config must have known keys, got stepz in run.toml; did you mean steps\?"),
-    ("zzzzzz = 3", "train: --config must have known keys, got zzzzzz in run.toml; there are accumulate, batch, .*"),
-    ("config = 'x'", "train: --config must have known keys, got config in run.toml; .*"),
-    ("steps =", "train: --config must be a TOML file, got run.toml: Invalid value .*"),
-    ("quiet = 1", "train: --config must have true or false for quiet, got 1 in run.toml"),
-    ("steps = [1]", r"train: --config must have a number for steps, got \[1\] in run.toml"),
-    ("steps = true", "train: --config must have a number for steps, got True in run.toml"),
-    ("steps = '1'", "train: --config must have a number for steps, got '1' in run.toml"),
-    ("lr = 'fast'", "train: --config must have a number for lr, got 'fast' in run.toml"),
-    ("out = 5", "train: --config must have a text for out, got 5 in run.toml"),
-    ("log = 5.5", "train: --config must have a text for log, got 5.5 in run.toml"),
-    ("mode = 5", "train: --config must have a text for mode, got 5 in run.toml"),
-    ("files = ['text.txt', 5]", r"train: --config must have a text for files, got \['text.txt', 5\] in run.toml"),
-    ("save_every = true", "train: --config must have a text or a number for save_every, got True in run.toml"),
-    ("steps = 1" + 5000 * "0", "train: --config must be a TOML file, got run.toml: Exceeds the limit .*"),
-    ("[steps]\na = 1", "train: --config must have a number for steps, got {'a': 1} in run.toml"),
-    ("steps = 3\nepochs = 4", "train: budget must be one of --steps, --minutes and --epochs, got steps, epochs"),
+@pytest.mark.parametrize(("content", "where", "facts"), [
+    ("stepz = 3", "train: --config", ["stepz", "run.toml", "steps"]),
+    ("zzzzzz = 3", "train: --config", ["zzzzzz", "run.toml", "accumulate", "batch"]),
+    ("config = 'x'", "train: --config", ["config", "run.toml"]),
+    ("steps =", "train: --config", ["TOML", "run.toml", "Invalid value"]),
+    ("quiet = 1", "train: --config", ["quiet", "true", "false", 1, "run.toml"]),
+    ("steps = [1]", "train: --config", ["steps", "number", [1], "run.toml"]),
+    ("steps = true", "train: --config", ["steps", "number", True, "run.toml"]),
+    ("steps = '1'", "train: --config", ["steps", "number", "'1'", "run.toml"]),
+    ("lr = 'fast'", "train: --config", ["lr", "number", "'fast'", "run.toml"]),
+    ("out = 5", "train: --config", ["out", "text", 5, "run.toml"]),
+    ("log = 5.5", "train: --config", ["log", "text", 5.5, "run.toml"]),
+    ("mode = 5", "train: --config", ["mode", "text", 5, "run.toml"]),
+    ("files = ['text.txt', 5]", "train: --config", ["files", "text", ["text.txt", 5], "run.toml"]),
+    ("save_every = true", "train: --config", ["save_every", "text", "number", True, "run.toml"]),
+    ("steps = 1" + 5000 * "0", "train: --config", ["TOML", "run.toml", "Exceeds the limit"]),
+    ("[steps]\na = 1", "train: --config", ["steps", "number", {"a": 1}, "run.toml"]),
+    ("steps = 3\nepochs = 4", "train: budget", ["--steps", "--minutes", "--epochs", "steps, epochs"]),
 ])
-def test_bad_configurations_are_one_line(train, tmp_path, content, because):
+def test_bad_configurations_are_one_line(train, tmp_path, content, where, facts):
     (tmp_path / "run.toml").write_text(content)
-    assert_refused(train("--quiet", "--config", "run.toml"), because)
+    assert_refused(train("--quiet", "--config", "run.toml"), where, *facts)
 
 
 @pytest.mark.parametrize("content", [
@@ -259,14 +258,14 @@ def test_bad_values_in_a_configuration_are_one_line(train, tmp_path, capsys, con
     (tmp_path / "run.toml").write_text(content)
     with pytest.raises(SystemExit, match="2"):
         train("--config", "run.toml")
-    name = content.split()[0].replace("_", "-")
-    assert re.fullmatch(rf"run.toml: argument --{name}: .*; see rnnkit train --help\n", capsys.readouterr().err)
+    name, err = content.split()[0].replace("_", "-"), capsys.readouterr().err
+    assert err.count("\n") == 1 and re.search(says(f"run.toml: argument --{name}:", "rnnkit train --help"), err), err
 
 
 def test_a_configuration_of_bytes_is_one_line(train, tmp_path):
     (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
-    assert_refused(train("--quiet", "--config", "run.toml"), "train: --config must be a TOML file, got run.toml: .*")
-    assert_refused(train("--quiet", "--config", "none.toml"), "none.toml: No such file or directory")
+    assert_refused(train("--quiet", "--config", "run.toml"), "train: --config", "TOML", "run.toml")
+    assert_refused(train("--quiet", "--config", "none.toml"), "none.toml:", "No such file or directory")
 
 
 @pytest.fixture
@@ -305,11 +304,11 @@ def test_layer_norm_and_noise(train, tmp_path):
     status, out, _ = train("--init-from", "held.npz", "--recurrent-dropout", "0.3", *end, "--out", "again.npz")
     assert (status, "recurrent_dropout=0.3, zoneout=0.0" in out) == (0, True)
     refused = train("--init-from", "held.npz", "--layer-norm", *end, "--out", "no.npz")
-    assert_refused(refused, "train: --layer-norm must be False with --init-from, as in its model, got True")
+    assert_refused(refused, "train: --layer-norm", False, "--init-from", True)
     (tmp_path / "norm.toml").write_text("layer-norm = true\nmode = 'gru'\nzoneout = 0.2\n")
     args = command_line.build_parser().parse_args(["train", "--config", "norm.toml"])
     given = configuration.parsed(command_line.add_train_options, args)
     chosen = {name: given[name] for name in ("layer_norm", "mode", "zoneout")}
     assert Settings.of(chosen).cell == LayerNormGRU(zoneout=0.2)
-    because = "train: --mode must be lstm or gru, got rnn_tanh; --layer-norm, .* are of these"
-    assert_refused(train("--mode", "rnn_tanh", "--zoneout", "0.1", *end, "--out", "no.npz"), because)
+    refused = train("--mode", "rnn_tanh", "--zoneout", "0.1", *end, "--out", "no.npz")
+    assert_refused(refused, "train: --mode", "lstm", "gru", "rnn_tanh", "--layer-norm", "--zoneout")

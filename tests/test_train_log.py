@@ -107,21 +107,19 @@ def test_a_plain_line_as_often_as_said():
 
 def test_a_log_that_is_none_is_refused(train, cut, tmp_path):
     (tmp_path / "log.csv").write_text("a,b\n1,2\n")
-    because = "read_log: path '.*log.csv' must begin with step,bytes,.*, got a,b"
-    assert_refused(train("--quiet", "--resume", cut, files=()), because)
-    assert_refused(train("--quiet", "--log", "log.csv"), because)
-    because = "train: --log must name a file in a folder that exists, got none/log.csv"
-    assert_refused(train("--quiet", "--log", "none/log.csv"), because)
+    for given, path in ((train("--quiet", "--resume", cut, files=()), tmp_path / "log.csv"),
+                        (train("--quiet", "--log", "log.csv"), "log.csv")):
+        assert_refused(given, f"read_log: path '{path}'", "step,bytes,", "a,b")
+    assert_refused(train("--quiet", "--log", "none/log.csv"), "train: --log", "folder", "none/log.csv")
     assert (tmp_path / "log.csv").read_text() == "a,b\n1,2\n"
 
 
 def test_a_log_of_a_run_under_way_is_refused_and_left(train, cut):
     before = Path("log.csv").read_bytes()
-    got = "log.csv, which another run has open; give another --log"
     with Log("log.csv", 3, LogState()):
         for options, files in ((["--resume", cut], ()), (["--log", "log.csv"], ["text.txt"])):
-            because = f"train: --log must name a file of its own, got .*{got}"
-            assert_refused(train("--quiet", *options, files=files), because)
+            refused = train("--quiet", *options, files=files)
+            assert_refused(refused, "train: --log", "log.csv", "open", "another --log")
     assert Path("log.csv").read_bytes() == before
     assert train("--quiet", "--resume", cut, files=())[0] == 0
 
@@ -129,9 +127,8 @@ def test_a_log_of_a_run_under_way_is_refused_and_left(train, cut):
 def test_a_log_that_another_run_has_begun_since_is_refused_and_left(train, cut):
     train("--quiet", "--steps", 5, "--log", "log.csv", "--log-every", 1, "--out", "other.npz")
     before = Path("log.csv").read_bytes()
-    because = "train: --log must name the log of the run that goes on, got another one in .*log.csv; give another --log"
     for options in ([], ["--log", "log.csv"]):
-        assert_refused(train("--quiet", "--resume", cut, *options, files=()), because)
+        assert_refused(train("--quiet", "--resume", cut, *options, files=()), "train: --log", "log.csv", "another --log")
     assert Path("log.csv").read_bytes() == before
     assert train("--quiet", "--resume", cut, "--log", "new.csv", files=())[0] == 0
     assert [row["step"] for row in rows_of("new.csv")] == [str(step) for step in range(4, 11)]

@@ -31,37 +31,35 @@ def folder(train, tmp_path):
     return tmp_path
 
 
-OWN = "must name a file of its own, got"
 RESUME, INIT = ["--resume", "run.npz"], ["--init-from", "m-best.npz", "--steps", 1]
 
 
-@pytest.mark.parametrize(("options", "files", "because"), [
-    (["--out", "book.txt"], ["book.txt"], f"--out {OWN} book.txt, as FILE does"),
-    (["--out", "soft.txt"], ["book.txt"], f"--out {OWN} soft.txt, as FILE does"),
-    (["--out", "hard.txt"], ["text.txt", "book.txt"], f"--out {OWN} hard.txt, as FILE does"),
-    (["--out", "run.toml", "--config", "run.toml"], ["text.txt"], f"--out {OWN} run.toml, as --config does"),
-    (["--log", "book.txt"], ["book.txt"], f"--log {OWN} book.txt, as FILE does"),
-    (["--log", "model.npz"], ["text.txt"], f"--log {OWN} model.npz, as --out does"),
-    ([*RESUME, "--out", "book.txt"], [], f"--out {OWN} book.txt, as the run of --resume does"),
-    ([*RESUME, "--out", "hard.txt"], ["text.txt"], f"--out {OWN} hard.txt, as the run of --resume does"),
-    ([*RESUME, "--out", "run.csv"], [], f"--log {OWN} PATH/run.csv, as --out does"),
-    ([*RESUME, "--log", "run.npz"], [], f"--log {OWN} run.npz, as --resume does"),
-    ([*INIT, "--out", "m-best.npz"], ["text.txt"], f"--out {OWN} m-best.npz, as --init-from does"),
-    ([*INIT, "--out", "m.npz", "--keep", 1], ["text.txt"], f"--out with --keep {OWN} m-best.npz, as --init-from does"),
-    (["--out", "book.txt", "--keep", 1], ["book-best.txt"], f"--out with --keep {OWN} book-best.txt, as FILE does"),
-    (["--out", "book.txt", "--keep", 1], ["book-step7.txt"], f"--out with --keep {OWN} book-step7.txt, as FILE does"),
+@pytest.mark.parametrize(("options", "files", "where", "facts"), [
+    (["--out", "book.txt"], ["book.txt"], "train: --out", ["book.txt", "FILE"]),
+    (["--out", "soft.txt"], ["book.txt"], "train: --out", ["soft.txt", "FILE"]),
+    (["--out", "hard.txt"], ["text.txt", "book.txt"], "train: --out", ["hard.txt", "FILE"]),
+    (["--out", "run.toml", "--config", "run.toml"], ["text.txt"], "train: --out", ["run.toml", "--config"]),
+    (["--log", "book.txt"], ["book.txt"], "train: --log", ["book.txt", "FILE"]),
+    (["--log", "model.npz"], ["text.txt"], "train: --log", ["model.npz", "--out"]),
+    ([*RESUME, "--out", "book.txt"], [], "train: --out", ["book.txt", "run", "--resume"]),
+    ([*RESUME, "--out", "hard.txt"], ["text.txt"], "train: --out", ["hard.txt", "run", "--resume"]),
+    ([*RESUME, "--out", "run.csv"], [], "train: --log", ["PATH/run.csv", "--out"]),
+    ([*RESUME, "--log", "run.npz"], [], "train: --log", ["run.npz", "--resume"]),
+    ([*INIT, "--out", "m-best.npz"], ["text.txt"], "train: --out", ["m-best.npz", "--init-from"]),
+    ([*INIT, "--out", "m.npz", "--keep", 1], ["text.txt"], "train: --out", ["m-best.npz", "--keep", "--init-from"]),
+    (["--out", "book.txt", "--keep", 1], ["book-best.txt"], "train: --out", ["book-best.txt", "--keep", "FILE"]),
+    (["--out", "book.txt", "--keep", 1], ["book-step7.txt"], "train: --out", ["book-step7.txt", "--keep", "FILE"]),
     (["--out", "n.csv", "--keep", 1, "--log", "n-best.csv"], ["text.txt"],
-     f"--log {OWN} n-best.csv, as --out with --keep does"),
+     "train: --log", ["n-best.csv", "--out", "--keep"]),
     (["--out", "n.csv", "--keep", 1, "--log", "n-step9.csv"], ["text.txt"],
-     f"--out with --keep {OWN} n-step9.csv, as --log does"),
+     "train: --out", ["n-step9.csv", "--keep", "--log"]),
     (["--out", "folder.npz", "--keep", 1], ["text.txt"],
-     r"save: path 'folder-best\.npz' must name a regular file, got a folder"),
+     "save: path 'folder-best.npz'", ["regular file", "folder"]),
 ])  # fmt: skip
-def test_nothing_is_written_over_what_is_read(train, folder, options, files, because):
+def test_nothing_is_written_over_what_is_read(train, folder, options, files, where, facts):
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    because = because.replace("PATH", str(folder))
-    because = because if because.startswith("save") else f"train: {because}"
-    assert_refused(train("--quiet", *options, files=files), because)
+    facts = [fact.replace("PATH", str(folder)) for fact in facts]
+    assert_refused(train("--quiet", *options, files=files), where, *facts)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from launched import CLEAN, MPIEXEC, mpi
+from messages import says
 from training_runs import SMALL, command, flat, rows_of, text_in
 
 from rnnkit.language_model import checkpoint
@@ -95,14 +96,14 @@ def test_a_rank_that_is_killed_ends_all_and_leaves_a_whole_file(text, tmp_path, 
 
 @mpi
 def test_a_refusal_is_one_line_of_one_rank(text, tmp_path):
-    for options, because in (
-        (["--batch", "1"], "shard: size must be at least the number of ranks=2, got 1; start fewer ranks"),
-        (["--lr", "1e38"], r"train: the loss must stay finite, got \w+ in step \d+; give a lower --lr"),
+    for options, where, facts in (
+        (["--batch", "1"], "shard: size", ["ranks=2", 1]),
+        (["--lr", "1e38"], "train: the loss", ["finite", "step", "--lr"]),
     ):
         done = launch(2, text, *SMALL, "--quiet", *options, cwd=tmp_path)
         lines = [line for line in done.stderr.splitlines() if line.startswith("rnnkit: ")]
         assert done.returncode == 2 and len(lines) == 1, done.stderr
-        assert re.fullmatch(f"rnnkit: {because}", lines[0])
+        assert re.search(says(f"rnnkit: {where}", *facts), lines[0])
         assert "Traceback" not in done.stderr and not list(tmp_path.glob("*.npz"))
 
 
@@ -127,7 +128,8 @@ def test_a_text_that_only_one_rank_lacks_is_named_with_it(text, tmp_path):
     started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
     done = subprocess.run(started, env=CLEAN, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "rnnkit: rank 1: t.txt: No such file or directory\n" in done.stderr
+    expected = says("rnnkit: rank 1: t.txt:", "No such file or directory")
+    assert any(re.search(expected, line) for line in done.stderr.splitlines()), done.stderr
 
 
 @mpi
@@ -140,5 +142,5 @@ def test_a_text_that_differs_between_ranks_is_refused(text, tmp_path):
     started = [MPIEXEC, "-n", "2", "sh", "-c", shell]
     done = subprocess.run(started, env=CLEAN, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
-    because = "train: all ranks must have the text, model and settings of rank 0, got others on rank 1"
-    assert f"rnnkit: {because}\n" in done.stderr
+    expected = says("rnnkit: train:", "text", "rank 0", "rank 1")
+    assert any(re.search(expected, line) for line in done.stderr.splitlines()), done.stderr

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from messages import says
 from test_train_run import TEXT, advanced, bits_of, new_run, record_of, reloaded
 from training_runs import assert_refused, text_in, trainer
 
@@ -57,15 +58,14 @@ BAD = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_a_field_that_no_run_has(tmp_path, run_file, name, value):
     path = saved_with(tmp_path, run_file, lambda record: record.update({name: value}))
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=says(f"load: path '{path}'", "run", name)) as caught:
         checkpoint.load(path)
-    expected = f"load: path '{path}' must hold run with {name} that a run may have, got {value!r}"[:420]
-    assert str(caught.value).startswith(expected), str(caught.value)
+    assert f" {value!r}"[:300] in str(caught.value)
 
 
 def test_a_batch_that_no_memory_holds(tmp_path, run_file):
     path = saved_with(tmp_path, run_file, lambda record: record["settings"].update(batch=2**62))
-    with pytest.raises(ValueError, match=rf"must hold state_hx of dtype float32 and shape \(1, {2**62}, 6\), got"):
+    with pytest.raises(ValueError, match=says(f"load: path '{path}'", "state_hx", "float32", (1, 2**62, 6))):
         checkpoint.load(path)
 
 
@@ -83,8 +83,7 @@ def old_settings(record):
 def test_a_run_from_before_0_13(tmp_path, run_file):
     """It goes on unless it dropped something: with other masks it would be another run."""
     path = saved_with(tmp_path, run_file, old_settings)
-    expected = "got dropout=0.1 of a run from before 0.13, which drew other masks; begin a new run .* with --init-from"
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=says(f"load: path '{path}'", "dropout=0.1", 0.13, "--init-from")):
         checkpoint.load(path)
 
     run, plain = new_run(dropout=0.0), tmp_path / "plain.npz"
@@ -101,16 +100,16 @@ def test_a_run_of_0_9_goes_on(tmp_path, run_file):
     advanced(run, 5)
     advanced(whole, 6)
     assert bits_of(run) == bits_of(whole)
-    with pytest.raises(ValueError, match="must hold run with settings, files, .*, got "):
-        checkpoint.load(saved_with(tmp_path, run_file, lambda record: record.pop("step")))
+    path = saved_with(tmp_path, run_file, lambda record: record.pop("step"))
+    with pytest.raises(ValueError, match=says(f"load: path '{path}'", "run", "settings", "files")):
+        checkpoint.load(path)
 
 
 def test_a_list_of_files_that_no_save_could_hold(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(job, "NAMES", 100)
     monkeypatch.chdir(tmp_path)
     train = trainer(text_in(tmp_path), capsys)
-    because = "train: FILE must have names of at most 100 characters together, .*, got [0-9]+; give fewer files"
-    assert_refused(train("--quiet", "--steps", 2, files=["text.txt"] * 9), because)
+    assert_refused(train("--quiet", "--steps", 2, files=["text.txt"] * 9), "train: FILE", "names", 100)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 

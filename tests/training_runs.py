@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from messages import says
 
 from rnnkit.language_model import command_line
 from rnnkit.language_model import model as textmodel
@@ -41,10 +42,11 @@ def cut_off(train, step, *options, **files):
         assert train("--quiet", *options, **files)[0] == 128 + signal.SIGTERM
 
 
-def assert_refused(result, because):
+def assert_refused(result, where, *facts):
+    """Raise unless a command ended with status 2 and one line on stderr that begins so and has the facts."""
     status, out, err = result
-    assert (status, out) == (2, "")
-    assert re.fullmatch(f"rnnkit: {because}\n", err), err
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert re.search(says(f"rnnkit: {where}", *facts), err), err
 
 
 def flat(path):
