@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import says
 
 from rnnkit.compression import RangeDecoder, RangeEncoder, frequencies
 
@@ -85,7 +86,7 @@ def test_a_symbol_of_frequency_0_is_no_choice():
     table = np.array([[5, 0, 7]] * 40, np.int32)
     symbols = np.tile([0, 2], 20)
     np.testing.assert_array_equal(decoded(encoded(symbols, table), table), symbols)
-    with pytest.raises(ValueError, match="encode: table must give each symbol a frequency above 0, got 0"):
+    with pytest.raises(ValueError, match=says("encode: table", "frequency", 0)):
         RangeEncoder().encode([1], table[:1])
 
 
@@ -102,57 +103,57 @@ def test_finishing_twice_gives_the_same_bytes_and_nothing_follows():
     encoder = RangeEncoder()
     encoder.encode([0, 1, 2], table)
     assert encoder.finish() == encoder.finish()
-    with pytest.raises(ValueError, match="encode: encoder must not be finished, got one that is; begin a new one"):
+    with pytest.raises(ValueError, match=says("encode: encoder", "finished")):
         encoder.encode([0], table[:1])
 
 
 TABLE = np.full((2, 3), 7, np.int32)
 TABLES = [
-    ([[1]], TypeError, "table must be a numpy.ndarray, got list"),
-    (TABLE.astype(np.int64), TypeError, "table must be int32, got int64"),
-    (TABLE[0], ValueError, r"table must be a C-contiguous, .* of shape \(n, 1..65536\), got \(3,\)"),
-    (TABLE[:, ::2], ValueError, "table must be a C-contiguous"),
-    (TABLE[:, :0], ValueError, "table must be a C-contiguous"),
-    (TABLE * -1, ValueError, "table must have rows .* that add up to 1..262144, got sums of -21 to -21"),
-    (TABLE * 0, ValueError, "table must have rows .* got sums of 0 to 0"),
-    (TABLE * 2**16, ValueError, "table must have rows .* got sums of 1376256 to 1376256"),
-    (TABLE * 2**28, ValueError, "table must have rows"),
+    ([[1]], TypeError, "table", ["numpy.ndarray", "list"]),
+    (TABLE.astype(np.int64), TypeError, "table", ["int32", "int64"]),
+    (TABLE[0], ValueError, "table", ["C-contiguous", "(n, 1..65536)", (3,)]),
+    (TABLE[:, ::2], ValueError, "table", ["C-contiguous", (2, 2)]),
+    (TABLE[:, :0], ValueError, "table", ["C-contiguous", (2, 0)]),
+    (TABLE * -1, ValueError, "table", ["1..262144", -21]),
+    (TABLE * 0, ValueError, "table", ["1..262144", "0 to 0"]),
+    (TABLE * 2**16, ValueError, "table", ["1..262144", 1376256]),
+    (TABLE * 2**28, ValueError, "table", ["1..262144", 5637144576]),
 ]
 
 
-@pytest.mark.parametrize(("table", "error", "message"), TABLES)
-def test_tables_that_are_refused(table, error, message):
-    with pytest.raises(error, match=rf"\Aencode: {message}"):
+@pytest.mark.parametrize(("table", "error", "argument", "facts"), TABLES)
+def test_tables_that_are_refused(table, error, argument, facts):
+    with pytest.raises(error, match=says(f"encode: {argument}", *facts)):
         RangeEncoder().encode([0, 1], table)
-    with pytest.raises(error, match=rf"\Adecode: {message}"):
+    with pytest.raises(error, match=says(f"decode: {argument}", *facts)):
         RangeDecoder(b"").decode(table)
 
 
-@pytest.mark.parametrize(("symbols", "error", "message"), [
-    ([0.5, 1], TypeError, "symbols must hold integers, got dtype float64"),
-    ([0], ValueError, r"symbols must have shape \(2,\) as the table has, got \(1,\)"),
-    ([0, 3], ValueError, "symbols must be in 0..2, got 3"),
-    ([-1, 0], ValueError, "symbols must be in 0..2, got -1"),
+@pytest.mark.parametrize(("symbols", "error", "argument", "facts"), [
+    ([0.5, 1], TypeError, "symbols", ["integers", "float64"]),
+    ([0], ValueError, "symbols", [(2,), (1,)]),
+    ([0, 3], ValueError, "symbols", ["0..2", 3]),
+    ([-1, 0], ValueError, "symbols", ["0..2", -1]),
 ])  # fmt: skip
-def test_symbols_that_are_refused_leave_the_encoder_as_it_was(symbols, error, message):
+def test_symbols_that_are_refused_leave_the_encoder_as_it_was(symbols, error, argument, facts):
     encoder = RangeEncoder()
-    with pytest.raises(error, match=rf"\Aencode: {message}"):
+    with pytest.raises(error, match=says(f"encode: {argument}", *facts)):
         encoder.encode(symbols, TABLE)
     encoder.encode([2, 1], TABLE)
     assert encoder.finish() == encoded([2, 1], TABLE)
 
 
-@pytest.mark.parametrize(("scores", "error", "message"), [
-    ([[0.0]], TypeError, "scores must be a numpy.ndarray, got list"),
-    (np.zeros((2, 3), int), TypeError, "scores must be float32 or float64, got int64"),
-    (np.zeros(3), ValueError, r"scores must have shape \(n, 1..65536\), got \(3,\)"),
-    (np.zeros((1, 0)), ValueError, r"scores must have shape \(n, 1..65536\), got \(1, 0\)"),
+@pytest.mark.parametrize(("scores", "error", "argument", "facts"), [
+    ([[0.0]], TypeError, "scores", ["numpy.ndarray", "list"]),
+    (np.zeros((2, 3), int), TypeError, "scores", ["float32", "float64", "int64"]),
+    (np.zeros(3), ValueError, "scores", ["(n, 1..65536)", (3,)]),
+    (np.zeros((1, 0)), ValueError, "scores", ["(n, 1..65536)", (1, 0)]),
 ])  # fmt: skip
-def test_scores_that_are_refused(scores, error, message):
-    with pytest.raises(error, match=rf"\Afrequencies: {message}"):
+def test_scores_that_are_refused(scores, error, argument, facts):
+    with pytest.raises(error, match=says(f"frequencies: {argument}", *facts)):
         frequencies(scores)
 
 
 def test_a_payload_is_bytes():
-    with pytest.raises(TypeError, match="RangeDecoder: payload must be bytes, got str"):
+    with pytest.raises(TypeError, match=says("RangeDecoder: payload", "bytes", "str")):
         RangeDecoder("text")

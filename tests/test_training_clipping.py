@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from messages import says
 from tolerances import assert_close, assert_same_bits
 
 from rnnkit.training import clip_gradient_norm
@@ -93,25 +94,26 @@ READ_ONLY.flags.writeable = False
 
 
 @pytest.mark.parametrize(
-    ("gradient", "limit", "error", "message"),
+    ("gradient", "limit", "error", "argument", "facts"),
     [
-        ([1.0, 2.0], 1, TypeError, r"gradient\[0\] must be a numpy.ndarray or a cupy.ndarray, got float"),
-        ("text", 1, TypeError, "gradient must be a numpy.ndarray or a cupy.ndarray, or a sequence of them, got str"),
-        ([], 1, ValueError, "gradient must hold at least one array, got none"),
-        (np.ones(3, int), 1, TypeError, r'gradient must be float32 or float64, got int64; convert .*"float32"\)'),
-        ([np.ones(3), np.ones(3, "f4")], 1, TypeError, r"gradient\[1\] must be float64 as gradient\[0\] is, got float"),
-        (np.ones((3, 2))[:, 0], 1, ValueError, r"gradient must be C-contiguous, got strides \(16,\); copy it with "),
-        ([WIDE[:3], WIDE[2:]], 1, ValueError, r"gradient\[1\] must have memory of its own, got the memory of grad"),
-        (READ_ONLY, 1, ValueError, "gradient must be writeable, got a read-only array"),
-        (np.ma.ones(3), 1, TypeError, "gradient must be .*, got numpy.ma.MaskedArray; a mask is not looked at"),
-        (np.ones(3), 0, ValueError, "limit must be above 0, got 0"),
-        (np.ones(3), -1.5, ValueError, r"limit must be above 0, got -1\.5"),
-        (np.ones(3), np.nan, ValueError, "limit must be above 0, got nan"),
-        (np.ones(3), 10**400, ValueError, "limit must be in the range of float64, got a number beyond it"),
-        (np.ones(3), "1", TypeError, "limit must be a number, got str"),
-        (np.ones(3), True, TypeError, "limit must be a number, got bool"),
+        ([1.0, 2.0], 1, TypeError, "gradient[0]", ["numpy.ndarray", "cupy.ndarray", "float"]),
+        ("text", 1, TypeError, "gradient", ["numpy.ndarray", "cupy.ndarray", "sequence", "str"]),
+        ([], 1, ValueError, "gradient", ["array", "none"]),
+        (np.ones(3, int), 1, TypeError, "gradient", ["float32", "float64", "int64", 'gradient.astype("float32")']),
+        ([np.ones(3), np.ones(3, "f4")], 1, TypeError, "gradient[1]", ["float64", "gradient[0]", "float32"]),
+        (np.ones((3, 2))[:, 0], 1, ValueError,
+         "gradient", ["C-contiguous", (16,), "numpy.ascontiguousarray(gradient)"]),
+        ([WIDE[:3], WIDE[2:]], 1, ValueError, "gradient[1]", ["memory", "gradient[0]"]),
+        (READ_ONLY, 1, ValueError, "gradient", ["writeable"]),
+        (np.ma.ones(3), 1, TypeError, "gradient", ["numpy.ndarray", "numpy.ma.MaskedArray", "mask"]),
+        (np.ones(3), 0, ValueError, "limit", [0]),
+        (np.ones(3), -1.5, ValueError, "limit", [0, -1.5]),
+        (np.ones(3), np.nan, ValueError, "limit", [0, "nan"]),
+        (np.ones(3), 10**400, ValueError, "limit", ["float64"]),
+        (np.ones(3), "1", TypeError, "limit", ["number", "str"]),
+        (np.ones(3), True, TypeError, "limit", ["number", "bool"]),
     ],
 )
-def test_what_is_refused(gradient, limit, error, message):
-    with pytest.raises(error, match=rf"\Aclip_gradient_norm: {message}"):
+def test_what_is_refused(gradient, limit, error, argument, facts):
+    with pytest.raises(error, match=says(f"clip_gradient_norm: {argument}", *facts)):
         clip_gradient_norm(gradient, limit)

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from messages import says
 from standin_arithmetic import add_arithmetic
 from tolerances import assert_close
 
@@ -50,8 +51,9 @@ def test_optimizers(cupy, name):
 
 
 def test_a_gradient_of_the_other_library(cupy):
-    with pytest.raises(TypeError, match=r"step: gradients must be a \w*cupy.ndarray as the others are, got numpy"):
-        training.Adam(cupy.asarray(np.ones(3))).step(np.ones(3), 0.1)
+    w = cupy.asarray(np.ones(3))
+    with pytest.raises(TypeError, match=says("step: gradients", f"{type(w).__module__}.ndarray", "numpy.ndarray")):
+        training.Adam(w).step(np.ones(3), 0.1)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e200])
@@ -80,8 +82,10 @@ def test_losses(cupy, name, lengths, in_place):
 
 
 def test_losses_of_both_libraries(cupy):
-    with pytest.raises(TypeError, match=r"squared_error: targets must be a \w*cupy.ndarray as the others are, got n"):
-        training.squared_error(cupy.asarray(np.ones(3)), np.ones(3))
+    y = cupy.asarray(np.ones(3))
+    expected = says("squared_error: targets", f"{type(y).__module__}.ndarray", "numpy.ndarray")
+    with pytest.raises(TypeError, match=expected):
+        training.squared_error(y, np.ones(3))
 
 
 def test_dense(cupy):

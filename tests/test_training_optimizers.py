@@ -1,9 +1,8 @@
 """The optimizers: their equations, PyTorch's, resuming, several buffers, and everything that they refuse."""
 
-import re
-
 import numpy as np
 import pytest
+from messages import says
 from tolerances import assert_close, assert_same_bits
 
 from rnnkit.training import SGD, Adam
@@ -201,69 +200,69 @@ READ_ONLY = np.ones(3)
 READ_ONLY.flags.writeable = False
 WHOLE = np.ones(6)
 SINGLE = np.ones(6, np.float32)
-FINITE = "must be a finite number of at least 0, got"
 CONSTRUCTED = [
-    (Adam, ([],), {}, ValueError, "parameters must hold at least one array, got none"),
-    (Adam, (3.0,), {}, TypeError, "parameters must be a numpy.ndarray or a cupy.ndarray, or a sequence of them, got "),
-    (SGD, ({"w": WHOLE},), {}, TypeError, "parameters must be .*, or a sequence of them, got dict"),
-    (SGD, ([WHOLE, 1.0],), {}, TypeError, r"parameters\[1\] must be a numpy.ndarray or a cupy.ndarray, got float"),
-    (Adam, (WHOLE.astype("f2"),), {}, TypeError, "parameters must be float32 or float64, got float16; convert it"),
-    (Adam, ([WHOLE, WHOLE.astype("f4")],), {}, TypeError, r"parameters\[1\] must be float64 as parameters\[0\] is"),
-    (Adam, (WHOLE[::2],), {}, ValueError, r"parameters must be C-contiguous, got strides \(16,\)"),
-    (SGD, (READ_ONLY,), {}, ValueError, "parameters must be writeable, got a read-only array"),
-    (SGD, ([WHOLE[:4], WHOLE[3:]],), {}, ValueError, r"parameters\[1\] must have memory of its own"),
-    (Adam, (WHOLE, 1.0), {}, ValueError, "beta1 must be in 0 <= beta1 < 1, got 1.0"),
-    (Adam, (WHOLE, 0.9, -0.1), {}, ValueError, "beta2 must be in 0 <= beta2 < 1, got -0.1"),
-    (Adam, (WHOLE, "0.9"), {}, TypeError, "beta1 must be a number, got str"),
-    (Adam, (WHOLE,), {"epsilon": 0}, ValueError, "epsilon must be a finite number above 0, got 0"),
-    (Adam, (WHOLE,), {"epsilon": np.nan}, ValueError, "epsilon must be a finite number above 0, got nan"),
-    (Adam, (WHOLE,), {"epsilon": 10**400}, ValueError, "epsilon must be in the range of float64, got a number beyond"),
-    (Adam, (SINGLE,), {"epsilon": 1e-60}, ValueError, "epsilon must be at least 4.4e-44 in float32 with beta2=0.999, "),
-    (Adam, (SINGLE, 0.9, 0.0, 7e-46), {}, ValueError, "epsilon must be at least 1.4e-45 in float32 with beta2=0.0, "),
-    (Adam, (WHOLE,), {"epsilon": 5e-324}, ValueError, "epsilon must be at least 1.6e-322 in float64 with beta2=0.999"),
-    (Adam, (WHOLE,), {"weight_decay": -1}, ValueError, f"weight_decay {FINITE} -1"),
-    (SGD, (WHOLE,), {"weight_decay": np.inf}, ValueError, f"weight_decay {FINITE} inf"),
-    (SGD, (WHOLE,), {"weight_decay": "1"}, TypeError, "weight_decay must be a number, or a sequence of one for each"),
-    (SGD, (WHOLE,), {"weight_decay": np.array(1.0)}, TypeError, "weight_decay must be a number, or a sequence of one"),
-    (SGD, (WHOLE,), {"weight_decay": True}, TypeError, "weight_decay must be a number, got bool"),
-    (SGD, (WHOLE,), {"weight_decay": [1, 1]}, ValueError, "weight_decay must hold one number for each of 1 arrays"),
-    (SGD, (WHOLE,), {"weight_decay": 10**400}, ValueError, "weight_decay must be in the range of float64, got a num"),
-    (SGD, ([WHOLE],), {"weight_decay": [-1]}, ValueError, rf"weight_decay\[0\] {FINITE} -1"),
-    (SGD, (WHOLE, 1), {}, ValueError, "momentum must be in 0 <= momentum < 1, got 1"),
-    (SGD, (WHOLE, 0.5), {"nesterov": 1}, TypeError, "nesterov must be a bool, got int"),
-    (SGD, (WHOLE,), {"nesterov": True}, ValueError, "nesterov must be False with momentum=0, got True; "),
+    (Adam, ([],), {}, ValueError, "parameters", ["array", "none"]),
+    (Adam, (3.0,), {}, TypeError, "parameters", ["numpy.ndarray", "cupy.ndarray", "sequence", "float"]),
+    (SGD, ({"w": WHOLE},), {}, TypeError, "parameters", ["sequence", "dict"]),
+    (SGD, ([WHOLE, 1.0],), {}, TypeError, "parameters[1]", ["numpy.ndarray", "cupy.ndarray", "float"]),
+    (Adam, (WHOLE.astype("f2"),), {}, TypeError, "parameters", ["float32", "float64", "float16"]),
+    (Adam, ([WHOLE, WHOLE.astype("f4")],), {}, TypeError, "parameters[1]", ["float64", "parameters[0]", "float32"]),
+    (Adam, (WHOLE[::2],), {}, ValueError, "parameters", ["C-contiguous", (16,)]),
+    (SGD, (READ_ONLY,), {}, ValueError, "parameters", ["writeable"]),
+    (SGD, ([WHOLE[:4], WHOLE[3:]],), {}, ValueError, "parameters[1]", ["memory", "parameters[0]"]),
+    (Adam, (WHOLE, 1.0), {}, ValueError, "beta1", ["0 <= beta1 < 1", 1.0]),
+    (Adam, (WHOLE, 0.9, -0.1), {}, ValueError, "beta2", ["0 <= beta2 < 1", -0.1]),
+    (Adam, (WHOLE, "0.9"), {}, TypeError, "beta1", ["number", "str"]),
+    (Adam, (WHOLE,), {"epsilon": 0}, ValueError, "epsilon", ["finite", 0]),
+    (Adam, (WHOLE,), {"epsilon": np.nan}, ValueError, "epsilon", ["finite", 0, "nan"]),
+    (Adam, (WHOLE,), {"epsilon": 10**400}, ValueError, "epsilon", ["float64"]),
+    (Adam, (SINGLE,), {"epsilon": 1e-60}, ValueError, "epsilon", ["4.4e-44", "float32", "beta2=0.999", "1e-60"]),
+    (Adam, (SINGLE, 0.9, 0.0, 7e-46), {}, ValueError, "epsilon", ["1.4e-45", "float32", "beta2=0.0", "7e-46"]),
+    (Adam, (WHOLE,), {"epsilon": 5e-324}, ValueError, "epsilon", ["1.6e-322", "float64", "beta2=0.999", "5e-324"]),
+    (Adam, (WHOLE,), {"weight_decay": -1}, ValueError, "weight_decay", ["finite", 0, -1]),
+    (SGD, (WHOLE,), {"weight_decay": np.inf}, ValueError, "weight_decay", ["finite", 0, "inf"]),
+    (SGD, (WHOLE,), {"weight_decay": "1"}, TypeError, "weight_decay", ["number", "sequence", "str"]),
+    (SGD, (WHOLE,), {"weight_decay": np.array(1.0)}, TypeError,
+     "weight_decay", ["number", "sequence", "numpy.ndarray"]),
+    (SGD, (WHOLE,), {"weight_decay": True}, TypeError, "weight_decay", ["number", "bool"]),
+    (SGD, (WHOLE,), {"weight_decay": [1, 1]}, ValueError, "weight_decay", ["1 arrays", 2]),
+    (SGD, (WHOLE,), {"weight_decay": 10**400}, ValueError, "weight_decay", ["float64"]),
+    (SGD, ([WHOLE],), {"weight_decay": [-1]}, ValueError, "weight_decay[0]", ["finite", 0, -1]),
+    (SGD, (WHOLE, 1), {}, ValueError, "momentum", ["0 <= momentum < 1", 1]),
+    (SGD, (WHOLE, 0.5), {"nesterov": 1}, TypeError, "nesterov", ["bool", "int"]),
+    (SGD, (WHOLE,), {"nesterov": True}, ValueError, "nesterov", ["False", "momentum=0", "True"]),
 ]
 
 
-@pytest.mark.parametrize(("make", "arguments", "options", "error", "message"), CONSTRUCTED)
-def test_what_a_constructor_refuses(make, arguments, options, error, message):
-    with pytest.raises(error, match=rf"\A{make.__name__}: {message}"):
+@pytest.mark.parametrize(("make", "arguments", "options", "error", "argument", "facts"), CONSTRUCTED)
+def test_what_a_constructor_refuses(make, arguments, options, error, argument, facts):
+    with pytest.raises(error, match=says(f"{make.__name__}: {argument}", *facts)):
         make(*arguments, **options)
 
 
 STEPPED = [
-    ([np.ones(3)], 0.1, ValueError, "gradients must be a sequence of 2 arrays as the parameters are, got a seq"),
-    (np.ones(6), 0.1, ValueError, "gradients must be a sequence of 2 arrays as the parameters are, got one array"),
-    (3.0, 0.1, TypeError, "gradients must be .*, or a sequence of them, got float"),
-    ([np.ones(3), np.ones(4)], 0.1, ValueError, r"gradients\[1\] must have shape \(3,\) as its parameters do"),
-    ([np.ones(3, "f4")] * 2, 0.1, TypeError, r"gradients\[0\] must be float64 as the array of param"),
-    ([np.ones(3), np.ones(6)[::2]], 0.1, ValueError, r"gradients\[1\] must be C-contiguous, got strides"),
-    ([np.ones(3)] * 2, -0.1, ValueError, f"learning_rate {FINITE} -0.1"),
-    ([np.ones(3)] * 2, np.nan, ValueError, f"learning_rate {FINITE} nan"),
-    ([np.ones(3)] * 2, 10**400, ValueError, "learning_rate must be in the range of float64, got a number beyond it"),
-    ([np.ones(3)] * 2, np.ones(1), TypeError, "learning_rate must be a number, got numpy.ndarray"),
+    ([np.ones(3)], 0.1, ValueError, "gradients", ["2 arrays", "parameters", 1]),
+    (np.ones(6), 0.1, ValueError, "gradients", ["2 arrays", "parameters", "one array"]),
+    (3.0, 0.1, TypeError, "gradients", ["numpy.ndarray", "cupy.ndarray", "sequence", "float"]),
+    ([np.ones(3), np.ones(4)], 0.1, ValueError, "gradients[1]", [(3,), (4,)]),
+    ([np.ones(3, "f4")] * 2, 0.1, TypeError, "gradients[0]", ["float64", "float32"]),
+    ([np.ones(3), np.ones(6)[::2]], 0.1, ValueError, "gradients[1]", ["C-contiguous", (16,)]),
+    ([np.ones(3)] * 2, -0.1, ValueError, "learning_rate", ["finite", 0, -0.1]),
+    ([np.ones(3)] * 2, np.nan, ValueError, "learning_rate", ["finite", 0, "nan"]),
+    ([np.ones(3)] * 2, 10**400, ValueError, "learning_rate", ["float64"]),
+    ([np.ones(3)] * 2, np.ones(1), TypeError, "learning_rate", ["number", "numpy.ndarray"]),
 ]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize(("gradients", "rate", "error", "message"), STEPPED)
-def test_what_a_step_refuses(name, gradients, rate, error, message):
+@pytest.mark.parametrize(("gradients", "rate", "error", "argument", "facts"), STEPPED)
+def test_what_a_step_refuses(name, gradients, rate, error, argument, facts):
     """And a refused step changes nothing."""
     parameters = np.ones(3), np.ones(3)
     optimizer = OPTIMIZERS[name](parameters)
     optimizer.step([np.ones(3)] * 2, 0.1)
     before = [w.copy() for w in parameters], optimizer.state
-    with pytest.raises(error, match=rf"\Astep: {message}"):
+    with pytest.raises(error, match=says(f"step: {argument}", *facts)):
         optimizer.step(gradients, rate)
     for w, expected in zip(parameters, before[0], strict=True):
         assert_same_bits("w", w, expected)
@@ -272,30 +271,30 @@ def test_what_a_step_refuses(name, gradients, rate, error, message):
 
 
 def test_one_array_takes_no_sequence():
-    with pytest.raises(ValueError, match="step: gradients must be one array as the parameters are, got a seq"):
+    with pytest.raises(ValueError, match=says("step: gradients", "one array", "parameters", "sequence of 1")):
         Adam(np.ones(3)).step([np.ones(3)], 0.1)
 
 
 RESTORED = [
-    (3, TypeError, "state must be a mapping of names to arrays, got int"),
-    ({}, ValueError, "state must hold ['mean', 'square', 'steps'] as Adam does with these settings, got []"),
-    ({"velocity": np.ones(3)}, ValueError, "state must hold ['mean', 'square', 'steps'] as Adam does with these sett"),
-    ({"mean": [1.0]}, TypeError, "state['mean'] must be a numpy.ndarray, got list"),
-    ({"mean": np.ones(3, "f4")}, TypeError, "state['mean'] must be float64, got float32"),
-    ({"square": np.ones(4)}, ValueError, "state['square'] must have shape (3,) as the parameters say, got (4,)"),
-    ({"steps": np.array(1.0)}, TypeError, "state['steps'] must be int64, got float64"),
-    ({"steps": np.array(-1)}, ValueError, "state['steps'] must be at least 0, got -1"),
+    (3, TypeError, "state", ["mapping", "int"]),
+    ({}, ValueError, "state", ["['mean', 'square', 'steps']", "Adam", "[]"]),
+    ({"velocity": np.ones(3)}, ValueError, "state", ["['mean', 'square', 'steps']", "Adam", "['velocity']"]),
+    ({"mean": [1.0]}, TypeError, "state['mean']", ["numpy.ndarray", "list"]),
+    ({"mean": np.ones(3, "f4")}, TypeError, "state['mean']", ["float64", "float32"]),
+    ({"square": np.ones(4)}, ValueError, "state['square']", [(3,), (4,)]),
+    ({"steps": np.array(1.0)}, TypeError, "state['steps']", ["int64", "float64"]),
+    ({"steps": np.array(-1)}, ValueError, "state['steps']", [0, -1]),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "error", "message"), RESTORED)
-def test_what_restore_refuses(wrong, error, message):
+@pytest.mark.parametrize(("wrong", "error", "argument", "facts"), RESTORED)
+def test_what_restore_refuses(wrong, error, argument, facts):
     """And a refused state changes nothing."""
     optimizer = Adam(np.ones(3))
     optimizer.step(np.ones(3), 0.1)
     before = optimizer.state
     named = isinstance(wrong, dict) and wrong.keys() & before.keys()
-    with pytest.raises(error, match=rf"\Arestore: {re.escape(message)}"):
+    with pytest.raises(error, match=says(f"restore: {argument}", *facts)):
         optimizer.restore({**Adam(np.ones(3)).state, **wrong} if named else wrong)
     for key, value in before.items():
         assert_same_bits(key, optimizer.state[key], value)
@@ -307,9 +306,9 @@ def test_a_rate_that_the_dtype_does_not_hold(name, decay):
     """What is infinite makes a NaN of a gradient, or of a parameter, that is 0."""
     w = np.zeros(3, np.float32)
     optimizer = OPTIMIZERS[name](w, weight_decay=decay)
-    before = optimizer.state
-    with pytest.raises(ValueError, match=r"\Astep: learning_rate must be at most \d\.\d+e.\d\d in float32, got 1e.3"):
-        optimizer.step(np.zeros_like(w), 1e30 if decay else 1e39)
+    before, rate = optimizer.state, 1e30 if decay else 1e39
+    with pytest.raises(ValueError, match=says("step: learning_rate", "float32", rate)):
+        optimizer.step(np.zeros_like(w), rate)
     for key, value in before.items():
         assert_same_bits(key, optimizer.state[key], value)
     optimizer.step(np.zeros_like(w), 1e28 if decay else 3e38)

@@ -1,11 +1,10 @@
 """Padding and back, masks and buckets: round trips, naive twins, and everything that is refused."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import says
 from tolerances import assert_same_bits
 
 from rnnkit.training import bucket_batches, lengths_of, pad, unpad
@@ -53,8 +52,8 @@ def test_every_mask_has_lengths_or_is_refused(rows):
         return
     n, row = wrong[0]
     step = next(step for step in range(1, 4) if row[step] and not row[step - 1])
-    got = f"step {step} of sequence {n} valid after step {step - 1} that is not; move the padding, or give mask.T if"
-    with pytest.raises(ValueError, match=f"lengths_of: mask must have all padding at the end, got {re.escape(got)}"):
+    expected = says("lengths_of: mask", f"step {step}", f"sequence {n}", f"step {step - 1}", "mask.T")
+    with pytest.raises(ValueError, match=expected):
         lengths_of(mask)
 
 
@@ -100,7 +99,7 @@ def test_the_seed_decides_the_batches():
 
 
 def test_what_is_wrong_is_told_at_the_call():
-    with pytest.raises(ValueError, match="bucket_batches: batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=says("bucket_batches: batch_size", 1, 0)):
         bucket_batches([1], 0)
 
 
@@ -108,75 +107,75 @@ ONE = np.zeros((2, 3))
 
 
 @pytest.mark.parametrize(
-    ("sequences", "error", "message"),
+    ("sequences", "error", "argument", "facts"),
     [
-        (ONE, TypeError, "sequences must be a list of arrays, got numpy.ndarray"),
-        (iter([ONE]), TypeError, "sequences must be a list of arrays, got list_iterator"),
-        ("text", TypeError, "sequences must be a list of arrays, got str"),
-        ([], ValueError, "sequences must hold at least one array, got none"),
-        ([[1.0]], TypeError, r"sequences\[0\] must be a numpy.ndarray or a cupy.ndarray, got list"),
-        ([ONE, [1.0]], TypeError, r"sequences\[1\] must be a numpy.ndarray or a cupy.ndarray, got list"),
-        ([ONE, ONE.astype("f4")], TypeError, r"sequences\[1\] must be float64 as sequences\[0\] is, got float32; conv"),
-        ([ONE, ONE[:, 1:]], ValueError, r"sequences\[1\] must have shape \(seq_len, 3\) as sequences\[0\] .* \(2, 2\)"),
-        ([ONE[0, :0], ONE], ValueError, r"sequences\[1\] must have shape \(seq_len,\) as sequences\[0\] does"),
-        ([ONE, ONE[0]], ValueError, r"sequences\[1\] must have shape \(seq_len, 3\) as sequences\[0\] does"),
-        ([np.array(1.0)], ValueError, r"sequences\[0\] must have shape \(seq_len, ...\), got \(\)"),
-        ([np.ma.ones(3)], TypeError, r"sequences\[0\] must be .*; a mask is not looked at: give "),
+        (ONE, TypeError, "sequences", ["list", "arrays", "numpy.ndarray"]),
+        (iter([ONE]), TypeError, "sequences", ["list", "arrays", "list_iterator"]),
+        ("text", TypeError, "sequences", ["list", "arrays", "str"]),
+        ([], ValueError, "sequences", ["array", "none"]),
+        ([[1.0]], TypeError, "sequences[0]", ["numpy.ndarray", "cupy.ndarray", "list"]),
+        ([ONE, [1.0]], TypeError, "sequences[1]", ["numpy.ndarray", "cupy.ndarray", "list"]),
+        ([ONE, ONE.astype("f4")], TypeError, "sequences[1]", ["float64", "sequences[0]", "float32"]),
+        ([ONE, ONE[:, 1:]], ValueError, "sequences[1]", ["(seq_len, 3)", "sequences[0]", (2, 2)]),
+        ([ONE[0, :0], ONE], ValueError, "sequences[1]", ["(seq_len,)", "sequences[0]", (2, 3)]),
+        ([ONE, ONE[0]], ValueError, "sequences[1]", ["(seq_len, 3)", "sequences[0]", (3,)]),
+        ([np.array(1.0)], ValueError, "sequences[0]", ["(seq_len, ...)", ()]),
+        ([np.ma.ones(3)], TypeError, "sequences[0]", ["numpy.ma.MaskedArray", "mask", "sequences[0].filled(0)"]),
     ],
 )
-def test_what_pad_refuses(sequences, error, message):
-    with pytest.raises(error, match=rf"\Apad: {message}"):
+def test_what_pad_refuses(sequences, error, argument, facts):
+    with pytest.raises(error, match=says(f"pad: {argument}", *facts)):
         pad(sequences)
 
 
 @pytest.mark.parametrize(
-    ("y", "lengths", "error", "message"),
+    ("y", "lengths", "error", "argument", "facts"),
     [
-        ([1.0], [1], TypeError, "y must be a numpy.ndarray or a cupy.ndarray, got list"),
-        (np.zeros(3), [1], ValueError, r"y must have shape \(seq_len, batch_size, ...\), got \(3,\)"),
-        (ONE, [1, 1], ValueError, r"lengths must have shape \(batch_size=3,\), got \(2,\)"),
-        (ONE, [1, 3, 1], ValueError, r"lengths\[1\] must be in 0..seq_len=2, got 3"),
-        (ONE, [1, -1, 1], ValueError, r"lengths\[1\] must be in 0..seq_len=2, got -1"),
-        (ONE, [1.0, 1.0, 1.0], TypeError, "lengths must hold integers, got dtype float64"),
-        (ONE, None, TypeError, "lengths must be an integer array on the host, got NoneType"),
+        ([1.0], [1], TypeError, "y", ["numpy.ndarray", "cupy.ndarray", "list"]),
+        (np.zeros(3), [1], ValueError, "y", ["(seq_len, batch_size, ...)", (3,)]),
+        (ONE, [1, 1], ValueError, "lengths", ["(batch_size=3,)", (2,)]),
+        (ONE, [1, 3, 1], ValueError, "lengths[1]", ["0..seq_len=2", 3]),
+        (ONE, [1, -1, 1], ValueError, "lengths[1]", ["0..seq_len=2", -1]),
+        (ONE, [1.0, 1.0, 1.0], TypeError, "lengths", ["integers", "float64"]),
+        (ONE, None, TypeError, "lengths", ["integer array", "host", "NoneType"]),
     ],
 )
-def test_what_unpad_refuses(y, lengths, error, message):
-    with pytest.raises(error, match=rf"\Aunpad: {message}"):
+def test_what_unpad_refuses(y, lengths, error, argument, facts):
+    with pytest.raises(error, match=says(f"unpad: {argument}", *facts)):
         unpad(y, lengths)
 
 
 @pytest.mark.parametrize(
-    ("mask", "error", "message"),
+    ("mask", "error", "argument", "facts"),
     [
-        ([[True]], TypeError, "mask must be a numpy.ndarray or a cupy.ndarray, got list"),
-        (np.ones((2, 3)), TypeError, r"mask must be bool, got float64; convert it with mask.astype\(bool\)"),
-        (np.ones(3, bool), ValueError, r"mask must have shape \(seq_len, batch_size\), got \(3,\)"),
-        (np.array([[True, False], [True, True]]), ValueError, "mask must have all padding at the end, got step"),
+        ([[True]], TypeError, "mask", ["numpy.ndarray", "cupy.ndarray", "list"]),
+        (np.ones((2, 3)), TypeError, "mask", ["bool", "float64", "mask.astype(bool)"]),
+        (np.ones(3, bool), ValueError, "mask", ["(seq_len, batch_size)", (3,)]),
+        (np.array([[True, False], [True, True]]), ValueError, "mask", ["step 1", "sequence 1", "step 0"]),
     ],
 )
-def test_what_lengths_of_refuses(mask, error, message):
-    with pytest.raises(error, match=rf"\Alengths_of: {message}"):
+def test_what_lengths_of_refuses(mask, error, argument, facts):
+    with pytest.raises(error, match=says(f"lengths_of: {argument}", *facts)):
         lengths_of(mask)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "message"),
+    ("wrong", "error", "argument", "facts"),
     [
-        (dict(lengths=None), TypeError, "lengths must be an integer array on the host, got NoneType"),
-        (dict(lengths=3), TypeError, "lengths must be None or an integer array on the host, got int"),
-        (dict(lengths=[[1], [1, 2]]), TypeError, "lengths must hold integers, got what is no array"),
-        (dict(lengths=np.ones((2, 2), int)), ValueError, r"lengths must have shape \(batch_size=4,\), got \(2, 2\)"),
-        (dict(lengths=[1, -2]), ValueError, r"lengths\[1\] must be in 0..seq_len=\d+, got -2"),
-        (dict(lengths=[1.5]), TypeError, "lengths must hold integers, got dtype float64"),
-        (dict(batch_size=0), ValueError, "batch_size must be at least 1, got 0"),
-        (dict(batch_size=2.0), TypeError, "batch_size must be an int, got float"),
-        (dict(window=0), ValueError, "window must be at least 1, got 0"),
-        (dict(seed="1"), TypeError, "seed must be None or an int, got str"),
-        (dict(seed=-1), ValueError, "seed must be in 0.."),
+        (dict(lengths=None), TypeError, "lengths", ["integer array", "host", "NoneType"]),
+        (dict(lengths=3), TypeError, "lengths", ["None", "integer array", "host", "int"]),
+        (dict(lengths=[[1], [1, 2]]), TypeError, "lengths", ["integers", "array"]),
+        (dict(lengths=np.ones((2, 2), int)), ValueError, "lengths", ["(batch_size=4,)", (2, 2)]),
+        (dict(lengths=[1, -2]), ValueError, "lengths[1]", ["0..seq_len=", -2]),
+        (dict(lengths=[1.5]), TypeError, "lengths", ["integers", "float64"]),
+        (dict(batch_size=0), ValueError, "batch_size", [1, 0]),
+        (dict(batch_size=2.0), TypeError, "batch_size", ["int", "float"]),
+        (dict(window=0), ValueError, "window", [1, 0]),
+        (dict(seed="1"), TypeError, "seed", ["None", "int", "str"]),
+        (dict(seed=-1), ValueError, "seed", ["0..", -1]),
     ],
 )
-def test_what_bucket_batches_refuses(wrong, error, message):
+def test_what_bucket_batches_refuses(wrong, error, argument, facts):
     values = {"lengths": [1, 2], "batch_size": 2, **wrong}
-    with pytest.raises(error, match=rf"\Abucket_batches: {message}"):
+    with pytest.raises(error, match=says(f"bucket_batches: {argument}", *facts)):
         bucket_batches(**values)

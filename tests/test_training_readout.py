@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gradcheck import assert_gradients
+from messages import says
 from problems import Problem
 from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
@@ -171,7 +172,7 @@ def test_an_empty_batch_has_outputs(num_directions):
 def test_the_number_of_directions_is_given():
     """Without it two directions of one layer would be two layers: the reverse one alone would be returned."""
     for function, arguments in ((last_output, (np.zeros((2, 3, 4)),)), (last_output_backward, (np.zeros((3, 8)), 1))):
-        with pytest.raises(TypeError, match="missing 1 required positional argument: 'num_directions'"):
+        with pytest.raises(TypeError, match="num_directions"):
             function(*arguments)
 
 
@@ -186,113 +187,112 @@ W, X, DY = problem()
 READ_ONLY = W.copy()
 READ_ONLY.flags.writeable = False
 DENSE = [
-    (dict(num_outputs=0), ValueError, "num_outputs must be at least 1, got 0"),
-    (dict(num_outputs=2.0), TypeError, "num_outputs must be an int, got float"),
-    (dict(num_outputs=True), TypeError, "num_outputs must be an int, got bool"),
-    (dict(x=[1.0]), TypeError, "x must be a numpy.ndarray or a cupy.ndarray, got list"),
-    (dict(x=X.astype(int)), TypeError, "x must be float32 or float64, got int64"),
-    (dict(x=np.array(1.0)), ValueError, r"x must have shape \(..., input_size\), got \(\)"),
-    (dict(x=X[..., :0]), ValueError, r"x must have shape \(..., input_size\), got \(6, 3, 0\)"),
-    (dict(w=[1.0]), TypeError, "w must be a numpy.ndarray, got list"),
-    (dict(w=W.astype("f4")), TypeError, "w must be float64 as x is, got float32; convert it with"),
-    (dict(w=W[1:]), ValueError, r"w must have shape \(15,\) for input_size=4 and num_outputs=3, got \(14,\)"),
-    (dict(w=np.repeat(W, 2)[::2]), ValueError, r"w must be C-contiguous, got strides \(16,\)"),
-    (dict(out=[1.0]), TypeError, "out must be a numpy.ndarray, got list"),
-    (dict(out=DY.astype("f4")), TypeError, "out must be float64 as x is, got float32"),
-    (dict(out=DY[1:]), ValueError, r"out must have shape \(6, 3, 3\) as x and num_outputs say, got \(5, 3, 3\)"),
-    (dict(out=np.repeat(DY, 2, 1)[:, ::2]), ValueError, "out must be C-contiguous, got strides"),
+    (dict(num_outputs=0), ValueError, "num_outputs", [1, 0]),
+    (dict(num_outputs=2.0), TypeError, "num_outputs", ["int", "float"]),
+    (dict(num_outputs=True), TypeError, "num_outputs", ["int", "bool"]),
+    (dict(x=[1.0]), TypeError, "x", ["numpy.ndarray", "cupy.ndarray", "list"]),
+    (dict(x=X.astype(int)), TypeError, "x", ["float32", "float64", "int64"]),
+    (dict(x=np.array(1.0)), ValueError, "x", ["(..., input_size)", ()]),
+    (dict(x=X[..., :0]), ValueError, "x", ["(..., input_size)", (6, 3, 0)]),
+    (dict(w=[1.0]), TypeError, "w", ["numpy.ndarray", "list"]),
+    (dict(w=W.astype("f4")), TypeError, "w", ["float64", "x", "float32"]),
+    (dict(w=W[1:]), ValueError, "w", [(15,), "input_size=4", "num_outputs=3", (14,)]),
+    (dict(w=np.repeat(W, 2)[::2]), ValueError, "w", ["C-contiguous", (16,)]),
+    (dict(out=[1.0]), TypeError, "out", ["numpy.ndarray", "list"]),
+    (dict(out=DY.astype("f4")), TypeError, "out", ["float64", "x", "float32"]),
+    (dict(out=DY[1:]), ValueError, "out", [(6, 3, 3), "num_outputs", (5, 3, 3)]),
+    (dict(out=np.repeat(DY, 2, 1)[:, ::2]), ValueError, "out", ["C-contiguous", (144, 48, 8)]),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "error", "message"), DENSE)
-def test_what_dense_refuses(wrong, error, message):
+@pytest.mark.parametrize(("wrong", "error", "argument", "facts"), DENSE)
+def test_what_dense_refuses(wrong, error, argument, facts):
     values = {"w": W, "x": X, "num_outputs": OUTPUTS, **wrong}
-    with pytest.raises(error, match=rf"\Adense: {message}"):
+    with pytest.raises(error, match=says(f"dense: {argument}", *facts)):
         dense(**values)
 
 
 def test_an_out_in_the_input():
     x = np.zeros((6, OUTPUTS))
-    with pytest.raises(ValueError, match="dense: out must have memory of its own, got the memory of x"):
+    with pytest.raises(ValueError, match=says("dense: out", "memory", "x")):
         dense(np.zeros(12), x, OUTPUTS, out=x)
     y = np.zeros((6, OUTPUTS))
     y.flags.writeable = False
-    with pytest.raises(ValueError, match="dense: out must be writeable, got a read-only array"):
+    with pytest.raises(ValueError, match=says("dense: out", "writeable")):
         dense(np.zeros(12), x, OUTPUTS, out=y)
 
 
 BACKWARD = [
-    (dict(dy=[1.0]), TypeError, "dy must be a numpy.ndarray or a cupy.ndarray, got list"),
-    (dict(dy=np.array(1.0)), ValueError, r"dy must have shape \(..., num_outputs\), got \(\)"),
-    (dict(dy=DY[..., :0]), ValueError, r"dy must have shape \(..., num_outputs\), got \(6, 3, 0\)"),
-    (dict(dy=DY.astype("f4")), TypeError, "dy must be float64 as w is, got float32"),
-    (dict(dy=DY[1:]), ValueError, r"dy must have shape \(6, 3, 3\) as x says, got \(5, 3, 3\)"),
-    (dict(w=W[1:]), ValueError, r"w must have shape \(15,\) for input_size=4 and num_outputs=3, got \(14,\)"),
-    (dict(x=X[..., 1:]), ValueError, r"w must have shape \(12,\) for input_size=3 and num_outputs=3, got \(15,\)"),
-    (dict(dw=[1.0]), TypeError, "dw must be a numpy.ndarray, got list"),
-    (dict(dw=W.astype("f4")), TypeError, "dw must be float64 as w is, got float32"),
-    (dict(dw=W[1:].copy()), ValueError, r"dw must have shape \(15,\) as w has, got \(14,\)"),
-    (dict(dw=np.repeat(W, 2)[::2]), ValueError, r"dw must be C-contiguous, got strides \(16,\)"),
-    (dict(dw=READ_ONLY), ValueError, "dw must be writeable, got a read-only array"),
-    (dict(dw=W), ValueError, "dw must have memory of its own, got the memory of w"),
+    (dict(dy=[1.0]), TypeError, "dy", ["numpy.ndarray", "cupy.ndarray", "list"]),
+    (dict(dy=np.array(1.0)), ValueError, "dy", ["(..., num_outputs)", ()]),
+    (dict(dy=DY[..., :0]), ValueError, "dy", ["(..., num_outputs)", (6, 3, 0)]),
+    (dict(dy=DY.astype("f4")), TypeError, "dy", ["float64", "w", "float32"]),
+    (dict(dy=DY[1:]), ValueError, "dy", [(6, 3, 3), "x", (5, 3, 3)]),
+    (dict(w=W[1:]), ValueError, "w", [(15,), "input_size=4", "num_outputs=3", (14,)]),
+    (dict(x=X[..., 1:]), ValueError, "w", [(12,), "input_size=3", "num_outputs=3", (15,)]),
+    (dict(dw=[1.0]), TypeError, "dw", ["numpy.ndarray", "list"]),
+    (dict(dw=W.astype("f4")), TypeError, "dw", ["float64", "w", "float32"]),
+    (dict(dw=W[1:].copy()), ValueError, "dw", [(15,), "w", (14,)]),
+    (dict(dw=np.repeat(W, 2)[::2]), ValueError, "dw", ["C-contiguous", (16,)]),
+    (dict(dw=READ_ONLY), ValueError, "dw", ["writeable"]),
+    (dict(dw=W), ValueError, "dw", ["memory", "w"]),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "error", "message"), BACKWARD)
-def test_what_dense_backward_refuses(wrong, error, message):
+@pytest.mark.parametrize(("wrong", "error", "argument", "facts"), BACKWARD)
+def test_what_dense_backward_refuses(wrong, error, argument, facts):
     values = {"w": W, "x": X, "dy": DY, **wrong}
-    with pytest.raises(error, match=rf"\Adense_backward: {message}"):
+    with pytest.raises(error, match=says(f"dense_backward: {argument}", *facts)):
         dense_backward(**values)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "message"),
+    ("wrong", "error", "argument", "facts"),
     [
-        (dict(input_size=0), ValueError, "input_size must be at least 1, got 0"),
-        (dict(input_size=2**64), ValueError, "input_size must be at most 2147483647, got 18446744073709551616"),
-        (dict(num_outputs="2"), TypeError, "num_outputs must be an int, got str"),
-        (dict(seed=-1), ValueError, "seed must be in 0.."),
-        (dict(seed=1.0), TypeError, "seed must be None or an int, got float"),
-        (dict(dtype="float16"), ValueError, "dtype must be \"float32\" or \"float64\", got 'float16'"),
+        (dict(input_size=0), ValueError, "input_size", [1, 0]),
+        (dict(input_size=2**64), ValueError, "input_size", [2147483647, 18446744073709551616]),
+        (dict(num_outputs="2"), TypeError, "num_outputs", ["int", "str"]),
+        (dict(seed=-1), ValueError, "seed", ["0..", -1]),
+        (dict(seed=1.0), TypeError, "seed", ["None", "int", "float"]),
+        (dict(dtype="float16"), ValueError, "dtype", ["float32", "float64", "'float16'"]),
     ],
 )
-def test_what_init_dense_refuses(wrong, error, message):
+def test_what_init_dense_refuses(wrong, error, argument, facts):
     values = {"input_size": 4, "num_outputs": 2, **wrong}
-    with pytest.raises(error, match=rf"\Ainit_dense: {message}"):
+    with pytest.raises(error, match=says(f"init_dense: {argument}", *facts)):
         init_dense(**values)
 
 
-HY = "hy must have shape (num_layers*num_directions, batch_size, hidden_size) with num_directions=2, got "
+HY = "(num_layers*num_directions, batch_size, hidden_size)", "num_directions=2"
 
 
 @pytest.mark.parametrize(
-    ("hy", "num_directions", "error", "message"),
+    ("hy", "num_directions", "error", "argument", "facts"),
     [
-        ([1.0], 1, TypeError, "hy must be a numpy.ndarray or a cupy.ndarray, got list"),
-        (np.zeros((2, 3)), 2, ValueError, f"{HY}(2, 3)"),
-        (np.zeros((3, 3, 4)), 2, ValueError, f"{HY}(3, 3, 4)"),
-        (np.zeros((0, 3, 4)), 2, ValueError, f"{HY}(0, 3, 4)"),
-        (np.zeros((3, 3, 4)), 3, ValueError, "num_directions must be 1 or 2, got 3"),
-        (np.zeros((3, 3, 4)), 0, ValueError, "num_directions must be at least 1, got 0"),
-        (np.zeros((2, 3, 4)), True, TypeError, "num_directions must be an int, got bool"),
+        ([1.0], 1, TypeError, "hy", ["numpy.ndarray", "cupy.ndarray", "list"]),
+        (np.zeros((2, 3)), 2, ValueError, "hy", [*HY, (2, 3)]),
+        (np.zeros((3, 3, 4)), 2, ValueError, "hy", [*HY, (3, 3, 4)]),
+        (np.zeros((0, 3, 4)), 2, ValueError, "hy", [*HY, (0, 3, 4)]),
+        (np.zeros((3, 3, 4)), 3, ValueError, "num_directions", [1, 2, 3]),
+        (np.zeros((3, 3, 4)), 0, ValueError, "num_directions", [1, 0]),
+        (np.zeros((2, 3, 4)), True, TypeError, "num_directions", ["int", "bool"]),
     ],
 )
-def test_what_last_output_refuses(hy, num_directions, error, message):
-    with pytest.raises(error) as found:
+def test_what_last_output_refuses(hy, num_directions, error, argument, facts):
+    with pytest.raises(error, match=says(f"last_output: {argument}", *facts)):
         last_output(hy, num_directions)
-    assert str(found.value) == f"last_output: {message}"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error", "argument", "facts"),
     [
-        (([1.0], 1, 1), TypeError, "doutput must be a numpy.ndarray or a cupy.ndarray, got list"),
-        ((np.zeros(4), 1, 1), ValueError, r"doutput must have shape \(batch_size, num_directions\*hidden_size\)"),
-        ((np.zeros((2, 5)), 1, 2), ValueError, r"doutput must have .* with num_directions=2, got \(2, 5\)"),
-        ((np.zeros((2, 4)), 0, 2), ValueError, "num_layers must be at least 1, got 0"),
-        ((np.zeros((2, 4)), 1, 3), ValueError, "num_directions must be 1 or 2, got 3"),
+        (([1.0], 1, 1), TypeError, "doutput", ["numpy.ndarray", "cupy.ndarray", "list"]),
+        ((np.zeros(4), 1, 1), ValueError, "doutput", ["(batch_size, num_directions*hidden_size)", (4,)]),
+        ((np.zeros((2, 5)), 1, 2), ValueError, "doutput", ["num_directions*hidden_size", "num_directions=2", (2, 5)]),
+        ((np.zeros((2, 4)), 0, 2), ValueError, "num_layers", [1, 0]),
+        ((np.zeros((2, 4)), 1, 3), ValueError, "num_directions", [1, 2, 3]),
     ],
 )
-def test_what_last_output_backward_refuses(arguments, error, message):
-    with pytest.raises(error, match=rf"\Alast_output_backward: {message}"):
+def test_what_last_output_backward_refuses(arguments, error, argument, facts):
+    with pytest.raises(error, match=says(f"last_output_backward: {argument}", *facts)):
         last_output_backward(*arguments)
