@@ -16,6 +16,11 @@ def says(where, *facts):
     return rf"(?s)\A{_whole(where)}" + "".join(rf"(?=.*{_whole(fact)})" for fact in facts)
 
 
+def one_line_says(text, where, *facts):
+    """Whether the text is a single line that says so: what a command prints of an error."""
+    return text.count("\n") == 1 and re.search(says(where, *facts) + r".*\n\Z", text) is not None
+
+
 def _whole(fact):
     """The text of a fact, not as a part of a longer word or number."""
     text = str(fact)

@@ -7,6 +7,7 @@ import pytest
 from combinations import nightly
 from gradcheck import assert_gradients
 from language_models import bytes_of, naive_nats, small_model
+from messages import says
 from tolerances import assert_close
 
 import rnnkit
@@ -160,7 +161,7 @@ def test_saved_model_is_loaded_with_the_same_bits(tmp_path):
 def test_load_refuses_another_file(tmp_path):
     path = tmp_path / "model.npz"
     rnnkit.LSTM(3, 4).save(path)
-    with pytest.raises(ValueError, match="load: path .* must hold embedding, .*, got no embedding"):
+    with pytest.raises(ValueError, match=says(f"load: path '{path}'", "no embedding")):
         textmodel.load(path)
 
     model = small_model()
@@ -168,28 +169,27 @@ def test_load_refuses_another_file(tmp_path):
     with np.load(path) as file:
         contents = dict(file)
     np.savez(path, **contents | {"embedding": np.zeros((256, 5))})
-    expected = r"must hold embedding of dtype float64 and shape \(257, 3\), got dtype float64 and shape \(256, 5\)"
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=says(f"load: path '{path}'", "embedding", "float64", (257, 3), (256, 5))):
         textmodel.load(path)
 
 
-@pytest.mark.parametrize(("changes", "text"), [
-    ({"trained_with": "[]"}, "must hold trained_with as a JSON object, got list"),
-    ({"trained_with": "{"}, "must hold trained_with as JSON, got Expecting property name"),
-    ({"trained_with": np.zeros(3)}, "must hold trained_with as one text of at most 4194304 characters, got dtype"),
-    ({"embedding": np.zeros(768)}, r"must hold embedding of .* shape \(257, 3\), got dtype float64 and shape \(768,\)"),
-    ({"alphabet": np.zeros(0, "u1")}, r"must hold alphabet of dtype uint8 and shape \(1..256,\), got .* shape \(0,\)"),
-    ({"alphabet": np.zeros(257, "u1")}, r"must hold alphabet of dtype uint8 and shape \(1..256,\), got .*\(257,\)"),
-    ({"alphabet": np.arange(256)}, r"must hold alphabet of dtype uint8 .*, got dtype int64"),
-    ({"alphabet": np.array([1, 3, 3], "u1")}, "must hold alphabet in ascending order, got another order or a byte tw"),
-    ({"alphabet": np.array([3], "u1")}, r"must hold embedding of dtype float64 and shape \(2, 3\), got .*\(257, 3\)"),
-    ({"output_bias": np.zeros(257, "f4")}, r"must hold output_bias of dtype float64 .* got dtype float32"),
+@pytest.mark.parametrize(("changes", "facts"), [
+    ({"trained_with": "[]"}, ["trained_with", "JSON object", "list"]),
+    ({"trained_with": "{"}, ["trained_with", "JSON", "Expecting property name"]),
+    ({"trained_with": np.zeros(3)}, ["trained_with", 4194304, "float64", (3,)]),
+    ({"embedding": np.zeros(768)}, ["embedding", "float64", (257, 3), (768,)]),
+    ({"alphabet": np.zeros(0, "u1")}, ["alphabet", "uint8", "(1..256,)", (0,)]),
+    ({"alphabet": np.zeros(257, "u1")}, ["alphabet", "uint8", "(1..256,)", (257,)]),
+    ({"alphabet": np.arange(256)}, ["alphabet", "uint8", "int64"]),
+    ({"alphabet": np.array([1, 3, 3], "u1")}, ["alphabet", "ascending order"]),
+    ({"alphabet": np.array([3], "u1")}, ["embedding", "float64", (2, 3), (257, 3)]),
+    ({"output_bias": np.zeros(257, "f4")}, ["output_bias", "float64", "float32"]),
 ])
-def test_load_refuses_other_members(changes, text, tmp_path):
+def test_load_refuses_other_members(changes, facts, tmp_path):
     small_model().save(tmp_path / "model")
     with np.load(tmp_path / "model") as file:
         np.savez(tmp_path / "model.npz", **dict(file) | changes)
-    with pytest.raises(ValueError, match=rf"\Aload: path '{tmp_path / 'model.npz'}' {text}"):
+    with pytest.raises(ValueError, match=says(f"load: path '{tmp_path / 'model.npz'}'", *facts)):
         textmodel.load(tmp_path / "model.npz")
 
 
@@ -198,11 +198,12 @@ def test_load_refuses_a_model_without_an_alphabet(tmp_path):
     small_model().save(tmp_path / "model")
     with np.load(tmp_path / "model") as file:
         np.savez(tmp_path / "model.npz", **{name: file[name] for name in file if name != "alphabet"})
-    with pytest.raises(ValueError, match="must hold embedding, .*, alphabet, trained_with, got no alphabet"):
+    with pytest.raises(ValueError, match=says(f"load: path '{tmp_path / 'model.npz'}'", "no alphabet")):
         textmodel.load(tmp_path / "model.npz")
 
 
 def test_load_refuses_a_network_of_two_directions(tmp_path):
     TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4, bidirectional=True), 0).save(tmp_path / "model")
-    with pytest.raises(ValueError, match="must hold a network of one direction and of dtype float32 or float64, got"):
+    expected = says(f"load: path '{tmp_path / 'model'}'", "one direction", "bidirectional=True")
+    with pytest.raises(ValueError, match=expected):
         textmodel.load(tmp_path / "model")

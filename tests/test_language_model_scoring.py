@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from language_models import bytes_of, fixed_model, naive_nats, small_model
+from messages import says
 from tolerances import assert_close
 
 from rnnkit.cells import LayerNormLSTM
@@ -45,7 +46,7 @@ def test_line_ends_stand_in_front_of_a_text():
 
 
 def test_an_empty_text_has_no_bits():
-    with pytest.raises(ValueError, match="bits_per_byte: text must have at least one byte, got none"):
+    with pytest.raises(ValueError, match=says("bits_per_byte: text", "byte", "none")):
         scoring.bits_per_byte(small_model(), b"")
 
 
@@ -104,7 +105,7 @@ def test_each_byte_is_predicted_before_it_is_learned_from(monkeypatch):
 
 
 def test_an_empty_text_has_nothing_to_learn_from():
-    with pytest.raises(ValueError, match="adaptive_bits_per_byte: text must have at least one byte, got none"):
+    with pytest.raises(ValueError, match=says("adaptive_bits_per_byte: text", "byte", "none")):
         scoring.adaptive_bits_per_byte(small_model(), b"")
 
 

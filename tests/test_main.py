@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from messages import says
+from messages import one_line_says
 
 import rnnkit
 from rnnkit.language_model import command_line
@@ -63,10 +63,10 @@ def main(capsys, *arguments):
 
 
 def assert_refused(capsys, *arguments, because):
-    """Raise unless the command ends with status 2 and one line on stderr that matches."""
+    """Raise unless the command ends with status 2 and one line on stderr, that begins so and has the facts."""
     status, out, err = main(capsys, *arguments)
-    assert (status, out) == (2, "")
-    assert re.fullmatch(f"rnnkit: {because}\n", err), err
+    where, *facts = because
+    assert (status, out) == (2, "") and one_line_says(err, f"rnnkit: {where}", *facts)
 
 
 def held_out_figures(stdout):
@@ -176,34 +176,33 @@ def test_everything_that_may_be_given_has_a_help_text():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "where", "facts"),
     [
-        (["train", "--out", ""], "rnnkit train: argument --out: must name a file, got ''; see rnnkit train --help"),
-        (["sample", "a\0b"], r"rnnkit sample: argument MODEL: must name a file, got 'a\\x00b'; see .*"),
-        (["rain"], "rnnkit: argument COMMAND: invalid choice: 'rain' .*"),
-        (["train", "--steps", "0"], "rnnkit train: argument --steps: must be at least 1, got 0; see .*"),
-        (["train", "--steps", "1.5"], "rnnkit train: argument --steps: invalid int value: '1.5'; see .*"),
-        (["train", "--mode", "lstn"], "rnnkit train: argument --mode: invalid choice: 'lstn' .*"),
-        (["train", "--lr", "nan"], "rnnkit train: argument --lr: must be above 0, got nan; see .*"),
-        *((["train", "none", f"--{name}", "0"], f"rnnkit train: argument --{name}: must be above 0, got 0; see .*")
+        (["train", "--out", ""], "rnnkit train: argument --out:", ["''", "rnnkit train --help"]),
+        (["sample", "a\0b"], "rnnkit sample: argument MODEL:", [r"'a\x00b'", "rnnkit sample --help"]),
+        (["rain"], "rnnkit: argument COMMAND:", ["'rain'"]),
+        (["train", "--steps", "0"], "rnnkit train: argument --steps:", [1, 0, "rnnkit train --help"]),
+        (["train", "--steps", "1.5"], "rnnkit train: argument --steps:", ["'1.5'", "rnnkit train --help"]),
+        (["train", "--mode", "lstn"], "rnnkit train: argument --mode:", ["'lstn'"]),
+        (["train", "--lr", "nan"], "rnnkit train: argument --lr:", [0, "nan", "rnnkit train --help"]),
+        *((["train", "none", f"--{name}", "0"], f"rnnkit train: argument --{name}:", [0, "rnnkit train --help"])
           for name in ("lr", "minutes", "epochs", "clip")),
-        (["train", "none", "--keep", "-1"], "rnnkit train: argument --keep: must be at least 0, got -1; see .*"),
-        (["train", "--clip", "inf"], "rnnkit train: argument --clip: must be above 0, got inf; see .*"),
-        (["train", "--dropout", "2"], "rnnkit train: argument --dropout: must be at least 0 and at most 1, got 2; .*"),
+        (["train", "none", "--keep", "-1"], "rnnkit train: argument --keep:", [0, -1, "rnnkit train --help"]),
+        (["train", "--clip", "inf"], "rnnkit train: argument --clip:", [0, "inf", "rnnkit train --help"]),
+        (["train", "--dropout", "2"], "rnnkit train: argument --dropout:", [0, 1, 2]),
         (["train", "--steps", "1" + "0" * 400],
-         "rnnkit train: argument --steps: must be at most 9223372036854775807, got 10{400}; see .*"),
-        (["sample"], "rnnkit sample: the following arguments are required: MODEL; see rnnkit sample --help"),
-        (["sample", "m", "--temperature", "-1"], "rnnkit sample: argument --temperature: must be at least 0, .*"),
-        (["sample", "m", "--top-p", "0"], "rnnkit sample: argument --top-p: must be above 0 and at most 1, got 0; .*"),
+         "rnnkit train: argument --steps:", [2**63 - 1, "1" + "0" * 400, "rnnkit train --help"]),
+        (["sample"], "rnnkit sample:", ["MODEL", "rnnkit sample --help"]),
+        (["sample", "m", "--temperature", "-1"], "rnnkit sample: argument --temperature:", [0, -1]),
+        (["sample", "m", "--top-p", "0"], "rnnkit sample: argument --top-p:", [0, 1]),
     ],
 )
-def test_bad_arguments_are_one_line(capsys, arguments, expected):
+def test_bad_arguments_are_one_line(capsys, arguments, where, facts):
     with pytest.raises(SystemExit) as exit:
         command_line.main(arguments)
     assert exit.value.code == 2
     captured = capsys.readouterr()
-    assert captured.out == ""
-    assert re.fullmatch(expected + "\n", captured.err), captured.err
+    assert captured.out == "" and one_line_says(captured.err, where, *facts)
 
 
 def test_bad_files_are_one_line(folder, capsys, tmp_path):
@@ -214,24 +213,20 @@ def test_bad_files_are_one_line(folder, capsys, tmp_path):
     (tmp_path / "cut.npz").write_bytes(model[: len(model) // 2])
     (tmp_path / "flipped.npz").write_bytes(model[:2000] + bytes([model[2000] ^ 1]) + model[2001:])
 
-    assert_refused(capsys, "train", missing, because=f"{missing}: No such file or directory")
-    assert_refused(capsys, "train", tmp_path, because=f"{tmp_path}: Is a directory")
-    because = f"read_files: paths must name files with at least one byte together, got '{empty}'"
-    assert_refused(capsys, "train", empty, because=because)
-    because = r"rows: text must have at least batch_size\*\(seq_len\+1\)=\d+ bytes to train on, got 94; .*"
-    assert_refused(capsys, "train", short, because=because)
+    assert_refused(capsys, "train", missing, because=(f"{missing}:", "No such file or directory"))
+    assert_refused(capsys, "train", tmp_path, because=(f"{tmp_path}:", "Is a directory"))
+    assert_refused(capsys, "train", empty, because=("read_files: paths", "byte", f"'{empty}'"))
+    assert_refused(capsys, "train", short, because=("rows: text", "batch_size*(seq_len+1)=", 94))
     out = missing / "model.npz"
-    because = f"train: --out must name a file in a folder that exists, got {out}"
-    assert_refused(capsys, "train", folder / "text.txt", "--out", out, because=because)
-    assert_refused(capsys, "sample", missing, because=f"{missing}: No such file or directory")
-    assert_refused(capsys, "sample", short, because="load: path .* must be a complete .npz file, got .*")
-    assert_refused(capsys, "sample", tmp_path / "cut.npz", because="load: path .* must be a complete .npz file, got .*")
-    assert_refused(capsys, "sample", tmp_path / "flipped.npz", because="load: path .* must be an undamaged .npz .*")
+    assert_refused(capsys, "train", folder / "text.txt", "--out", out, because=("train: --out", "folder", out))
+    assert_refused(capsys, "sample", missing, because=(f"{missing}:", "No such file or directory"))
+    for path, fact in ((short, "cut-off"), (tmp_path / "cut.npz", "cut-off"), (tmp_path / "flipped.npz", "undamaged")):
+        assert_refused(capsys, "sample", path, because=(f"load: path '{path}'", ".npz", fact))
 
 
 def test_options_that_contradict_each_other_are_one_line(folder, capsys):
     model = folder / "model.npz"
-    because = "train: --hidden must be 24 with --init-from, as in its model, got 3"
+    because = "train: --hidden", 24, "--init-from", 3
     assert_refused(capsys, "train", "--hidden", 3, "--init-from", model, because=because)
 
 
@@ -239,16 +234,16 @@ def test_out_is_a_regular_file_or_refused_before_training(capsys, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for out, kind in ((tmp_path / "fifo", "a FIFO"), ("/dev/null", "a character device")):
         # The text is not there either, and would be missed first if it were read before.
-        because = f"save: path '{out}' must name a regular file, got {kind}"
+        because = f"save: path '{out}'", "regular file", kind
         assert_refused(capsys, "train", tmp_path / "missing", "--out", out, because=because)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode) and stat.S_ISFIFO(os.stat(tmp_path / "fifo").st_mode)
 
 
 @pytest.mark.parametrize(("options", "because"), [
-    (["--hidden", 10**12], "RNNDescriptor: hidden_size must be at most 2147483647, got 1000000000000"),
-    (["--layers", 100_000, "--hidden", 1], "RNNDescriptor: num_layers must be at most 10000, got 100000"),
-    (["--hidden", 2**31 - 1], r"Parameters: desc must have weights of at most 9223372036854775807 bytes, got \d{20}"),
-    (["--hidden", 2**28], r"Unable to allocate 1\.00 EiB for an array with shape \(\d{18},\) and data type float32"),
+    (["--hidden", 10**12], ("RNNDescriptor: hidden_size", 2147483647, 1000000000000)),
+    (["--layers", 100_000, "--hidden", 1], ("RNNDescriptor: num_layers", 10000, 100000)),
+    (["--hidden", 2**31 - 1], ("Parameters: desc", 9223372036854775807, "bytes")),
+    (["--hidden", 2**28], ("Unable to allocate", "1.00 EiB", "float32")),
 ])
 def test_a_network_that_no_machine_holds_is_one_line(capsys, options, because):
     assert_refused(capsys, "train", *options, because=because)
@@ -264,7 +259,7 @@ def changed(folder, path, **changes):
 @pytest.mark.parametrize("nested", ["[" * 100_000, '{"a":' * 100_000])
 def test_nested_settings_are_one_line(folder, capsys, tmp_path, nested):
     model = changed(folder, tmp_path / "nested", trained_with=nested)
-    because = f"load: path '{model}' must hold trained_with as JSON, got maximum recursion depth exceeded.*"
+    because = f"load: path '{model}'", "trained_with", "JSON", "maximum recursion depth exceeded"
     assert_refused(capsys, "sample", model, because=because)
     assert_refused(capsys, "train", "--init-from", model, because=because)
 
@@ -272,10 +267,8 @@ def test_nested_settings_are_one_line(folder, capsys, tmp_path, nested):
 def test_a_model_for_a_gpu_is_one_line(folder, capsys, tmp_path):
     half = textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4, dtype="float16"), 0)
     half.save(tmp_path / "half.npz")
-    because = (
-        f"load: path '{tmp_path / 'half.npz'}' must hold a network of one direction and of dtype float32 or float64, "
-        r"got RNNDescriptor\('gru', 3, 4, dtype='float16'\)"
-    )
+    got = "RNNDescriptor('gru', 3, 4, dtype='float16')"
+    because = f"load: path '{tmp_path / 'half.npz'}'", "float32", "float64", got
     assert_refused(capsys, "sample", tmp_path / "half.npz", because=because)
     out = tmp_path / "out.npz"
     assert_refused(capsys, "train", "--init-from", tmp_path / "half.npz", "--out", out, because=because)
@@ -286,23 +279,21 @@ def test_memory_that_ends_without_a_word_is_one_line(capsys, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(textmodel, "load", out_of_memory)
-    assert_refused(capsys, "sample", "model.npz", because="MemoryError")
+    assert_refused(capsys, "sample", "model.npz", because=("MemoryError",))
 
 
 def test_a_model_of_nan_is_one_line(folder, capsys, tmp_path):
     with np.load(folder / "model.npz") as file:
         weights = np.full_like(file["weights"], np.nan)
     model = changed(folder, tmp_path / "nan", weights=weights)
-    because = "generate: model must give scores that are numbers, got NaN; train it anew"
-    assert_refused(capsys, "sample", model, because=because)
+    assert_refused(capsys, "sample", model, because=("generate: model", "NaN"))
 
 
 def test_a_last_step_that_diverges_is_one_line_and_saves_nothing(folder, capsys, tmp_path):
     out = tmp_path / "model.npz"
     options = ["--quiet", "--steps", 1, "--batch", 4, "--seq-len", 16, "--lr", 3e38, "--weight-decay", 2]
     status, _, err = main(capsys, "train", folder / "text.txt", "--out", out, *NETWORK, *options)
-    because = "train: the weights must stay finite, got others in the last step; give a lower --lr"
-    assert (status, err) == (2, f"rnnkit: {because}\n")
+    assert status == 2 and one_line_says(err, "rnnkit: train: the weights", "finite", "last step", "--lr")
     assert not out.exists()
 
 
@@ -318,16 +309,14 @@ def test_the_names_of_many_files_are_cut_short(folder, capsys, tmp_path):
 def test_diverging_training_is_one_line_and_saves_nothing(folder, capsys, tmp_path):
     out = tmp_path / "model.npz"
     status, _, err = main(capsys, "train", folder / "text.txt", "--quiet", "--out", out, *TRAIN, "--lr", 1e38)
-    assert status == 2
-    assert re.fullmatch(r"rnnkit: train: the loss must stay finite, got \w+ in step \d+; give a lower --lr\n", err)
+    assert status == 2 and one_line_says(err, "rnnkit: train: the loss", "finite", "step", "--lr")
     assert not out.exists()
 
 
 def test_missing_extra_is_one_line_with_the_cure(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    status, out, err = main(capsys, "train", folder / "text.txt")
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert re.search(says("rnnkit: train: tqdm", "installed", "none", "pip install 'rnnkit[train]'"), err)
+    because = "train: tqdm", "none", "pip install 'rnnkit[train]'"
+    assert_refused(capsys, "train", folder / "text.txt", because=because)
 
 
 def test_quiet_needs_no_progress_bar(folder, capsys, monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import own_cells
 import pytest
 from combinations import nightly
+from messages import says
 
 import rnnkit
 from rnnkit import GRU, LSTM, RNN, Network, RNNDescriptor, cells, load, prepare
@@ -55,32 +56,31 @@ def test_of_a_descriptor_of_a_subclass():
     assert type(net) is type(net.copy()) is Subclass and net != LSTM(3, 5, seed=0)
 
 
-@pytest.mark.parametrize(("make", "kind", "text"), [
+@pytest.mark.parametrize(("make", "kind", "where", "facts"), [
     (lambda: LSTM.from_descriptor(RNNDescriptor("gru", 3, 5)), ValueError,
-     "LSTM.from_descriptor: desc.mode must be one of LSTM, got 'gru'; Network.from_descriptor takes every mode"),
+     "LSTM.from_descriptor: desc.mode", ["LSTM", "'gru'", "Network.from_descriptor"]),
     (lambda: RNN.from_descriptor(RNNDescriptor(cells.IndRNN, 3, 5)), ValueError,
-     "RNN.from_descriptor: desc.mode must be one of RNN, got IndRNN("),
-    (lambda: GRU.from_descriptor("gru"), TypeError, "GRU.from_descriptor: desc must be an RNNDescriptor, got str"),
+     "RNN.from_descriptor: desc.mode", ["RNN", "IndRNN", "Network.from_descriptor"]),
+    (lambda: GRU.from_descriptor("gru"), TypeError, "GRU.from_descriptor: desc", ["RNNDescriptor", "str"]),
     (lambda: GRU.from_descriptor(RNNDescriptor("gru", 3, 5), np.zeros(3, np.float32)), ValueError,
-     "GRU.from_descriptor: weights must have shape (num_weights=150,), got (3,)"),
+     "GRU.from_descriptor: weights", ["(num_weights=150,)", (3,)]),
     (lambda: GRU.from_descriptor(RNNDescriptor("gru", 3, 5), np.zeros(150, np.float32), seed=1), ValueError,
-     "GRU.from_descriptor: seed must be None where weights are given, got 1"),
-    (lambda: GRU(3, 5).astype("int8"), ValueError, "RNNDescriptor: dtype must be"),
-    (lambda: GRU(3, 5).to("cupy"), TypeError, "GRU.to: library must be the module numpy or cupy, got str"),
+     "GRU.from_descriptor: seed", [None, 1]),
+    (lambda: GRU(3, 5).astype("int8"), ValueError, "RNNDescriptor: dtype", ["float32", "'int8'"]),
+    (lambda: GRU(3, 5).to("cupy"), TypeError, "GRU.to: library", ["numpy", "cupy", "str"]),
     (lambda: LSTM(3, 5, batch_first=True), ValueError,
-     "LSTM: batch_first must be False, got True; x is (T, N, I) here: give numpy.swapaxes(x, 0, 1)"),
-    (lambda: LSTM(3, 5, batch_first=1), TypeError, "LSTM: batch_first must be a bool, got int"),
+     "LSTM: batch_first", [False, True, "(T, N, I)", "numpy.swapaxes(x, 0, 1)"]),
+    (lambda: LSTM(3, 5, batch_first=1), TypeError, "LSTM: batch_first", ["bool", "int"]),
     (lambda: GRU(3, 5, nonlinearity="tanh"), TypeError,
-     "GRU: nonlinearity must be left out, got 'tanh'; only RNN has one"),
-    (lambda: LSTM(3, 5, proj_size=False), TypeError, "RNNDescriptor: proj_size must be an int, got bool"),
-    (lambda: LSTM(3, 5, proj_size=0.0), TypeError, "RNNDescriptor: proj_size must be an int, got float"),
+     "GRU: nonlinearity", ["'tanh'", "RNN"]),
+    (lambda: LSTM(3, 5, proj_size=False), TypeError, "RNNDescriptor: proj_size", ["int", "bool"]),
+    (lambda: LSTM(3, 5, proj_size=0.0), TypeError, "RNNDescriptor: proj_size", ["int", "float"]),
     (lambda: LSTM(3, 5, proj_size=np.zeros(2)), TypeError,
-     "RNNDescriptor: proj_size must be an int, got numpy.ndarray"),
+     "RNNDescriptor: proj_size", ["int", "numpy.ndarray"]),
 ])  # fmt: skip
-def test_refusals(make, kind, text):
-    with pytest.raises(kind) as caught:
+def test_refusals(make, kind, where, facts):
+    with pytest.raises(kind, match=says(where, *facts)):
         make()
-    assert str(caught.value).startswith(text)
 
 
 def test_what_people_type_who_come_from_elsewhere():
@@ -190,19 +190,18 @@ def test_a_file_of_a_whole_model(net, tmp_path):
         assert set(file.files) == {"format", "descriptor", "weights", "words", *given}
 
 
-@pytest.mark.parametrize(("arrays", "kind", "text"), [
+@pytest.mark.parametrize(("arrays", "kind", "where", "facts"), [
     ({"weights": np.zeros(3)}, ValueError,
-     "save: weights must have another name than format, descriptor, weights, got that"),
-    ({"a": np.array([None])}, TypeError, "save: a must hold numbers, booleans or text, got dtype object"),
-    ({"a": np.array("2026", "M8[Y]")}, TypeError, "save: a must hold numbers"),
-    ({"a": np.zeros(2, [("x", "f4")])}, TypeError, "save: a must hold numbers"),
-    ({"a": [[1], [2, 3]]}, ValueError, "save: a must be an array, got what is none"),
-    ({"a": np.ma.zeros(3)}, TypeError, "save: a must be a plain array, got numpy.ma.MaskedArray"),
+     "save: weights", ["format, descriptor, weights"]),
+    ({"a": np.array([None])}, TypeError, "save: a", ["numbers", "text", "object"]),
+    ({"a": np.array("2026", "M8[Y]")}, TypeError, "save: a", ["numbers", "datetime64[Y]"]),
+    ({"a": np.zeros(2, [("x", "f4")])}, TypeError, "save: a", ["numbers", "x"]),
+    ({"a": [[1], [2, 3]]}, ValueError, "save: a", ["array"]),
+    ({"a": np.ma.zeros(3)}, TypeError, "save: a", ["array", "numpy.ma.MaskedArray"]),
 ])  # fmt: skip
-def test_arrays_that_a_file_does_not_take(arrays, kind, text, tmp_path):
-    with pytest.raises(kind) as caught:
+def test_arrays_that_a_file_does_not_take(arrays, kind, where, facts, tmp_path):
+    with pytest.raises(kind, match=says(where, *facts)):
         LSTM(3, 5).save(tmp_path / "model", **arrays)
-    assert str(caught.value).startswith(text)
     assert not list(tmp_path.iterdir())
 
 

@@ -71,11 +71,10 @@ def assert_is_the_network(node, net):
     assert_same_bits("weights", node.net.weights, net.weights)
 
 
-def assert_refused(path, text, kind=ValueError, **options):
-    """A refusal that begins with the function, the file and this text."""
-    with pytest.raises(kind) as caught:
+def assert_refused(path, *facts, kind=ValueError, **options):
+    """A refusal that begins with the function and the file."""
+    with pytest.raises(kind, match=says(f"load_onnx: path {os.fspath(path)!r}", *facts)):
         load_onnx(path, **options)
-    assert str(caught.value).startswith(f"load_onnx: path {os.fspath(path)!r} must {text}"), str(caught.value)
 
 
 # Models that load
@@ -158,8 +157,8 @@ def test_nodes_go_by_their_names_or_outputs(tmp_path):
     path = written(tmp_path / "model", model([*nodes, foreign], tensors(arguments)))
     assert list(load_onnx(path)) == ["out_0", "twice", "out_2", "four"]
     assert list(load_onnx(path, ["four", "out_0"])) == ["out_0", "four"]
-    assert_refused(path, "hold five, got the recurrent operators out_0, twice, out_2, four", names=["four", "five"])
-    with pytest.raises(TypeError, match="^load_onnx: names must be None or a collection of names, got str"):
+    assert_refused(path, "five", "out_0, twice, out_2, four", names=["four", "five"])
+    with pytest.raises(TypeError, match=says("load_onnx: names", None, "collection", "str")):
         load_onnx(path, "four")
 
 
@@ -168,7 +167,7 @@ def test_a_node_that_is_not_asked_for_may_be_any(tmp_path):
     nodes = [node_of(arguments, "good"), node_of(arguments, "clipped", outputs=["Z"], clip=1.0)]
     path = written(tmp_path / "model", model(nodes, tensors(arguments)))
     assert list(load_onnx(path, ["good"])) == ["good"]
-    assert_refused(path, "hold recurrent operators that rnnkit has, got 'clipped' with from_onnx: clip must be None")
+    assert_refused(path, "'clipped'", "from_onnx: clip", None)
 
 
 def test_a_model_in_float64(tmp_path):
@@ -206,8 +205,7 @@ def test_data_outside_of_the_file_are_read(tmp_path, monkeypatch):
 def test_data_that_are_missing(tmp_path):
     path = external(tmp_path)
     os.remove(tmp_path / "data")
-    text = f"have the data of its tensors beside it, got no file {os.fspath(tmp_path / 'data')!r} for those of 'W'"
-    assert_refused(path, text, FileNotFoundError)
+    assert_refused(path, f"no file {os.fspath(tmp_path / 'data')!r}", "'W'", kind=FileNotFoundError)
 
 
 def outside(folder):
@@ -220,26 +218,26 @@ def outside(folder):
 
 
 SAID = [
-    (dict(location="../secret"), "data of 'W' in '../secret', outside of the model's folder"),
-    (dict(location="/etc/hostname"), "data of 'W' in '/etc/hostname', outside of the model's folder"),
-    (dict(location="link"), "data of 'W' in 'link', outside of the model's folder"),
-    (dict(location="nowhere/../../secret"), "data of 'W' in 'nowhere/../../secret', outside of the model's folder"),
-    (dict(location="fifo"), "load_onnx: path "),
-    (dict(location=""), "load_onnx: path "),
-    (dict(location="a\0b"), "embedded null"),
-    (dict(offset="-4"), "bytes -4 to "),
-    (dict(offset="many"), "invalid literal"),
-    (dict(offset="9" * 400), "bytes 999"),
-    (dict(length="-1"), "bytes 0 to -1 of "),
-    (dict(length="999999999999"), "bytes 0 to 999999999999 of "),
-    (dict(length="12"), "cannot reshape"),
+    (dict(location="../secret"), ["'W'", "'../secret'", "outside"]),
+    (dict(location="/etc/hostname"), ["'W'", "'/etc/hostname'", "outside"]),
+    (dict(location="link"), ["'W'", "'link'", "outside"]),
+    (dict(location="nowhere/../../secret"), ["'W'", "'nowhere/../../secret'", "outside"]),
+    (dict(location="fifo"), ["regular file", "a FIFO"]),
+    (dict(location=""), ["regular file", "a folder"]),
+    (dict(location="a\0b"), ["embedded null"]),
+    (dict(offset="-4"), ["bytes -4 to"]),
+    (dict(offset="many"), ["invalid literal"]),
+    (dict(offset="9" * 400), ["bytes " + "9" * 400]),
+    (dict(length="-1"), ["bytes 0 to -1"]),
+    (dict(length="999999999999"), ["bytes 0 to 999999999999"]),
+    (dict(length="12"), ["cannot reshape"]),
 ]
 
 
-@pytest.mark.parametrize(("said", "text"), SAID, ids=[f"{k}-{v[:9]!r}" for said, _ in SAID for k, v in said.items()])
-def test_data_are_read_from_the_models_folder_alone_and_as_many_as_there_are(said, text, tmp_path):
+@pytest.mark.parametrize(("said", "facts"), SAID, ids=[f"{k}-{v[:9]!r}" for said, _ in SAID for k, v in said.items()])
+def test_data_are_read_from_the_models_folder_alone_and_as_many_as_there_are(said, facts, tmp_path):
     path = external(outside(tmp_path), **said)
-    assert_refused(path, f"hold recurrent operators that rnnkit has, got 'lstm' with {text}")
+    assert_refused(path, "'lstm'", *facts)
 
 
 # Files that are refused
@@ -250,54 +248,51 @@ def test_a_file_that_is_cut_off_anywhere(tmp_path):
     path = tmp_path / "part"
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        assert_refused(path, "be a complete ONNX model, got a cut-off one or another kind")
+        assert_refused(path, "ONNX model", "cut-off")
 
 
 def test_files_of_other_kinds(tmp_path):
     text = tmp_path / "text"
     text.write_text("no model\n" * 100)
-    assert_refused(text, "be a complete ONNX model, got a cut-off one or another kind")
+    assert_refused(text, "ONNX model", "cut-off")
     with pytest.raises(FileNotFoundError):
         load_onnx(tmp_path / "none")
-    assert_refused(tmp_path, "name a regular file, got a folder")
+    assert_refused(tmp_path, "regular file", "folder")
 
 
 def test_a_model_without_a_recurrent_operator(tmp_path):
     nodes = [helper.make_node("Relu", ["X"], ["Z"]), helper.make_node("Abs", ["Z"], ["Y"])]
     path = written(tmp_path / "model", model(nodes, []))
-    assert_refused(path, "hold an RNN, GRU or LSTM, got the operators Abs, Relu")
-    assert_refused(written(path, model([], [])), "hold an RNN, GRU or LSTM, got the operators none")
+    assert_refused(path, "RNN, GRU or LSTM", "Abs, Relu")
+    assert_refused(written(path, model([], [])), "RNN, GRU or LSTM", "none")
 
 
 UNFIT = [
-    (dict(clip=2.5), "from_onnx: clip must be None, got 2.5"),
-    (dict(input_forget=2), "from_onnx: input_forget must be 0 or 1, got 2"),
-    (dict(direction="up"), "from_onnx: direction must be 'forward' or 'reverse' or 'bidirectional', got 'up'"),
-    (dict(activations=["Sigmoid", "Swish", "Tanh"]), "from_onnx: activations must be 3 of Sigmoid, Tanh, Relu, "),
-    (dict(output_sequence=1), "the attribute output_sequence, which the operator does not have today"),
-    (dict(hidden_size="two"), "RNNDescriptor: hidden_size must be an int, got str"),
-    (dict(sources=["", "", "", "", "extra"]), "9 inputs, where a LSTM has 8"),
+    (dict(clip=2.5), ["from_onnx: clip", None, 2.5]),
+    (dict(input_forget=2), ["from_onnx: input_forget", 0, 1, 2]),
+    (dict(direction="up"), ["from_onnx: direction", "'forward'", "'reverse'", "'bidirectional'", "'up'"]),
+    (dict(activations=["Sigmoid", "Swish", "Tanh"]), ["from_onnx: activations", "3 of Sigmoid, Tanh, Relu, ", "Swish"]),
+    (dict(output_sequence=1), ["attribute output_sequence"]),
+    (dict(hidden_size="two"), ["RNNDescriptor: hidden_size", "int", "str"]),
+    (dict(sources=["", "", "", "", "extra"]), ["9 inputs", "LSTM", 8]),
 ]
 
 
-@pytest.mark.parametrize(("changed", "text"), UNFIT, ids=[next(iter(changed)) for changed, _ in UNFIT])
-def test_a_node_that_rnnkit_lacks_is_refused_by_name(changed, text, tmp_path):
+@pytest.mark.parametrize(("changed", "facts"), UNFIT, ids=[next(iter(changed)) for changed, _ in UNFIT])
+def test_a_node_that_rnnkit_lacks_is_refused_by_name(changed, facts, tmp_path):
     path = simple(tmp_path / "model", **changed)
-    assert_refused(path, f"hold recurrent operators that rnnkit has, got 'lstm' with {text}")
+    assert_refused(path, "'lstm'", *facts)
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("W", "W from 'W', which the model computes: fold its constants first"),
-    ("B", "B from 'B', which the model computes: fold its constants first"),
-])
-def test_weights_that_the_model_computes(name, text, tmp_path):
+@pytest.mark.parametrize("name", ["W", "B"])
+def test_weights_that_the_model_computes(name, tmp_path):
     arguments = layer_of()
     constants = [tensor for tensor in tensors(arguments) if tensor.name != name]
     path = written(tmp_path / "model", model([node_of(arguments)], constants))
-    assert_refused(path, f"hold recurrent operators that rnnkit has, got 'lstm' with {text}")
+    assert_refused(path, "'lstm'", f"{name} from '{name}'", "constants")
     node = helper.make_node("LSTM", ["X", "", "R"], ["Y"], "lstm")
     path = written(tmp_path / "model", model([node], constants))
-    assert_refused(path, "hold recurrent operators that rnnkit has, got 'lstm' with no input W")
+    assert_refused(path, "'lstm'", "no input W")
 
 
 def test_weights_of_another_dtype_or_size(tmp_path):
@@ -305,10 +300,10 @@ def test_weights_of_another_dtype_or_size(tmp_path):
     w, r, b = tensors(arguments)
     half = numpy_helper.from_array(arguments["W"].astype(np.float16), "W")
     path = written(tmp_path / "model", model([node_of(arguments)], [half, r, b]))
-    assert_refused(path, "hold recurrent operators that rnnkit has, got 'lstm' with from_onnx: W must be float32 or")
+    assert_refused(path, "'lstm'", "from_onnx: W", "float32", "float64", "float16")
     w.dims[2] += 1
     path = written(tmp_path / "model", model([node_of(arguments)], [w, r, b]))
-    assert_refused(path, "hold recurrent operators that rnnkit has, got 'lstm' with cannot reshape array of size 24")
+    assert_refused(path, "'lstm'", "cannot reshape array of size 24")
 
 
 def test_a_damaged_file_loads_or_is_refused(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import reference
 from combinations import nightly
 from gradcheck import assert_gradients
+from messages import says
 from problems import CELLS, Problem, smooth
 from tolerances import OUTPUTS, assert_close, assert_gradient_close
 
@@ -274,7 +275,7 @@ def test_a_mode_that_an_engine_does_not_know_is_an_error(installed, engine, what
     case = named_case("tanh", {})
     monkeypatch.setitem(descriptor.MODES, "rnn_sine", descriptor.MODES["rnn_tanh"])
     object.__setattr__(case.desc, "mode", "rnn_sine")
-    with pytest.raises(ValueError, match=rf"\A{what}: mode must be one of (\w+, )+\w+, got 'rnn_sine'\Z"):
+    with pytest.raises(ValueError, match=says(f"{what}: mode", "lstm", "gru", "'rnn_sine'")):
         baselines.prepare(engine, case, "infer", 1)
 
 
@@ -290,8 +291,8 @@ def test_a_mode_that_an_engine_does_not_know_is_an_error(installed, engine, what
 )
 def test_the_reference_refuses_what_it_does_not_compute(options):
     desc = rnnkit.RNNDescriptor(**{"mode": "lstm", "input_size": 3, "hidden_size": 4} | options)
-    message = "unfused: desc must have the default of bias, input_mode, dropout, cell_clip and reset_after, got RNNDes"
-    with pytest.raises(ValueError, match=message):
+    expected = says("unfused: desc", "bias, input_mode, dropout, cell_clip and reset_after", desc)
+    with pytest.raises(ValueError, match=expected):
         baselines.reference(Case("a", desc, 2, 2), "infer")
 
 

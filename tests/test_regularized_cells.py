@@ -8,6 +8,7 @@ import pytest
 from cell_reference import differences
 from cell_reference import forward as reference
 from combinations import nightly
+from messages import says
 
 import rnnkit
 from rnnkit import cells
@@ -277,37 +278,36 @@ def noisy(self, a, b, keep):
 RATE = [("rate", float)]
 
 
-@pytest.mark.parametrize(("declare", "message"), [
+@pytest.mark.parametrize(("declare", "facts"), [
     (lambda: declared(of_a_mean),
-     "got a mean of a number that all units of a row have in common (`mean(mean(b))`); use it as it is"),
-    (lambda: declared(of_a_scalar, scalars="k"), "got a mean of a number that all units of a row have in common"),
-    (lambda: declared(centred, back=back), "must take no mean where gradients are written by hand, got mean"),
-    (lambda: declared(with_help, back=back), "must take no mean where gradients are written by hand, got mean"),
+     ["mean", "all units of a row", "`mean(mean(b))`"]),
+    (lambda: declared(of_a_scalar, scalars="k"), ["mean", "all units of a row"]),
+    (lambda: declared(centred, back=back), ["mean", "gradients"]),
+    (lambda: declared(with_help, back=back), ["mean", "gradients"]),
     (lambda: declared(noisy, [Noise("keep", "rate")]),
-     "noise keep must have the name of a parameter of the cell that is a float (none yet) as its rate, got 'rate'"),
-    (lambda: declared(noisy, [Noise("keep", "rate")], [("rate", int), ("p", float)]), "(p) as its rate, got 'rate'"),
-    (lambda: declared(centred, [Noise("keep", "rate")], RATE), "keep must be read by a forward stage, got none"),
-    (lambda: declared(centred, [Noise("a", "rate")], RATE), "a name must stand for one thing, got 'a'"),
-    (lambda: declared(noisy, "keep", RATE), "noises must be a list of Noise(name, rate), got 'keep'"),
-    (lambda: declared(noisy, ["keep"], RATE), "noises must be a list of Noise(name, rate), got 'keep'"),
-    (lambda: declared(noisy, [Noise("keep", 0.5)], RATE), "must be a str, got 0.5"),
-    (lambda: declared(noisy, [Noise("keep", "rate", 1)], RATE), "per_step of Noise(name='keep', rate='rate', "),
+     ["noise keep", "float", "(none yet)", "'rate'"]),
+    (lambda: declared(noisy, [Noise("keep", "rate")], [("rate", int), ("p", float)]), ["noise keep", "(p)", "'rate'"]),
+    (lambda: declared(centred, [Noise("keep", "rate")], RATE), ["noise keep", "forward stage", "none"]),
+    (lambda: declared(centred, [Noise("a", "rate")], RATE), ["name", "'a'"]),
+    (lambda: declared(noisy, "keep", RATE), ["noises", "list", "Noise(name, rate)", "'keep'"]),
+    (lambda: declared(noisy, ["keep"], RATE), ["noises", "list", "Noise(name, rate)", "'keep'"]),
+    (lambda: declared(noisy, [Noise("keep", 0.5)], RATE), ["str", 0.5]),
+    (lambda: declared(noisy, [Noise("keep", "rate", 1)], RATE), ["per_step of Noise(name='keep', rate='rate', "]),
     (lambda: declared(noisy, [Noise("keep", "rate")], RATE, gates=[Gate("a", multiplies="keep"), Gate("b")]),
-     "keep is a noise: let a stage write its value under another name"),
+     ["keep is a noise"]),
 ])  # fmt: skip
-def test_what_is_refused(declare, message):
-    with pytest.raises(CellError) as caught:
+def test_what_is_refused(declare, facts):
+    with pytest.raises(CellError, match=says("cell Mine:", *facts)):
         declare()
-    assert str(caught.value).startswith("cell Mine: ") and message in str(caught.value), str(caught.value)
 
 
 def test_a_noise_that_only_a_gradient_reads_is_refused():
-    with pytest.raises(CellError, match="noise keep must be read by a forward stage, got none that does"):
+    with pytest.raises(CellError, match=says("cell Mine: noise keep", "forward stage", "none")):
         declared(lambda self, a, b: a + b, [Noise("keep", "rate")], RATE, back=lambda self, dh, keep: (dh * keep, dh))
 
 
 def test_a_mean_of_a_handed_on_mean_is_refused():
-    with pytest.raises(CellError, match="a mean of a number that all units of a row have in common"):
+    with pytest.raises(CellError, match=says("cell Mine:", "mean", "all units of a row")):
 
         @cell(gates="a b")
         class Mine(NamedTuple):

@@ -7,6 +7,7 @@ import numba
 import numpy as np
 import pytest
 from gradcheck import assert_gradients
+from messages import says
 from shipped_networks import KINDS, LENGTHS, OWN, SIZES, Network, arrays_of, as_given, cases, whole_heads
 from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
@@ -300,25 +301,24 @@ def test_the_blocks_of_their_weights():
 
 ACTIVATED = [
     (lambda: cells.PeepholeLSTM(gate="tanh"), TypeError,
-     "mode, PeepholeLSTM's gate, must be an activation (Sigmoid, Tanh, Relu, Affine, LeakyRelu, ThresholdedRelu, "
-     "ScaledTanh, HardSigmoid, Elu, Softsign, Softplus), got str"),
+     "mode, PeepholeLSTM's gate", ["Sigmoid, Tanh, Relu, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, "
+                                   "Elu, Softsign, Softplus", "str"]),
     (lambda: cells.IndRNN(cells.LeakyRelu("a")), TypeError,
-     "mode, IndRNN's activation, alpha must be a float, got str"),
+     "mode, IndRNN's activation, alpha", ["float", "str"]),
     (lambda: cells.IndRNN(cells.LeakyRelu(True)), TypeError,
-     "mode, IndRNN's activation, alpha must be a float, got bool"),
+     "mode, IndRNN's activation, alpha", ["float", "bool"]),
     (lambda: cells.IndRNN(cells.Elu(0)), ValueError,
-     "mode, IndRNN's activation, alpha must be finite and above 0, got 0"),
+     "mode, IndRNN's activation, alpha", ["finite", 0]),
     (lambda: cells.IndRNN(cells.Affine(1, float("nan"))), ValueError,
-     "mode, IndRNN's activation, beta must be finite, got nan"),
-    (lambda: cells.SLSTM(sigmoid_forget=1), TypeError, "mode, SLSTM's sigmoid_forget, must be a bool, got int"),
+     "mode, IndRNN's activation, beta", ["finite", "nan"]),
+    (lambda: cells.SLSTM(sigmoid_forget=1), TypeError, "mode, SLSTM's sigmoid_forget", ["bool", "int"]),
 ]
 
 
-@pytest.mark.parametrize(("kind", "error", "text"), ACTIVATED, ids=[text[:40] for *_, text in ACTIVATED])
-def test_what_is_no_activation_is_refused(kind, error, text):
-    with pytest.raises(error) as caught:
+@pytest.mark.parametrize(("kind", "error", "where", "facts"), ACTIVATED)
+def test_what_is_no_activation_is_refused(kind, error, where, facts):
+    with pytest.raises(error, match=says(f"RNNDescriptor: {where}", *facts)):
         rnnkit.RNNDescriptor(kind(), 3, 4)
-    assert str(caught.value) == f"RNNDescriptor: {text}"
 
 
 def test_activations_tell_cells_apart():
@@ -344,11 +344,11 @@ def test_a_network_with_activations_is_saved_and_loaded(tmp_path):
 def test_an_activation_that_a_file_should_not_have_is_refused(gate):
     text = text_of(rnnkit.RNNDescriptor(cells.PeepholeLSTM, 3, 4))
     assert '"gate": ["Sigmoid"]' in text
-    with pytest.raises(ValueError, match=re.escape(f"a cell with the activation {gate}")):
+    with pytest.raises(ValueError, match=re.escape(f"activation {gate}")):
         descriptor_of(text.replace('["Sigmoid"]', json.dumps(gate)), cells.PeepholeLSTM)
 
 
 def test_numbers_of_an_activation_in_a_file_are_checked():
     text = text_of(rnnkit.RNNDescriptor(cells.IndRNN(cells.Elu(0.5)), 3, 4)).replace("0.5", "-0.5")
-    with pytest.raises(ValueError, match="IndRNN's activation, alpha must be finite and above 0, got -0.5"):
+    with pytest.raises(ValueError, match=says("RNNDescriptor: mode, IndRNN's activation, alpha", "finite", 0, -0.5)):
         descriptor_of(text, cells.IndRNN)

@@ -1,7 +1,6 @@
 """The team of threads by itself: who takes part, how its ranks meet, and how they share out a loop's work."""
 
 import os
-import re
 import threading
 import time
 
@@ -9,6 +8,7 @@ import numba
 import numpy as np
 import pytest
 from compiled import for_python
+from messages import says
 
 from rnnkit.kernels.machine import partition, sync, team
 from rnnkit.kernels.machine.arguments import types_of
@@ -109,7 +109,7 @@ def test_a_last_argument_of_another_type_than_laid_out_is_noticed():
     """By the tests alone."""
     call = team.bound(_sign_bound, 1, np.zeros(2))
     call(np.zeros(2))
-    with pytest.raises(AssertionError, match="called with another type than laid out"):
+    with pytest.raises(AssertionError, match="type"):
         call(np.zeros(2, np.float32))
 
 
@@ -324,20 +324,19 @@ def test_the_number_of_threads_is_numbas():
 
 
 def test_what_only_kernels_call_says_so():
-    with pytest.raises(TypeError, match="partition is for kernels"):
+    with pytest.raises(TypeError, match=says("partition")):
         partition.partition(10, 1, 3)
 
 
 def test_a_kernel_of_a_team_is_not_called_without_one():
-    text = "_sign is for a team of threads; call team.run(_sign, work, ...)"
-    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+    with pytest.raises(TypeError, match=says("_sign", "team.run(_sign, work, ...)")):
         _sign(np.zeros(1), 0, 1, np.zeros(sync.sync_size(1), np.int64))
 
 
 def test_a_team_runs_no_other_kernel():
-    text = "serve: the parameters must end in rank, size and sync, got sync, known, most_spins"
+    expected = says("serve:", "rank, size and sync", "sync, known, most_spins")
     for call in (lambda: team.run(sync.serve, 1, 0, 0), lambda: team.bound(sync.serve, 1, 0, 0)):
-        with pytest.raises(TypeError, match=f"^{text}$"):
+        with pytest.raises(TypeError, match=expected):
             call()
 
 
@@ -345,8 +344,7 @@ def test_a_team_runs_no_other_kernel():
 def test_what_a_team_says_comes_last(last):
     made = {}
     exec(f"def wrong({last}): pass", made)
-    text = f"wrong: rank, size and sync must be the last parameters, in this order, got {last}"
-    with pytest.raises(TypeError, match=f"^{text}$"):
+    with pytest.raises(TypeError, match=says("wrong: rank, size and sync", f"got {last}")):
         kernel(made["wrong"])
 
 
@@ -355,5 +353,5 @@ def test_a_call_is_not_posted_from_elsewhere():
     def posts(sync, seen):
         post_call(sync, 0, 2)
 
-    with pytest.raises(TypeError, match="^post_call: the kernel's last parameters must be rank, size and sync$"):
+    with pytest.raises(TypeError, match=says("post_call:", "rank, size and sync")):
         posts(np.zeros(sync.sync_size(1), np.int64), 1)

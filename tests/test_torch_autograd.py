@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+from messages import says
 from tolerances import assert_same_bits
 
 if os.environ.get("CI") == "true":
@@ -90,7 +91,7 @@ def test_second_derivatives_are_refused(gru, x):
     (expected,) = torch.autograd.grad(gru(x)[0].sum(), x)
     (dx,) = torch.autograd.grad(gru(x)[0].sum(), x, create_graph=True)
     assert torch.equal(dx, expected)
-    with pytest.raises(RuntimeError, match="backward: order must be 1, got 2"):
+    with pytest.raises(RuntimeError, match=says("backward: order", 1, 2)):
         (dx.square().sum() + gru.weight_hh_l0.sum()).backward()
 
 
@@ -140,14 +141,14 @@ def test_checkpoint(gru, x, reentrant):
 def test_hooks_that_copy_what_is_saved_are_refused(gru, x):
     with torch.autograd.graph.saved_tensors_hooks(lambda one: one.clone(), lambda one: one):
         output, _ = gru(x, lengths=torch.full((N,), len(x)))  # the long way: the other copies
-    with pytest.raises(rnnkit.BackendError, match="backward: what forward saved must be as it was, got a copy"):
+    with pytest.raises(rnnkit.BackendError, match=says("backward: what forward saved", "copy")):
         output.sum().backward()
 
 
 def test_batched_gradients_are_refused(gru, x):
     for _ in range(2):
         output, _ = gru(x)
-        with pytest.raises(rnnkit.BackendError, match="backward: call must be outside of vmap.*restore first"):
+        with pytest.raises(rnnkit.BackendError, match=says("backward: call", "vmap", "rnnkit.torch.restore")):
             torch.autograd.grad(output, x, torch.ones(3, *output.shape), is_grads_batched=True)
 
 
@@ -255,7 +256,7 @@ def test_second_derivatives_by_the_initial_states_are_refused(gru, x):
     hx = torch.randn(4, N, H, requires_grad=True)
     output, _ = gru.requires_grad_(False)(x.detach(), hx)
     (dhx,) = torch.autograd.grad(output.sum(), hx, create_graph=True)
-    with pytest.raises(RuntimeError, match="backward: order must be 1, got 2"):
+    with pytest.raises(RuntimeError, match=says("backward: order", 1, 2)):
         (output.sum() + dhx.sum()).backward()
 
 
@@ -278,7 +279,7 @@ def test_traces_are_refused(gru, x):
     )
     for trace in traces:
         for mode in (torch.no_grad, torch.enable_grad):
-            with mode(), pytest.raises(rnnkit.BackendError, match="forward: call must be run, got traced"):
+            with mode(), pytest.raises(rnnkit.BackendError, match=says("forward: call", "traced")):
                 trace()
 
 

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from messages import says
 
 if os.environ.get("CI") == "true":
     import torch  # in continuous integration these tests may not be skipped
@@ -194,12 +195,14 @@ def test_what_is_wrong_is_named():
     wrong(RuntimeError, "input must have 3 dimensions", x[None])
     wrong(RuntimeError, "input_size", torch.zeros(T, N, F + 1))
     wrong(RuntimeError, "Expected hidden", x, (state, state[:, :2]))
-    wrong(TypeError, "forward: hx must be None or a tuple of two tensors, h and c, got Tensor of 1", x, state)
-    wrong(TypeError, "forward: hx must be None or a tensor", x, (state, state), module=rnnkit.torch.GRU(F, H))
-    wrong(ValueError, "lengths", x, lengths=[T + 1] * N)
-    wrong(ValueError, "lengths must be None with a PackedSequence", pack_sequence([x[:, 0]]), lengths=[2])
-    wrong(TypeError, "dtype of the parameters must be", x.bfloat16(), module=rnnkit.torch.LSTM(F, H).bfloat16())
-    wrong(TypeError, "float16", x.half(), module=rnnkit.torch.LSTM(F, H).half())
+    wrong(TypeError, says("forward: hx", None, "tuple", "h and c", "Tensor of 1"), x, state)
+    gru, brain, half = rnnkit.torch.GRU(F, H), rnnkit.torch.LSTM(F, H).bfloat16(), rnnkit.torch.LSTM(F, H).half()
+    wrong(TypeError, says("forward: hx", None, "tensor", "tuple of 2"), x, (state, state), module=gru)
+    wrong(ValueError, says("forward: lengths[0]", f"0..seq_len={T}", T + 1), x, lengths=[T + 1] * N)
+    wrong(ValueError, says("forward: lengths", None, "PackedSequence"), pack_sequence([x[:, 0]]), lengths=[2])
+    dtypes = "torch.float32", "torch.float64"
+    wrong(TypeError, says("forward: dtype", *dtypes, "torch.bfloat16"), x.bfloat16(), module=brain)
+    wrong(TypeError, says("forward: desc.dtype", "float16", "GPU"), x.half(), module=half)
     with pytest.raises(ValueError, match="proj_size"):
         rnnkit.torch.GRU(F, H, proj_size=2)
 
@@ -208,7 +211,8 @@ def test_what_is_wrong_is_named():
 def test_another_device_is_named(where):
     own, x = rnnkit.torch.LSTM(F, H), torch.zeros(T, N, F)
     x = x if where == "model" else x.to("meta")
-    wrong(rnnkit.BackendError, "be on a CPU or a CUDA device", x, module=own if where == "input" else own.to("meta"))
+    expected = says("forward: input", "CPU", "CUDA", "meta")
+    wrong(rnnkit.BackendError, expected, x, module=own if where == "input" else own.to("meta"))
 
 
 @pytest.mark.parametrize("needs", [True, False])

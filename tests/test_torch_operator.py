@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from combinations import nightly
+from messages import says
 
 if os.environ.get("CI") == "true":
     import torch  # in continuous integration these tests may not be skipped
@@ -188,7 +189,7 @@ def test_gradients_of_torch_func(model, x):
     dparameters, dx = torch.func.grad(function, (0, 1))(parameters, x)
     x.requires_grad_()
     assert_equal([dx, *dparameters.values()], gradients(model, [x, *model.parameters()], x))
-    with pytest.raises(RuntimeError, match="backward: order must be 1, got 2"):
+    with pytest.raises(RuntimeError, match=says("backward: order", 1, 2)):
         torch.func.grad(lambda x: torch.func.grad(function, 1)(parameters, x).sum())(x.detach())
 
 
@@ -214,13 +215,16 @@ def test_other_transforms_are_refused(whole_graphs, model, x, transform):
         "compiled": lambda: torch.compile(gradient, backend="eager", fullgraph=True)(x),
     }[transform]
     kind = (rnnkit.BackendError, torch._dynamo.exc.TorchRuntimeError)[transform == "compiled"]
+    expected = says("forward: call", "vmap", "rnnkit.torch.restore")
+    if transform == "compiled":
+        expected = expected.replace(r"\A", "")  # PyTorch's message has it inside
     for _ in range(2):
-        with pytest.raises(kind, match="forward: call must be outside of vmap.*restore first"):
+        with pytest.raises(kind, match=expected):
             apply()
 
 
 def test_a_packed_sequence_is_not_recorded(model, x):
-    with pytest.raises(rnnkit.BackendError, match="input must be a Tensor in a recorded call, got a PackedSequence"):
+    with pytest.raises(rnnkit.BackendError, match=says("forward: input", "Tensor", "PackedSequence")):
         make_fx(lambda one: model.rnn(pack_sequence([one, one]))[0].data)(x[:, 0])
 
 

@@ -7,6 +7,7 @@ import pickle
 import time
 
 import pytest
+from messages import says
 
 if os.environ.get("CI") == "true":
     import torch  # in continuous integration these tests may not be skipped
@@ -218,19 +219,20 @@ def test_parameters_of_one_memory_go_on_to_have_it(modules):
 def test_parameters_that_do_not_fit_are_named(modules):
     _, own = modules
     own.weight_hh_l0.data = own.weight_hh_l0.data.double()
-    with pytest.raises(TypeError, match=r"forward: weight_hh_l0 must .* torch.float32 on cpu.*, got .*float64 on cpu"):
+    with pytest.raises(TypeError, match=says("forward: weight_hh_l0", "torch.float32 on cpu", "torch.float64 on cpu")):
         own(torch.ones(T, N, F))
     double = dict(copy.deepcopy(own).double().named_parameters())
     own.float()
-    with pytest.raises(TypeError, match=r"forward: weight_ih_l0 must .* torch.float32 on cpu, got .*float64 on cpu"):
+    with pytest.raises(TypeError, match=says("forward: weight_ih_l0", "torch.float32 on cpu", "torch.float64 on cpu")):
         functional_call(own, double, (torch.ones(T, N, F),))
+    shape = tuple(own.weight_hh_l0.shape)
     own.weight_hh_l0.data = own.weight_hh_l0.data.view(-1)
-    with pytest.raises(TypeError, match=r"forward: weight_hh_l0 must have shape .*, got \(\d+,\)"):
+    with pytest.raises(TypeError, match=says("forward: weight_hh_l0", shape, (own.weight_hh_l0.numel(),))):
         own(torch.ones(T, N, F))
     own.weight_hh_l0 = nn.Parameter(torch.zeros(1, 1))
     own.flatten_parameters()
     assert own.weight_hh_l0.shape == (1, 1)
-    with pytest.raises(TypeError, match=r"forward: weight_hh_l0 must have shape .*, got \(1, 1\)"):
+    with pytest.raises(TypeError, match=says("forward: weight_hh_l0", shape, (1, 1))):
         own(torch.ones(T, N, F))
 
 

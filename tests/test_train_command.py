@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from messages import says
+from messages import one_line_says
 from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text_in, trainer
 
 from rnnkit.cells import LayerNormGRU, RegularizedLSTM
@@ -259,7 +259,7 @@ def test_bad_values_in_a_configuration_are_one_line(train, tmp_path, capsys, con
     with pytest.raises(SystemExit, match="2"):
         train("--config", "run.toml")
     name, err = content.split()[0].replace("_", "-"), capsys.readouterr().err
-    assert err.count("\n") == 1 and re.search(says(f"run.toml: argument --{name}:", "rnnkit train --help"), err), err
+    assert one_line_says(err, f"run.toml: argument --{name}:", "rnnkit train --help")
 
 
 def test_a_configuration_of_bytes_is_one_line(train, tmp_path):

@@ -128,7 +128,8 @@ def test_a_log_that_another_run_has_begun_since_is_refused_and_left(train, cut):
     train("--quiet", "--steps", 5, "--log", "log.csv", "--log-every", 1, "--out", "other.npz")
     before = Path("log.csv").read_bytes()
     for options in ([], ["--log", "log.csv"]):
-        assert_refused(train("--quiet", "--resume", cut, *options, files=()), "train: --log", "log.csv", "another --log")
+        refused = train("--quiet", "--resume", cut, *options, files=())
+        assert_refused(refused, "train: --log", "log.csv", "another --log")
     assert Path("log.csv").read_bytes() == before
     assert train("--quiet", "--resume", cut, "--log", "new.csv", files=())[0] == 0
     assert [row["step"] for row in rows_of("new.csv")] == [str(step) for step in range(4, 11)]

@@ -6,6 +6,7 @@ from math import prod, sqrt
 
 import numpy as np
 import pytest
+from messages import says
 
 from rnnkit import RNNDescriptor, init_weights, num_weights, pack_weights, weight_layout, weight_views
 from rnnkit.descriptor import weights
@@ -176,9 +177,8 @@ def test_what_is_kept_of_many_descriptors_is_bounded():
 def test_weights_that_no_address_space_holds():
     desc = RNNDescriptor("rnn_tanh", 1, 2**31 - 1, 3, bias="none")
     size = 4 * ((2**31 - 1) + 5 * (2**31 - 1) ** 2)
-    with pytest.raises(MemoryError) as caught:
+    with pytest.raises(MemoryError, match=says("init_weights: desc", 2**63 - 1, "bytes", size)):
         init_weights(desc)
-    assert str(caught.value) == f"init_weights: desc must have weights of at most {2**63 - 1} bytes, got {size}"
 
 
 def test_weights_that_no_memory_holds():
@@ -212,7 +212,7 @@ def test_init_is_uniform_up_to_the_bound(dtype, proj_size):
 
 @pytest.mark.parametrize(("seed", "error"), [("a", TypeError), (1.5, TypeError), (-1, ValueError)])
 def test_what_numpy_refuses_as_a_seed(seed, error):
-    with pytest.raises(error, match="^init_weights: seed must be what default_rng takes, got "):
+    with pytest.raises(error, match=says("init_weights: seed", "default_rng")):
         init_weights(RNNDescriptor("gru", 3, 5), seed)
 
 
@@ -273,57 +273,52 @@ def blocks(**changed):
 
 
 PACK_REFUSED = [
-    ([], TypeError, "named must be a mapping of names to arrays, got list"),
+    ([], TypeError, "named", ["mapping", "list"]),
     (blocks(bias_hh_l0=None), ValueError,
-     "named must hold the 4 names of weight_layout(desc), got 3 names; missing: bias_hh_l0"),
+     "named", ["4 names", "weight_layout(desc)", "3 names", "missing: bias_hh_l0"]),
     (blocks(bias=1, kernel=2), ValueError,
-     "named must hold the 4 names of weight_layout(desc), got 6 names; unknown: bias, kernel"),
+     "named", ["4 names", "weight_layout(desc)", "6 names", "unknown: bias, kernel"]),
     (blocks(weight_ih_l0=None, bias_ih_l0=None, bias=1), ValueError,
-     "named must hold the 4 names of weight_layout(desc), got 3 names; "
-     "missing: weight_ih_l0, bias_ih_l0; unknown: bias"),
+     "named", ["4 names", "weight_layout(desc)", "3 names", "missing: weight_ih_l0, bias_ih_l0", "unknown: bias"]),
     (blocks(weight_ih_l0=np.zeros((3, 6), "f4"), bias_ih_l0=np.zeros(5, "f4")), ValueError,
-     "named must have the shapes of weight_layout(desc), got weight_ih_l0 (3, 6) for (6, 3), bias_ih_l0 (5,) for (6,)"),
+     "named", ["weight_layout(desc)", "weight_ih_l0 (3, 6)", (6, 3), "bias_ih_l0 (5,)", (6,)]),
     (blocks(bias_ih_l0=np.zeros(6)), TypeError,
-     'named["bias_ih_l0"] must be float32 as the descriptor says, got float64; '
-     'convert it with named["bias_ih_l0"].astype("float32")'),
+     'named["bias_ih_l0"]', ["float32", "float64", 'named["bias_ih_l0"].astype("float32")']),
     (blocks(bias_ih_l0=[0.0] * 6), TypeError,
-     'named["bias_ih_l0"] must be float32 as the descriptor says, got float64; '
-     'convert it with named["bias_ih_l0"].astype("float32")'),
+     'named["bias_ih_l0"]', ["float32", "float64", 'named["bias_ih_l0"].astype("float32")']),
     (blocks(bias_ih_l0=Unwilling(TypeError("can't convert cuda:0 device type tensor to numpy"))), TypeError,
-     'named["bias_ih_l0"] must be an array on the host, got can\'t convert cuda:0 device type tensor to numpy'),
+     'named["bias_ih_l0"]', ["host", "can't convert cuda:0 device type tensor to numpy"]),
     (blocks(bias_ih_l0=Unwilling(RuntimeError("Can't call numpy() on Tensor that has conjugate bit set."))), ValueError,
-     'named["bias_ih_l0"] must be an array on the host, got Can\'t call numpy() on Tensor that has conjugate bit set.'),
+     'named["bias_ih_l0"]', ["host", "Can't call numpy() on Tensor that has conjugate bit set."]),
 ]
 
 
 def test_pack_refuses_a_ragged_list():
-    expected = r"\Apack_weights: named\[.bias_ih_l0.\] must be an array on the host, got setting an array element"
+    expected = says('pack_weights: named["bias_ih_l0"]', "host", "setting an array element")
     with pytest.raises(ValueError, match=expected):
         pack_weights(GRU, blocks(bias_ih_l0=[[1.0], [1.0, 2.0]]))
 
 
-@pytest.mark.parametrize(("named", "kind", "text"), PACK_REFUSED, ids=[text for _, _, text in PACK_REFUSED])
-def test_pack_refuses(named, kind, text):
-    with pytest.raises(kind) as caught:
+@pytest.mark.parametrize(("named", "kind", "argument", "facts"), PACK_REFUSED)
+def test_pack_refuses(named, kind, argument, facts):
+    with pytest.raises(kind, match=says(f"pack_weights: {argument}", *facts)):
         pack_weights(GRU, named)
-    assert str(caught.value) == f"pack_weights: {text}"
 
 
 VIEWS_REFUSED = [
-    ([0.0] * 42, TypeError, "w must be an array, got list"),
+    ([0.0] * 42, TypeError, ["array", "list"]),
     (np.zeros(42), TypeError,
-     'w must be float32 as the descriptor says, got float64; convert it with w.astype("float32")'),
-    (np.zeros(41, "f4"), ValueError, "w must have shape (num_weights=42,), got (41,)"),
-    (np.zeros((42, 1), "f4"), ValueError, "w must have shape (num_weights=42,), got (42, 1)"),
-    (np.zeros(84, "f4")[::2], ValueError, "w must be C-contiguous, got strides (8,); copy it with w.copy()"),
+     ["float32", "float64", 'w.astype("float32")']),
+    (np.zeros(41, "f4"), ValueError, ["(num_weights=42,)", (41,)]),
+    (np.zeros((42, 1), "f4"), ValueError, ["(num_weights=42,)", (42, 1)]),
+    (np.zeros(84, "f4")[::2], ValueError, ["C-contiguous", (8,), "w.copy()"]),
 ]
 
 
-@pytest.mark.parametrize(("w", "kind", "text"), VIEWS_REFUSED, ids=[text for _, _, text in VIEWS_REFUSED])
-def test_views_refuse(w, kind, text):
-    with pytest.raises(kind) as caught:
+@pytest.mark.parametrize(("w", "kind", "facts"), VIEWS_REFUSED, ids=[str(facts) for *_, facts in VIEWS_REFUSED])
+def test_views_refuse(w, kind, facts):
+    with pytest.raises(kind, match=says("weight_views: w", *facts)):
         weight_views(GRU, w)
-    assert str(caught.value) == f"weight_views: {text}"
 
 
 @pytest.mark.parametrize(("function", "arguments"), [
@@ -331,6 +326,5 @@ def test_views_refuse(w, kind, text):
 ])
 def test_what_is_no_descriptor_is_refused(function, arguments):
     for desc, name in (("lstm", "str"), ({}, "dict"), (None, "NoneType")):
-        with pytest.raises(TypeError) as caught:
+        with pytest.raises(TypeError, match=says(f"{function.__name__}: desc", "RNNDescriptor", name)):
             function(desc, *arguments)
-        assert str(caught.value) == f"{function.__name__}: desc must be an RNNDescriptor, got {name}"
