@@ -2,12 +2,13 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 from edited_cells import CONSTS, EDITS, MODULE, defined, edited, result
+from messages import says
 
 CELL = """
 from typing import NamedTuple
@@ -145,9 +146,7 @@ most.restype, most.argtypes = ctypes.c_float, [ctypes.c_float] * 2
 def test_what_another_process_cannot_be_told_is_compiled_each_time(start, tmp_path):
     lines, errors = lines_of(start(MAIN.replace("most = max\n", FOREIGN) + "run(Mine)\n", typed=True))
     assert lines == ["0.5 0 1", "0.5 0 0"]
-    expected = (
-        "kernel cache: Mine uses most, a _FuncPtr, which cannot be identified in another process; each process"
-    )
-    assert Counter(line for line in errors.splitlines() if expected in line).total() == 1
+    expected = says("kernel cache: Mine", "most", "_FuncPtr").replace(r"\A", "")  # behind what warns
+    assert sum(re.search(expected, line) is not None for line in errors.splitlines()) == 1
     kept = {path.name.split("-")[0] for path in (tmp_path / "caches").rglob("*.nbc")}
     assert "pack_layer" in kept and "run_stack" not in kept  # the cell is in the second alone

@@ -292,7 +292,8 @@ def test_marks_of_every_kind_and_none():
         ({"resets": np.zeros((T, N), complex)}, TypeError, "resets", ["bool", "integers", "floats", "complex128"]),
         ({"resets": "no"}, TypeError, "resets", [None, "integer array", "host", "str"]),
         ({"resets": np.zeros((T, N)), "initial": "cx"}, ValueError, "initial", ["zeros", "hx", "'cx'"]),
-        ({"resets": np.zeros((T, N)), "initial": np.zeros(3)}, ValueError, "initial", ["zeros", "hx", "array([0., 0., 0.])"]),
+        ({"resets": np.zeros((T, N)), "initial": np.zeros(3)}, ValueError,
+         "initial", ["zeros", "hx", "array([0., 0., 0.])"]),
         ({"initial": "hx"}, ValueError, "initial", ["zeros", "resets", "hx"]),
     ],
 )

@@ -52,14 +52,11 @@ def test_ranks_without_mpi4py_are_told_what_to_install(variables, told):
 def test_an_mpi_without_its_library_is_told_likewise():
     run = alone(PROGRAM, "told", PMI_RANK="0", PMI_SIZE="2", MPI4PY_LIBMPI="/nowhere")
     assert run.returncode == 1
-    expected = "world: mpi4py must be importable in a process started by an mpiexec of MPICH's kind with 2 ranks"
-    assert expected in run.stderr and "cannot load MPI library" in run.stderr
+    expected = says("rnnkit.errors.BackendError: world: mpi4py", "2 ranks", "cannot load MPI library")
+    assert any(re.search(expected, line) for line in run.stderr.splitlines()), run.stderr
 
 
-CURE = (
-    "; start it with the mpiexec of mpi4py's MPI (python -m mpi4py --mpi-library names it; that of the wheel mpich "
-    "lies beside the environment's python), or install mpi4py for the launcher's MPI"
-)
+OTHER_MPI, CURE = "rnnkit.errors.BackendError: world: mpi4py", "python -m mpi4py --mpi-library"
 
 
 @mpi
@@ -68,8 +65,8 @@ def test_the_launcher_of_another_mpi_is_noticed(module):
     """A launcher that MPI does not know leaves each process alone in its world."""
     run = alone(*module, PROGRAM, "told", PMI_RANK="0", PMI_SIZE="4")
     assert run.returncode != 0
-    told = "an mpiexec of MPICH's kind with 4 ranks (PMI_SIZE=4), got a world of 1 rank"
-    assert f"BackendError: world: mpi4py must use the MPI of the launcher, {told}{CURE}\n" in run.stderr
+    expected = says(OTHER_MPI, "mpiexec of MPICH's kind", "4 ranks", "PMI_SIZE=4", "1 rank", CURE)
+    assert any(re.search(expected, line) for line in run.stderr.splitlines()), run.stderr
 
 
 @mpi
@@ -78,8 +75,8 @@ def test_open_mpi_s_launcher_is_noticed_before_mpich_ends_the_process():
         pytest.skip("mpi4py has another MPI than that of the extra mpi")
     run = alone(PROGRAM, "told", OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", PMIX_RANK="0")
     assert run.returncode == 1
-    told = r"Open MPI's mpiexec with 4 ranks \(OMPI_COMM_WORLD_SIZE=4\), got MPICH [\d.]+"
-    assert re.search(f"world: mpi4py must use the MPI of the launcher, {told}{re.escape(CURE)}\n$", run.stderr)
+    expected = says(OTHER_MPI, "Open MPI's mpiexec", "4 ranks", "OMPI_COMM_WORLD_SIZE=4", "MPICH", CURE)
+    assert re.search(expected, run.stderr.splitlines()[-1]), run.stderr
 
 
 @mpi
