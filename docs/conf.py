@@ -1,16 +1,16 @@
 """The site's configuration: `pip install -e '.[docs]'`, then `python -m sphinx -W -n docs build/site`."""
 
-import importlib
 import sys
-from importlib.metadata import version as version_of
+import tomllib
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
 project = "rnnkit"
 author = "the authors of rnnkit"
 copyright = "the authors of rnnkit, Apache License 2.0"
-version = release = version_of("rnnkit")
+version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "numpydoc", "sphinx_copybutton"
