@@ -1,4 +1,4 @@
-"""What weights of fewer bits cost: how far y is from float64's, by cell, units and step, and the bits per byte of a
+"""What quantized weights cost: how far y is from float64's, by cell, units and step, and the bits per byte of a
 trained language model; of rnnkit, PyTorch, ONNX Runtime and OpenVINO. `python -m perf.accuracy [--model MODEL --text
 FILE]`
 
@@ -22,10 +22,10 @@ from perf.cases import Case, Problem
 from perf.subject import Subject
 from rnnkit.language_model import corpus, scoring
 from rnnkit.language_model import model as textmodel
-from rnnkit.types import Weights
+from rnnkit.types import Precision
 
 MODES, UNITS, STEPS, ROWS = ("lstm", "gru", "rnn_tanh"), (64, 256, 1024), (1, 10, 100, 1000), 4
-FORMS: tuple[Weights | None, ...] = (None, *get_args(Weights))
+PRECISIONS: tuple[Precision | None, ...] = (None, *get_args(Precision))
 ENGINES = (baselines.RNNKIT, "torch", "onnxruntime", "openvino")
 
 
@@ -53,12 +53,12 @@ def errors(units: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[str, li
         for count in units:
             case = Case("accuracy", rnnkit.RNNDescriptor(mode, count, count), max(steps), ROWS)
             expected = outputs(baselines.reference(case, "infer"))
-            for form in FORMS:
-                own = case._replace(weights=form)
+            for precision in PRECISIONS:
+                own = case._replace(precision=precision)
                 for engine in ENGINES:
                     if engine == baselines.RNNKIT or baselines.refusal(engine, own, "infer") is None:
                         actual = outputs(baselines.prepare(engine, own, "infer", threads=1))
-                        name = f"{mode} {count} {form or 'float32'} {engine}"
+                        name = f"{mode} {count} {precision or 'float32'} {engine}"
                         yield name, [relative_error(actual[step - 1], expected[step - 1]) for step in steps]
 
 
@@ -74,23 +74,23 @@ def held_out_bits(model: textmodel.TextModel, text: bytes) -> Iterator[tuple[str
     """Yield the name of weights and engine, and the model's bits per byte on the part of its text that is held out."""
     parts = corpus.split(text)
     before = parts.training + parts.validation
-    for form in FORMS:
-        plan = rnnkit.prepare(model.desc, model.parameters.network, weights=form)
-        for engine, network in (("rnnkit", plan), ("torch", TorchNetwork(model, form))):
+    for precision in PRECISIONS:
+        plan = rnnkit.prepare(model.desc, model.parameters.network, precision=precision)
+        for engine, network in (("rnnkit", plan), ("torch", TorchNetwork(model, precision))):
             bits = scoring.bits_per_byte(model, parts.held_out, before, network=network)
-            yield f"{form or 'float32'} {engine}", bits
+            yield f"{precision or 'float32'} {engine}", bits
 
 
 class TorchNetwork:
     """A model's recurrent network as a module of PyTorch."""
 
-    def __init__(self, model: textmodel.TextModel, weights: Weights | None):
+    def __init__(self, model: textmodel.TextModel, precision: Precision | None):
         import torch
 
         arrays = dict.fromkeys(Problem._fields)
-        given = Problem(**arrays | {"desc": model.desc, "w": model.parameters.network, "weights": weights})
+        given = Problem(**arrays | {"desc": model.desc, "w": model.parameters.network, "precision": precision})
         self._torch, self._module, self._dtype = torch, baselines.torch_module(torch, given), torch.float32
-        if weights is not None:
+        if precision is not None:
             self._module, self._dtype = reduced_suite.torch_module(torch, self._module, given)
         self._has_cell = model.desc.has_cell
 

@@ -37,7 +37,7 @@ def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str =
     if engine in CELL_LOOPS:
         return _cell_loop(engine, given, pass_name, threads)
     if engine == FLOAT32:
-        return _rnnkit(given._replace(weights=None), pass_name, threads)
+        return _rnnkit(given._replace(precision=None), pass_name, threads)
     if engine == BY_HAND:
         return _by_hand(given, rnnkit.prepare(given.desc, given.w).step)
     others = {RNNKIT: _rnnkit, UNFUSED: _unfused, "onnxruntime": _onnxruntime, "openvino": _openvino}
@@ -48,8 +48,8 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
     """Return why the engine cannot take part in a case, or None."""
     if device == "cuda" and engine != "torch":
         return "not on a GPU"
-    if engine == FLOAT32 and case.weights is None:
-        return "only of fewer bits"
+    if engine == FLOAT32 and case.precision is None:
+        return "only of quantized weights"
     own = not isinstance(case.desc.mode, str)
     if own != (engine in CELL_LOOPS):
         return "only of modes" if own else "only of cells"
@@ -57,7 +57,7 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
         return "only of an LSTM"
     if any(find_spec(module) is None for module in _MODULES.get(engine, ())):
         return "not installed"
-    if case.weights is not None:
+    if case.precision is not None:
         return reduced_suite.refusal(engine, case)
     if case.alone:
         return "not asked"
@@ -99,7 +99,7 @@ def _rnnkit(given: Problem, pass_name: str, threads: int) -> Subject:
         return _rnnkit_train(given)
     if pass_name == "serve":
         return _server(*serving.streams(given))
-    plan = rnnkit.prepare(desc, w, weights=given.weights)
+    plan = rnnkit.prepare(desc, w, precision=given.precision)
     if pass_name == "step":
         return Subject(lambda: plan.step(x[0], given.hx, given.cx), lambda result: named(*result))
     return Subject(lambda: plan.infer(x, lengths=lengths), lambda result: named(*result))
@@ -186,7 +186,7 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
         return torch.from_numpy(array).to(device)
 
     module, dtype = torch_module(torch, given).to(device), getattr(torch, given.desc.dtype)
-    if given.weights is not None:
+    if given.precision is not None:
         module, dtype = reduced_suite.torch_module(torch, module, given)
     if pass_name == "serve":
         return _by_hand(given, _torch_step(torch, module, given.desc))
@@ -266,7 +266,7 @@ def _onnxruntime(given: Problem, pass_name: str, threads: int) -> Subject:
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     # Its threads spin while a call runs and stop with it; by default they would go on and disturb the next engine.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    graph = model(given) if given.weights is None else reduced_suite.onnx_model(model(given))
+    graph = model(given) if given.precision is None else reduced_suite.onnx_model(model(given))
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     feeds = _graph_inputs(given)
@@ -289,7 +289,7 @@ def _openvino(given: Problem, pass_name: str, threads: int) -> Subject:
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32" if given.weights is None else "bf16",
+        "INFERENCE_PRECISION_HINT": "f32" if given.precision is None else "bf16",
         "ENABLE_CPU_PINNING": False,  # else each call takes 1.5 us longer, and none less (1 and 2 threads, measured)
     }
     feeds = _graph_inputs(given)

@@ -29,11 +29,11 @@ class Case(NamedTuple):
     alone: bool = False  # timed without competitors
     device: str | None = None  # the only one that it is for; None: any
     num_streams: int | None = None  # of the pass serve: T times N of them, drawn anew, make a step
-    weights: str | None = None  # what the weights of a plan are rounded to (`reduced_suite`)
+    precision: str | None = None  # what the weights of a plan are rounded to (`reduced_suite`)
 
     @property
     def name(self) -> str:
-        mode, family = self.desc.mode, f"{self.family}-{self.weights}" if self.weights else self.family
+        mode, family = self.desc.mode, f"{self.family}-{self.precision}" if self.precision else self.family
         return f"{family}/{mode if isinstance(mode, str) else type(mode).__name__}"
 
     @property
@@ -62,7 +62,7 @@ class Problem(NamedTuple):
     cx: np.ndarray | None
     dy: np.ndarray
     rows: np.ndarray | None = None  # (T, N), which streams step: of the pass serve alone
-    weights: str | None = None
+    precision: str | None = None
 
 
 def problem(case: Case, pass_name: str) -> Problem:
@@ -81,7 +81,7 @@ def problem(case: Case, pass_name: str) -> Problem:
         cx = draw(desc.num_layers, count, desc.hidden_size) if desc.has_cell else None
     if pass_name == "serve":
         rows = np.array([rng.permutation(case.num_streams)[: case.batch_size] for _ in range(case.seq_len)])
-    return Problem(desc, _weights(desc), x, case.lengths, hx, cx, dy, rows, case.weights)
+    return Problem(desc, _weights(desc), x, case.lengths, hx, cx, dy, rows, case.precision)
 
 
 @lru_cache(maxsize=1)
@@ -119,7 +119,7 @@ def recurrent_flops(case: Case) -> int:
 def streamed_bytes(case: Case, pass_name: str) -> int:
     """Weights that are read anew in each step: all of them in a single step, those of one R within a sequence."""
     desc = case.desc
-    itemsize = {None: desc.np_dtype.itemsize, "bfloat16": 2, "int8": 1}[case.weights]
+    itemsize = {None: desc.np_dtype.itemsize, "bfloat16": 2, "int8": 1}[case.precision]
     if pass_name == "step":
         return rnnkit.num_weights(desc) * itemsize
     return (desc.num_recurrent_gates + desc.projected) * desc.hidden_size * desc.output_size * itemsize

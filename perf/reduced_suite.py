@@ -1,4 +1,4 @@
-"""Plans with weights of fewer bits, beside the same plan without, and beside engines with weights of as many bits."""
+"""Plans with quantized weights, beside the same plan without, and beside engines with weights of as many bits."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from llvmlite import binding
 
 from perf import cases
 from perf.cases import Case, Problem
-from rnnkit.types import Weights
+from rnnkit.types import Precision
 
 FAMILIES = (
     "ds2", "lm", "small", "stream", "stream-h512", "odd-i77", "varlen", "proj", "step-n1-h512", "step-n1-h1024",
     "step-n16-h512",
 )  # fmt: skip
 CASES = tuple(
-    case._replace(weights=weights, passes=tuple(name for name in case.passes if name != "train"))
+    case._replace(precision=precision, passes=tuple(name for name in case.passes if name != "train"))
     for case in cases.CASES
     if case.family in FAMILIES
-    for weights in get_args(Weights)
+    for precision in get_args(Precision)
 )
 
 
 def refusal(engine: str, case: Case) -> str | None:
-    """Return why a competitor cannot take part in a case of fewer bits, or None."""
+    """Return why a competitor cannot take part in a case of quantized weights, or None."""
     if engine == "float32":
         return None
     if engine == "torch":
-        has = ("lstm", "gru") if case.weights == "int8" else tuple(cases.MODES)
-        return None if case.desc.mode in has and not case.desc.projected else f"has no {case.weights} of it"
+        has = ("lstm", "gru") if case.precision == "int8" else tuple(cases.MODES)
+        return None if case.desc.mode in has and not case.desc.projected else f"has no {case.precision} of it"
     if engine == "onnxruntime":
-        has = case.weights == "int8" and case.desc.mode == "lstm" and not case.desc.projected
-        return None if has else f"has no {case.weights} of it"
+        has = case.precision == "int8" and case.desc.mode == "lstm" and not case.desc.projected
+        return None if has else f"has no {case.precision} of it"
     if engine == "openvino":
         return _refusal_of_openvino(case)
     return "only of float32"
 
 
 def _refusal_of_openvino(case: Case) -> str | None:
-    if case.weights == "int8":
+    if case.precision == "int8":
         return "has no int8 without NNCF"  # which is another package, and wants examples of the inputs
     if case.desc.projected:
-        return f"has no {case.weights} of it"
+        return f"has no {case.precision} of it"
     found = binding.get_host_cpu_features()
     has = any(found.get(feature) for feature in ("avx512bf16", "amx-bf16"))
     return None if has else "has no bfloat16 on this CPU"  # it would widen what it multiplies
@@ -52,7 +52,7 @@ def _refusal_of_openvino(case: Case) -> str | None:
 
 def torch_module(torch: Any, module: Any, given: Problem) -> tuple[Any, Any]:
     """Return PyTorch's module with such weights, and the dtype of what it takes."""
-    if given.weights == "bfloat16":
+    if given.precision == "bfloat16":
         return module.to(torch.bfloat16), torch.bfloat16
     kinds, around = {torch.nn.LSTM, torch.nn.GRU}, torch.nn.ModuleList([module])  # what is inside it is replaced
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ import numpy as np
 from rnnkit import RNNDescriptor, backward, forward, prepare, training
 from rnnkit.descriptor.weights import init_weights
 from rnnkit.kernels.cells.modes import MODES
-from rnnkit.types import Weights
+from rnnkit.types import Precision
 
 
 def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescriptor]:
@@ -34,15 +34,15 @@ def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescrip
                 yield RNNDescriptor(mode, 1, 1, 2, True, dropout=0.5, **options)
 
 
-def compile_kernels(desc: RNNDescriptor, weights: Iterable[Weights] = ()) -> None:
+def compile_kernels(desc: RNNDescriptor, precisions: Iterable[Precision] = ()) -> None:
     """Compile what calls on NumPy arrays need for a network and its training, or load it from the disk.
 
     Parameters
     ----------
     desc : RNNDescriptor
         The network, of a mode or of a cell of your own; what is compiled does not depend on its sizes.
-    weights : iterable of {"bfloat16", "int8"}
-        The quantized weights that plans of it are to have, too.
+    precisions : iterable of {"bfloat16", "int8"}
+        Those of the quantized weights that plans of it are to have, too.
     """
     w, x = init_weights(desc, seed=0), np.zeros((1, 1, desc.input_size), desc.np_dtype)
     result = forward(desc, w, x, lengths=[0], seed=0)  # shorter than T: rows are listed, and padding is cleared
@@ -50,8 +50,8 @@ def compile_kernels(desc: RNNDescriptor, weights: Iterable[Weights] = ()) -> Non
     training.clip_gradient_norm(dw, 1.0)
     for optimizer in (training.Adam(w), training.SGD(w), training.SGD(w, momentum=0.9)):
         optimizer.step(dw, 0.0)
-    for kind in (None, *weights):
-        plan = prepare(desc, w, weights=kind)
+    for precision in (None, *precisions):
+        plan = prepare(desc, w, precision=precision)
         _, hy, cy = plan.infer(x)
         if not desc.bidirectional:
             plan.step(x[0], hy, cy)

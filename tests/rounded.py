@@ -1,4 +1,4 @@
-"""One step of the built-in cells on rounded numbers: the naive twin of plans with weights of fewer bits."""
+"""One step of the built-in cells on rounded numbers: the naive twin of plans with quantized weights."""
 
 import ml_dtypes
 import numpy as np

@@ -57,15 +57,15 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(cell, size):
 
 
 @pytest.mark.parametrize(("form", "cell"), REDUCED)
-def test_so_it_has_with_weights_of_fewer_bits(form, cell):
+def test_so_it_has_with_quantized_weights(form, cell):
     assert_row_alone(cell, form, {"bfloat16": 740, "int8": 1040}[form])
 
 
-def assert_row_alone(cell, weights, size):
+def assert_row_alone(cell, precision, size):
     """Its tiles are others, and so they are where the weights are too many for a core's own caches."""
     problem = Problem(**CELLS[cell], input_size=5, hidden_size=size, seq_len=2, batch_size=2, dtype="float32")
-    plan, (_, x, hx, cx) = rnnkit.prepare(problem.desc, problem.w, weights=weights), problem.inputs
-    one_byte = {None: 4, "bfloat16": 2, "int8": 1}[weights]
+    plan, (_, x, hx, cx) = rnnkit.prepare(problem.desc, problem.w, precision=precision), problem.inputs
+    one_byte = {None: 4, "bfloat16": 2, "int8": 1}[precision]
     gates = problem.desc.num_recurrent_gates
     assert (size**2 * one_byte * gates > shapes.near_bytes(gates)) == (size > 37 and gates > 1)
     both = plan.infer(x, hx, cx)

@@ -37,7 +37,7 @@ ASKED = {
     "`seed`": ({"num_layers": 2, "dropout": 0.5}, {"seed": 5}),
     "`first_row`": ({"num_layers": 2, "dropout": 0.5}, {"first_row": 1}),
     "`checkpoint_steps`": ({}, {"checkpoint_steps": 2}),
-    "`prepare(weights=...)`": ({}, {"weights": "bfloat16"}),
+    "`prepare(precision=...)`": ({}, {"precision": "bfloat16"}),
     "`dropout`": ({"num_layers": 2, "dropout": 0.5}, {}),
     "`bidirectional`": ({"bidirectional": True}, {}),
     "`proj_size`": ({"proj_size": 2, "cell_clip": (-2.0, 2.0)}, {}),
@@ -49,7 +49,7 @@ ASKED = {
 }
 DRAWN = "`seed`", "`first_row`", "`dropout`"  # outputs are dropped in training
 PLANS = CALLS[3:]
-FORM = {"weights": "bfloat16"}
+FORM = {"precision": "bfloat16"}
 # Kernels for quantized weights that no other test of the default part compiles.
 RARE = "`reset_after=False`", "a cell of `rnnkit.cells` or your own", "`inputs`, of a cell with side inputs"
 CASES = [
@@ -127,12 +127,12 @@ def test_an_option_works_or_is_refused(request, name, call, place):
     twin = network(**of_network | {"dropout": 0.0} | ({"dtype": "float32"} if net.dtype == "float16" else {}))
     options = {name: asked[name] for name in asked.keys() & {"lengths", "resets", "inputs"}}
     y = twin.infer(X.astype(twin.dtype), **options).y
-    tolerance = 0.02 if prepared or "weights" in asked or net.dtype == "float16" else 1e-5
+    tolerance = 0.02 if prepared or "precision" in asked or net.dtype == "float16" else 1e-5
     x = X.astype(net.dtype)
     if place == CUPY:
         request.getfixturevalue("standin")
         net, x = net.to(sys.modules["cupy"]), sys.modules["cupy"].asarray(x)
-    if "weights" in asked and call in PLANS:
+    if "precision" in asked and call in PLANS:
         prepared, asked = asked, {}
     if isinstance(cell, Refused):
         text = rf"\A\w+: {re.escape(cell.argument)} must {cell.expected.format(desc=net.desc)}, got .*{cell.cure}\Z"

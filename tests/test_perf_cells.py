@@ -115,7 +115,7 @@ def test_an_lstm_of_ones_own_has_the_bits_of_the_built_in_one(pass_name):
 
 def test_the_built_in_one_is_not_its_own(monkeypatch):
     asked = []
-    monkeypatch.setattr(rnnkit, "prepare", lambda desc, w, weights: asked.append(desc.mode))
+    monkeypatch.setattr(rnnkit, "prepare", lambda desc, w, precision: asked.append(desc.mode))
     baselines.prepare("built-in", tiny(OwnLSTM), "infer", 1)
     assert asked == ["lstm"]
 
@@ -167,7 +167,7 @@ def test_a_run_times_every_loop_with_right_results(measured):
     if shutil.which("g++") is None:  # which PyTorch's compiler calls
         assert verdicts.pop("torch-compiled").startswith("failed: ") and row["torch-compiled_seconds"] == ""
     others = dict.fromkeys(("torch", "onnxruntime", "openvino", "by-hand", "unfused"), "only of modes")
-    others["float32"] = "only of fewer bits"
+    others["float32"] = "only of quantized weights"
     assert verdicts == dict.fromkeys(verdicts, report.OK) | others
     for engine in set(verdicts) - set(others) - {"rnnkit"}:
         assert 0 < float(row[f"{engine}_ratio_min"]) <= float(row[f"{engine}_ratio_max"])

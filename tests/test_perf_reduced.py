@@ -1,4 +1,4 @@
-"""The suite of plans with weights of fewer bits: who takes part, with weights of as many bits, and right results."""
+"""The suite of plans with quantized weights: who takes part, with weights of as many bits, and right results."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,9 @@ from perf.cases import Case
 from rnnkit.language_model import model as textmodel
 
 
-def small(mode, weights, **options):
+def small(mode, precision, **options):
     desc = rnnkit.RNNDescriptor(mode, 12, 32, **options)
-    return Case("tiny", desc, 6, 3, passes=("infer",), weights=weights)
+    return Case("tiny", desc, 6, 3, passes=("infer",), precision=precision)
 
 
 def assert_right(engine, case, pass_name="infer"):
@@ -21,25 +21,25 @@ def assert_right(engine, case, pass_name="infer"):
     expected = {name: array for name, array in expected.results(expected.run()).items() if array is not None}
     subject = baselines.prepare(engine, case, pass_name, 1)
     found = subject.results(subject.run())
-    assert check.deviation(found, expected, case.desc, weights=case.weights) is None
+    assert check.deviation(found, expected, case.desc, precision=case.precision) is None
     assert check.deviation(found, expected, case.desc) is not None
     wrong = {name: array * 1.2 for name, array in expected.items()}
-    assert check.deviation(found, wrong, case.desc, weights=case.weights).startswith("wrong: ")
+    assert check.deviation(found, wrong, case.desc, precision=case.precision).startswith("wrong: ")
 
 
-@pytest.mark.parametrize(("mode", "weights"), [
+@pytest.mark.parametrize(("mode", "precision"), [
     ("lstm", "bfloat16"), ("lstm", "int8"), nightly("rnn_tanh", "bfloat16"), nightly("gru", "bfloat16"),
     nightly("rnn_tanh", "int8"), nightly("gru", "int8"),
 ])  # fmt: skip
-def test_our_results(mode, weights):
-    assert_right("rnnkit", small(mode, weights))
+def test_our_results(mode, precision):
+    assert_right("rnnkit", small(mode, precision))
 
 
-@pytest.mark.parametrize(("mode", "weights"), [("lstm", "bfloat16"), ("lstm", "int8"), ("gru", "int8")])
-def test_those_of_pytorch(mode, weights):
+@pytest.mark.parametrize(("mode", "precision"), [("lstm", "bfloat16"), ("lstm", "int8"), ("gru", "int8")])
+def test_those_of_pytorch(mode, precision):
     pytest.importorskip("torch")
-    assert baselines.refusal("torch", small(mode, weights), "infer") is None
-    assert_right("torch", small(mode, weights))
+    assert baselines.refusal("torch", small(mode, precision), "infer") is None
+    assert_right("torch", small(mode, precision))
 
 
 def test_those_of_onnx_runtime():
@@ -72,7 +72,7 @@ def test_beside_it_stands_the_plan_without():
     ("torch", small("rnn_tanh", "int8"), "has no int8 of it"),
     ("torch", small("lstm", "int8", proj_size=8), "has no int8 of it"),
     ("unfused", small("lstm", "int8"), "only of float32"),
-    ("float32", small("lstm", None), "only of fewer bits"),
+    ("float32", small("lstm", None), "only of quantized weights"),
 ])  # fmt: skip
 def test_who_does_not_take_part(monkeypatch, engine, case, because):
     monkeypatch.setattr(baselines, "find_spec", lambda name: name)

@@ -60,10 +60,10 @@ def test_calls_of_many_sizes(cell, more):
         assert_same_results(call(plan, problem), expected, OUTPUTS)
 
 
-@pytest.mark.parametrize("weights", [nightly("bfloat16"), "int8"])
-def test_calls_with_weights_of_fewer_bits(weights, monkeypatch):
+@pytest.mark.parametrize("precision", [nightly("bfloat16"), "int8"])
+def test_calls_with_quantized_weights(precision, monkeypatch):
     first = Problem(mode="lstm", **SIZES, num_layers=2)
-    plan = rnnkit.prepare(first.desc, first.w, weights=weights)
+    plan = rnnkit.prepare(first.desc, first.w, precision=precision)
     problems = [first.twin(**size, seed=seed) for seed, size in enumerate((KEPT, KEPT, KEPT, LONGER, LONGER, LONG))]
     found = [call(plan, problem) for problem in problems]
     monkeypatch.setattr(infer, "KEPT_BYTES", -1)
@@ -182,15 +182,15 @@ def test_a_plan_keeps_no_input():
     assert given() is None
 
 
-@pytest.mark.parametrize("weights", [None, "int8"])
-def test_steps_of_many_sizes(weights):
+@pytest.mark.parametrize("precision", [None, "int8"])
+def test_steps_of_many_sizes(precision):
     """Each is that of a plan that has run nothing before, though a plan works where its last step did."""
     first = Problem(mode="lstm", **SIZES, num_layers=2)
-    plan = rnnkit.prepare(first.desc, first.w, weights=weights)
+    plan = rnnkit.prepare(first.desc, first.w, precision=precision)
     for seed, rows in enumerate((1, 1, 17, 2, 17, 17, 1, 300, 3)):
         problem = first.twin(seq_len=1, batch_size=rows, seed=seed)
         arrays = problem.x[0], problem.hx, problem.cx
-        expected = rnnkit.prepare(first.desc, first.w, weights=weights).step(*arrays)
+        expected = rnnkit.prepare(first.desc, first.w, precision=precision).step(*arrays)
         assert_same_results(plan.step(*arrays), expected, OUTPUTS)
 
 
@@ -204,13 +204,13 @@ def kept_by(call):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("weights", [None, "int8"])
-def test_a_plan_keeps_no_room_for_many_rows(weights, monkeypatch):
+@pytest.mark.parametrize("precision", [None, "int8"])
+def test_a_plan_keeps_no_room_for_many_rows(precision, monkeypatch):
     """Nor does it keep much for a few rows where many threads would have scratch of their own."""
     monkeypatch.setattr(team, "most_threads", lambda: 64)
-    rows, sizes = (2000, SIZES) if weights is None else (1, SIZES | {"input_size": 2**15, "hidden_size": 64})
+    rows, sizes = (2000, SIZES) if precision is None else (1, SIZES | {"input_size": 2**15, "hidden_size": 64})
     problem = Problem(mode="lstm", **sizes, seq_len=1, batch_size=rows)
-    plan, again = (rnnkit.prepare(problem.desc, problem.w, weights=weights) for _ in range(2))
+    plan, again = (rnnkit.prepare(problem.desc, problem.w, precision=precision) for _ in range(2))
     again.step(problem.x[0], None)  # compiled
     after, peak = kept_by(lambda: plan.step(problem.x[0], None))
     assert peak > stack.KEPT_BYTES // 4 > 4 * after

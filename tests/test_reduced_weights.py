@@ -1,4 +1,4 @@
-"""Plans with weights of fewer bits: the equations on rounded numbers, and the same bits every way."""
+"""Plans with quantized weights: the equations on rounded numbers, and the same bits every way."""
 
 import copy
 import os
@@ -37,7 +37,7 @@ def form(request):
 
 def assert_rounded(problem, form):
     """One step is that of the equations on rounded numbers."""
-    plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+    plan = rnnkit.prepare(problem.desc, problem.w, precision=form)
     found = plan.infer(*problem.inputs[1:])
     h, c = (None if states is None else states[0] for states in (problem.hx, problem.cx))
     functions = OF_WEIGHTS[form], OF_VALUES[form]
@@ -71,11 +71,11 @@ def test_long_sums(form, input_size):
 def test_sums_that_might_not_be_exact_are_refused():
     desc = rnnkit.RNNDescriptor("rnn_tanh", 133_145, 1)
     w = np.full(rnnkit.num_weights(desc), 0.5, np.float32)
-    with pytest.raises(ValueError, match=says("prepare: weights", None, "bfloat16", 133144, "'int8'", 133145)):
-        rnnkit.prepare(desc, w, weights="int8")
+    with pytest.raises(ValueError, match=says("prepare: precision", None, "bfloat16", 133144, "'int8'", 133145)):
+        rnnkit.prepare(desc, w, precision="int8")
     desc = rnnkit.RNNDescriptor("rnn_relu", 133_144, 1, bias="none")
     w, x = np.full(rnnkit.num_weights(desc), 0.5, np.float32), np.ones((1, 133_144), np.float32)
-    assert rnnkit.prepare(desc, w, weights="int8").step(x, None).y.item() == pytest.approx(133_144 / 2, rel=1e-5)
+    assert rnnkit.prepare(desc, w, precision="int8").step(x, None).y.item() == pytest.approx(133_144 / 2, rel=1e-5)
 
 
 def step_loop_of(plan, problem):
@@ -91,7 +91,7 @@ def test_every_way_gives_the_same_bits(form, cell):
     """All at once, step by step, each sequence alone, and in a stack or one layer after the other."""
     sizes = dict(input_size=9, hidden_size=21, seq_len=6, batch_size=5, num_layers=2, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes)
-    plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+    plan = rnnkit.prepare(problem.desc, problem.w, precision=form)
     expected = plan.infer(*problem.inputs[1:])
     assert_same_results(step_loop_of(plan, problem), expected, OUTPUTS)
     lengths = [6, 0, 3, 6, 1]
@@ -105,7 +105,7 @@ def test_every_way_gives_the_same_bits(form, cell):
     for number, input_size in enumerate((9, problem.output_size)):
         own = problem.twin(num_layers=1, input_size=input_size)
         named = {name[:-1] + "0": view for name, view in problem.views.items() if name.endswith(str(number))}
-        one = rnnkit.prepare(own.desc, rnnkit.pack_weights(own.desc, named), weights=form)
+        one = rnnkit.prepare(own.desc, rnnkit.pack_weights(own.desc, named), precision=form)
         cx = None if problem.cx is None else problem.cx[number : number + 1]
         x = one.infer(x, problem.hx[number : number + 1], cx).y
     assert np.array_equal(x, expected.y)
@@ -124,7 +124,7 @@ def test_threads_change_no_bit(form, options):
     results = []
     for threads in (1, 2):
         numba.set_num_threads(threads)
-        plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+        plan = rnnkit.prepare(problem.desc, problem.w, precision=form)
         results += [plan.infer(*problem.inputs[1:]) for _ in range(3)]
     for found in results:
         assert_same_results(found, results[0], OUTPUTS)
@@ -150,7 +150,7 @@ def test_each_rank_has_scratch_of_its_own(form):
 def test_a_stream_goes_on_on_more_threads(form):
     net = rnnkit.LSTM(48, 320, num_layers=2, seed=0)
     x = np.random.default_rng(0).standard_normal((6, 12, 48), np.float32)
-    expected, stream = net.prepare(weights=form).infer(x).y, net.prepare(weights=form).stream(12)
+    expected, stream = net.prepare(precision=form).infer(x).y, net.prepare(precision=form).stream(12)
     for t in range(6):
         numba.set_num_threads(1 if t < 3 else 2)
         assert np.array_equal(stream.step(x[t]), expected[t])
@@ -159,7 +159,7 @@ def test_a_stream_goes_on_on_more_threads(form):
 def test_more_rows_than_are_converted_at_once(form):
     """Each is that of the row alone."""
     problem = Problem("lstm", dtype="float32", hidden_size=9, batch_size=2 * ROWS_AT_ONCE + 5, seq_len=2)
-    plan = rnnkit.prepare(problem.desc, problem.w, weights=form)
+    plan = rnnkit.prepare(problem.desc, problem.w, precision=form)
     found = plan.infer(*problem.inputs[1:])
     for n in (0, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 4):
         own = slice(n, n + 1)
@@ -176,7 +176,7 @@ def test_other_cells(name, form, bidirectional):
     """Near to the same network without rounding, and the same bits step by step."""
     desc = rnnkit.RNNDescriptor(KINDS[name], 6, whole_heads(KINDS[name], 19), 2, bidirectional)
     w, x = rnnkit.init_weights(desc, seed=0), np.random.default_rng(0).standard_normal((5, 4, 6), np.float32)
-    plan = rnnkit.prepare(desc, w, weights=form)
+    plan = rnnkit.prepare(desc, w, precision=form)
     found, expected = plan.infer(x), rnnkit.infer(desc, w, x)
     assert 0 < np.abs(found.y - expected.y).max() < 0.03 * max(1, np.abs(expected.y).max())
     if not bidirectional:
@@ -189,7 +189,7 @@ def test_other_cells(name, form, bidirectional):
 def test_what_is_not_finite_stays_so_in_its_row(form):
     net = rnnkit.LSTM(5, 17, seed=0)
     x = np.random.default_rng(0).standard_normal((3, 4, 5), np.float32)
-    plan = net.prepare(weights=form)
+    plan = net.prepare(precision=form)
     expected = plan.infer(x).y
     for value in np.nan, np.inf, -np.inf:
         x[1, 2, 3] = value
@@ -200,7 +200,7 @@ def test_what_is_not_finite_stays_so_in_its_row(form):
             assert np.isnan(y[1:, 2]).all()
     net.views["weight_ih_l0"][17, 2] = np.nan  # of the first unit's second gate
     x[1, 2, 3] = 0
-    y = net.prepare(weights=form).infer(x).y
+    y = net.prepare(precision=form).infer(x).y
     assert np.isnan(y[0, :, 0]).all() and np.isfinite(y[0, :, 1:]).all()
 
 
@@ -210,7 +210,7 @@ def test_rows_of_any_size(form, size):
     net = rnnkit.RNN(4, 3, bias=False, nonlinearity="relu", seed=0)
     net.views["weight_ih_l0"][...] = np.abs(net.views["weight_ih_l0"])
     x = np.full((1, 2, 4), size, np.float32)
-    found, expected = net.prepare(weights=form).infer(x).y, net.infer(x).y.astype(np.float64)
+    found, expected = net.prepare(precision=form).infer(x).y, net.infer(x).y.astype(np.float64)
     assert np.abs(found - expected).max() <= max(0.02 * np.abs(expected).max(), 1e-29)
     if form == "int8" and size < 2.0**-100:
         assert not found.any()
@@ -220,29 +220,29 @@ def test_no_weights_but_zeros(form):
     net = rnnkit.LSTM(3, 5, seed=0)
     net.weights[...] = 0
     x = np.ones((4, 2, 3), np.float32)
-    assert np.array_equal(net.prepare(weights=form).infer(x).y, net.infer(x).y)
+    assert np.array_equal(net.prepare(precision=form).infer(x).y, net.infer(x).y)
 
 
 @pytest.mark.parametrize(("seq_len", "batch_size"), [(0, 3), (2, 0), (0, 0)])
 def test_nothing_to_do(form, seq_len, batch_size):
-    plan = rnnkit.LSTM(3, 5, seed=0).prepare(weights=form)
+    plan = rnnkit.LSTM(3, 5, seed=0).prepare(precision=form)
     assert plan.infer(np.zeros((seq_len, batch_size, 3), np.float32)).y.shape == (seq_len, batch_size, 5)
 
 
 def test_plans_are_copied_as_what_they_are(form):
-    plan = rnnkit.LSTM(3, 5, seed=0).prepare(weights=form)
+    plan = rnnkit.LSTM(3, 5, seed=0).prepare(precision=form)
     x = np.random.default_rng(0).standard_normal((4, 2, 3), np.float32)
-    assert plan.weights == form and repr(plan).endswith(f", weights='{form}'>")
+    assert plan.precision == form and repr(plan).endswith(f", precision='{form}'>")
     for other in (copy.copy(plan), copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
-        assert other.weights == form and np.array_equal(other.infer(x).y, plan.infer(x).y)
+        assert other.precision == form and np.array_equal(other.infer(x).y, plan.infer(x).y)
     streams = pickle.loads(pickle.dumps(plan.stream(2)))
-    assert streams.plan.weights == form and np.array_equal(streams.step(x[0]), plan.infer(x).y[0])
-    assert rnnkit.LSTM(3, 5, seed=0).prepare().weights is None
+    assert streams.plan.precision == form and np.array_equal(streams.step(x[0]), plan.infer(x).y[0])
+    assert rnnkit.LSTM(3, 5, seed=0).prepare().precision is None
 
 
 def test_the_bytes_of_a_plan():
     net = rnnkit.LSTM(256, 256, seed=0)
-    sizes = {form: net.prepare(weights=form)._network.weights.nbytes for form in (None, *FORMS)}
+    sizes = {form: net.prepare(precision=form)._network.weights.nbytes for form in (None, *FORMS)}
     assert 0.49 < sizes["bfloat16"] / sizes[None] < 0.52 and 0.24 < sizes["int8"] / sizes[None] < 0.27
 
 
@@ -252,16 +252,16 @@ def test_the_bytes_of_a_plan():
     ("int8", {"dtype": "float64"}, [None, "float64", "'int8'"]),
 ])  # fmt: skip
 def test_refusals(given, options, facts):
-    with pytest.raises(ValueError, match=says("prepare: weights", *facts)):
-        rnnkit.LSTM(3, 5, **options).prepare(weights=given)
+    with pytest.raises(ValueError, match=says("prepare: precision", *facts)):
+        rnnkit.LSTM(3, 5, **options).prepare(precision=given)
 
 
 def test_on_a_gpu_they_are_refused(standin):
     import cupy
 
     net = rnnkit.LSTM(3, 5, seed=0).to(cupy)
-    with pytest.raises(rnnkit.BackendError, match=says("prepare: weights", None, "GPU", "'int8'")):
-        net.prepare(weights="int8")
+    with pytest.raises(rnnkit.BackendError, match=says("prepare: precision", None, "GPU", "'int8'")):
+        net.prepare(precision="int8")
 
 
 ELSEWHERE = """
@@ -274,7 +274,7 @@ x = np.random.default_rng(0).standard_normal((7, 5, 18), np.float32)
 for kind in (rnnkit.LSTM, rnnkit.GRU)[: int(sys.argv[2])]:
     for hidden_size in (5, 33):
         net = kind(18, hidden_size, num_layers=2, bidirectional=True, seed=0)
-        digest.update(net.prepare(weights=sys.argv[1]).infer(x).y.tobytes())
+        digest.update(net.prepare(precision=sys.argv[1]).infer(x).y.tobytes())
 print(BFLOAT16_DOT is not None, BYTE_DOT is not None, digest.hexdigest())
 """
 

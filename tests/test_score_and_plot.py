@@ -47,22 +47,22 @@ def test_score_prints_bits_of_each_file(run, tmp_path):
     assert out.splitlines() == expected
 
 
-@pytest.mark.parametrize("weights", [nightly("bfloat16"), "int8"])
-def test_score_and_sample_with_weights_of_fewer_bits(run, tmp_path, weights):
+@pytest.mark.parametrize("precision", [nightly("bfloat16"), "int8"])
+def test_score_and_sample_with_quantized_weights(run, tmp_path, precision):
     (tmp_path / "a.txt").write_bytes(text := b"abc" * 500)
     model = textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4), 0, np.frombuffer(b"abcdefgh", np.uint8))
     model.parameters.flat *= 3  # so that rounding moves the scores
     model.save("model.npz")
-    _, out, _ = run("score", "a.txt", "--weights", weights)
-    plan = rnnkit.prepare(model.desc, model.parameters.network, weights=weights)
+    _, out, _ = run("score", "a.txt", "--precision", precision)
+    plan = rnnkit.prepare(model.desc, model.parameters.network, precision=precision)
     bits, whole = scoring.bits_per_byte(model, text, network=plan), scoring.bits_per_byte(model, text)
-    assert out.splitlines()[2] == f"  {bits:6.3f}  rnnkit, {weights} weights"
+    assert out.splitlines()[2] == f"  {bits:6.3f}  rnnkit, {precision} weights"
     assert bits != whole and abs(bits - whole) < 0.1
     sampled, others = (
-        bytes(islice(sampling.generate(model, b"\n", 1.0, 0, weights=form), 4000)) for form in (weights, None)
+        bytes(islice(sampling.generate(model, b"\n", 1.0, 0, precision=one), 4000)) for one in (precision, None)
     )
     assert sampled != others  # slightly other scores: once in a while another byte
-    _, out, _ = run("sample", "model.npz", "--bytes", 4000, "--temperature", 1, "--seed", 0, "--weights", weights)
+    _, out, _ = run("sample", "model.npz", "--bytes", 4000, "--temperature", 1, "--seed", 0, "--precision", precision)
     assert out == sampled.decode()
 
 
@@ -70,8 +70,8 @@ def test_score_refuses_weights_of_fewer_bits_in_float64(run, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"abc")
     textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4, dtype="float64"), 0).save("model.npz")
     for command in (["score", "a.txt"], ["sample", "model.npz"]):
-        status, _, error = run(*command, "--weights", "int8")
-        assert status == 2 and one_line_says(error, "rnnkit: prepare: weights", None, "float64", "'int8'")
+        status, _, error = run(*command, "--precision", "int8")
+        assert status == 2 and one_line_says(error, "rnnkit: prepare: precision", None, "float64", "'int8'")
 
 
 def test_score_refuses(run, tmp_path):

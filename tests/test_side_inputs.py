@@ -105,8 +105,8 @@ def test_long_calls_have_the_bits_of_their_steps(threads, monkeypatch):
 def test_quantized_weights():
     net, x, inputs, _ = problem(dtype="float32")
     y = net.infer(x, inputs=inputs).y
-    for weights, most in (("bfloat16", 0.02), ("int8", 0.02)):
-        assert 0 < abs(net.prepare(weights=weights).infer(x, inputs=inputs).y - y).max() < most
+    for precision, most in (("bfloat16", 0.02), ("int8", 0.02)):
+        assert 0 < abs(net.prepare(precision=precision).infer(x, inputs=inputs).y - y).max() < most
 
 
 def test_a_network_learns_with_them():

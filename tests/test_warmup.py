@@ -46,7 +46,7 @@ for options in ({}, {"num_layers": 3, "dropout": 0.5}, {"num_layers": 2, "bidire
     plan.infer(x)
     if not desc.bidirectional:
         plan.step(x[0], result.hy)
-plan = rnnkit.LSTM(3, 5, num_layers=2).prepare(weights="int8")
+plan = rnnkit.LSTM(3, 5, num_layers=2).prepare(precision="int8")
 plan.infer(x, lengths=[4, 2])
 plan.stream(3).step(x[0], rows=[2, 0])
 assert len(known) > 5
@@ -71,7 +71,7 @@ COMMAND = """
 import numpy as np
 from rnnkit import training, warmup
 from rnnkit.language_model import command_line
-warmup.compile_kernels = lambda desc, weights: training.clip_gradient_norm(np.ones(3, desc.dtype), 1.0)
+warmup.compile_kernels = lambda desc, precisions: training.clip_gradient_norm(np.ones(3, desc.dtype), 1.0)
 command_line.main(["warmup", "--mode", "rnn_tanh", "--quiet"])
 """
 
@@ -103,9 +103,9 @@ def test_a_cold_first_call_says_so_to_who_listens(tmp_path):
 def test_every_mode_formula_and_dtype_is_compiled(monkeypatch, capsys):
     seen, kinds = [], set()
 
-    def compile_kernels(desc, weights):
+    def compile_kernels(desc, precisions):
         seen.append(desc)
-        kinds.update((desc.dtype, kind) for kind in weights)
+        kinds.update((desc.dtype, kind) for kind in precisions)
 
     monkeypatch.setattr(warmup, "compile_kernels", compile_kernels)
     assert command_line.main(["warmup"]) == 0
@@ -116,13 +116,13 @@ def test_every_mode_formula_and_dtype_is_compiled(monkeypatch, capsys):
     seen.clear()
     assert command_line.main(["warmup", "--mode", "gru", "--mode", "lstm", "--dtype", "float64", "--quiet"]) == 0
     assert {(desc.mode, desc.dtype) for desc in seen} == {("gru", "float64"), ("lstm", "float64")}
-    assert command_line.main(["warmup", "--weights", "int8", "--weights", "bfloat16"]) == 0
+    assert command_line.main(["warmup", "--precision", "int8", "--precision", "bfloat16"]) == 0
     assert kinds == {("float32", "int8"), ("float32", "bfloat16")}
 
 
 def test_quantized_weights_are_float32s_and_cells_are_said_to_be_left_out(capsys):
-    assert command_line.main(["warmup", "--weights", "int8", "--dtype", "float64"]) == 2
-    assert one_line_says(capsys.readouterr().err, "rnnkit: warmup: --weights", "--dtype float32", "float64")
+    assert command_line.main(["warmup", "--precision", "int8", "--dtype", "float64"]) == 2
+    assert one_line_says(capsys.readouterr().err, "rnnkit: warmup: --precision", "--dtype float32", "float64")
     with pytest.raises(SystemExit):
         command_line.main(["warmup", "--help"])
     assert "Not those of cells of your own" in " ".join(capsys.readouterr().out.split())
@@ -143,7 +143,7 @@ WATCHED = """
 import logging
 from rnnkit import warmup
 from rnnkit.language_model import command_line
-warmup.compile_kernels = lambda desc, weights: logging.getLogger("rnnkit").info("something takes a while")
+warmup.compile_kernels = lambda desc, precisions: logging.getLogger("rnnkit").info("something takes a while")
 command_line.main(["warmup", "--mode", "rnn_tanh", "--dtype", "float32"])
 """
 

@@ -45,8 +45,8 @@ def results(x: npt.NDArray[np.float32]) -> None:
     plan = lstm.prepare()
     state, cell = plan.step(x[0], None, None)[1:]
     print(cell.mean(), state.mean(), gru.prepare().step(x[0]).cy is None)
-    assert_type(gru.prepare(weights="int8"), Plan[None])
-    gru.prepare(weights="int4")  # wrong
+    assert_type(gru.prepare(precision="int8"), Plan[None])
+    gru.prepare(precision="int4")  # wrong
 
 
 def descriptors(w: Floats) -> None:

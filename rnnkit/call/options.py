@@ -15,7 +15,7 @@ from rnnkit.call import checks
 from rnnkit.call.steps import LISTED_ROWS, Steps, steps_of
 from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
-from rnnkit.types import Weights
+from rnnkit.types import Precision
 
 ZEROS = "zeros"  # the default of `initial`; compared with `is`, which is fast, to see that nothing is asked for
 
@@ -26,17 +26,17 @@ class CallOptions(NamedTuple):
     steps: Steps  # by `lengths`, `resets` and `initial`
     seed: int | None = None  # None where nothing is drawn
     checkpoint_steps: int | None = None
-    weights: Weights | None = None  # of `prepare`
+    precision: Precision | None = None  # of `prepare`
     resets: bool = False  # whether they were given, with marks or without
     first_row: int = 0  # its number in the whole batch
 
 
 def options_of(
     function: str, desc: RNNDescriptor, seq_len: int, batch_size: int, lengths: Any = None, seed: Any = None,
-    checkpoint_steps: Any = None, weights: Any = None, resets: Any = None, initial: Any = ZEROS, first_row: Any = 0,
+    checkpoint_steps: Any = None, precision: Any = None, resets: Any = None, initial: Any = ZEROS, first_row: Any = 0,
 ) -> CallOptions:
     """Return the options of a call on so many steps and rows, each checked; None is not asked for."""
-    nothing = lengths is seed is checkpoint_steps is weights is resets is None and initial is ZEROS
+    nothing = lengths is seed is checkpoint_steps is precision is resets is None and initial is ZEROS
     if nothing and first_row == 0 and batch_size <= LISTED_ROWS:
         return _unasked(seq_len, batch_size)
     from_hx = checks.initial(function, initial, resets)
@@ -47,7 +47,7 @@ def options_of(
         steps,
         seed if desc.draws else None,
         checked_checkpoint_steps(function, checkpoint_steps),
-        _checked_weights(function, weights),
+        _checked_precision(function, precision),
         resets is not None,
         checks.first_row(function, first_row, batch_size),
     )
@@ -79,9 +79,9 @@ def checked_checkpoint_steps(function: str, value: Any) -> int | None:
     return int(value)
 
 
-def _checked_weights(function: str, value: Any) -> Weights | None:
-    if value not in (known := (None, *get_args(Weights))):
-        raise ValueError(message(function, "weights", f"be None or one of {', '.join(known[1:])}", repr(value)))
+def _checked_precision(function: str, value: Any) -> Precision | None:
+    if value not in (known := (None, *get_args(Precision))):
+        raise ValueError(message(function, "precision", f"be None or one of {', '.join(known[1:])}", repr(value)))
     return value
 
 
@@ -130,8 +130,10 @@ _HALF = Refused(
     TypeError, "desc.dtype", f"be {' or '.join(HOST_DTYPES)} on NumPy arrays", lambda desc, _: desc.dtype,
     "half precision runs on a GPU: move the arrays with cupy.asarray",
 )
-_DTYPE = Refused(ValueError, "weights", "be None for a network of {desc.dtype}", lambda _, given: repr(given.weights))
-_GPU = Refused(BackendError, "weights", "be None on a GPU", lambda _, given: repr(given.weights))
+_DTYPE = Refused(
+    ValueError, "precision", "be None for a network of {desc.dtype}", lambda _, given: repr(given.precision)
+)
+_GPU = Refused(BackendError, "precision", "be None on a GPU", lambda _, given: repr(given.precision))
 
 CALLS = "forward", "backward", "infer", "plan.infer", "plan.step", "stream.step", "stream.run"
 NUMPY, CUPY, QUANTIZED = PLACES = "NumPy arrays", "CuPy arrays", "quantized weights"
@@ -164,7 +166,7 @@ TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS
     "`checkpoint_steps`": _row(
         lambda _, given: given.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NO_PART
     ),
-    "`prepare(weights=...)`": _row(lambda _, given: given.weights is not None, _PLANS, YES, _GPU, YES),
+    "`prepare(precision=...)`": _row(lambda _, given: given.precision is not None, _PLANS, YES, _GPU, YES),
     "`dropout`": _row(lambda desc, _: desc.dropout > 0, _TRAINING, YES, YES, NO_PART),
     "`bidirectional`": _row(lambda desc, _: desc.bidirectional, _BEFORE_STEPS, YES, YES, YES),
     "`proj_size`": _row(lambda desc, _: desc.projected, _EVERY_CALL, YES, YES, YES),

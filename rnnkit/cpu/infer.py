@@ -70,10 +70,10 @@ class Inference(Stack):
     what it tells the kernels. Python takes 25 us less for a layer or two; copying y takes up to 10 us of these (Zen 5).
     """
 
-    def __init__(self, desc: RNNDescriptor, w: np.ndarray, weights: str | None = None) -> None:
-        packed = pack(desc, w, Arena()) if weights is None else pack_reduced(desc, w, weights)
-        super().__init__(desc, layers_of(desc, weights), packed)
-        self._groups, self._columns = groups_of(desc, weights=weights), self._layers[0].columns
+    def __init__(self, desc: RNNDescriptor, w: np.ndarray, precision: str | None = None) -> None:
+        packed = pack(desc, w, Arena()) if precision is None else pack_reduced(desc, w, precision)
+        super().__init__(desc, layers_of(desc, precision), packed)
+        self._groups, self._columns = groups_of(desc, precision=precision), self._layers[0].columns
 
     def repack(self, w: np.ndarray) -> None:
         """Take other weights, as float32 or float64, into the same memory, while no call is at work.

@@ -74,8 +74,9 @@ class Layer(NamedTuple):
 
 
 @lru_cache(DESCRIPTORS)
-def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = False) -> tuple[Layer, ...]:
-    """The pseudo-layers, with packed weights of this form (`rnnkit.prepare`), or with weights read where they are."""
+def layers_of(desc: RNNDescriptor, precision: str | None = None, in_place: bool = False) -> tuple[Layer, ...]:
+    """The pseudo-layers, with packed weights of this precision (`rnnkit.prepare`), or with
+    weights read where they are."""
     cell, said = desc.cell, desc.cell.declaration
     starts = {name: start for name, _, start in weight_layout(desc)}
     passes, result, end = min(desc.num_pseudo_layers, 2), [], 0
@@ -85,7 +86,7 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         sizes = Sizes(desc.hidden_size, desc.output_size, inputs)
         products = tuple(_products(said, sizes, starts, suffix_of(layer, direction)))
         columns = max(len(said.slots) * sizes.hidden, products[-1].first + products[-1].rows.size)
-        offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, weights, in_place)
+        offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, precision, in_place)
         width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(said.phases) + desc.projected
@@ -94,18 +95,18 @@ def layers_of(desc: RNNDescriptor, weights: str | None = None, in_place: bool = 
         heads, lanes = said.heads, VECTOR_BYTES // desc.np_dtype.itemsize
         shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
         row = shares_units, desc.row_size, desc.inputs_size
-        result.append(Layer(index, layer, direction, *facts, *row, weights, Bound(bound), {}))
+        result.append(Layer(index, layer, direction, *facts, *row, precision, Bound(bound), {}))
         end = offsets[-1]
     return tuple(result)
 
 
 @lru_cache(DESCRIPTORS)
 def groups_of(
-    desc: RNNDescriptor, dropping: bool = False, weights: str | None = None, in_place: bool = False
+    desc: RNNDescriptor, dropping: bool = False, precision: str | None = None, in_place: bool = False
 ) -> tuple[tuple[Layer, ...], ...]:
     """The pseudo-layers that run in one call of a kernel, from the lowest to the highest: the directions of a layer, or
     two layers of one direction, if nothing is dropped between them."""
-    layers = layers_of(desc, weights, in_place)
+    layers = layers_of(desc, precision, in_place)
     size = 1 if dropping and desc.num_directions == 1 else 2
     return tuple(layers[first : first + size] for first in range(0, len(layers), size))
 

@@ -1,4 +1,4 @@
-"""Weights with fewer bits: a network's packed weights, rounded once, in the panels of `kernels.machine.formats`."""
+"""Quantized weights: a network's packed weights, rounded once, in the panels of `kernels.machine.formats`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rnnkit.kernels.products import Product
 _ONE = 4  # bytes of a word
 
 
-def pack_reduced(desc: RNNDescriptor, w: np.ndarray, weights: str) -> np.ndarray:
-    """Pack the weights, round them, and sum the biases, where the offsets of `layers_of(desc, weights)` say."""
-    packed, layers = pack(desc, w, Arena()), layers_of(desc, weights)
+def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarray:
+    """Pack the weights, round them, and sum the biases, where the offsets of `layers_of(desc, precision)` say."""
+    packed, layers = pack(desc, w, Arena()), layers_of(desc, precision)
     words = np.zeros(int(layers[-1].offsets[-1]), np.float32)
     for whole, layer in zip(layers_of(desc), layers, strict=True):
         for number, product in enumerate(layer.products):
@@ -26,7 +26,7 @@ def pack_reduced(desc: RNNDescriptor, w: np.ndarray, weights: str) -> np.ndarray
                 panels = packed[whole.offsets[number] : whole.offsets[number + 1]]
                 parts = zip(*(np.split(one, product.blocks) for one in (panels, product.rows)), strict=True)
                 gates = product.gates if product.blocks == 1 else 1
-                own = [_PANELS[weights](panels, product._replace(rows=rows, gates=gates)) for panels, rows in parts]
+                own = [_PANELS[precision](panels, product._replace(rows=rows, gates=gates)) for panels, rows in parts]
                 words[layer.offsets[number] : layer.offsets[number + 1]] = np.concatenate(own)
         words[slice(*layer.offsets[-2:])] = packed[slice(*whole.offsets[-2:])]  # the biases
     return words

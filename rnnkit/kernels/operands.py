@@ -148,7 +148,7 @@ class Step(NamedTuple):
     """What a phase of a step works with."""
 
     sizes: Sizes
-    weights: tuple  # `products.Weights`; backward a `weight_gradient.Term` for each of the layer's products
+    weights: tuple  # `products.LayerWeights`; backward a `weight_gradient.Term` for each of the layer's products
     operands: Operands
     gradients: Gradients  # forward None
     zeros: np.ndarray

@@ -45,14 +45,14 @@ class HeadWeights(NamedTuple):
     """The weights of a product with several heads: in `packed` from `start` on one block of `size` for each gate and,
     in it, for each head; the rows of the matrix in the same order."""
 
-    packed: np.ndarray  # of all products, or what `formats` has for fewer bits a weight
+    packed: np.ndarray  # of all products, or what `formats` has for quantized weights
     start: int
     size: int
     matrix: Matrix
     rank: int
 
 
-class Weights(NamedTuple):
+class LayerWeights(NamedTuple):
     """A layer's weights, by the product that they are for, and what the gates start from."""
 
     products: tuple  # of a WeightMatrix for each of the cell's products with one head
@@ -66,10 +66,10 @@ def places_of(products):
     return np.array([(p.start, p.depth, p.bias) for p in products], np.int64)
 
 
-def offsets_of(products, columns, itemsize, start, weights=None, in_place=False):
+def offsets_of(products, columns, itemsize, start, precision=None, in_place=False):
     """Where the panels of each product start in the packed buffer; last where the summed biases of the layer's columns,
     behind which its vectors stand, start and end. Of weights that are read where they are there are no panels."""
-    form, sizes = FORMS[weights], []
+    form, sizes = FORMS[precision], []
     if in_place:
         supply_in_place("columns", itemsize)
     for p in products:
@@ -145,7 +145,7 @@ def weights_of(cell, sizes, packed, offsets, products, places, w, rank):
     """The weights of the layer with these offsets in the packed buffer and these places in the flat weights; what they
     need of scratch is the rank's."""
     start, stop = offsets[offsets.size - 4], offsets[offsets.size - 3]  # behind it the vectors, which have no panels
-    return Weights(
+    return LayerWeights(
         products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, rank)),
         heads=_weights_of_heads(cell, (sizes, packed, offsets, products, places, w, rank)),
         projection=_packed(packed, start, stop, sizes.hidden, sizes.output, (0,), rank),

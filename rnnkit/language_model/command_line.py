@@ -18,7 +18,7 @@ from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import DEFAULTS
 from rnnkit.language_model.settings import Settings, file_name, flag, number
 from rnnkit.language_model.train_command import train
-from rnnkit.types import Weights
+from rnnkit.types import Precision
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def _add_sample(adders) -> None:
     share = "draw from the likeliest bytes that together have this probability"
     _option(parser, "--top-p", number(float, 0, 1, above=True), 1.0, share, "P")
     _option(parser, "--seed", number(int, 0), None, "the same seed, the same text; none: a new text each time")
-    _add_weights(parser, "round the network's weights to fewer bits (default: none of it)")
+    _add_precision(parser, "quantize the network's weights (default: no)")
 
 
 def _add_score(adders) -> None:
@@ -120,7 +120,7 @@ def _add_score(adders) -> None:
     parser.set_defaults(run=commands.score)
     parser.add_argument("files", nargs="+", type=file_name, metavar="FILE", help="any file")
     _option(parser, "--model", file_name, DEFAULTS["out"], "file that train has written", "MODEL")
-    _add_weights(parser, "score it with the network's weights rounded to fewer bits, too")
+    _add_precision(parser, "score it also with the network's weights quantized")
 
 
 def _add_compress(adders) -> None:
@@ -158,8 +158,8 @@ def _add_output(parser, out: str, model: str) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _add_weights(parser, about) -> None:
-    parser.add_argument("--weights", choices=get_args(Weights), help=about)
+def _add_precision(parser, about) -> None:
+    parser.add_argument("--precision", choices=get_args(Precision), help=about)
 
 
 def _add_plot(adders) -> None:
@@ -182,7 +182,7 @@ def _add_warmup(adders) -> None:
     text = "for arrays of this dtype; may be repeated (default: both)"
     parser.add_argument("--dtype", action="append", choices=HOST_DTYPES, help=text)
     text = "also for plans with such quantized weights, of float32; may be repeated (default: none of them)"
-    parser.add_argument("--weights", action="append", choices=get_args(Weights), help=text)
+    parser.add_argument("--precision", action="append", choices=get_args(Precision), help=text)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 

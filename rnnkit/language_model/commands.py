@@ -24,7 +24,7 @@ def sample(args: argparse.Namespace) -> None:
     out, streaming = sys.stdout.buffer, sys.stdout.isatty()
     out.write(prompt)
     # Without a prompt the model starts as after the end of a line.
-    text = sampling.generate(model, prompt or b"\n", args.temperature, args.seed, args.top_p, args.weights)
+    text = sampling.generate(model, prompt or b"\n", args.temperature, args.seed, args.top_p, args.precision)
     for byte in islice(text, args.bytes):
         out.write(bytes([byte]))
         if streaming or byte == ord("\n"):
@@ -37,7 +37,7 @@ def score(args: argparse.Namespace) -> None:
     texts = {path: corpus.read_files([path]) for path in args.files}
     for path, text in texts.items():
         print(f"{path}: {len(text):,} bytes; bits per byte")
-        for name, bits in scoring.scores(model, text, weights=args.weights):
+        for name, bits in scoring.scores(model, text, precision=args.precision):
             print(f"  {bits:6.3f}  {name}", flush=True)
 
 
@@ -60,15 +60,15 @@ def plot(args: argparse.Namespace) -> None:
 def warm_up(args: argparse.Namespace) -> None:
     """Compile the kernels, or find them compiled, and say where they are kept."""
     dtypes = args.dtype or HOST_DTYPES
-    if args.weights and "float32" not in dtypes:
-        raise CommandError(f"warmup: --weights must be with --dtype float32, got {' '.join(dtypes)}")
+    if args.precision and "float32" not in dtypes:
+        raise CommandError(f"warmup: --precision must be with --dtype float32, got {' '.join(dtypes)}")
     descs = list(warmup.networks(args.mode or MODES, dtypes))
     shown = False if args.quiet else extra("warmup", "tqdm") and sys.stderr.isatty()
     with progress_bar(total=len(descs), unit="network") if shown else nullcontext() as bar:
         for desc in descs:
             if bar is not None:
                 bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
-            warmup.compile_kernels(desc, args.weights or () if desc.dtype == "float32" else ())
+            warmup.compile_kernels(desc, args.precision or () if desc.dtype == "float32" else ())
             if bar is not None:
                 bar.update()
     from rnnkit.kernels.machine.jit import FOLDER  # which brings Numba

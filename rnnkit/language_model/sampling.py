@@ -9,7 +9,7 @@ import numpy as np
 import rnnkit
 from rnnkit.errors import message
 from rnnkit.language_model.model import TextModel
-from rnnkit.types import Weights
+from rnnkit.types import Precision
 
 
 def generate(
@@ -18,7 +18,7 @@ def generate(
     temperature: float,
     seed: int | None = None,
     top_p: float = 1.0,
-    weights: Weights | None = None,
+    precision: Precision | None = None,
 ) -> Iterator[int]:
     """Return an iterator over the bytes that the model goes on with, one at a time and without end.
 
@@ -34,8 +34,8 @@ def generate(
     top_p : float
         Only the likeliest bytes are drawn, as few as have this share of the probability together at that temperature
         (nucleus sampling, arXiv 1904.09751); above 0, and 1 for all bytes.
-    weights : {"bfloat16", "int8"}, optional
-        What those of the recurrent network are rounded to; see `rnnkit.prepare`.
+    precision : {"bfloat16", "int8"}, optional
+        What the weights of the recurrent network are rounded to; see `rnnkit.prepare`.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def generate(
         raise ValueError(message("generate", "temperature", "be at least 0 and finite", temperature))
     if not 0 < top_p <= 1:
         raise ValueError(message("generate", "top_p", "be above 0 and at most 1", top_p))
-    plan = rnnkit.prepare(model.desc, model.parameters.network, weights=weights)
+    plan = rnnkit.prepare(model.desc, model.parameters.network, precision=precision)
     return _bytes(model, plan, prompt, temperature, top_p, np.random.default_rng(seed))
 
 

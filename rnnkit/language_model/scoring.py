@@ -13,7 +13,7 @@ from rnnkit.errors import message
 from rnnkit.language_model import corpus
 from rnnkit.language_model.model import State, TextModel
 from rnnkit.training import Adam, clip_gradient_norm
-from rnnkit.types import Weights
+from rnnkit.types import Precision
 
 CONTEXT = 256  # bytes that each row has read before the first of them that counts
 ROWS, SHORTEST_ROW, SEQ_LEN = 64, 256, 128
@@ -23,13 +23,16 @@ RATE, RISE, CLIP = 1.5e-3, 32, 1.0  # of the steps: rate of all but the first fe
 
 
 def scores(
-    model: TextModel, text: bytes, before: bytes = b"", weights: Weights | None = None
+    model: TextModel, text: bytes, before: bytes = b"", precision: Precision | None = None
 ) -> Iterator[tuple[str, float]]:
-    """Yield what the model, and others, make of a text in bits per byte, each with its name; also with such weights."""
+    """Yield the bits per byte of the model and of others on a text, each with its name.
+
+    With a precision there is also the model with quantized weights.
+    """
     yield "rnnkit", bits_per_byte(model, text, before)
-    if weights is not None:
-        plan = rnnkit.prepare(model.desc, model.parameters.network, weights=weights)
-        yield f"rnnkit, {weights} weights", bits_per_byte(model, text, before, network=plan)
+    if precision is not None:
+        plan = rnnkit.prepare(model.desc, model.parameters.network, precision=precision)
+        yield f"rnnkit, {precision} weights", bits_per_byte(model, text, before, network=plan)
     yield "rnnkit, learning as it reads", adaptive_bits_per_byte(model, text, before)
     yield from corpus.yardsticks(text, before).items()
 
@@ -56,7 +59,7 @@ def bits_per_byte(
     context : int
         How many bytes a row reads that count in another row, or are of `before`.
     network : Network, optional
-        What runs in place of the model's own recurrent network: a plan of it with weights of fewer bits, say.
+        What runs in place of the model's own recurrent network: a plan of it with quantized weights, say.
 
     Raises
     ------

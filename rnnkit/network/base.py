@@ -21,7 +21,7 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.network import engine
 from rnnkit.network.classes import class_of
 from rnnkit.network.plan import Plan, prepare
-from rnnkit.types import Cell, Floats, Initial, Mode, States, Weights
+from rnnkit.types import Cell, Floats, Initial, Mode, Precision, States
 
 
 class BaseNetwork(Generic[States]):
@@ -320,20 +320,20 @@ class BaseNetwork(Generic[States]):
         own = self._desc, self._weights, x, hx, cx
         return engine.infer(*own, lengths=lengths, inputs=inputs, resets=resets, initial=initial)
 
-    def prepare(self, *, weights: Weights | None = None) -> Plan[States]:
+    def prepare(self, *, precision: Precision | None = None) -> Plan[States]:
         """Return a plan with a packed copy of the weights, as :func:`rnnkit.prepare` does.
 
         Parameters
         ----------
-        weights : {"bfloat16", "int8"}, optional
-            Weights of fewer bits, as there.
+        precision : {"bfloat16", "int8"}, optional
+            What the packed weights are rounded to, as there.
 
         Returns
         -------
         Plan
             For many calls of ``infer`` or ``step``; later changes of the weights do not reach it.
         """
-        return prepare(self._desc, self._weights, weights=weights)
+        return prepare(self._desc, self._weights, precision=precision)
 
     def save(self, path: str | PathLike[str], **arrays: Any) -> None:
         """Write the whole model to a file that :func:`rnnkit.load` reads: the network, and what stands beside it.

@@ -18,7 +18,7 @@ from rnnkit.descriptor.states import apart, joined
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.engine import Infer, backend, check_call
 from rnnkit.network.stream import Stream
-from rnnkit.types import Initial, States, Weights
+from rnnkit.types import Initial, Precision, States
 
 _LONGEST_INT8 = 2**31 // 127**2  # products of two bytes, whose sum is exact in 32 bits
 
@@ -30,25 +30,25 @@ class Plan(Generic[States]):
     ----------
     desc : RNNDescriptor
         The network.
-    weights : str or None
+    precision : str or None
         What the packed weights were rounded to, "bfloat16" or "int8"; None is not at all.
     """
 
     def __init__(self, desc: RNNDescriptor, w: Any, options: CallOptions) -> None:
-        self.desc, self.weights, self._options = desc, options.weights, options
+        self.desc, self.precision, self._options = desc, options.precision, options
         chosen = backend("prepare", "plan.infer", desc, w, options)
         self._flat = copy_of(w)  # what the plan is pickled as
-        given = () if self.weights is None else (self.weights,)  # of the CPU's alone
+        given = () if self.precision is None else (self.precision,)  # of the CPU's alone
         self._network = chosen.prepare(desc, self._flat, *given)
-        self._place = QUANTIZED if self.weights else NUMPY if library_of(w) is np else CUPY
+        self._place = QUANTIZED if self.precision else NUMPY if library_of(w) is np else CUPY
         self._no_step = refusal(desc, options, "plan.step", self._place)  # once: a small step takes 3 us in all
 
     def __reduce__(self) -> tuple[Any, ...]:
-        again = partial(prepare, weights=self.weights)
+        again = partial(prepare, precision=self.precision)
         return again, (self.desc, self._flat)  # packed anew: for the CPU that it is unpickled on
 
     def __repr__(self) -> str:
-        return f"<Plan of {self.desc}{f', weights={self.weights!r}' if self.weights else ''}>"
+        return f"<Plan of {self.desc}{f', precision={self.precision!r}' if self.precision else ''}>"
 
     def infer(
         self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
@@ -160,7 +160,7 @@ class Plan(Generic[States]):
         return Stream(self, self._network, int(num_streams), self._place)
 
 
-def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) -> Plan[Any]:
+def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None) -> Plan[Any]:
     """Copy and pack the weights once, for many calls of inference.
 
     Parameters
@@ -169,7 +169,7 @@ def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) ->
         The network.
     w : ndarray (num_weights,), desc.dtype
         The flat weight buffer; later changes of it do not reach the plan.
-    weights : {"bfloat16", "int8"}, optional
+    precision : {"bfloat16", "int8"}, optional
         What the packed weights are rounded to, of a float32 network on the CPU: half or a quarter of the bytes. None
         is not at all. States and what is computed from the sums stay float32.
 
@@ -183,7 +183,7 @@ def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) ->
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
     BackendError
-        Weights of fewer bits on a GPU.
+        Quantized weights on a GPU.
 
     Notes
     -----
@@ -212,11 +212,11 @@ def prepare(desc: RNNDescriptor, w: Array, *, weights: Weights | None = None) ->
     if library_of(w) is None:
         raise wrong_type("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
     checks.weights("prepare", w, desc, w)
-    options = options_of("prepare", desc, 0, 0, weights=weights)
-    if weights is not None:
+    options = options_of("prepare", desc, 0, 0, precision=precision)
+    if precision is not None:
         longest = max(desc.input_size, desc.hidden_size, desc.num_directions * desc.output_size)
-        if weights == "int8" and longest > _LONGEST_INT8:
+        if precision == "int8" and longest > _LONGEST_INT8:
             expected = f"be None or bfloat16 for sums of more than {_LONGEST_INT8} products"
-            raise ValueError(message("prepare", "weights", expected, f"'int8' and {longest}"))
+            raise ValueError(message("prepare", "precision", expected, f"'int8' and {longest}"))
         check("prepare", desc, options, "plan.infer", QUANTIZED)
     return Plan(desc, w, options)

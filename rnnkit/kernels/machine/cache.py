@@ -206,7 +206,7 @@ def _say_that_it_is_not_kept(name, why):
 @cache
 def _say_that_it_takes_a_while():
     """Once a process: a first call is silent for seconds otherwise."""
-    ahead = "`python -m rnnkit warmup` does it ahead, with --weights for quantized ones, but not for cells of your own"
+    ahead = "`python -m rnnkit warmup` does it ahead, with --precision of quantized ones, but not for cells of your own"
     _LOGGER.info(f"compiling kernels for this machine, some seconds a mode; {ahead}")
 
 

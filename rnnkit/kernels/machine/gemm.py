@@ -72,7 +72,7 @@ def panel_size(depth, units, gates, itemsize):
 class Packed(NamedTuple):
     """A packed matrix of `depth` rows; `columns` are those of a product in which each of its gates begins.
 
-    Its panels are an array, or what `formats` has for fewer bits a weight.
+    Its panels are an array, or what `formats` has for quantized weights.
     """
 
     panels: np.ndarray

@@ -1,4 +1,4 @@
-"""What weights of fewer bits are multiplied with: rows of float32 numbers, as words like those of the panels."""
+"""What quantized weights are multiplied with: rows of float32 numbers, as words like those of the panels."""
 
 import numpy as np
 from llvmlite import ir
