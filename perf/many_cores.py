@@ -49,7 +49,7 @@ class Time(NamedTuple):
     """Where the seconds of a call go."""
 
     multiply: float
-    uneven: float  # others' time while the rank with the largest share multiplies
+    uneven: float  # others' time while the thread with the largest share multiplies
     read: float  # beyond what multiplying takes
     equations: float
     hidden: float
@@ -79,7 +79,7 @@ def planned(machine: Machine, case: cases.Case, threads: int) -> tuple[str, Time
 
 
 def _time(machine: Machine, case: cases.Case, rows: float, units: float, threads: int, size: int) -> Time:
-    """The time of a rank with such shares of the rows and units; teams of `size` threads meet once a step."""
+    """The time of a thread with such shares of the rows and units; teams of `size` threads meet once a step."""
     layer, count = layers_of(case.desc)[0], case.seq_len * case.batch_size
     work = count * layer.step_work
     whole = work / machine.multiply
@@ -95,7 +95,8 @@ def _time(machine: Machine, case: cases.Case, rows: float, units: float, threads
     lines = case.batch_size * rows * layer.sizes.hidden * 4 / LINE * (1 - units)
     line = machine.near if size <= machine.sharing else machine.far
     hidden = case.seq_len * lines * line / AT_ONCE
-    meeting = sum(machine.near if rank < machine.sharing else machine.far for rank in range(size)) if size > 1 else 0.0
+    lines_of_barrier = (machine.near if thread_id < machine.sharing else machine.far for thread_id in range(size))
+    meeting = sum(lines_of_barrier) if size > 1 else 0.0
     barriers = case.seq_len * meeting
     ideal = whole / threads
     return Time(ideal + inputs * even, multiply - ideal, read, equations, hidden, barriers)

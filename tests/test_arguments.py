@@ -108,7 +108,7 @@ def _number_of_class(cell):
 
 
 @kernel
-def _write_number(target, cell, rank, size, sync):
+def _write_number(target, cell, thread_id, size, sync):
     target[0] = _number_of(cell)
 
 

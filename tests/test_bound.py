@@ -17,11 +17,11 @@ MUCH = 10**13  # multiply-adds
 
 
 @kernel
-def _copy(bound, source, rank, size, sync):
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
+def _copy(bound, source, thread_id, size, sync):
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
     target, factor = values_of(bound)
-    if team.rank == 0:
+    if team.thread_id == 0:
         target[0] = factor * source[0]
     barrier(team)
 
@@ -43,7 +43,7 @@ class _Pair(NamedTuple):
 
 
 @kernel
-def _read(bound, target, rank, size, sync):
+def _read(bound, target, thread_id, size, sync):
     numbers, flags, nothing, pair, empty, table, small = values_of(bound)
     vector, inner = pair.first, pair.second
     read = numbers[0] + numbers[1] + numbers[2] + vector[1] + vector.size + inner[0] + table[1, 2] + small[0]

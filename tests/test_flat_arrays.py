@@ -18,7 +18,7 @@ class Pair(NamedTuple):
 
 
 @kernel
-def _copy_reversed(pair, sizes, rank, size, sync):
+def _copy_reversed(pair, sizes, thread_id, size, sync):
     for i in range(pair.source.size):
         pair.target[pair.source.size - 1 - i] = pair.source[i]
     sizes[0], sizes[1] = pair.source.size, pair.target.size
@@ -35,7 +35,7 @@ def test_every_element_is_read_and_written(dtype, count):
 
 
 @kernel
-def _sum_part(matrix, start, stop, total, rank, size, sync):
+def _sum_part(matrix, start, stop, total, thread_id, size, sync):
     values = part(flat(matrix), start, stop)
     for i in range(values.size):
         total[0] += values[i]

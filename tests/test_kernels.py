@@ -209,10 +209,10 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     terms = absent, term, absent
     scratch = np.full(scratch_size(columns + 3, size, count), np.nan, dtype)
     elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)
-    for rank in range(size):
-        _pack_sources(terms, rows, Team(rank, size, elements))
-    for rank in range(size):
-        matrix, team = _rows(dgates, chosen), Team(rank, size, elements)
+    for thread_id in range(size):
+        _pack_sources(terms, rows, Team(thread_id, size, elements))
+    for thread_id in range(size):
+        matrix, team = _rows(dgates, chosen), Team(thread_id, size, elements)
         zeros = np.zeros(units, dtype)
         _add_weight_gradients(terms, dw, False, matrix, rows, scratch, zeros, np.arange(columns + 3), team)
     valid = dgates[chosen, 2 : columns + 2].astype("f8")

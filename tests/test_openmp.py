@@ -75,7 +75,7 @@ def test_other_threads_of_a_region_take_part(network):
     with team.lent(THREADS, own):
         for _ in range(2000):
             results(network)
-            seen = own._sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED
+            seen = own._sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED
             if seen > 1:
                 return
     raise AssertionError("each call was done by its caller alone")

@@ -119,7 +119,7 @@ def test_every_way_gives_the_same_bits(form, cell):
     {"hidden_size": 96, "bidirectional": True, "batch_size": 16}, {"hidden_size": 640, "batch_size": 24, "seq_len": 4},
 ])  # fmt: skip
 def test_threads_change_no_bit(form, options):
-    """By rows and by units, whole ranks and blocks of units, two directions and two layers at once."""
+    """By rows and by units, whole threads and blocks of units, two directions and two layers at once."""
     problem = Problem("lstm", dtype="float32", **{"input_size": 64, "seq_len": 30, **options})
     results = []
     for threads in (1, 2):
@@ -131,17 +131,17 @@ def test_threads_change_no_bit(form, options):
 
 
 @inner
-def _mark(packed, rank):
-    scratch = panels_of(packed, 0, 0, 0, rank).scratch
+def _mark(packed, thread_id):
+    scratch = panels_of(packed, 0, 0, 0, thread_id).scratch
     for i in range(scratch.size):
-        scratch[i] = rank
+        scratch[i] = thread_id
 
 
 def test_each_rank_has_scratch_of_its_own(form):
-    """Two ranks that come at once would otherwise overwrite what the other one multiplies."""
+    """Two threads that come at once would otherwise overwrite what the other one multiplies."""
     packed = packed_as(form, np.zeros(4, np.float32), np.full(9, -1, np.float32), 3, np.arange(3))
-    for rank in range(2):
-        for_python(_mark)(packed, rank)
+    for thread_id in range(2):
+        for_python(_mark)(packed, thread_id)
     assert packed.scratch.tolist() == [0, 0, 0, 1, 1, 1, -1, -1, -1]
 
 

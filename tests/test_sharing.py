@@ -125,11 +125,11 @@ def test_a_step_of_all_layers_has_one_team():
 
 
 @kernel
-def _sign_up_to(seen, most, rank, size, sync):
-    """How large the team is, in the place of each rank that is in it."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size, most)
-    seen[team.rank] = team.size
+def _sign_up_to(seen, most, thread_id, size, sync):
+    """How large the team is, in the place of each thread that is in it."""
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size, most)
+    seen[team.thread_id] = team.size
     barrier(team)
 
 
@@ -174,7 +174,7 @@ def test_a_call_has_the_threads_of_its_schedule(every_helper_comes, monkeypatch)
     for threads in (1, 8):
         monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
         results.append(net.infer(x).y)
-    inside = int(team._team.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
+    inside = int(team._team.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED)
     assert inside == sharing(64, 1, 8).threads < 8
     assert np.array_equal(*results)
 
@@ -192,7 +192,7 @@ def test_as_many_ranks_as_make_whole_teams(come, inside):
 
 @pytest.mark.cores(2)
 def test_a_helper_that_nobody_needs_sleeps():
-    """Also while calls go on, each with as many ranks as it asks for."""
+    """Also while calls go on, each with as many threads as it asks for."""
     elements = np.zeros(sync.sync_size(2), np.int64)
     serve = team._machine_code(sync.serve, (elements, 0, 0))
     elements[sync._MOST], number = 2, 0
@@ -200,7 +200,7 @@ def test_a_helper_that_nobody_needs_sleeps():
         helper, deadline = pool.submit(serve, elements, 0, 5_000_000), time.monotonic() + 30
         while not helper.done() and time.monotonic() < deadline:
             number += 1
-            elements[sync.GATE] = number * sync.GATE_STEP + sync.CLOSED + 2
+            elements[sync.TICKET] = number * sync.TICKET_STEP + sync.CLOSED + 2
         assert helper.done()
 
 
@@ -236,4 +236,4 @@ def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
     monkeypatch.setattr(team._team.helpers[-1], "ring", lambda: None)
     for found in (together, results(size)):
         assert all(np.array_equal(one, other) for one, other in zip(found, alone, strict=True))
-    assert int(team._team.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED) == size - 1
+    assert int(team._team.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED) == size - 1

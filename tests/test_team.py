@@ -1,4 +1,4 @@
-"""The team of threads by itself: who takes part, how its ranks meet, and how they share out a loop's work."""
+"""The team of threads by itself: who takes part, how its threads meet, and how they share out a loop's work."""
 
 import os
 import threading
@@ -35,28 +35,28 @@ MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits fo
 
 
 @inner
-def _sign_as(rank, size, seen, sync):
-    team = join(sync, rank, size)
-    seen[rank] = team.size
+def _sign_as(thread_id, size, seen, sync):
+    team = join(sync, thread_id, size)
+    seen[thread_id] = team.size
     barrier(team)
 
 
 @kernel
-def _sign(seen, rank, size, sync):
-    post_call(sync, rank, size)
-    _sign_as(rank, size, seen, sync)
+def _sign(seen, thread_id, size, sync):
+    post_call(sync, thread_id, size)
+    _sign_as(thread_id, size, seen, sync)
 
 
 @kernel
-def _sign_bound(bound, seen, rank, size, sync):
-    post_call(sync, rank, size)
-    _sign_as(rank, size, seen, sync)
+def _sign_bound(bound, seen, thread_id, size, sync):
+    post_call(sync, thread_id, size)
+    _sign_as(thread_id, size, seen, sync)
 
 
 @kernel
-def _size(bound, given, rank, size, sync):
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
+def _size(bound, given, thread_id, size, sync):
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
     (found,) = values_of(bound)
     found[0] = given.size
     barrier(team)
@@ -136,17 +136,18 @@ def test_every_rank_has_its_own_number(monkeypatch, size):
 
 
 @kernel
-def _meet_in_teams(seen, turns, tasks, split, rank, size, sync):
-    """Rows of `seen`, for each rank: what `split_team` says, turns so far, turns in which the neighbour was missing."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
+def _meet_in_teams(seen, turns, tasks, split, thread_id, size, sync):
+    """Rows of `seen`, one a thread: what `split_team` says, turns so far, turns in which the neighbour was missing."""
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
     own_tasks, own = split_team(tasks, split, team)
-    seen[rank, 0], seen[rank, 1], seen[rank, 2], seen[rank, 3] = own_tasks.start, own_tasks.stop, own.rank, own.size
-    neighbour = rank - own.rank + (own.rank + 1) % own.size
+    seen[thread_id, 0], seen[thread_id, 1] = own_tasks.start, own_tasks.stop
+    seen[thread_id, 2], seen[thread_id, 3] = own.thread_id, own.size
+    neighbour = thread_id - own.thread_id + (own.thread_id + 1) % own.size
     for turn in range(turns * (own_tasks.start + 1)):  # at its own pace
-        seen[rank, 4] = turn + 1
+        seen[thread_id, 4] = turn + 1
         barrier(own)
-        seen[rank, 5] += seen[neighbour, 4] <= turn
+        seen[thread_id, 5] += seen[neighbour, 4] <= turn
     barrier(team)
 
 
@@ -160,29 +161,29 @@ def test_independent_tasks_have_teams_that_meet_by_themselves(monkeypatch, size,
     team.run(_meet_in_teams, MUCH, seen, 300, tasks, split)
     if split and size % tasks == 0:
         own = size // tasks
-        wanted = [[rank // own, rank // own + 1, rank % own, own] for rank in range(size)]
+        wanted = [[thread_id // own, thread_id // own + 1, thread_id % own, own] for thread_id in range(size)]
     else:
-        wanted = [[0, tasks, rank, size] for rank in range(size)]
+        wanted = [[0, tasks, thread_id, size] for thread_id in range(size)]
     assert seen[:, :4].tolist() == wanted
     assert not seen[:, 5].any()
 
 
 @kernel
-def _follow(written, seen, rank, size, sync):
+def _follow(written, seen, thread_id, size, sync):
     """The first of two teams writes row after row, slowly; `seen` is what the second finds there."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
     tasks, own = split_team(2, True, team)
     for row in range(len(written)):
         if tasks.start == 1:
             wait_for_progress(team, row + 1)
-            seen[row, own.rank] = written[row].sum()
+            seen[row, own.thread_id] = written[row].sum()
             continue
-        for _ in range(own.rank * 100):
+        for _ in range(own.thread_id * 100):
             _pause()
-        written[row, own.rank] = 1
+        written[row, own.thread_id] = 1
         barrier(own)
-        if own.rank == 0:
+        if own.thread_id == 0:
             post_progress(team, row + 1)
     barrier(team)
 
@@ -198,21 +199,21 @@ def test_a_team_follows_another(monkeypatch, size):
 
 
 @kernel
-def _claim(seen, done, count, grain, slow, rank, size, sync):
-    """Rows of `seen`: by whom, counted from 1, each item was worked on in a round; `done` is how many, of all ranks.
+def _claim(seen, done, count, grain, slow, thread_id, size, sync):
+    """Rows of `seen`: by whom, counted from 1, each item was worked on in a round; `done` is how many, of all threads.
 
-    The slow rank does nothing behind its first block of a round until all the others are done with all the rest.
+    The slow thread does nothing behind its first block of a round until all the others are done with all the rest.
     """
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
     for number in range(len(seen)):
         for claim in range(num_claims(count, grain, team)):
             block = next_block(claim, count, grain, team)
             for item in range(block.start, block.stop):
-                seen[number, item] = 10 * seen[number, item] + rank + 1
+                seen[number, item] = 10 * seen[number, item] + thread_id + 1
             _add(done, number, block.stop - block.start)
             spins = 0
-            while rank == slow and block.start < block.stop and load(done, number) < count:
+            while thread_id == slow and block.start < block.stop and load(done, number) < count:
                 spins = _wait(spins)
         barrier(team)
 
@@ -223,7 +224,7 @@ def _shares(count, size):
 
 @pytest.mark.parametrize(("count", "grain"), [(0, 3), (1, 3), (7, 3), (64, 8), (100, 1), (9, 0), (0, 0)])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_every_item_is_one_ranks(monkeypatch, size, count, grain):
+def test_every_item_is_one_threads(monkeypatch, size, count, grain):
     """In every round and call, whoever comes late: without a grain the item's owner's."""
     monkeypatch.setattr(team, "wanted_size", lambda: size)
     for slow in range(-1, size if size > 1 else 0):
@@ -255,10 +256,10 @@ def test_a_slow_rank_leaves_its_share_to_the_others(two_threads):
 def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypatch):
     """Also where the helpers have been called and wait for a kernel that is never entered."""
 
-    def troubled(seen, rank, size, sync):
-        if rank == 0:
+    def troubled(seen, thread_id, size, sync):
+        if thread_id == 0:
             raise _Trouble
-        _sign(seen, rank, size, sync)
+        _sign(seen, thread_id, size, sync)
 
     seen = np.zeros(2)
     monkeypatch.setitem(team._code, (troubled, types_of(troubled, (seen,))), troubled)
@@ -334,17 +335,17 @@ def test_a_kernel_of_a_team_is_not_called_without_one():
 
 
 def test_a_team_runs_no_other_kernel():
-    expected = says("serve:", "rank, size and sync", "sync, known, most_spins")
+    expected = says("serve:", "thread_id, size and sync", "sync, known, most_spins")
     for call in (lambda: team.run(sync.serve, 1, 0, 0), lambda: team.bound(sync.serve, 1, 0, 0)):
         with pytest.raises(TypeError, match=expected):
             call()
 
 
-@pytest.mark.parametrize("last", ["rank, sync, size", "rank, size, sync, seen", "rank, size"])
+@pytest.mark.parametrize("last", ["thread_id, sync, size", "thread_id, size, sync, seen", "thread_id, size"])
 def test_what_a_team_says_comes_last(last):
     made = {}
     exec(f"def wrong({last}): pass", made)
-    with pytest.raises(TypeError, match=says("wrong: rank, size and sync", f"got {last}")):
+    with pytest.raises(TypeError, match=says("wrong: thread_id, size and sync", f"got {last}")):
         kernel(made["wrong"])
 
 
@@ -353,5 +354,5 @@ def test_a_call_is_not_posted_from_elsewhere():
     def posts(sync, seen):
         post_call(sync, 0, 2)
 
-    with pytest.raises(TypeError, match=says("post_call:", "rank, size and sync")):
+    with pytest.raises(TypeError, match=says("post_call:", "thread_id, size and sync")):
         posts(np.zeros(sync.sync_size(1), np.int64), 1)

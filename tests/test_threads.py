@@ -48,7 +48,7 @@ def calls(monkeypatch, soil):
     def patient(self, code, work, arguments):
         before = self.sync.copy()
         run_together(self, code, team.WORK_PER_SPIN << 31, arguments)
-        size = int(self.sync[sync.GATE] % sync.GATE_STEP - sync.CLOSED)
+        size = int(self.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED)
         passed = self.sync - before
         barriers = tuple(passed[sync.PASSED :: len(before) // sync.TEAMS].tolist())
         meetings = int(passed[sync.TAKEN + sync.MEETING + sync.PASSED])
@@ -215,8 +215,8 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
     whole, half = 0, elements.size // sync.TEAMS
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(team._code_of(kernel, arguments), *arguments, 0, 4, elements)
-        until(lambda: elements[sync.GATE] > 0)
-        elements[sync.GATE] += 3
+        until(lambda: elements[sync.TICKET] > 0)
+        elements[sync.TICKET] += 3
 
         def arrive(place):  # the first waits for the others, and changes nothing meanwhile
             elements[place + sync.ARRIVED] = 0

@@ -20,30 +20,30 @@ _GRAIN = 48  # rows that a thread takes at a time: whole tiles of 6
 def _pack(panels, bias, w, numbers, units, depth, team):
     if panels.size > 0:
         pack_columns(panels, Matrix(w, part(numbers, 0, units), 0, depth), units, 1, team)
-    if team.rank == 0:
+    if team.thread_id == 0:
         copy(part(bias, 0, units), part(w, units * depth, units * depth + units))
     barrier(team)
 
 
 @kernel
-def pack(panels, bias, w, numbers, units, depth, rank, size, sync):
+def pack(panels, bias, w, numbers, units, depth, thread_id, size, sync):
     """Pack the weights of a dense layer, which stand in front of its bias in w; `bias` has room for whole panels."""
-    post_call(sync, rank, size)
-    _pack(panels, bias, w, numbers, units, depth, join(sync, rank, size))
+    post_call(sync, thread_id, size)
+    _pack(panels, bias, w, numbers, units, depth, join(sync, thread_id, size))
 
 
 @kernel
-def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, rank, size, sync):
+def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, thread_id, size, sync):
     """y = x W^T + b. Without panels the weights are read where they are."""
-    post_call(sync, rank, size)
-    team, one = join(sync, rank, size), (0,)
+    post_call(sync, thread_id, size)
+    team, one = join(sync, thread_id, size), (0,)
     if not is_packed:
         _pack(panels, bias, w, numbers, units, depth, team)
     own, other = Matrix(y, part(numbers, 0, rows), 0, units), Matrix(x, part(numbers, 0, rows), 0, depth)
     weights = WeightMatrix(Packed(panels, depth, units, one), Matrix(w, part(numbers, 0, units), 0, depth))
     vectors = vectors_of(panels, units)
     if rows < MOST_ROWS * team.size:  # too few rows for every thread to read all weights
-        some = partition(vectors, team.rank, team.size)
+        some = partition(vectors, team.thread_id, team.size)
         product_with(own, other, Range(0, rows), weights, some, bias, True, False)
     else:
         for claim in range(num_claims(rows, _GRAIN, team)):
@@ -54,19 +54,19 @@ def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, rank,
 
 
 @kernel
-def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, units, depth, rank, size, sync):
+def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, units, depth, thread_id, size, sync):
     """dx = dy W; dy^T x and the sum of dy are added to dw. Without panels weights and x are read where they are.
 
     `block` has room for the panels of some rows of x, `zeros` for a row of dx in whole panels.
     """
-    post_call(sync, rank, size)
-    team, one = join(sync, rank, size), (0,)
+    post_call(sync, thread_id, size)
+    team, one = join(sync, thread_id, size), (0,)
     all_rows, columns = part(numbers, 0, rows), part(numbers, 0, units)
     source, own = Matrix(x, all_rows, 0, depth), Matrix(dx, all_rows, 0, depth)
     gradient, weight = Matrix(dy, all_rows, 0, units), Matrix(w, columns, 0, depth)
     terms = (Term(0, weight, units * depth, source, Packed(panels, units, depth, one), block, 1, 1),)
     pack_terms(terms, team)
-    if team.rank == 0:
+    if team.thread_id == 0:
         clear(zeros)
     barrier(team)
     for claim in range(num_claims(rows, _GRAIN, team)):
@@ -83,11 +83,11 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
 
 
 @kernel
-def add_rows(sums, index, rows, columns, rank, size, sync):
+def add_rows(sums, index, rows, columns, thread_id, size, sync):
     """sums[index[i]] += rows[i] for every i, in their order: what a lookup in a table is backward."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
-    share = partition(columns, team.rank, team.size)
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
+    share = partition(columns, team.thread_id, team.size)
     for i in range(index.size):
         target, source = index[i] * columns, i * columns
         own = part(sums, target + share.start, target + share.stop)

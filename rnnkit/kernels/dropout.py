@@ -7,11 +7,11 @@ from .machine.sync import barrier, join, post_call
 
 
 @kernel
-def drop(target, source, kept, scale, count, columns, rank, size, sync):
+def drop(target, source, kept, scale, count, columns, thread_id, size, sync):
     """target = source * (scale where `kept`, else 0), for `count` rows of three row lists; scale is finite."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
-    rows, zero, width = partition(count, team.rank, team.size), scale - scale, Range(0, columns)
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
+    rows, zero, width = partition(count, team.thread_id, team.size), scale - scale, Range(0, columns)
     for row in range(rows.start, rows.stop):
         result, values, keep = row_part(target, row, width), row_part(source, row, width), row_part(kept, row, width)
         for j in range(columns):

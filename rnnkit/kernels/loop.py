@@ -1,10 +1,11 @@
 """The time loop of a layer, written once for every cell; its gradient is in `loop_gradient`.
 
 The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
-padding is never read. The work is shared out in one of two ways. By units: a rank computes the products and the gates
+padding is never read. The work is shared out in one of two ways. By units: a thread computes the products and the gates
 of its panels, and the team meets once a step, where the new hidden state (backward: the gates' gradients) is complete;
-where that is much work, ranks take `grain` panels at a time, of their own or a neighbour's. By rows (`bounds`): a rank
-runs its own rows of the batch, which nobody else needs, without a barrier; or a few ranks do, who share out the units.
+where that is much work, threads take `panel_grain` panels at a time, of their own or a neighbour's. By rows (`bounds`):
+a thread runs its own rows of the batch, which nobody else needs, without a barrier; or a few threads do, who share out
+the units.
 
 A call runs one layer pass or two: a direction of a layer each. Two may each have half of the team, where its size is
 even: the directions of one layer are independent; two layers of one direction are pipelined, the upper `lag` steps
@@ -26,8 +27,8 @@ from .phases import all_of, apart_from_others, columns_of_slots, located, per_ce
 from .products import sum_biases, vectors_of_head, weights_of, weights_of_block
 from .stages import runner
 
-# Rows that a rank takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes a
-# few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
+# Rows that a thread takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes
+# a few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
 ROWS = 192
 ALONE, LEADS, FOLLOWS = range(3)
 """What a layer pass is to the other one of the call."""
@@ -64,7 +65,7 @@ def vectors_at_once(declaration):
 
 @inner
 def num_shares(cell, array, units, grain, team):
-    """How often each rank calls `next_share` for so many units."""
+    """How often each thread calls `next_share` for so many units."""
     size = vectors_at_once(cell, array)
     count = (vectors_of(array, units) + size - 1) // size
     return num_claims(count, (grain + size - 1) // size, team)
@@ -72,7 +73,7 @@ def num_shares(cell, array, units, grain, team):
 
 @inner
 def next_share(cell, claim, array, units, grain, team):
-    """The vectors of a rank's claim, `next_block`'s of these units."""
+    """The vectors of a thread's claim, `next_block`'s of these units."""
     size, count = vectors_at_once(cell, array), vectors_of(array, units)
     own = next_block(claim, (count + size - 1) // size, (grain + size - 1) // size, team)
     return Range(min(own.start * size, count), min(own.stop * size, count))
@@ -175,7 +176,7 @@ def num_slots(declaration):
 
 @inner
 def rows_of_step(starts, t, bounds, team):
-    """The positions at step t that the rank's team works on."""
+    """The positions at step t that the thread's team works on."""
     if not shares_rows(bounds, team):
         return Range(starts[t], starts[t + 1])
     number, _ = team_of_rows(bounds, team)
@@ -185,7 +186,7 @@ def rows_of_step(starts, t, bounds, team):
 
 @inner
 def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
-    """The input products of a chunk of steps, by units; by rows of all of it where ranks have rows of their own."""
+    """The input products of a chunk of steps, by units; by rows of all of it where threads have rows of their own."""
     starts, units, grain, zeros = layer.starts, layer.facts.sizes.hidden, schedule.grain, weights.bias
     rows = Range(starts[steps.start], starts[steps.stop])
     by_rows, count = schedule.bounds.size == team.size + 1, rows.stop - rows.start
@@ -207,7 +208,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
     """The steps of one layer pass, a chunk of input products at a time."""
     facts, sizes = layer.facts, layer.facts.sizes
     weights = weights_of(
-        cell, sizes, packed, facts.offsets, facts.products, facts.places, given.w, whole_team.rank
+        cell, sizes, packed, facts.offsets, facts.products, facts.places, given.w, whole_team.thread_id
     )
     num_steps, x = layer.starts.size - 1, or_call_data(layer.x, given.x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
@@ -229,13 +230,13 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
             barrier(team_of_steps)
         if shares_rows(schedule.bounds, team):
             barrier(team)
-        if role == LEADS and team.rank == 0:
+        if role == LEADS and team.thread_id == 0:
             post_progress(whole_team, to_do)
 
 
 @inner
 def role_of(index, tasks, schedule):
-    """What a layer pass is to the other one, if this rank runs only some of them."""
+    """What a layer pass is to the other one, if this thread runs only some of them."""
     if not schedule.pipelined or tasks.stop - tasks.start == schedule.num_passes:
         return ALONE
     return LEADS if index == 0 else FOLLOWS
@@ -255,7 +256,7 @@ def _copy_states(states, width, all_states, index, begins, team):
     """The states of a pseudo-layer (N rows) = those that are given of all (flat), or zeros; or the other way."""
     not_inlined()
     count = states.rows.size
-    own = partition(count, team.rank, team.size)
+    own = partition(count, team.thread_id, team.size)
     for row in range(own.start, own.stop):
         values, start = row_part(states, row, Range(0, width)), (index * count + row) * width
         if all_states.size == 0:
@@ -269,11 +270,11 @@ def _copy_states(states, width, all_states, index, begins, team):
 
 
 @kernel
-def forward(bound, given, rank, size, sync):
+def forward(bound, given, thread_id, size, sync):
     """The next steps of the layer passes, from what the call is given or the call before has left."""
-    post_call(sync, rank, size)
+    post_call(sync, thread_id, size)
     cell, passes, ends, schedule, stage, packed, zeros = values_of(bound)
-    team = join(sync, rank, size, fitting(size, schedule))
+    team = join(sync, thread_id, size, fitting(size, schedule))
     for index in range(schedule.num_passes if stage.is_first else 0):
         layer, own = passes[index], ends[index]
         if stage.sums_biases:

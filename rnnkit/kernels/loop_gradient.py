@@ -288,7 +288,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
             _steps_back(cell, forward, step, Range(start + own.start, start + own.stop), unwanted, schedule, team)
             if role == LEADS:
                 barrier(team)
-                if team.rank == 0:
+                if team.thread_id == 0:
                     post_progress(whole_team, done + now)
         if arrays.dw.size == 0:
             continue
@@ -304,16 +304,16 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
 
 
 @kernel
-def backward(bound, arrays, rank, size, sync):
+def backward(bound, arrays, thread_id, size, sync):
     """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
     the states before.
 
     Calls go from the last steps to the first, whole chunks at a time; the first one packs the weights for all, and the
     last one works on the first step.
     """
-    post_call(sync, rank, size)
+    post_call(sync, thread_id, size)
     cell, passes, schedule, is_first, is_last, zeros, numbers = values_of(bound)
-    team = join(sync, rank, size, fitting(size, schedule))
+    team = join(sync, thread_id, size, fitting(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
@@ -322,11 +322,11 @@ def backward(bound, arrays, rank, size, sync):
 
 
 @kernel
-def add_rows(target, addend, count, rank, size, sync):
+def add_rows(target, addend, count, thread_id, size, sync):
     """target += addend, for `count` rows of two row lists."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
-    rows, columns = partition(count, team.rank, team.size), Range(0, target.stride)
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
+    rows, columns = partition(count, team.thread_id, team.size), Range(0, target.stride)
     for row in range(rows.start, rows.stop):
         add(row_part(target, row, columns), row_part(addend, row, columns))
     barrier(team)

@@ -71,15 +71,15 @@ def _sum(values, lanes):
 
 
 @kernel
-def softmax_cross_entropy(gradient, losses, scores, targets, lanes, columns, count, rank, size, sync):
+def softmax_cross_entropy(gradient, losses, scores, targets, lanes, columns, count, thread_id, size, sync):
     """Write -ln p(target) of each row, p being the softmax of its scores, and the gradient (p - onehot)/count.
 
     The gradient may be where the scores are; `lanes` has room for those of all threads.
     """
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
-    real, own = scores.dtype.type, part(lanes, team.rank * ROW_LANES, (team.rank + 1) * ROW_LANES)
-    rows, divisor = partition(losses.size, team.rank, team.size), real(count)
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
+    real, own = scores.dtype.type, part(lanes, team.thread_id * ROW_LANES, (team.thread_id + 1) * ROW_LANES)
+    rows, divisor = partition(losses.size, team.thread_id, team.size), real(count)
     for row in range(rows.start, rows.stop):
         values = part(scores, row * columns, (row + 1) * columns)
         result = part(gradient, row * columns, (row + 1) * columns)

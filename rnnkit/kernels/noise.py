@@ -71,12 +71,12 @@ def philox(block, row, step, stream, low, high):
 
 
 @kernel
-def draw(target, count, first, units, counter, what, rank, size, sync):
+def draw(target, count, first, units, counter, what, thread_id, size, sync):
     """Columns first:first + units of the rows = what is drawn for them; row number t*N + n is sequence n at step t, or
     n alone."""
-    post_call(sync, rank, size)
-    team = join(sync, rank, size)
-    rows = partition(count, team.rank, team.size)
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
+    rows = partition(count, team.thread_id, team.size)
     for position in range(rows.start, rows.stop):
         number = target.rows[position]
         step, row = number // counter.batch_size + counter.first_step, number % counter.batch_size + counter.first_row

@@ -134,14 +134,14 @@ class Schedule(NamedTuple):
     """How a call is worked on: decided before it by the planner, from the sizes alone."""
 
     bounds: np.ndarray  # where to cut the rows of every step, for as many teams as have rows of their own; else empty
-    grain: int  # panels that a rank takes at a time, 0 for its share
+    grain: int  # panels that a thread takes at a time, 0 for its share
     num_passes: int  # layer passes of the call
     split: bool  # whether each of two has a buffer of its own, and half of the team, if its size is even
     pipelined: bool  # whether the second reads what the first writes (backward: the gradient that it writes)
     lag: int  # steps after which the first lets the second go on, where they run at once
     chunk: int  # steps whose input products (backward: gates' gradients) are there at a time
     keeps_gates: bool  # of all steps; else those of a chunk overwrite the ones before
-    threads: int  # most ranks that it pays to have
+    threads: int  # most threads that it pays to have
 
 
 class Step(NamedTuple):

@@ -49,7 +49,7 @@ class HeadWeights(NamedTuple):
     start: int
     size: int
     matrix: Matrix
-    rank: int
+    thread_id: int
 
 
 class LayerWeights(NamedTuple):
@@ -93,9 +93,9 @@ def _weights_of_product(place, product):
     """The function, to be compiled, that gives the weights of a product of the cell."""
     columns, depth = columns_of_slots(product.slots), depth_of(product)
 
-    def find(cell, sizes, packed, offsets, products, places, w, rank):
+    def find(cell, sizes, packed, offsets, products, places, w, thread_id):
         start, stop = offsets[place], offsets[place + 1]
-        panels = _packed(packed, start, stop, sizes[depth], sizes.hidden, columns(sizes.hidden), rank)
+        panels = _packed(packed, start, stop, sizes[depth], sizes.hidden, columns(sizes.hidden), thread_id)
         return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
 
     return find
@@ -105,10 +105,10 @@ def _weights_of_heads_of(place, product):
     """The function, to be compiled, that gives the weights of a product of the cell with several heads."""
     blocks, heads = len(product.slots) * product.heads, product.heads
 
-    def find(cell, sizes, packed, offsets, products, places, w, rank):
+    def find(cell, sizes, packed, offsets, products, places, w, thread_id):
         matrix = Matrix(w, products[place].rows, places[place, 0], sizes.hidden // heads)
         size = (offsets[place + 1] - offsets[place]) // blocks
-        return HeadWeights(packed, offsets[place], size, matrix, rank)
+        return HeadWeights(packed, offsets[place], size, matrix, thread_id)
 
     return find
 
@@ -118,7 +118,7 @@ def weights_of_block(weights, block, column):
     """The weights of one gate and head, whose first column of the gates this is."""
     matrix, start = weights.matrix, weights.start + block * weights.size
     units = matrix.stride
-    panels = _packed(weights.packed, start, start + weights.size, units, units, (column,), weights.rank)
+    panels = _packed(weights.packed, start, start + weights.size, units, units, (column,), weights.thread_id)
     rows = part(matrix.rows, block * units, (block + 1) * units)
     return WeightMatrix(panels, Matrix(matrix.data, rows, matrix.start, units))
 
@@ -141,29 +141,29 @@ def vectors_of_head(array, columns, head, units):
 
 
 @inner
-def weights_of(cell, sizes, packed, offsets, products, places, w, rank):
+def weights_of(cell, sizes, packed, offsets, products, places, w, thread_id):
     """The weights of the layer with these offsets in the packed buffer and these places in the flat weights; what they
-    need of scratch is the rank's."""
+    need of scratch is the thread's."""
     start, stop = offsets[offsets.size - 4], offsets[offsets.size - 3]  # behind it the vectors, which have no panels
     return LayerWeights(
-        products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, rank)),
-        heads=_weights_of_heads(cell, (sizes, packed, offsets, products, places, w, rank)),
-        projection=_packed(packed, start, stop, sizes.hidden, sizes.output, (0,), rank),
+        products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, thread_id)),
+        heads=_weights_of_heads(cell, (sizes, packed, offsets, products, places, w, thread_id)),
+        projection=_packed(packed, start, stop, sizes.hidden, sizes.output, (0,), thread_id),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip
 
 
-def _packed(packed, start, stop, depth, units, columns, rank):
+def _packed(packed, start, stop, depth, units, columns, thread_id):
     """The packed matrix that stands there in the packed buffer."""
 
 
 @overload(_packed, jit_options=OPTIONS)
-def _packed_of(packed, start, stop, depth, units, columns, rank):
-    def whole(packed, start, stop, depth, units, columns, rank):
+def _packed_of(packed, start, stop, depth, units, columns, thread_id):
+    def whole(packed, start, stop, depth, units, columns, thread_id):
         return Packed(part(packed, start, stop), depth, units, columns)
 
-    def reduced(packed, start, stop, depth, units, columns, rank):
-        panels = panels_of(packed, start, stop, len(columns) * units, rank)
+    def reduced(packed, start, stop, depth, units, columns, thread_id):
+        panels = panels_of(packed, start, stop, len(columns) * units, thread_id)
         return Packed(panels, depth, units, columns)
 
     return whole if form_of(packed) is Float else reduced
@@ -171,9 +171,9 @@ def _packed_of(packed, start, stop, depth, units, columns, rank):
 
 @inner
 def sum_biases(products, places, packed, offsets, w, team):
-    """Sum the biases of one layer: each rank a part of its columns."""
+    """Sum the biases of one layer: each thread a part of its columns."""
     bias = part(packed, offsets[offsets.size - 2], offsets[offsets.size - 1])
-    own = partition(bias.size, team.rank, team.size)
+    own = partition(bias.size, team.thread_id, team.size)
     clear(part(bias, own.start, own.stop))
     for number in range(len(products)):
         p, start = products[number], places[number, 2]
@@ -183,11 +183,11 @@ def sum_biases(products, places, packed, offsets, w, team):
 
 
 @kernel
-def pack_layer(bound, w, rank, size, sync):
+def pack_layer(bound, w, thread_id, size, sync):
     """Pack the weights of one layer and sum its biases."""
-    post_call(sync, rank, size)
+    post_call(sync, thread_id, size)
     (_, products, places, offsets), packed = values_of(bound)
-    team = join(sync, rank, size)
+    team = join(sync, thread_id, size)
     for number in range(len(products)):
         p, start = products[number], offsets[number]
         if offsets[number + 1] > start:

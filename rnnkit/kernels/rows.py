@@ -8,7 +8,7 @@ from .machine.sync import barrier, join, post_call
 
 
 @kernel
-def list_rows(bound, given, rank, size, sync):
+def list_rows(bound, given, thread_id, size, sync):
     """List the valid steps (t, n) of a batch of these lengths, step by step, the longest sequences first.
 
     Parameters
@@ -28,7 +28,7 @@ def list_rows(bound, given, rank, size, sync):
         final state in an array with initial states, forward and on the reverse way; and in one of two places, forward.
     given : tuple
         Of each call: lengths (N,), and the marks of resets, (2*(T + 1)*N,), none without any.
-    rank, size, sync
+    thread_id, size, sync
         Not read: the work is too little to share.
     """
     (starts, lists, sequences, ordered), (lengths, marks) = values_of(bound), given
@@ -71,13 +71,13 @@ def list_rows(bound, given, rank, size, sync):
 
 
 @kernel
-def clear_padding(bound, starts, rank, size, sync):
+def clear_padding(bound, starts, thread_id, size, sync):
     """padded = 0 in the rows that are listed behind those of all steps; step t has starts[t]:starts[t + 1]."""
-    post_call(sync, rank, size)
+    post_call(sync, thread_id, size)
     (padded,) = values_of(bound)
-    team = join(sync, rank, size)
+    team = join(sync, thread_id, size)
     first, columns = starts[starts.size - 1], Range(0, padded.stride)
-    rows = partition(padded.rows.size - first, team.rank, team.size)
+    rows = partition(padded.rows.size - first, team.thread_id, team.size)
     for row in range(first + rows.start, first + rows.stop):
         clear(row_part(padded, row, columns))
     barrier(team)

@@ -14,7 +14,7 @@ from .products import sum_biases, weights_of
 
 
 @kernel
-def run_stack(bound, arrays, rank, size, sync):
+def run_stack(bound, arrays, thread_id, size, sync):
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
     `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, the
@@ -26,13 +26,13 @@ def run_stack(bound, arrays, rank, size, sync):
     computed in every step, from the padding too; those that have ended keep their states, and y is 0. No more than so
     many `threads` take part.
     """
-    post_call(sync, rank, size)
+    post_call(sync, thread_id, size)
     (cell, sizes, products, places, offsets), packed, zeros, grain, threads = values_of(bound)
-    team = join(sync, rank, size, threads)
+    team = join(sync, thread_id, size, threads)
     x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w, (num_steps, batch_size, row_size, width) = arrays
     layers = offsets.shape[0]
     columns, chunk = gates.size // max(numbers.size, 1), numbers.size // max(batch_size, 1) - 1
-    own_rows = partition(batch_size, team.rank, team.size)
+    own_rows = partition(batch_size, team.thread_id, team.size)
     rows = Range(0, batch_size)
     for layer in range(layers if w.size > 0 else 0):
         sum_biases(products, places[layer], storage(packed), flat(offsets[layer]), w, team)
@@ -51,7 +51,7 @@ def run_stack(bound, arrays, rank, size, sync):
             barrier(team)
         for layer in range(layers):
             own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
-            weights = weights_of(cell, own, packed, flat(offsets[layer]), products, places[layer], w, team.rank)
+            weights = weights_of(cell, own, packed, flat(offsets[layer]), products, places[layer], w, team.thread_id)
             at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
             outputs = Matrix(hy, numbers, at * sizes.output, sizes.output)
             place = t % chunk if layer == 0 else chunk

@@ -16,7 +16,7 @@ from .machine.registers import I64, fma, not_inlined
 from .machine.tiles import supply_in_place
 from .machine.transpose import transpose
 
-# Columns that a rank transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
+# Columns that a thread transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
 GRAIN = 96
 PADDING = 16  # elements, a cache line of float32: a power of two would put a square's lines into one cache set
 
@@ -182,13 +182,13 @@ def _add_row(dw, dgates_t, columns, source, is_new):
 @inner
 def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, team):
     """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
-    `dgates` is one rank's.
+    `dgates` is one thread's.
 
-    `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every rank.
+    `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every thread.
     """
     not_inlined()
     stride, one = stride_of(rows.stop - rows.start), (0,)
-    own = numbers.size + team.rank * GRAIN * stride
+    own = numbers.size + team.thread_id * GRAIN * stride
     for claim in range(num_claims(numbers.size, GRAIN, team)):
         columns = next_block(claim, numbers.size, GRAIN, team)
         if not _are_summed(terms, columns):  # those of what is kept for the gradient, say
@@ -232,7 +232,7 @@ def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team)
     count, size = dvectors.data.size // dvectors.stride, dvectors.stride - scalars * hidden_size
     if count == 0:  # no sequences
         return
-    own = partition(size, team.rank, team.size)
+    own = partition(size, team.thread_id, team.size)
     _sum_sequences(dvectors, count, own)
     sums, target = part(dvectors.data, own.start, own.stop), part(dw, term.bias + own.start, term.bias + own.stop)
     if is_new:
@@ -240,7 +240,7 @@ def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team)
     else:
         add(target, sums)
     clear(sums)
-    for scalar in range(scalars if team.rank == 0 else 0):
+    for scalar in range(scalars if team.thread_id == 0 else 0):
         own = Range(size + scalar * hidden_size, size + (scalar + 1) * hidden_size)
         _sum_sequences(dvectors, count, own)
         place, total = term.bias + size + scalar, dvectors.data[own.start]
@@ -264,5 +264,5 @@ def _sum_sequences(dvectors, count, columns):
 @inner
 def clear_vector_gradients(dvectors, team):
     """Set what all sequences have added up to 0."""
-    own = partition(dvectors.data.size, team.rank, team.size)
+    own = partition(dvectors.data.size, team.thread_id, team.size)
     clear(part(dvectors.data, own.start, own.stop))

@@ -78,7 +78,7 @@ class Bfloat16(NamedTuple):
 
     words: np.ndarray
     scratch: np.ndarray
-    room: int  # words of it for each rank
+    room: int  # words of it for each thread
     numbers: np.ndarray  # 0, 1, ...
 
 
@@ -232,7 +232,7 @@ def no_panels(dtype, form):
 
 
 def packed_as(weights, words, scratch, room, numbers):
-    """The packed weights as the kernels take them, with scratch of `room` words for each rank."""
+    """The packed weights as the kernels take them, with scratch of `room` words for each thread."""
     if weights is None:
         return words
     kind = _TUPLES[weights]
@@ -257,18 +257,18 @@ def words_of(typingctx, panels, depth):
     )
 
 
-def panels_of(packed, start, stop, columns, rank):
-    """A product's panels, of so many columns and fewer bits a weight, in the packed buffer, with the rank's scratch."""
+def panels_of(packed, start, stop, columns, thread_id):
+    """A product's panels of quantized weights, of so many columns, in the packed buffer, with the thread's scratch."""
 
 
 @overload(panels_of, jit_options=OPTIONS)
-def _panels_of(packed, start, stop, columns, rank):
-    def bfloat16(packed, start, stop, columns, rank):
-        scratch = part(packed.scratch, rank * packed.room, (rank + 1) * packed.room)
+def _panels_of(packed, start, stop, columns, thread_id):
+    def bfloat16(packed, start, stop, columns, thread_id):
+        scratch = part(packed.scratch, thread_id * packed.room, (thread_id + 1) * packed.room)
         return Bfloat16(part(packed.words, start, stop), scratch, packed.room, packed.numbers)
 
-    def int8(packed, start, stop, columns, rank):
-        scratch = part(packed.scratch, rank * packed.room, (rank + 1) * packed.room)
+    def int8(packed, start, stop, columns, thread_id):
+        scratch = part(packed.scratch, thread_id * packed.room, (thread_id + 1) * packed.room)
         lanes = panel_lanes(packed.words)
         scales = stop - (2 * ((columns + lanes - 1) // lanes * lanes) if stop > start else 0)
         words, own = part(packed.words, start, scales), part(packed.words, scales, stop)

@@ -150,7 +150,7 @@ def columns_of(array, vectors, units):
 def pack_columns(panels, weights, units, gates, team):
     """Pack the transpose of a weight matrix (gates*units, depth): B[k, unit, gate] = weights[gate*units + unit, k]."""
     lanes, depth = panel_lanes(panels), weights.stride
-    vectors = partition(vectors_of(panels, units), team.rank, team.size)
+    vectors = partition(vectors_of(panels, units), team.thread_id, team.size)
     for vector in range(vectors.start, vectors.stop):
         width = min(lanes, units - vector * lanes)
         for gate in range(gates):
@@ -175,7 +175,7 @@ def _pack_panel(panels, at, stride, weights, rows, columns):
 def pack_rows(panels, b, rows, units, team):
     """Pack B[k, unit] = b[row rows.start + k, unit], one gate; a few rows at a time, which are read as streams."""
     lanes, depth = panel_lanes(panels), rows.stop - rows.start
-    vectors = partition(vectors_of(panels, units), team.rank, team.size)
+    vectors = partition(vectors_of(panels, units), team.thread_id, team.size)
     for start in range(0, depth, _STREAMS):
         stop = min(start + _STREAMS, depth)
         for vector in range(vectors.start, vectors.stop):

@@ -43,7 +43,7 @@ OPTIONS = {
 }
 
 
-_OF_TEAM = "rank", "size", "sync"  # which `sync.post_call` finds by their places
+_OF_TEAM = "thread_id", "size", "sync"  # which `sync.post_call` finds by their places
 
 
 class _Inner(CPUDispatcher):
@@ -104,12 +104,12 @@ def kernel(function):
     """Compile `function` on first use, cached on disk under the digest of all kernel sources. Python calls it: it runs
     without the GIL.
 
-    One whose last parameters are `rank, size, sync` is run by a team.
+    One whose last parameters are `thread_id, size, sync` is run by a team.
     """
     names = tuple(inspect.signature(function).parameters)
     runs_in_team = names[-len(_OF_TEAM) :] == _OF_TEAM
-    if "rank" in names and not runs_in_team:
-        expected = "rank, size and sync must be the last parameters, in this order"
+    if "thread_id" in names and not runs_in_team:
+        expected = "thread_id, size and sync must be the last parameters, in this order"
         raise TypeError(f"{function.__name__}: {expected}, got {', '.join(names)}")
     dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(function)
     dispatcher.__class__ = TeamKernel if runs_in_team else _Kernel

@@ -1,7 +1,7 @@
-"""A team whose ranks are the threads of an OpenMP runtime that the process has anyway.
+"""A team whose threads are those of an OpenMP runtime that the process has anyway.
 
 Its threads go on spinning for a while after each of its own regions, PyTorch's after each product say, and take the
-cores from helpers of ours. As ranks of a region that we open they work instead.
+cores from helpers of ours. In a region that we open they work instead.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from .arrays import FlatArray, view
 from .jit import kernel
 from .registers import I32, I64
-from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, sync_size, take_part
+from .sync import AWAKE_SPINS, CLOSED, NUMBER, SPIN_LIMIT, TICKET, TICKET_STEP, sync_size, take_part
 from .team import WORK_PER_SPIN
 
 _THREAD_NUMBER, _CALLER, _SYNC, _SIZE, _KNOWN, _SPINS, _FIELDS = range(7)
@@ -116,7 +116,7 @@ class OpenMPTeam:
     def _call(self):
         """What the first thread of a region does, in Python: an error waits until the region has ended."""
         kernel, arguments = self._call_now
-        closed = self._number * GATE_STEP + CLOSED
+        closed = self._number * TICKET_STEP + CLOSED
         try:
             kernel(*arguments, 0, self._size, self._sync)
             self._done = True
@@ -124,5 +124,5 @@ class OpenMPTeam:
             self._error = error
         finally:
             self._call_now = None
-            if self._sync[GATE] < closed:  # it never opened: nobody is to wait for it
-                self._sync[GATE] = closed
+            if self._sync[TICKET] < closed:  # it handed out none: nobody is to wait for one
+                self._sync[TICKET] = closed

@@ -1,4 +1,4 @@
-"""How work is shared out among the ranks of a team."""
+"""How work is shared out among the threads of a team."""
 
 from .arrays import part
 from .jit import inner
@@ -6,21 +6,21 @@ from .matrix import Range
 from .sync import CACHE_LINE, MEETING, PASSED, TAKEN, TEAMS, Team, exchange, load
 
 _MOST_BLOCKS = 1 << 20  # of a share
-# Shares that a rank looks into, its own first. Each takes two cache lines from other cores, 0.1 to 0.4 us.
+# Shares that a thread looks into, its own first. Each takes two cache lines from other cores, 0.1 to 0.4 us.
 _SHARES = 4
 
 
 @inner
-def partition(count, rank, size):
-    """The share of a rank in `count` items."""
+def partition(count, thread_id, size):
+    """The share of a thread in `count` items."""
     if size == 1:  # without a division: those of a step took 16 ns
         return Range(0, count)
-    return Range(count * rank // size, count * (rank + 1) // size)
+    return Range(count * thread_id // size, count * (thread_id + 1) // size)
 
 
 @inner
 def num_claims(count, grain, team):
-    """How often each rank calls `next_block`."""
+    """How often each thread calls `next_block`."""
     if grain == 0:
         return 1
     return min(team.size, _SHARES) * _claims_of_share(count, grain, team)
@@ -34,16 +34,16 @@ def _claims_of_share(count, grain, team):
 
 @inner
 def next_block(claim, count, grain, team):
-    """The items of a rank's claim: `grain` of its own share, in later claims of the next ranks'.
+    """The items of a thread's claim: `grain` of its own share, in later claims of the next threads'.
 
     Empty if somebody else has done it. A core that is slower than the others, or has other work as well, does less, and
     nobody waits for its share. With grain 0 there is one claim for the whole share, which is nobody else's. Between two
     loops over claims, and behind the last, comes a barrier.
     """
     if grain == 0:
-        return partition(count, team.rank, team.size)
+        return partition(count, team.thread_id, team.size)
     claims_of_share = _claims_of_share(count, grain, team)
-    owner, number = (team.rank + claim // claims_of_share) % team.size, claim % claims_of_share
+    owner, number = (team.thread_id + claim // claims_of_share) % team.size, claim % claims_of_share
     share = partition(count, owner, team.size)
     start = share.start + number * grain
     if start >= share.stop or team.size > 1 and not _is_mine(team, TAKEN + owner * CACHE_LINE, number):
@@ -72,10 +72,10 @@ def split_team(tasks, split, team):
     if not split or team.size % tasks > 0:
         return Range(0, tasks), team
     size = team.size // tasks
-    task = team.rank // size
+    task = team.thread_id // size
     length = team.sync.size // TEAMS
     start = length * (task + 1) if tasks > 1 else 0
-    return Range(task, task + 1), Team(team.rank % size, size, part(team.sync, start, start + length))
+    return Range(task, task + 1), Team(team.thread_id % size, size, part(team.sync, start, start + length))
 
 
 @inner
@@ -86,10 +86,10 @@ def shares_rows(bounds, team):
 
 @inner
 def team_of_rows(bounds, team):
-    """The number of the team that the rank belongs to, and that team: where all share the rows, the whole one."""
+    """The number of the team that the thread belongs to, and that team: where all share the rows, the whole one."""
     if not shares_rows(bounds, team):
         return 0, team
     size = team.size // (bounds.size - 1)
-    number = team.rank // size
+    number = team.thread_id // size
     start = TAKEN + number * size * CACHE_LINE + MEETING
-    return number, Team(team.rank % size, size, part(team.sync, start, start + PASSED + 1))
+    return number, Team(team.thread_id % size, size, part(team.sync, start, start + PASSED + 1))

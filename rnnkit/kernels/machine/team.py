@@ -1,7 +1,7 @@
 """A team of threads that run one kernel together, each on its part.
 
 Why not Numba's threading layers: OpenMP kills a forked child, workqueue aborts when two Python threads call at once
-and takes 87 us for a fork and join, TBB has to be installed and preloaded. The ranks of a team meet at atomic counters
+and takes 87 us for a fork and join, TBB has to be installed and preloaded. A team's threads meet at atomic counters
 inside the kernel instead, which costs well below a microsecond a step, and the layers stay to the user's own code.
 
 A helper thread waits inside a compiled loop (`sync.serve`) for a while after each kernel, then sleeps. If the team
@@ -26,7 +26,7 @@ from .arrays import signature_of
 from .bound import Bound
 from .forks import after_fork_in_child
 from .jit import TeamKernel
-from .sync import AWAKE_SPINS, CLOSED, GATE, GATE_STEP, NUMBER, SPIN_LIMIT, serve, sync_size
+from .sync import AWAKE_SPINS, CLOSED, NUMBER, SPIN_LIMIT, TICKET, TICKET_STEP, serve, sync_size
 
 _SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
 _WAKING_WORK = 250_000  # multiply-adds in the 5 us that the caller takes to wake one of them
@@ -60,14 +60,14 @@ class _Team:
     def run(self, kernel, work, arguments):
         """Run the kernel on all threads that come; one caller at a time."""
         number = self.number + 1
-        closed = number * GATE_STEP + CLOSED
-        try:  # from here on: a number that no gate is ever closed for would keep the helpers awake
+        closed = number * TICKET_STEP + CLOSED
+        try:  # from here on: a call whose tickets never close would keep the helpers awake
             self.number = number
             self.sync[NUMBER], self.sync[SPIN_LIMIT] = number, work // WORK_PER_SPIN
             kernel(*arguments, 0, 1 + self.wake(work), self.sync)
         finally:
-            if self.sync[GATE] < closed:  # it never opened; without a call, behind which a signal's handler might run
-                self.sync[GATE] = closed
+            if self.sync[TICKET] < closed:  # it handed out none; no function call: behind it a handler might run
+                self.sync[TICKET] = closed
 
     def is_awake(self, work):
         """Whether as many helpers are awake as pay for brief work; else they are woken if calls follow each other
@@ -207,14 +207,14 @@ def _code_of(kernel, arguments):
     if code is None:
         if not isinstance(kernel, TeamKernel):
             got = ", ".join(inspect.signature(kernel).parameters)
-            raise TypeError(f"{kernel.__name__}: the parameters must end in rank, size and sync, got {got}")
+            raise TypeError(f"{kernel.__name__}: the parameters must end in thread_id, size and sync, got {got}")
         check_arrays(kernel, arguments)
         code = _code[key] = _machine_code(kernel, (*arguments, 0, 1, _alone))
     return code
 
 
 def run(kernel, work, *arguments, site=None):
-    """Run `kernel(*arguments, rank, size, sync)` on all threads of the team, for `work` multiply-adds in all.
+    """Run `kernel(*arguments, thread_id, size, sync)` on all threads of the team, for `work` multiply-adds in all.
 
     The look at the arguments' types takes 60 ns for each number and array, those in tuples, too. A `site` is the dict
     of a place that calls each kernel with arguments of the same types every time: only the first call looks at them.
