@@ -184,7 +184,8 @@ def test_as_many_ranks_as_make_whole_teams(come, inside):
     """Of a schedule for four teams of two; with fewer than one for each team all share out the units."""
     bounds = np.arange(5)
     schedule = Schedule(
-        bounds=bounds, grain=0, num_passes=1, split=True, pipelined=False, lag=1, chunk=1, keeps_gates=False, threads=8
+        bounds=bounds, panel_grain=0, num_passes=1, split=True, pipelined=False, lag=1, chunk=1, keeps_gates=False,
+        threads=8,
     )  # fmt: skip
     assert for_python(fitting)(come, schedule) == inside
     assert for_python(fitting)(come, schedule._replace(bounds=bounds[:3], num_passes=2)) == inside

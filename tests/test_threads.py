@@ -139,7 +139,7 @@ def test_teams_with_rows_of_their_own_change_no_bit(monkeypatch, calls, cell, bi
 @pytest.mark.parametrize(("cell", "lengths", "size"), pairs(FLOAT32, [None, (24, 0, 7, 24, 13)], [2, 3, 4]))
 def test_whoever_does_a_block_changes_no_bit(monkeypatch, calls, cell, lengths, size):
     """Threads that are done with their share of the units take over what others have not begun."""
-    for constant, value in (("_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)):
+    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)):
         monkeypatch.setattr(planner, constant, value)
     sizes = dict(input_size=33, hidden_size=65, seq_len=24, batch_size=5, dtype="float32")
     cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})

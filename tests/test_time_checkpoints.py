@@ -106,7 +106,7 @@ def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, lay
     monkeypatch.setattr(team, "wanted_size", lambda: threads)
     monkeypatch.setattr(team, "_SMALL_WORK", 0)
     monkeypatch.setattr(planner, "_CALL_WORK", 1)
-    for constant, value in (("_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)) if dealt else ():
+    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)) if dealt else ():
         monkeypatch.setattr(planner, constant, value)
     found = problem.forward(checkpoint_steps=7)
     assert_same_results(found, whole, OUTPUTS)

@@ -37,7 +37,7 @@ _FEWEST_WIDE_ROWS = (1 << 18, 4), (_CACHED_BYTES, 6)
 _FIRST_BYTES = 48 << 10
 # Units that a thread takes at a time. Where nothing else runs, blocks cost 1-2 % with 64, 2-4 % with 32; where another
 # program takes a third of one of two cores, they save 3-20 %, with 128 half as much (Zen 3, LSTM, H = 256 to 800).
-_GRAIN = 64
+_UNIT_GRAIN = 64
 _GRAIN_WORK = 1 << 19  # multiply-adds in a step that make up a block, about 5 us on one thread; to take it costs 0.1 us
 # Two layers are pipelined, each by half of the threads, where there are at least so many lags of so many rows, since
 # the upper one waits for the lower one's first, and where neither has a larger part of the work, since the other's
@@ -104,17 +104,19 @@ class Planner:
             sizes = self._rows, layer.recurrent_weights * self.itemsize, layer.sizes.hidden * self.itemsize
             return best_sharing(*sizes, layer.step_work, layer.meetings, spread, threads, itemsize=self.itemsize)
 
-        def schedule(best: Sharing, parts: int = 1, grain: int = 0, split: bool = False, lag: int = 1) -> Schedule:
+        def schedule(
+            best: Sharing, parts: int = 1, panel_grain: int = 0, split: bool = False, lag: int = 1
+        ) -> Schedule:
             bounds = steps.bounds(best.teams) if best.teams > 1 else row_numbers(0)
             return Schedule(
-                bounds=bounds, grain=grain, num_passes=count, split=split, pipelined=is_stack(group), lag=lag,
-                chunk=chunk, keeps_gates=keeps_gates, threads=best.threads * parts,
+                bounds=bounds, panel_grain=panel_grain, num_passes=count, split=split, pipelined=is_stack(group),
+                lag=lag, chunk=chunk, keeps_gates=keeps_gates, threads=best.threads * parts,
             )  # fmt: skip
 
         if threads > 1 and steps.batch_size >= rows_for_grain(layer, self.itemsize):
             best = sharing(threads)
             if best.teams == 1:
-                return schedule(best, grain=grain_of(self.itemsize))
+                return schedule(best, panel_grain=panel_grain_of(self.itemsize))
         if not is_stack(group):
             threads -= threads % count if threads > 3 else 0  # of 3 the third is worth more than sharing out directions
             parts = count if threads % count == 0 else 1
@@ -260,14 +262,16 @@ def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
 
 
 def rows_for_grain(layer: Layer, itemsize: int) -> float:
-    """Size of the batch from which on threads that share the units take `grain_of` them at a time, a neighbour's too.
+    """Size of the batch from which on threads that share the units take `panel_grain_of` them at a time, a neighbour's too.
 
     Below it each does its own share: where its weights stay in its cache, or where a step is done sooner than divided.
     """
     weights = layer.recurrent_weights
-    return _GRAIN_WORK * layer.sizes.hidden / (_GRAIN * weights) if weights * itemsize > _CACHED_BYTES else math.inf
+    if weights * itemsize <= _CACHED_BYTES:
+        return math.inf
+    return _GRAIN_WORK * layer.sizes.hidden / (_UNIT_GRAIN * weights)
 
 
-def grain_of(itemsize: int) -> int:
+def panel_grain_of(itemsize: int) -> int:
     """Panels that a thread takes at a time."""
-    return _GRAIN * itemsize // VECTOR_BYTES
+    return _UNIT_GRAIN * itemsize // VECTOR_BYTES

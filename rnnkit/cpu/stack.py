@@ -11,7 +11,7 @@ from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory, popped
 from rnnkit.call.steps import Steps, row_numbers, with_zeros
 from rnnkit.cpu.layer import Layer, dense, ready_to_pack
-from rnnkit.cpu.planner import grain_of, rows_for_grain, steps_at_once, threads_of_step
+from rnnkit.cpu.planner import panel_grain_of, rows_for_grain, steps_at_once, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.bound import Bound
@@ -66,7 +66,7 @@ class Stack:
         self._memory, first, dtype = Memory(), layers[0], desc.np_dtype if packed is None else packed.dtype
         self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell else 0
         self._deepest = max(product.depth for layer in self._layers for product in layer.products)
-        self._rows_for_grain, self._grain = rows_for_grain(first, dtype.itemsize), grain_of(dtype.itemsize)
+        self._rows_for_grain, self._panel_grain = rows_for_grain(first, dtype.itemsize), panel_grain_of(dtype.itemsize)
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
         places, offsets = (np.stack([getattr(layer, name) for layer in layers]) for name in ("places", "offsets"))
         self._fixed = Bound((first.cell, first.sizes, first.products, places, offsets))
@@ -97,10 +97,10 @@ class Stack:
             threads = min(threads, team.most_threads())
             packed = self.with_scratch(chunk * rows, threads, take)
             nbytes += packed.scratch.nbytes
-        grain = self._grain if rows >= self._rows_for_grain else 0
+        panel_grain = self._panel_grain if rows >= self._rows_for_grain else 0
         work = self._work * max(rows, _ROWS_OF_A_READ)
         like = *(none,) * 6, gates, numbers, _ALL_STEPS, NO_MARKS, none, (0,) * 4
-        arguments = like, self._fixed, packed, self._zeros, grain, threads
+        arguments = like, self._fixed, packed, self._zeros, panel_grain, threads
         return Room(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:

@@ -13,7 +13,7 @@ from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .weight_gradient import Term, add_weight_gradients, pack_sources, pack_terms
 
-_GRAIN = 48  # rows that a thread takes at a time: whole tiles of 6
+_ROW_GRAIN = 48  # rows that a thread takes at a time: whole tiles of 6
 
 
 @inner
@@ -46,8 +46,8 @@ def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, threa
         some = partition(vectors, team.thread_id, team.size)
         product_with(own, other, Range(0, rows), weights, some, bias, True, False)
     else:
-        for claim in range(num_claims(rows, _GRAIN, team)):
-            some = next_block(claim, rows, _GRAIN, team)
+        for claim in range(num_claims(rows, _ROW_GRAIN, team)):
+            some = next_block(claim, rows, _ROW_GRAIN, team)
             if some.stop > some.start:
                 product_with(own, other, some, weights, Range(0, vectors), bias, True, False)
     barrier(team)
@@ -69,8 +69,8 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
     if team.thread_id == 0:
         clear(zeros)
     barrier(team)
-    for claim in range(num_claims(rows, _GRAIN, team)):
-        some = next_block(claim, rows, _GRAIN, team)
+    for claim in range(num_claims(rows, _ROW_GRAIN, team)):
+        some = next_block(claim, rows, _ROW_GRAIN, team)
         if some.stop > some.start:
             vectors = Range(0, vectors_of(scratch, depth))
             product_of_rows(own, gradient, some, terms[0].packed, weight, vectors, zeros, True, False)

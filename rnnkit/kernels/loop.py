@@ -64,18 +64,18 @@ def vectors_at_once(declaration):
 
 
 @inner
-def num_shares(cell, array, units, grain, team):
+def num_shares(cell, array, units, panel_grain, team):
     """How often each thread calls `next_share` for so many units."""
     size = vectors_at_once(cell, array)
     count = (vectors_of(array, units) + size - 1) // size
-    return num_claims(count, (grain + size - 1) // size, team)
+    return num_claims(count, (panel_grain + size - 1) // size, team)
 
 
 @inner
-def next_share(cell, claim, array, units, grain, team):
+def next_share(cell, claim, array, units, panel_grain, team):
     """The vectors of a thread's claim, `next_block`'s of these units."""
     size, count = vectors_at_once(cell, array), vectors_of(array, units)
-    own = next_block(claim, (count + size - 1) // size, (grain + size - 1) // size, team)
+    own = next_block(claim, (count + size - 1) // size, (panel_grain + size - 1) // size, team)
     return Range(min(own.start * size, count), min(own.stop * size, count))
 
 
@@ -86,11 +86,11 @@ def _phase(declaration, number):
 
     def run(cell, step, rows, team):
         apart_from_others(cell)
-        units, grain = step.sizes.hidden, step.grain
+        units, panel_grain = step.sizes.hidden, step.panel_grain
         if number > 0:
             barrier(team)  # all of what R multiplies is there
-        for claim in range(num_shares(cell, step.zeros, units, grain, team)):
-            vectors = next_share(cell, claim, step.zeros, units, grain, team)
+        for claim in range(num_shares(cell, step.zeros, units, panel_grain, team)):
+            vectors = next_share(cell, claim, step.zeros, units, panel_grain, team)
             columns = columns_of(step.zeros, vectors, units)
             multiply(cell, (step, rows, vectors, columns))
             run_stages(cell, step.operands, None, units, rows, columns)
@@ -140,12 +140,12 @@ _run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(
 def run_step(cell, step, rows, team):
     """One time step of the rows, whose gates hold their input products."""
     _run_phases(cell, (step, rows, team))
-    projection, operands, grain = step.weights.projection, step.operands, step.grain
+    projection, operands, panel_grain = step.weights.projection, step.operands, step.panel_grain
     if storage(projection.panels).size > 0:
         barrier(team)
         count = vectors_of(step.zeros, step.sizes.output)
-        for claim in range(num_claims(count, grain, team)):
-            vectors = next_block(claim, count, grain, team)
+        for claim in range(num_claims(count, panel_grain, team)):
+            vectors = next_block(claim, count, panel_grain, team)
             product(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.from_last)
 
 
@@ -187,19 +187,19 @@ def rows_of_step(starts, t, bounds, team):
 @inner
 def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
     """The input products of a chunk of steps, by units; by rows of all of it where threads have rows of their own."""
-    starts, units, grain, zeros = layer.starts, layer.facts.sizes.hidden, schedule.grain, weights.bias
+    starts, units, panel_grain, zeros = layer.starts, layer.facts.sizes.hidden, schedule.panel_grain, weights.bias
     rows = Range(starts[steps.start], starts[steps.stop])
     by_rows, count = schedule.bounds.size == team.size + 1, rows.stop - rows.start
-    claims = num_claims(count, ROWS, team) if by_rows else num_shares(cell, zeros, units, grain, team)
+    claims = num_claims(count, ROWS, team) if by_rows else num_shares(cell, zeros, units, panel_grain, team)
     for claim in range(claims):
         own, vectors = rows, Range(0, vectors_of(zeros, units))
         if by_rows:
             block = next_block(claim, count, ROWS, team)
             own = Range(rows.start + block.start, rows.start + block.stop)
         else:
-            vectors = next_share(cell, claim, zeros, units, grain, team)
+            vectors = next_share(cell, claim, zeros, units, panel_grain, team)
         project_inputs(cell, layer.facts.sizes, weights, x, gates, own, vectors)
-    if grain > 0 or shares_rows(schedule.bounds, team):
+    if panel_grain > 0 or shares_rows(schedule.bounds, team):
         barrier(team)
 
 
@@ -225,7 +225,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
         _project_chunk(cell, layer, weights, x, gates, steps, schedule, team)
         for index in range(steps.start, steps.stop):
             t = steps.start + steps.stop - 1 - index if layer.reverse else index
-            step = Step(sizes, weights, operands, None, zeros, schedule.grain, t % 2 == 1, True)
+            step = Step(sizes, weights, operands, None, zeros, schedule.panel_grain, t % 2 == 1, True)
             run_step(cell, step, rows_of_step(layer.starts, t, schedule.bounds, team), team_of_steps)
             barrier(team_of_steps)
         if shares_rows(schedule.bounds, team):
@@ -285,7 +285,7 @@ def forward(bound, given, thread_id, size, sync):
             _copy_states(own.states_initial, own.states_initial.stride, given.cx, own.index, True, team)
     if stage.is_first:
         barrier(team)
-    tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
+    tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.panel_grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
         _run_pass(cell, passes[index], schedule, packed, zeros, given, role, own_team, team)

@@ -80,9 +80,9 @@ def _way_back(declaration, number):
     def run(cell, step, rows, team):
         apart_from_others(cell)
         barrier(team)  # all of the gates' gradients are there
-        zeros, size, grain = step.zeros, step.sizes[width], step.grain
-        for claim in range(num_shares(cell, zeros, size, grain, team)):
-            vectors = next_share(cell, claim, zeros, size, grain, team)
+        zeros, size, panel_grain = step.zeros, step.sizes[width], step.panel_grain
+        for claim in range(num_shares(cell, zeros, size, panel_grain, team)):
+            vectors = next_share(cell, claim, zeros, size, panel_grain, team)
             columns = columns_of(zeros, vectors, size)
             multiply(cell, (step, rows, vectors, columns))
             run_stages(cell, step.operands, step.gradients, step.sizes.hidden, rows, columns)
@@ -161,7 +161,7 @@ _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
 @inner
 def _run_step_back(cell, step, rows, team):
     """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
-    sizes, gradients, zeros, grain = step.sizes, step.gradients, step.zeros, step.grain
+    sizes, gradients, zeros, panel_grain = step.sizes, step.gradients, step.zeros, step.panel_grain
     projection = step.weights[len(step.weights) - 2].packed  # behind it are the vectors
     projected = projection.panels.size > 0
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
@@ -170,8 +170,8 @@ def _run_step_back(cell, step, rows, team):
         _cut(gradients.hidden, gradients.reset_hidden, gradients.cuts, rows, columns)
         _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
         barrier(team)
-    for claim in range(num_shares(cell, zeros, sizes.hidden, grain, team)):
-        vectors = next_share(cell, claim, zeros, sizes.hidden, grain, team)
+    for claim in range(num_shares(cell, zeros, sizes.hidden, panel_grain, team)):
+        vectors = next_share(cell, claim, zeros, sizes.hidden, panel_grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
         if projected:
             product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
@@ -184,7 +184,7 @@ def _run_step_back(cell, step, rows, team):
             _cut(gradients.states, gradients.reset_states, gradients.cuts, rows, of_state)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
     _run_phases_back(cell, (step, rows, team))
-    if grain > 0:
+    if panel_grain > 0:
         barrier(team)
 
 
@@ -279,7 +279,7 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
         start = done if forward.reverse else num_steps - done - count
         dgates = shifted(bound.gates, -starts[start] * bound.gates.stride)
         gradients = with_field(bound, "gates", dgates)
-        step = Step(forward.facts.sizes, terms, operands, gradients, zeros, schedule.grain, False, True)
+        step = Step(forward.facts.sizes, terms, operands, gradients, zeros, schedule.panel_grain, False, True)
         for earlier in range(0, count if arrays.goes_back else 0, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
@@ -314,7 +314,7 @@ def backward(bound, arrays, thread_id, size, sync):
     post_call(sync, thread_id, size)
     cell, passes, schedule, is_first, is_last, zeros, numbers = values_of(bound)
     team = join(sync, thread_id, size, fitting(size, schedule))
-    tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.grain == 0, team)
+    tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.panel_grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
         _run_pass_back(cell, passes[index], schedule, is_first, is_last, arrays, zeros, numbers, role, own_team, team)

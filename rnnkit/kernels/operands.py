@@ -134,7 +134,7 @@ class Schedule(NamedTuple):
     """How a call is worked on: decided before it by the planner, from the sizes alone."""
 
     bounds: np.ndarray  # where to cut the rows of every step, for as many teams as have rows of their own; else empty
-    grain: int  # panels that a thread takes at a time, 0 for its share
+    panel_grain: int  # panels that a thread takes at a time, 0 for its share
     num_passes: int  # layer passes of the call
     split: bool  # whether each of two has a buffer of its own, and half of the team, if its size is even
     pipelined: bool  # whether the second reads what the first writes (backward: the gradient that it writes)
@@ -152,6 +152,6 @@ class Step(NamedTuple):
     operands: Operands
     gradients: Gradients  # forward None
     zeros: np.ndarray
-    grain: int
+    panel_grain: int
     from_last: bool  # whether weights are read from the last panel on
     wants_prev: bool  # backward: whether the gradient of h before the step is needed

@@ -27,7 +27,7 @@ def run_stack(bound, arrays, thread_id, size, sync):
     many `threads` take part.
     """
     post_call(sync, thread_id, size)
-    (cell, sizes, products, places, offsets), packed, zeros, grain, threads = values_of(bound)
+    (cell, sizes, products, places, offsets), packed, zeros, panel_grain, threads = values_of(bound)
     team = join(sync, thread_id, size, threads)
     x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w, (num_steps, batch_size, row_size, width) = arrays
     layers = offsets.shape[0]
@@ -66,12 +66,12 @@ def run_stack(bound, arrays, thread_id, size, sync):
             operands = with_gates(cell, own, weights, operands, operands.gates)
             if layer > 0 or t % chunk == 0:
                 of_chunk = Range(0, batch_size * (min(chunk, num_steps - t) if layer == 0 else 1))
-                for claim in range(num_shares(cell, zeros, sizes.hidden, grain, team)):
-                    vectors = next_share(cell, claim, zeros, sizes.hidden, grain, team)
+                for claim in range(num_shares(cell, zeros, sizes.hidden, panel_grain, team)):
+                    vectors = next_share(cell, claim, zeros, sizes.hidden, panel_grain, team)
                     project_inputs(cell, own, weights, inputs, pre_activations, of_chunk, vectors)
-                if grain > 0:
+                if panel_grain > 0:
                     barrier(team)
-            run_step(cell, Step(own, weights, operands, None, zeros, grain, t % 2 == 1, True), rows, team)
+            run_step(cell, Step(own, weights, operands, None, zeros, panel_grain, t % 2 == 1, True), rows, team)
             barrier(team)
             if lengths.size > 0:
                 for row in range(own_rows.start, own_rows.stop):

@@ -17,7 +17,7 @@ from .machine.tiles import supply_in_place
 from .machine.transpose import transpose
 
 # Columns that a thread transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
-GRAIN = 96
+COLUMN_GRAIN = 96
 PADDING = 16  # elements, a cache line of float32: a power of two would put a square's lines into one cache set
 
 
@@ -49,7 +49,7 @@ def column_stride(rows):
 
 def scratch_size(columns, threads, rows):
     """Elements that `add_weight_gradients` works in, for so many rows at a time."""
-    return columns + threads * GRAIN * column_stride(rows)
+    return columns + threads * COLUMN_GRAIN * column_stride(rows)
 
 
 def offsets_of(products, columns, threads, itemsize, rows, in_place):
@@ -188,9 +188,9 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
     """
     not_inlined()
     stride, one = stride_of(rows.stop - rows.start), (0,)
-    own = numbers.size + team.thread_id * GRAIN * stride
-    for claim in range(num_claims(numbers.size, GRAIN, team)):
-        columns = next_block(claim, numbers.size, GRAIN, team)
+    own = numbers.size + team.thread_id * COLUMN_GRAIN * stride
+    for claim in range(num_claims(numbers.size, COLUMN_GRAIN, team)):
+        columns = next_block(claim, numbers.size, COLUMN_GRAIN, team)
         if not _are_summed(terms, columns):  # those of what is kept for the gradient, say
             continue
         if _are_multiplied(terms, columns):

@@ -18,7 +18,7 @@ EQUIVALENT = {
     '_LIBRARIES = "builtins", "cmath", "math", "numpy", "_operator"':
         "what is among them has no order",
     "rnnkit/kernels/loop.py _run_pass: constant: 1 -> 0, in "
-    "step = Step(sizes, weights, operands, None, zeros, schedule.grain, t % 2 == 1, True)":
+    "step = Step(sizes, weights, operands, None, zeros, schedule.panel_grain, t % 2 == 1, True)":
         "every other step reads the weights backwards, whichever it is: the last ones are in the cache still",
     "rnnkit/kernels/machine/gemm.py pack_rows: constant: 0 -> (-1), in "
     "panels[at + lane] = b.data[source + lane] if lane < width else 0":
