@@ -92,14 +92,14 @@ class TorchNetwork:
         self._torch, self._module, self._dtype = torch, baselines.torch_module(torch, given), torch.float32
         if precision is not None:
             self._module, self._dtype = reduced_suite.torch_module(torch, self._module, given)
-        self._has_cell = model.desc.has_cell
+        self._has_cell_state = model.desc.has_cell_state
 
     def infer(self, x: np.ndarray, hx: Any = None, cx: Any = None) -> tuple[np.ndarray, Any, Any]:
         """y, and the states as what the next call takes."""
-        states = None if hx is None else (hx, cx) if self._has_cell else hx
+        states = None if hx is None else (hx, cx) if self._has_cell_state else hx
         with self._torch.inference_mode():
             y, ends = self._module(self._torch.from_numpy(x).to(self._dtype), states)
-        return y.float().numpy(), *(ends if self._has_cell else (ends, None))
+        return y.float().numpy(), *(ends if self._has_cell_state else (ends, None))
 
 
 if __name__ == "__main__":

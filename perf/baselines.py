@@ -192,7 +192,7 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
         return _by_hand(given, _torch_step(torch, module, given.desc))
     x, dy = move(given.x).to(dtype), move(given.dy)
     states = None if given.hx is None else tuple(move(s).to(dtype) for s in (given.hx, given.cx) if s is not None)
-    states = states if states is None or given.desc.has_cell else states[0]
+    states = states if states is None or given.desc.has_cell_state else states[0]
 
     def forward():
         if given.lengths is None:
@@ -214,7 +214,7 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
 
     def results(result):
         y, ends = result
-        hy, cy = ends if given.desc.has_cell else (ends, None)
+        hy, cy = ends if given.desc.has_cell_state else (ends, None)
         of = getattr(torch, given.desc.dtype)
         arrays = (None if end is None else end.detach().to("cpu", of).numpy() for end in (y, hy, cy))
         arrays = _outputs(*arrays, pass_name)
@@ -237,8 +237,8 @@ def _torch_step(torch: Any, module: Any, desc: rnnkit.RNNDescriptor) -> Callable
 
     def step(x, hx, cx):
         with torch.inference_mode():
-            y, ends = module(of(x[None]), (of(hx), of(cx)) if desc.has_cell else of(hx))
-        hy, cy = ends if desc.has_cell else (ends, None)
+            y, ends = module(of(x[None]), (of(hx), of(cx)) if desc.has_cell_state else of(hx))
+        hy, cy = ends if desc.has_cell_state else (ends, None)
         return y[0].numpy(), hy.numpy(), None if cy is None else cy.numpy()
 
     return step

@@ -78,7 +78,7 @@ def problem(case: Case, pass_name: str) -> Problem:
     if pass_name in ("step", "serve"):
         count = case.num_streams if pass_name == "serve" else case.batch_size
         hx = draw(desc.num_layers, count, desc.output_size)
-        cx = draw(desc.num_layers, count, desc.hidden_size) if desc.has_cell else None
+        cx = draw(desc.num_layers, count, desc.hidden_size) if desc.has_cell_state else None
     if pass_name == "serve":
         rows = np.array([rng.permutation(case.num_streams)[: case.batch_size] for _ in range(case.seq_len)])
     return Problem(desc, _weights(desc), x, case.lengths, hx, cx, dy, rows, case.precision)

@@ -28,7 +28,7 @@ def model(given: Problem) -> bytes:
         nodes.append(helper.make_node("Transpose", [f"raw_{layer}"], [f"swapped_{layer}"], perm=[0, 2, 1, 3]))
         source = "y" if layer == last else f"y_{layer}"
         nodes.append(helper.make_node("Reshape", [f"swapped_{layer}", "order"], [source]))
-    outputs = ["y", "hy"] + ["cy"] * desc.has_cell
+    outputs = ["y", "hy"] + ["cy"] * desc.has_cell_state
     for name in outputs[1:]:
         parts = [f"{name}_{layer}" for layer in range(desc.num_layers)]
         nodes.append(helper.make_node("Concat", parts, [name], axis=0))
@@ -58,7 +58,7 @@ def _layer_node(given: Problem, layer: int, source: str):
         options[name] = value * desc.num_directions if isinstance(value, list) else value  # a list: one a direction
     inputs = [source, f"w_{layer}", f"r_{layer}", f"b_{layer}", "lengths" if given.lengths is not None else ""]
     inputs += [f"{name}_{layer}" for name, states in (("hx", given.hx), ("cx", given.cx)) if states is not None]
-    outputs = [f"raw_{layer}", f"hy_{layer}"] + [f"cy_{layer}"] * desc.has_cell
+    outputs = [f"raw_{layer}", f"hy_{layer}"] + [f"cy_{layer}"] * desc.has_cell_state
     return helper.make_node(operator.op_type, inputs, outputs, **options)
 
 

@@ -102,7 +102,7 @@ class Unfused:
                 finals.append((h, c))
             x = halves[0] if len(halves) == 1 else np.concatenate(halves, axis=2)
         hy, cy = (np.stack(states) for states in zip(*finals, strict=True))
-        return x, hy, cy if desc.has_cell else None
+        return x, hy, cy if desc.has_cell_state else None
 
     def _sequence(self, x, h, c, lengths, index, tape):
         y = np.zeros((*x.shape[:2], self.desc.output_size), x.dtype)

@@ -47,12 +47,12 @@ def test_defaults():
     }
 
 
-@pytest.mark.parametrize(("mode", "num_gates", "has_cell"), [
+@pytest.mark.parametrize(("mode", "num_gates", "has_cell_state"), [
     ("rnn_relu", 1, False), ("rnn_tanh", 1, False), ("lstm", 4, True), ("gru", 3, False),
 ])
-def test_facts_of_the_mode(mode, num_gates, has_cell):
+def test_facts_of_the_mode(mode, num_gates, has_cell_state):
     desc = RNNDescriptor(mode, 3, 5)
-    assert (desc.num_gates, desc.has_cell) == (num_gates, has_cell)
+    assert (desc.num_gates, desc.has_cell_state) == (num_gates, has_cell_state)
 
 
 @pytest.mark.parametrize(("bias", "has_bias_ih", "has_bias_hh"), [

@@ -35,7 +35,7 @@ def test_as_if_each_call_had_added_its_own(mode, options, batch_size):
     for calls in (3, 2, 70):  # fewer than there is room for, fewer than the time before, and more
         for _ in range(calls):
             drawn = {name: rng.standard_normal((1, batch_size, size)).astype(dtype) for name, size in shapes.items()}
-            given = drawn if desc.has_cell else drawn | {"cx": 0, "dcx": 0}
+            given = drawn if desc.has_cell_state else drawn | {"cx": 0, "dcx": 0}
             call.forward(w, given["x"], given["hx"], given["cx"])
             found = []
             for options in ({"dw": separate, "dw_is_new": False}, {"dw": 0, "gathered": several}):

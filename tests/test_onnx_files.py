@@ -86,8 +86,8 @@ def assert_refused(path, *facts, kind=ValueError, **options):
 def test_an_operator_of_a_file_gives_what_onnx_runtime_gives(kind, bidirectional, reverse, tmp_path):
     net, reverse = NETS[kind](bidirectional=bidirectional), reverse and not bidirectional
     arguments = layer_of(net, reverse=reverse)
-    names = ["Y", "Y_h", "Y_c"][: 2 + net.desc.has_cell]
-    states = ["initial_h", "initial_c"][: 1 + net.desc.has_cell]
+    names = ["Y", "Y_h", "Y_c"][: 2 + net.desc.has_cell_state]
+    states = ["initial_h", "initial_c"][: 1 + net.desc.has_cell_state]
     directions = net.desc.num_directions
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (T, N, INPUT)).astype(np.float32)

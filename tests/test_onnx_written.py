@@ -34,7 +34,7 @@ def arguments_of(net, batch_size=N, seed=1):
     state = (desc.num_pseudo_layers, batch_size, desc.hidden_size)
     shapes = {"x": (T, batch_size, desc.input_size), "hx": state, "cx": state}
     found = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
-    return found if desc.has_cell else {name: found[name] for name in ("x", "hx")}
+    return found if desc.has_cell_state else {name: found[name] for name in ("x", "hx")}
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -206,7 +206,7 @@ def test_every_engine_serves_streams_as_the_twin_does(installed, engine, network
         options = dict(mode=desc.mode, hidden_size=4, num_layers=2, bidirectional=False, proj_size=desc.proj_size)
         twin = reference.forward(rnnkit.weight_views(desc, given.w), given.x[t, n][:, None], hx, cx, **options)
         assert_close("y", found["y"][t, n], twin.y[:, 0], desc.dtype)
-        for name in ("hy", "cy") if desc.has_cell else ("hy",):
+        for name in ("hy", "cy") if desc.has_cell_state else ("hy",):
             assert_close(name, found[name][:, [row]], getattr(twin, name), desc.dtype)
 
 

@@ -34,7 +34,7 @@ def test_what_is_left_out(monkeypatch, mode, options, steps):
 
     def backward(*wanted):
         dhx, dcx, dw = np.zeros(states, "f4"), np.zeros(states, "f4"), np.full(w.shape, np.nan, "f4")
-        return call.backward(w, x, dy, dhx, dcx if desc.has_cell else 0, dw, *wanted), dhx, dw
+        return call.backward(w, x, dy, dhx, dcx if desc.has_cell_state else 0, dw, *wanted), dhx, dw
 
     dx, dhx, dw = backward(True, True)
     for wants_dx, wants_dhx in ((False, True), (True, False), (False, False)):

@@ -104,7 +104,7 @@ def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescrip
     """Check cx or dcy; None is zeros, and the only choice for a mode without a cell. Several states are a tuple."""
     if value is None:
         return
-    if not desc.has_cell:
+    if not desc.has_cell_state:
         expected = f"be None with {text_of_mode(desc.mode)}"
         cure = only_with("cell_clip") if isinstance(desc.mode, str) else ""
         raise ValueError(message(function, name, expected, _describe(value), cure))

@@ -50,7 +50,7 @@ def workspace_layout(
     blocks = [Block(f"hidden_l{layer}", (*states, width), dtype) for layer in layers]
     for pseudo_layer in pseudo_layers:
         blocks.append(Block(f"gates_{pseudo_layer}", (seq_len, batch_size, gate_columns(desc)), dtype))
-        if desc.has_cell:
+        if desc.has_cell_state:
             blocks.append(Block(f"cell_{pseudo_layer}", (*states, desc.states_size), dtype))
         per_step = [noise.per_step for noise in desc.cell.declaration.noises if desc.draws_noise]
         if False in per_step:
@@ -84,7 +84,7 @@ def checkpoint_layout(desc: RNNDescriptor, seq_len: int, batch_size: int, checkp
     count, _ = segments_of(seq_len, batch_size, dtype.itemsize, checkpoint_steps)
     states = count, desc.num_pseudo_layers, batch_size
     blocks = [Block("start_hidden", (*states, desc.output_size), dtype)]
-    if desc.has_cell:
+    if desc.has_cell_state:
         blocks.append(Block("start_cell", (*states, desc.states_size), dtype))
     if desc.num_directions == 2:
         shape = *states_shape(seq_len, batch_size, 2), 2 * desc.output_size

@@ -78,7 +78,7 @@ def begin(
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
-    dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell else None
+    dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell_state else None
     shape = (steps.seq_len, batch, desc.row_size) if wants_dx else (0,)
     dx = (np.zeros if steps.padded else np.empty)(shape, w.dtype)
     if desc.inputs_size and wants_dx:

@@ -32,7 +32,7 @@ def forward(
     workspace.allocate(checkpoint_layout(desc, steps.seq_len, steps.batch_size, workspace.checkpoint_steps))
     kept, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory.arena)
     kept["start_hidden"][0] = 0 if hx is None else hx
-    if desc.has_cell:
+    if desc.has_cell_state:
         kept["start_cell"][0] = 0 if cx is None else cx
     y = np.empty((steps.seq_len, steps.batch_size, desc.num_directions * desc.output_size), w.dtype)
     final = final_states(desc, steps.batch_size)

@@ -155,7 +155,7 @@ class Inference(Stack):
             gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
             passing = not steps.with_resets
             places = 2 if passing else len(out)
-            shape = (count, places, steps.batch_size, desc.states_size) if desc.has_cell else (count, 0)
+            shape = (count, places, steps.batch_size, desc.states_size) if desc.has_cell_state else (count, 0)
             cells, runs = take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
                 if layer.direction == 0:

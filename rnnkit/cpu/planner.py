@@ -262,7 +262,7 @@ def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
 
 
 def rows_for_grain(layer: Layer, itemsize: int) -> float:
-    """Size of the batch from which on threads that share the units take `panel_grain_of` them at a time, a neighbour's too.
+    """Size of the batch from which on threads that share the units take some at a time, a neighbour's too.
 
     Below it each does its own share: where its weights stay in its cache, or where a step is done sooner than divided.
     """

@@ -86,7 +86,7 @@ def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: 
     """A group of pseudo-layers in training: the places in the workspace's arrays, which backward reads again."""
     runs = []
     for layer in group:
-        cells = arrays[f"cell_{layer.index}"] if desc.has_cell else np.empty(0, desc.np_dtype)
+        cells = arrays[f"cell_{layer.index}"] if desc.has_cell_state else np.empty(0, desc.np_dtype)
         gates = arrays[f"gates_{layer.index}"].reshape(-1, layer.columns)
         source, hidden = _kept_source(desc, arrays, steps, layer.layer), arrays[f"hidden_l{layer.layer}"]
         drawn = (arrays.get(f"{name}_{layer.index}") for name in ("noises", "step_noises"))
@@ -105,7 +105,7 @@ def final_states(desc: RNNDescriptor, batch_size: int) -> tuple[np.ndarray, Any]
     """Where hy and cy go; cy is None without cells."""
     count, dtype = desc.num_pseudo_layers, desc.np_dtype
     hy = np.empty((count, batch_size, desc.output_size), dtype)
-    return hy, np.empty((count, batch_size, desc.states_size), dtype) if desc.has_cell else None
+    return hy, np.empty((count, batch_size, desc.states_size), dtype) if desc.has_cell_state else None
 
 
 def given(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> Given:

@@ -78,7 +78,7 @@ class SmallCall:
         self._gradients: deque[Gradient] = deque()
         self._input = seq_len, batch_size, desc.row_size
         self._states = desc.num_pseudo_layers, batch_size, desc.output_size
-        self._cells = (*self._states[:2], desc.states_size) if desc.has_cell else None
+        self._cells = (*self._states[:2], desc.states_size) if desc.has_cell_state else None
         self.nbytes = workspace.memory.arena.nbytes
         self.is_copied = seq_len == 1 or self.kept.nbytes <= COPIED_BYTES
         self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.BRIEF_WORK and not self._ready.packing

@@ -64,7 +64,7 @@ class Stack:
     ) -> None:
         self._desc, self._layers, self._form, self.weights = desc, layers, layers[0].precision, packed
         self._memory, first, dtype = Memory(), layers[0], desc.np_dtype if packed is None else packed.dtype
-        self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell else 0
+        self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell_state else 0
         self._deepest = max(product.depth for layer in self._layers for product in layer.products)
         self._rows_for_grain, self._panel_grain = rows_for_grain(first, dtype.itemsize), panel_grain_of(dtype.itemsize)
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
@@ -193,12 +193,12 @@ class Sequences:
         lengths: np.ndarray = _ALL_STEPS, marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """The same with arrays that the kernels can take, or their addresses."""
-        stack, dtype, has_cells = self._stack, self._dtype, self._sizes[3] > 0
+        stack, dtype, has_cell_state = self._stack, self._dtype, self._sizes[3] > 0
         room = stack.taken(self._rooms, *self._room)
         y, hy = np.empty(self._y, dtype), np.empty(self._hy, dtype)
         hx = self._no_hx if hx is None else hx
-        cy = np.empty(self._cy, dtype) if has_cells else stack._no_cells
-        cx = self._no_cx if cx is None or not has_cells else cx
+        cy = np.empty(self._cy, dtype) if has_cell_state else stack._no_cells
+        cx = self._no_cx if cx is None or not has_cell_state else cx
         w = stack._no_w if w is None else w
         if room.packing:
             for pack in room.packing:
@@ -207,4 +207,4 @@ class Sequences:
         room.call((x, hx, cx, y, hy, cy, room.gates, room.numbers, lengths, marks, w, self._sizes))
         stack.give_back(self._rooms, room)
         last = self._last
-        return y, hy[last], cy[last] if has_cells else None
+        return y, hy[last], cy[last] if has_cell_state else None

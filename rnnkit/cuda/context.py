@@ -135,7 +135,7 @@ class Context:
         x, y = sequences(desc.input_size), sequences(desc.num_directions * desc.output_size)
         work, reserve = c_size_t(), c_size_t()
         self.call("cudnnGetRNNTempSpaceSizes", network.rnn, mode, x, byref(work), byref(reserve))
-        cell = states(desc.hidden_size) if desc.has_cell else None
+        cell = states(desc.hidden_size) if desc.has_cell_state else None
         return Setup(network, x, y, states(desc.output_size), cell, work.value, reserve.value)
 
     def _network(self, desc: RNNDescriptor, algorithm: int, seed: int | None = None) -> Network:

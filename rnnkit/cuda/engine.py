@@ -143,7 +143,7 @@ def _final_states(desc: RNNDescriptor, batch_size: int, batch: _Batch | None, hx
             return cupy.empty(shape, desc.np_dtype)
         return cupy.zeros(shape, desc.np_dtype) if states is None else states.copy(order="C")
 
-    return start(desc.output_size, hx), start(desc.hidden_size, cx) if desc.has_cell else None
+    return start(desc.output_size, hx), start(desc.hidden_size, cx) if desc.has_cell_state else None
 
 
 def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Workspace) -> tuple[Any, Any, Any]:

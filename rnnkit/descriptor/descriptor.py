@@ -212,7 +212,7 @@ class RNNDescriptor:
         return self.proj_size or self.hidden_size
 
     @lazy
-    def has_cell(self) -> bool:
+    def has_cell_state(self) -> bool:
         """Whether there are states beside the hidden one."""
         return bool(self.states)
 

@@ -330,7 +330,7 @@ def _check_arrays(desc: RNNDescriptor, operator: Operator, layout: int, arrays: 
         "initial_c": state,
     }
     for name, array in arrays.items():
-        if name in ("P", "initial_c") and not desc.has_cell:
+        if name in ("P", "initial_c") and not desc.has_cell_state:
             expected = f"be None with op_type={operator.op_type!r}"
             raise ValueError(message("from_onnx", name, expected, f"shape {array.shape}"))
         check_shape("from_onnx", name, array, *expected[name])

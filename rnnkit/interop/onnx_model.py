@@ -14,7 +14,7 @@ OPSET, IR_VERSION = 17, 8  # old enough for every ONNX Runtime of the last years
 
 def inputs_of(desc: RNNDescriptor) -> tuple[str, ...]:
     """Return what a model may take beside x."""
-    return ("hx", "cx", "lengths") if desc.has_cell else ("hx", "lengths")
+    return ("hx", "cx", "lengths") if desc.has_cell_state else ("hx", "lengths")
 
 
 def model_of(onnx: Any, desc: RNNDescriptor, layers: list[dict[str, Any]], inputs: Collection[str]) -> Any:
@@ -36,7 +36,7 @@ class _Graph:
     def __init__(self, onnx: Any, desc: RNNDescriptor, inputs: Collection[str]) -> None:
         self._onnx, self._desc, self._inputs, self._nodes = onnx, desc, inputs, []
         self._rows, self._width = desc.num_pseudo_layers, desc.num_directions * desc.hidden_size
-        self._states = {"hx": "hy", "cx": "cy"} if desc.has_cell else {"hx": "hy"}
+        self._states = {"hx": "hy", "cx": "cy"} if desc.has_cell_state else {"hx": "hy"}
         defaults = {name: np.zeros((self._rows, 1, desc.hidden_size), np.float32) for name in self._states}
         defaults |= {"lengths": np.array([-1], np.int32)}
         self._constants = {name: array for name, array in defaults.items() if name not in inputs}

@@ -117,7 +117,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
 
 def _shapes(desc: RNNDescriptor, record: Record) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the states that the rows of a run are in, by name."""
-    sizes = {"hx": desc.output_size} | ({"cx": desc.hidden_size} if desc.has_cell else {})
+    sizes = {"hx": desc.output_size} | ({"cx": desc.hidden_size} if desc.has_cell_state else {})
     return {name: (desc.num_layers, record.settings.batch, size) for name, size in sizes.items()}
 
 

@@ -96,7 +96,8 @@ class Coder:
     def _zeros(self, rows: int) -> State:
         desc = self.model.desc
         hx = np.zeros((desc.num_layers, rows, desc.output_size), desc.np_dtype)
-        return State(hx, np.zeros((desc.num_layers, rows, desc.states_size), desc.np_dtype) if desc.has_cell else None)
+        shape = desc.num_layers, rows, desc.states_size
+        return State(hx, np.zeros(shape, desc.np_dtype) if desc.has_cell_state else None)
 
     def _rows(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The bytes (row_size, rows), each row a part of the block, and those in front of them (row_size + 1, rows)."""

@@ -75,7 +75,7 @@ class Stream:
         self._arena = Arena()
         self._room: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
         self._places = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
-        sizes = {"hx": self.desc.output_size} | ({"cx": self.desc.states_size} if self.desc.has_cell else {})
+        sizes = {"hx": self.desc.output_size} | ({"cx": self.desc.states_size} if self.desc.has_cell_state else {})
         self._names = tuple(sizes)
         self._states = self._alone("stream", self._zeros, sizes.values())
         self._buffers: Any = None  # what a step of all streams writes: never the memory of the states

@@ -58,7 +58,7 @@ class Layout(NamedTuple):
 
     def num_results(self, desc: RNNDescriptor) -> int:
         """How many these are."""
-        return (1 if self.order == ONE_STEP else 2) + desc.has_cell
+        return (1 if self.order == ONE_STEP else 2) + desc.has_cell_state
 
     def cotangents(self, given: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Gradients of y, hy and cy among those of the results."""

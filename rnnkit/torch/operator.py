@@ -128,7 +128,7 @@ def _fake_recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
     rows = desc.num_pseudo_layers
     y = x.new_empty(seq_len, batch_size, desc.num_directions * desc.output_size)
     hy = x.new_empty(rows, batch_size, desc.output_size)
-    return y, hy, x.new_empty((rows, batch_size, desc.states_size) if desc.has_cell else 0)
+    return y, hy, x.new_empty((rows, batch_size, desc.states_size) if desc.has_cell_state else 0)
 
 
 def _fake_forward(x, *others):

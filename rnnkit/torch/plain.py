@@ -154,7 +154,7 @@ def _new_size(found: Found, shape: torch.Size, order: int, threads: int) -> Size
     gathered = deque() if seq_len == 1 and calls.gathers(desc, batch_size) else None
     if len(found.sizes) >= _MOST_SIZES or sum(size.idle_bytes() for size in found.sizes.values()) > _MOST_BYTES:
         found.sizes.clear()
-    cells = torch.Size((*rows, desc.states_size)) if desc.has_cell else None
+    cells = torch.Size((*rows, desc.states_size)) if desc.has_cell_state else None
     size = Size(Layout((seq_len, batch_size), order), states, cells, threads, *prepared, gathered)
     found.sizes[shape, order, threads] = size
     return size
