@@ -86,7 +86,7 @@ class RangeEncoder:
         self._coder = range_coder
         self._state = np.array(range_coder.START_ENCODING)
         self._out = np.empty(1 << 12, np.uint8)
-        self._room, self._finished = 0, False  # a bound of the bytes that are in `out` and held back
+        self._bound, self._finished = 0, False  # a bound of the bytes that are in `out` and held back
 
     def encode(self, symbols: Any, table: np.ndarray) -> None:
         """Encode symbols, the first one first.
@@ -123,9 +123,9 @@ class RangeEncoder:
 
     def encode_checked(self, symbols: np.ndarray, table: np.ndarray) -> None:
         """Encode without checks: int64 symbols and a C-contiguous table."""
-        self._room += self._coder.MOST_BYTES * symbols.size
-        if self._room + self._coder.END > self._out.size:
-            grown = np.empty(2 * (self._room + self._coder.END), np.uint8)
+        self._bound += self._coder.MOST_BYTES * symbols.size
+        if self._bound + self._coder.END > self._out.size:
+            grown = np.empty(2 * (self._bound + self._coder.END), np.uint8)
             grown[: self._out.size] = self._out
             self._out = grown
         self._coder.encode(self._state, self._out, symbols, table.reshape(-1))

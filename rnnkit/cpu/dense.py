@@ -19,7 +19,7 @@ from rnnkit.kernels.machine.gemm import depth_block, padded, panel_size
 from rnnkit.kernels.machine.in_place import MOST_ROWS
 from rnnkit.kernels.machine.tiles import supply_in_place
 
-_ROOM = "weights", "x", "scratch", "zeros"
+_SCRATCH = "weights", "x", "scratch", "zeros"
 _idle: deque[Arena] = deque()
 _sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "float64")}  # of `team.run`
 
@@ -55,7 +55,8 @@ class PackedDense:
 
     def __init__(self, w: np.ndarray, num_outputs: int, most_rows: int):
         self._w, self._units, self._depth = w, num_outputs, w.size // num_outputs - 1
-        self._panels, self._bias = _room(w.dtype, num_outputs, self._depth, None if most_rows <= MOST_ROWS else Arena())
+        arena = None if most_rows <= MOST_ROWS else Arena()
+        self._panels, self._bias = _panels_and_bias(w.dtype, num_outputs, self._depth, arena)
         self.pack()
 
     def pack(self) -> None:
@@ -68,8 +69,8 @@ class PackedDense:
         _forward(self._w, x, y, self._panels, self._bias, True)
 
 
-def _room(dtype: np.dtype, units: int, depth: int, arena: Arena | None) -> tuple[np.ndarray, np.ndarray]:
-    """Room for the panels of the weights, and for the bias; without an arena the weights are read in place."""
+def _panels_and_bias(dtype: np.dtype, units: int, depth: int, arena: Arena | None) -> tuple[np.ndarray, np.ndarray]:
+    """Memory for the panels of the weights and for the bias; without an arena the weights are read in place."""
     itemsize = dtype.itemsize
     if arena is None:
         supply_in_place("columns", itemsize)
@@ -95,10 +96,10 @@ def forward(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
         return
     w, x = as_dense(w), as_dense(x)
     if _reads_in_place(rows, rows * depth * units):
-        _forward(w, x, y, *_room(w.dtype, units, depth, None), False)
+        _forward(w, x, y, *_panels_and_bias(w.dtype, units, depth, None), False)
         return
     with _borrowed() as arena:
-        _forward(w, x, y, *_room(w.dtype, units, depth, arena), False)
+        _forward(w, x, y, *_panels_and_bias(w.dtype, units, depth, arena), False)
 
 
 def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: np.ndarray) -> None:
@@ -117,8 +118,8 @@ def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: n
         return
     sizes = panel_size(units, depth, 1, itemsize), panel_size(block, depth, 1, itemsize), *sizes
     with _borrowed() as arena:
-        room = (arena.take(name, (size,), w.dtype) for name, size in zip(_ROOM, sizes, strict=True))
-        _backward(work, *arrays, *room, rows, units, depth)
+        scratch = (arena.take(name, (size,), w.dtype) for name, size in zip(_SCRATCH, sizes, strict=True))
+        _backward(work, *arrays, *scratch, rows, units, depth)
 
 
 def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:

@@ -18,7 +18,7 @@ from rnnkit.kernels.machine.bound import Bound
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.stack import run_stack
 
-_KEPT_ROOMS = 8  # of the largest size, for each number of rows one
+_KEPT_SCRATCHES = 8  # of the largest size, for each number of rows one
 _SEQUENCES = 64  # sizes of calls that are prepared
 
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
@@ -40,7 +40,7 @@ def run_steps(sequences: Sequences, steps: Steps, x: np.ndarray, hx: Any, cx: An
     return sequences.run(x, hx, cx, w, lengths, marks)
 
 
-class Room(NamedTuple):
+class Scratch(NamedTuple):
     """What steps of so many rows work in, and the call of the kernel, which lacks its arrays."""
 
     numbers: np.ndarray  # of the rows of `gates`
@@ -70,20 +70,21 @@ class Stack:
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
         places, offsets = (np.stack([getattr(layer, name) for layer in layers]) for name in ("places", "offsets"))
         self._fixed = Bound((first.cell, first.sizes, first.products, places, offsets))
-        self._rooms: dict[tuple[int, int], list[Room]] = {}  # that are not in use, by rows and steps of a chunk
+        self._scratches: dict[tuple[int, int], list[Scratch]] = {}  # that are not in use, by rows and steps of a chunk
         self._sequences: dict[tuple[int, int], Sequences] = {}
         self._zeros, self._no_w = np.zeros(desc.hidden_size, dtype), np.empty(0, dtype)
-        self._largest_room = KEPT_BYTES // (1 if packed is None else _KEPT_ROOMS)  # it has packed weights too, or not
+        # With flat weights in each call a scratch has packed weights too.
+        self._largest_scratch = KEPT_BYTES // (1 if packed is None else _KEPT_SCRATCHES)
         self._dtype, self._words, self._in_place = dtype, int(layers[-1].offsets[-1]), in_place
         self._work = sum(layer.input_work + layer.step_work for layer in layers)
 
-    def buffers(self, rows: int, take: Callable[..., np.ndarray] = new_array) -> tuple[np.ndarray, np.ndarray, Room]:
+    def buffers(self, rows: int, take: Callable[..., np.ndarray] = new_array) -> tuple[np.ndarray, np.ndarray, Scratch]:
         """What a step of so many rows writes, taken as from a memory: the states after it, and where it works."""
         dtype, (layers, outputs, cells) = self._dtype, self._sizes
         hy = take("hy", (layers, rows, outputs), dtype)
-        return hy, take("cy", (layers, rows, cells), dtype) if cells else self._no_cells, self._room(rows, 1, take)
+        return hy, take("cy", (layers, rows, cells), dtype) if cells else self._no_cells, self._scratch(rows, 1, take)
 
-    def _room(self, rows: int, chunk: int, take: Callable[..., np.ndarray] = new_array) -> Room:
+    def _scratch(self, rows: int, chunk: int, take: Callable[..., np.ndarray] = new_array) -> Scratch:
         dtype, layer, none = self._dtype, self._layers[0], self._no_w
         numbers = row_numbers((chunk + 1) * rows)
         gates = take("gates", (numbers.size * layer.columns,), dtype)
@@ -101,49 +102,49 @@ class Stack:
         work = self._work * max(rows, _ROWS_OF_A_READ)
         like = *(none,) * 6, gates, numbers, _ALL_STEPS, NO_MARKS, none, (0,) * 4
         arguments = like, self._fixed, packed, self._zeros, panel_grain, threads
-        return Room(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
+        return Scratch(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
         """The packed weights as the kernels take them, with scratch for as many rows as each thread takes at a time."""
         if self._form is None:
             return self.weights
         rows = min(rows, ROWS_AT_ONCE)
-        room = rows * scratch_words(self._form, self._deepest)
-        scratch = take("scratch", (threads * room,), self._dtype)
-        return packed_as(self._form, self.weights, scratch, room, row_numbers(rows))
+        size = rows * scratch_words(self._form, self._deepest)
+        scratch = take("scratch", (threads * size,), self._dtype)
+        return packed_as(self._form, self.weights, scratch, size, row_numbers(rows))
 
-    def rooms(self, rows: int, chunk: int) -> list[Room]:
-        """Rooms for so many rows that are not in use."""
-        rooms = self._rooms.get((rows, chunk))
-        if rooms is None:
-            kept = [room.nbytes for rooms in list(self._rooms.values()) for room in list(rooms)]
-            if sum(kept) > KEPT_BYTES - self._largest_room:
-                self._rooms, self._sequences = {}, {}
-            rooms = self._rooms[rows, chunk] = []
-        return rooms
+    def scratches(self, rows: int, chunk: int) -> list[Scratch]:
+        """Scratch for so many rows that is not in use."""
+        scratches = self._scratches.get((rows, chunk))
+        if scratches is None:
+            kept = [scratch.nbytes for scratches in list(self._scratches.values()) for scratch in list(scratches)]
+            if sum(kept) > KEPT_BYTES - self._largest_scratch:
+                self._scratches, self._sequences = {}, {}
+            scratches = self._scratches[rows, chunk] = []
+        return scratches
 
-    def taken(self, rooms: list[Room], rows: int, chunk: int) -> Room:
-        """One of these rooms, or a new one: nobody else's meanwhile, as a signal's handler may call the engine, too."""
-        return popped(rooms) or self._room(rows, chunk)
+    def taken(self, scratches: list[Scratch], rows: int, chunk: int) -> Scratch:
+        """One of these, or a new one: nobody else's meanwhile, as a signal's handler may call the engine, too."""
+        return popped(scratches) or self._scratch(rows, chunk)
 
-    def give_back(self, rooms: list[Room], room: Room) -> None:
-        """Keep a room for the next call, if it is not large."""
-        if room.nbytes <= self._largest_room:
-            rooms.append(room)
+    def give_back(self, scratches: list[Scratch], scratch: Scratch) -> None:
+        """Keep scratch for the next call, if it is not large."""
+        if scratch.nbytes <= self._largest_scratch:
+            scratches.append(scratch)
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step; returns y, hy and cy, in the buffers where there are any."""
         if buffers is not None:
-            hy, cy, room = buffers
-            self._run(x, hx, cx, self._no_y, hy, cy, room)
+            hy, cy, scratch = buffers
+            self._run(x, hx, cx, self._no_y, hy, cy, scratch)
         else:
             rows, (layers, outputs, cells) = len(x), self._sizes
             hy = np.empty((layers, rows, outputs), x.dtype)
             cy = np.empty((layers, rows, cells), x.dtype) if cells else self._no_cells
-            rooms = self.rooms(rows, 1)
-            room = self.taken(rooms, rows, 1)
-            self._run(x, hx, cx, self._no_y, hy, cy, room)
-            self.give_back(rooms, room)
+            scratches = self.scratches(rows, 1)
+            scratch = self.taken(scratches, rows, 1)
+            self._run(x, hx, cx, self._no_y, hy, cy, scratch)
+            self.give_back(scratches, scratch)
         return hy[-1], hy, cy if self._sizes[2] else None
 
     def sequences(self, seq_len: int, batch_size: int) -> Sequences:
@@ -155,7 +156,9 @@ class Stack:
             found = self._sequences[seq_len, batch_size] = Sequences(self, seq_len, batch_size)
         return found
 
-    def _run(self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, hy: np.ndarray, cy: np.ndarray, room: Room) -> None:
+    def _run(
+        self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, hy: np.ndarray, cy: np.ndarray, scratch: Scratch
+    ) -> None:
         """Run all layers over the steps of x (T*N, I) and write y, hy and cy, as `run_stack` says."""
         (layers, outputs, cells), rows = self._sizes, hy.shape[1]
         hx = np.zeros((layers, rows, outputs), x.dtype) if hx is None else dense(hx)
@@ -164,7 +167,8 @@ class Stack:
         else:
             cx = np.zeros((layers, rows, cells), x.dtype) if cx is None else dense(cx)
         sizes = len(x) // max(rows, 1), rows, x.shape[1], cells
-        room.call((dense(x), hx, cx, y, hy, cy, room.gates, room.numbers, _ALL_STEPS, NO_MARKS, self._no_w, sizes))
+        arrays = dense(x), hx, cx, y, hy, cy, scratch.gates, scratch.numbers
+        scratch.call((*arrays, _ALL_STEPS, NO_MARKS, self._no_w, sizes))
 
 
 class Sequences:
@@ -172,8 +176,8 @@ class Sequences:
 
     def __init__(self, stack: Stack, seq_len: int, batch_size: int) -> None:
         (layers, outputs, cells), places = stack._sizes, min(seq_len, 2)
-        self._stack, self._room = stack, (batch_size, min(seq_len, steps_at_once(batch_size)))
-        self._rooms, self._dtype = stack.rooms(*self._room), stack._dtype
+        self._stack, self._rows_and_chunk = stack, (batch_size, min(seq_len, steps_at_once(batch_size)))
+        self._scratches, self._dtype = stack.scratches(*self._rows_and_chunk), stack._dtype
         self._y, self._sizes = (seq_len, batch_size, outputs), (seq_len, batch_size, stack._desc.row_size, cells)
         self._hy, self._cy = (places * layers, batch_size, outputs), (places * layers, batch_size, cells)
         first = (seq_len - 1) % 2 * layers
@@ -194,17 +198,17 @@ class Sequences:
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """The same with arrays that the kernels can take, or their addresses."""
         stack, dtype, has_cell_state = self._stack, self._dtype, self._sizes[3] > 0
-        room = stack.taken(self._rooms, *self._room)
+        scratch = stack.taken(self._scratches, *self._rows_and_chunk)
         y, hy = np.empty(self._y, dtype), np.empty(self._hy, dtype)
         hx = self._no_hx if hx is None else hx
         cy = np.empty(self._cy, dtype) if has_cell_state else stack._no_cells
         cx = self._no_cx if cx is None or not has_cell_state else cx
         w = stack._no_w if w is None else w
-        if room.packing:
-            for pack in room.packing:
+        if scratch.packing:
+            for pack in scratch.packing:
                 pack(w)
             w = stack._no_w
-        room.call((x, hx, cx, y, hy, cy, room.gates, room.numbers, lengths, marks, w, self._sizes))
-        stack.give_back(self._rooms, room)
+        scratch.call((x, hx, cx, y, hy, cy, scratch.gates, scratch.numbers, lengths, marks, w, self._sizes))
+        stack.give_back(self._scratches, scratch)
         last = self._last
         return y, hy[last], cy[last] if has_cell_state else None

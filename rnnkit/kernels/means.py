@@ -20,13 +20,13 @@ _TERMS = 256  # whose terms are on the stack at once
 
 
 def terms_on_stack(context, builder, real, count):
-    """Room for the terms of so many means."""
+    """Arrays on the stack for the terms of so many means."""
     kind = ir.ArrayType(context.get_value_type(real), _TERMS)
     with builder.goto_entry_block():
-        rooms = [builder.alloca(kind) for _ in range(count)]
-    for room in rooms:
-        room.align = VECTOR_BYTES
-    return [builder.bitcast(room, kind.element.as_pointer()) for room in rooms]
+        arrays = [builder.alloca(kind) for _ in range(count)]
+    for array in arrays:
+        array.align = VECTOR_BYTES
+    return [builder.bitcast(array, kind.element.as_pointer()) for array in arrays]
 
 
 def panels_of(builder, units):

@@ -17,14 +17,13 @@ from .products import sum_biases, weights_of
 def run_stack(bound, arrays, thread_id, size, sync):
     """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
 
-    `arrays` are x, hx, cx, y, hy, cy, room for gates, the row numbers of the room, the lengths, none if all are T, the
+    `arrays` are x, hx, cx, y, hy, cy, the gates, a scratch, and its row numbers, the lengths, none if all are T, the
     marks (T*N) of states that are zeros before a step, but for those before the first, none if there are none, the
     flat weights where they are read where they are, else none, all flat, and the sizes T, N, I and that of a row of cy.
-    The room has N rows for each step of a chunk, whose
-    input products the lowest layer has at a time, and N for the layers above. Of several steps hy and cy have two
-    places, (2*layers, N, ...), and step t writes the place t % 2; y may be empty, where nobody wants it. All rows are
-    computed in every step, from the padding too; those that have ended keep their states, and y is 0. No more than so
-    many `threads` take part.
+    The gates have N rows for each step of a chunk, whose input products the lowest layer has at a time, and N for the
+    layers above. Of several steps hy and cy have two places, (2*layers, N, ...), and step t writes the place t % 2; y
+    may be empty, where nobody wants it. All rows are computed in every step, from the padding too; those that have
+    ended keep their states, and y is 0. No more than so many `threads` take part.
     """
     post_call(sync, thread_id, size)
     (cell, sizes, products, places, offsets), packed, zeros, panel_grain, threads = values_of(bound)

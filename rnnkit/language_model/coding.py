@@ -166,7 +166,7 @@ class _Steps:
 
     def __init__(self, network: Any, readout: Any, rows: int, classes: int):
         self.rows, self._network, self._side = rows, network, 0
-        hy, cy, self._room = network.buffers(rows)
+        hy, cy, self._scratch = network.buffers(rows)
         self._sides = (hy, cy), (np.empty_like(hy), np.empty_like(cy))
         self._scores = np.empty((rows, classes), hy.dtype)
         self._readout = readout
@@ -180,7 +180,7 @@ class _Steps:
     def step(self, x: np.ndarray) -> np.ndarray:
         """Return the scores (rows, C) for inputs (rows, I); they are valid until the next step."""
         before, self._side = self._sides[self._side], 1 - self._side
-        self._network.step(x, *before, (*self._sides[self._side], self._room))
+        self._network.step(x, *before, (*self._sides[self._side], self._scratch))
         self._readout.forward(self._sides[self._side][0][-1], self._scores)
         return self._scores
 

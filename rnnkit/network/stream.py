@@ -73,7 +73,7 @@ class Stream:
         self._device = None if self._library is np else network.weights.device
         self._calls: set[Call] = set()  # a token of each call at work, as `Memory` has them
         self._arena = Arena()
-        self._room: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
+        self._scratch: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
         self._places = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
         sizes = {"hx": self.desc.output_size} | ({"cx": self.desc.states_size} if self.desc.has_cell_state else {})
         self._names = tuple(sizes)
@@ -285,14 +285,14 @@ class Stream:
         if self._library is not np:
             rows = self._library.asarray(rows)
             return [array[:, rows] for array in self._states], None
-        if len(rows) != self._room[0]:
-            self._room = self._room_for(len(rows))
-        _, gathered, buffers = self._room
+        if len(rows) != self._scratch[0]:
+            self._scratch = self._scratch_for(len(rows))
+        _, gathered, buffers = self._scratch
         for array, into in zip(self._states, gathered, strict=True):
             array.take(rows, 1, into, "clip")  # they have been checked: with "raise" it would buffer what it writes
         return gathered, buffers
 
-    def _room_for(self, count: int) -> tuple[int, list[np.ndarray], Any]:
+    def _scratch_for(self, count: int) -> tuple[int, list[np.ndarray], Any]:
         """Memory for a step of so many streams, which is that of other numbers too."""
         take, named = self._arena.take, zip(self._names, self._states, strict=True)
         gathered = [take(name, (len(array), count, array.shape[2]), array.dtype) for name, array in named]

@@ -155,7 +155,7 @@ FAULTS = {
         ("inference runs the code of training", 'layer.site.setdefault("drawn", {}) if runs[0].draws else', ""),
     ],
     "rnnkit/cpu/stack.py": [
-        ("calls work in one place", "popped(rooms) or self._room", "(rooms[-1] if rooms else None) or self._room"),
+        ("calls work in one place", "popped(scratches) or self._scratch", "[*scratches, None][0] or self._scratch"),
     ],
     "rnnkit/cuda/context.py": [
         ("TF32 is not coarse", '"float16" or desc.allow_tf32', '"float16"'),

@@ -74,20 +74,20 @@ class InColumns(NamedTuple):
 
 
 class Bfloat16(NamedTuple):
-    """Panels of bfloat16 weights, and room for what they are multiplied with."""
+    """Panels of bfloat16 weights, and scratch for what they are multiplied with."""
 
     words: np.ndarray
     scratch: np.ndarray
-    room: int  # words of it for each thread
+    scratch_size: int  # words of the scratch for each thread
     numbers: np.ndarray  # 0, 1, ...
 
 
 class Int8(NamedTuple):
-    """Panels of int8 weights; of each column its scale, then what is added to its sum; and room as above."""
+    """Panels of int8 weights; of each column its scale, then what is added to its sum; and scratch as above."""
 
     words: np.ndarray
     scratch: np.ndarray
-    room: int
+    scratch_size: int
     numbers: np.ndarray
     columns: np.ndarray
 
@@ -231,12 +231,12 @@ def no_panels(dtype, form):
     return packed_as(weights, words, words, 0, numbers)
 
 
-def packed_as(weights, words, scratch, room, numbers):
-    """The packed weights as the kernels take them, with scratch of `room` words for each thread."""
+def packed_as(weights, words, scratch, scratch_size, numbers):
+    """The packed weights as the kernels take them, with scratch of `scratch_size` words for each thread."""
     if weights is None:
         return words
     kind = _TUPLES[weights]
-    return kind(words, scratch, room, numbers, *[words[:0]] * (len(kind._fields) - 4))
+    return kind(words, scratch, scratch_size, numbers, *[words[:0]] * (len(kind._fields) - 4))
 
 
 @intrinsic
@@ -264,14 +264,14 @@ def panels_of(packed, start, stop, columns, thread_id):
 @overload(panels_of, jit_options=OPTIONS)
 def _panels_of(packed, start, stop, columns, thread_id):
     def bfloat16(packed, start, stop, columns, thread_id):
-        scratch = part(packed.scratch, thread_id * packed.room, (thread_id + 1) * packed.room)
-        return Bfloat16(part(packed.words, start, stop), scratch, packed.room, packed.numbers)
+        scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
+        return Bfloat16(part(packed.words, start, stop), scratch, packed.scratch_size, packed.numbers)
 
     def int8(packed, start, stop, columns, thread_id):
-        scratch = part(packed.scratch, thread_id * packed.room, (thread_id + 1) * packed.room)
+        scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
         lanes = panel_lanes(packed.words)
         scales = stop - (2 * ((columns + lanes - 1) // lanes * lanes) if stop > start else 0)
         words, own = part(packed.words, start, scales), part(packed.words, scales, stop)
-        return Int8(words, scratch, packed.room, packed.numbers, own)
+        return Int8(words, scratch, packed.scratch_size, packed.numbers, own)
 
     return bfloat16 if packed.instance_class is Bfloat16 else int8
