@@ -232,11 +232,12 @@ class RunBack(NamedTuple):
         layer, dtype, cells = self.run.layer, self.run.hidden.dtype, self.run.cells.shape[-1]
         batch = part.batch._replace(shift=layer.index * len(self.units))
         gradients = Gradients(
-            y=part.rows.of_call(self.dy, self.run.hidden.shape[-1], dtype, layer.outputs.start),
-            x=part.rows.of_call(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
-            units=part.batch.of(self.units), hidden=batch.of_call(None, layer.sizes.output, dtype),
-            states=batch.of_call(None, cells, dtype), cuts=part.cuts[layer.direction],
-            reset_hidden=batch.of_call(None, layer.sizes.output, dtype), reset_states=batch.of_call(None, cells, dtype),
+            y=part.rows.or_call_data(self.dy, self.run.hidden.shape[-1], dtype, layer.outputs.start),
+            x=part.rows.or_call_data(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
+            units=part.batch.of(self.units), hidden=batch.or_call_data(None, layer.sizes.output, dtype),
+            states=batch.or_call_data(None, cells, dtype), cuts=part.cuts[layer.direction],
+            reset_hidden=batch.or_call_data(None, layer.sizes.output, dtype),
+            reset_states=batch.or_call_data(None, cells, dtype),
             inputs=None if self.inputs is None else part.rows.of(self.inputs),
             vectors=None if self.vectors is None else part.batch.of(self.vectors),
         )  # fmt: skip

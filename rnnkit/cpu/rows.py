@@ -37,7 +37,7 @@ class Rows(NamedTuple):
         width = array.shape[-1]
         return Matrix(array.reshape(-1), self.numbers, self.shift * width + column, width)
 
-    def of_call(self, array: np.ndarray | None, width: int, dtype: np.dtype, column: int = 0) -> CallMatrix:
+    def or_call_data(self, array: np.ndarray | None, width: int, dtype: np.dtype, column: int = 0) -> CallMatrix:
         """The same, or for None of an array of this width that each call gives."""
         if array is not None:
             return CallMatrix(self.of(array, column), False)

@@ -72,14 +72,14 @@ class Run(NamedTuple):
             noises=None if self.noises is None else part.batch.of(self.noises),
             step_noises=None if self.step_noises is None else part.rows.of(self.step_noises),
         )  # fmt: skip
-        x = part.rows.of_call(self.source, layer.input_size, dtype)
+        x = part.rows.or_call_data(self.source, layer.input_size, dtype)
         return LayerPass(layer.direction == 1, layer.facts, part.starts, x, operands)
 
 
     def _side_inputs(self, part: Part) -> CallMatrix | None:
         """The last columns of x, of every layer alike."""
         layer, size = self.layer, self.layer.inputs_size
-        return part.rows.of_call(None, layer.width, self.hidden.dtype, layer.width - size) if size else None
+        return part.rows.or_call_data(None, layer.width, self.hidden.dtype, layer.width - size) if size else None
 
 
 def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: tuple[Layer, ...]) -> list[Run]:

@@ -17,7 +17,7 @@ from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.descriptor.weights import init_weights
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.networks import network_of
-from rnnkit.sklearn import sequences as reading
+from rnnkit.sklearn import sequences as readers
 from rnnkit.sklearn.fitting import Loop, run_epoch, run_epochs, split
 from rnnkit.sklearn.model import Model, Objective
 from rnnkit.sklearn.pooling import POOLINGS
@@ -213,7 +213,7 @@ class RecurrentEstimator(BaseEstimator):
         """Return the sequences of X; the first time keep how many features there are, else compare."""
         if isinstance(X, np.ma.MaskedArray):
             raise no_array(function, "X", "a plain array", X)
-        is_list = reading.is_list(X)
+        is_list = readers.is_list(X)
         is_table = not is_list and getattr(X, "ndim", None) != 3
         if is_table and not reset and not self._reads_table:
             size = self.n_features_in_
@@ -222,9 +222,9 @@ class RecurrentEstimator(BaseEstimator):
             raise ValueError(message(function, "X", expected, f"a table of shape {np.shape(X)}", cure))
         if is_table:
             table = validate_data(self, X, reset=reset, dtype=(np.float64, np.float32))
-            found = reading.from_table(table)
+            found = readers.from_table(table)
         else:
-            found = reading.from_list(function, X) if is_list else reading.from_array(function, X)
+            found = readers.from_list(function, X) if is_list else readers.from_array(function, X)
         num_features = found.steps.shape[1]
         if not reset and num_features != self.network_.desc.input_size:
             size = self.network_.desc.input_size

@@ -316,7 +316,7 @@ def _slot_for(said, stage, name, known):
     return f'declare slots="{" ".join([*said.kept, own])}"'
 
 
-def made(kind, **given):
+def with_defaults(kind, **given):
     """A cell with these parameters, all others numbers that their types have."""
     own = {bool: False, int: 1, float: 0.5, Activation: Sigmoid()}
     defaults = {name: own[one] for name, one in parameter_types(kind).items()} | kind._field_defaults
@@ -327,7 +327,7 @@ def _probe(kind, stage):
     """Run a stage on numbers: what Python refuses, or does not return as it must, is a mistake."""
     flags = [name for name, one in parameter_types(kind).items() if one is bool]
     for values in product((False, True), repeat=min(len(flags), 4)):
-        cell = made(kind, **dict(zip(flags, values, strict=False)))
+        cell = with_defaults(kind, **dict(zip(flags, values, strict=False)))
         for shift in range(len(_PROBES)):
             numbers = [_PROBES[(shift + i) % len(_PROBES)] for i in range(len(stage.reads))]
             try:

@@ -39,17 +39,17 @@ def shifted(matrix, columns):
 
 
 class CallMatrix(NamedTuple):
-    """Rows of what is laid out, or of an array that each call gives (`of_call`): the matrix then has no data."""
+    """Rows of what is laid out, or of an array that each call gives: the matrix then has no data (`lacks_data`)."""
 
     matrix: Matrix
-    of_call: bool
+    lacks_data: bool
 
 
 @inner
 def or_call_data(rows, data):
     """The matrix of a `CallMatrix`, in a call that gives this array."""
     own = rows.matrix
-    return Matrix(data if rows.of_call else own.data, own.rows, own.start, own.stride)
+    return Matrix(data if rows.lacks_data else own.data, own.rows, own.start, own.stride)
 
 
 @intrinsic(prefer_literal=True)
