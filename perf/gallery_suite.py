@@ -59,9 +59,9 @@ def measure(name: str, threads: int, seconds: float, scripted: bool = False) -> 
     torch.manual_seed(0)
     size, cell, which = name.split("/")
     peer, (seq_len, batch_size, width, units) = PEERS[cell], SIZES[size]
-    said = peer.kind.declaration
-    theirs = peer.theirs(units if said.inputs else width, units, **peer.options)
-    x = torch.randn(seq_len, batch_size, units if said.inputs else width)
+    declaration = peer.kind.declaration
+    theirs = peer.theirs(units if declaration.inputs else width, units, **peer.options)
+    x = torch.randn(seq_len, batch_size, units if declaration.inputs else width)
     weights = {key: one.detach().numpy() for key, one in peer.weights(theirs).items()}
     net = rnnkit.Network(peer.kind, weights["weight_ih"].shape[1], units)
     for key, one in weights.items():

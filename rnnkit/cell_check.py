@@ -97,17 +97,17 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     """
     cell = checked_cell("check_cell", "cell", cell)
     checks.seed("check_cell", seed)
-    said, other = cell.declaration, _derived(cell)
-    kinds, rng, units = _kinds(said), np.random.default_rng(seed), _UNITS if said.means else 1
+    declaration, other = cell.declaration, _derived(cell)
+    kinds, rng, units = _kinds(declaration), np.random.default_rng(seed), _UNITS if declaration.means else 1
     worst = {name: Row(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
     for _ in range(_TRIALS):
         given = dict(zip(kinds, rng.normal(size=(len(kinds), units)).tolist(), strict=True))
-        given |= {scalar.name: given[scalar.name][:1] * units for scalar in said.scalars}
-        drawn = rng.normal(size=(len(said.noises), units)).tolist() if said.noises else []
-        given |= {noise.name: own for noise, own in zip(said.noises, drawn, strict=True)}
-        outputs = ["h", *said.states]
+        given |= {scalar.name: given[scalar.name][:1] * units for scalar in declaration.scalars}
+        drawn = rng.normal(size=(len(declaration.noises), units)).tolist() if declaration.noises else []
+        given |= {noise.name: own for noise, own in zip(declaration.noises, drawn, strict=True)}
+        outputs = ["h", *declaration.states]
         weights = dict(zip(outputs, rng.normal(size=(len(outputs), units)).tolist(), strict=True))
-        found = _gradients(said, cell, _step(said, cell, given), weights)
+        found = _gradients(declaration, cell, _step(declaration, cell, given), weights)
         derived = _gradients(other, cell, _step(other, cell, given), weights) if other else {}
         for name in kinds:
             pair = _gradient_by(found, name, kinds), _gradient_by(derived, name, kinds) if other else None
@@ -120,14 +120,14 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     return table
 
 
-def _kinds(said: Any) -> dict[str, str]:
+def _kinds(declaration: Any) -> dict[str, str]:
     """What the loss is derived by, and what each is."""
-    kinds = {gate.name: "gate" for gate in said.gates}
-    kinds |= {gate.apart: "product" for gate in said.gates if gate.apart is not None}
-    kinds |= {f"{state}_prev": "state" for state in said.states}
-    kinds |= {vector.name: "scalar" if vector in said.scalars else "vector" for vector in said.vectors}
-    kinds |= {one.name: "input" for one in said.inputs}
-    return kinds | ({"h_prev": "hidden"} if said.reads_hidden() else {})
+    kinds = {gate.name: "gate" for gate in declaration.gates}
+    kinds |= {gate.apart: "product" for gate in declaration.gates if gate.apart is not None}
+    kinds |= {f"{state}_prev": "state" for state in declaration.states}
+    kinds |= {vector.name: "scalar" if vector in declaration.scalars else "vector" for vector in declaration.vectors}
+    kinds |= {one.name: "input" for one in declaration.inputs}
+    return kinds | ({"h_prev": "hidden"} if declaration.reads_hidden() else {})
 
 
 def _derived(cell: Any) -> Any:
@@ -144,11 +144,12 @@ def _gradient_by(found: _Values, name: str, kinds: dict[str, str]) -> float:
     return sum(own) if kinds[name] == "scalar" else own[0]
 
 
-def _run(said: Any, cell: Any, values: _Values, stages: Any) -> None:
-    summed, means = {f"d{vector.name}" for vector in said.vectors}, (*said.means, *said.gradient_means)
+def _run(declaration: Any, cell: Any, values: _Values, stages: Any) -> None:
+    summed = {f"d{vector.name}" for vector in declaration.vectors}
+    means = *declaration.means, *declaration.gradient_means
     for stage in stages:
         rows = zip(*(values[name] for name in stage.reads), strict=True)
-        found = [run(said, stage, cell, list(row)) for row in rows]
+        found = [run(declaration, stage, cell, list(row)) for row in rows]
         for name in stage.writes:
             own = [unit[name] for unit in found]
             if name in summed:
@@ -156,27 +157,28 @@ def _run(said: Any, cell: Any, values: _Values, stages: Any) -> None:
             values[name] = [sum(own) / len(own)] * len(own) if name in means else own
 
 
-def _step(said: Any, cell: Any, given: _Values) -> _Values:
+def _step(declaration: Any, cell: Any, given: _Values) -> _Values:
     """What all names hold behind the step."""
     values = {"h_prev": [0.0] * len(next(iter(given.values())))} | given
-    for phase in said.phases:
-        for product in phase.products if phase is not said.phases[0] else ():  # those of the first are in what is given
-            for name in said.names_of(product):
+    for phase in declaration.phases:
+        # Those of the first are in what is given.
+        for product in phase.products if phase is not declaration.phases[0] else ():
+            for name in declaration.names_of(product):
                 pairs = zip(values[name], values[product.source], strict=True)
                 values[name] = [gate + _R * source for gate, source in pairs]
-        _run(said, cell, values, phase.forward)
+        _run(declaration, cell, values, phase.forward)
     return values
 
 
-def _gradients(said: Any, cell: Any, values: _Values, weights: _Values) -> _Values:
+def _gradients(declaration: Any, cell: Any, values: _Values, weights: _Values) -> _Values:
     """The gradients by all that the step began from."""
     found = values | {f"d{name}": weight for name, weight in weights.items()}
-    for phase in reversed(said.phases):
-        _run(said, cell, found, phase.gradient)
-        for product in phase.products if phase is not said.phases[0] else ():
-            source, names = f"d{product.source}", said.names_of(product)
+    for phase in reversed(declaration.phases):
+        _run(declaration, cell, found, phase.gradient)
+        for product in phase.products if phase is not declaration.phases[0] else ():
+            source, names = f"d{product.source}", declaration.names_of(product)
             through = [_R * sum(units) for units in zip(*(found[f"d{name}"] for name in names), strict=True)]
-            before = found[source] if said.adds_to_source(product) else [0.0] * len(through)
+            before = found[source] if declaration.adds_to_source(product) else [0.0] * len(through)
             found[source] = [one + other for one, other in zip(before, through, strict=True)]
     return found
 

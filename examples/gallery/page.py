@@ -68,13 +68,13 @@ def gate_text(gate):
 
 def row_of(name, kind):
     special, paper, _ = parts_of(kind)
-    said = kind.declaration
+    declaration = kind.declaration
     fields = [f"{key}={value!r}" for key, value in kind._field_defaults.items()]
-    names = [one.name for one in said.given()]
+    names = [one.name for one in declaration.given()]
     own = ", ".join(f"`{one}`" for one in dict.fromkeys([*names, *fields]))
-    gates = ", ".join(map(gate_text, said.gates))
+    gates = ", ".join(map(gate_text, declaration.gates))
     place = "" if kind.__module__.startswith("rnnkit") else f" ({kind.__module__.rpartition('.')[2]}.py)"
-    columns = f"[{name}](#{name.lower()}){place}", linked(paper), gates, " ".join(said.states), own, special
+    columns = f"[{name}](#{name.lower()}){place}", linked(paper), gates, " ".join(declaration.states), own, special
     return f"| {' | '.join(columns)} |"
 
 

@@ -30,8 +30,8 @@ class Block(NamedTuple):
 def gate_columns(desc: RNNDescriptor) -> int:
     """Return the numbers that a step keeps per row: activated gates, what else the gradient of the cell needs, the sums
     that its means are made of, and what a projection multiplies."""
-    said, size = desc.cell.declaration, desc.hidden_size
-    return (len(said.slots) + desc.projected) * size + len(said.means) * panels(size)
+    declaration, size = desc.cell.declaration, desc.hidden_size
+    return (len(declaration.slots) + desc.projected) * size + len(declaration.means) * panels(size)
 
 
 def workspace_layout(

@@ -77,22 +77,22 @@ class Layer(NamedTuple):
 def layers_of(desc: RNNDescriptor, precision: str | None = None, in_place: bool = False) -> tuple[Layer, ...]:
     """The pseudo-layers, with packed weights of this precision (`rnnkit.prepare`), or with
     weights read where they are."""
-    cell, said = desc.cell, desc.cell.declaration
+    cell, declaration = desc.cell, desc.cell.declaration
     starts = {name: start for name, _, start in weight_layout(desc)}
     passes, result, end = min(desc.num_pseudo_layers, 2), [], 0
     for index in range(desc.num_pseudo_layers):
         layer, direction = divmod(index, desc.num_directions)
         inputs = desc.layer_input_size(layer) if desc.has_input_weight(layer) else 0
         sizes = Sizes(desc.hidden_size, desc.output_size, inputs)
-        products = tuple(_products(said, sizes, starts, suffix_of(layer, direction)))
-        columns = max(len(said.slots) * sizes.hidden, products[-1].first + products[-1].rows.size)
+        products = tuple(_products(declaration, sizes, starts, suffix_of(layer, direction)))
+        columns = max(len(declaration.slots) * sizes.hidden, products[-1].first + products[-1].rows.size)
         offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, precision, in_place)
         width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
-        work = products[0].rows.size * sizes.input, step_work, len(said.phases) + desc.projected
+        work = products[0].rows.size * sizes.input, step_work, len(declaration.phases) + desc.projected
         bound = Facts(sizes, products, places_of(products), offsets)
         facts = cell, sizes, gate_columns(desc), products, bound.places, width, offsets, *work, passes
-        heads, lanes = said.heads, VECTOR_BYTES // desc.np_dtype.itemsize
+        heads, lanes = declaration.heads, VECTOR_BYTES // desc.np_dtype.itemsize
         shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
         row = shares_units, desc.row_size, desc.inputs_size
         result.append(Layer(index, layer, direction, *facts, *row, precision, Bound(bound), {}))
@@ -121,11 +121,11 @@ def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
     return (*passes, *passes)[: layer.passes]
 
 
-def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
+def _products(declaration: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
     """The products of a layer, and its vectors; of a projection that is not there the rows are none."""
-    for product in said.products:
-        name, gates = ("ih", said.input_gates) if product.source == "x" else ("hh", said.recurrent_gates)
-        own = np.array(said.rows_of(product.slots, gates), np.int64)
+    for product in declaration.products:
+        name, gates = ("ih", declaration.input_gates) if product.source == "x" else ("hh", declaration.recurrent_gates)
+        own = np.array(declaration.rows_of(product.slots, gates), np.int64)
         rows = (own[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
         depth, first = sizes[depth_of(product)] if own.size else 0, product.slots.start * sizes.hidden
@@ -137,11 +137,11 @@ def _products(said: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind those of the slots and the sums of means. A scalar is one
     # number, of which the gradient has a column for each unit.
-    column, own = len(said.slots) * sizes.hidden, len(said.vectors) * sizes.hidden
-    sums = len(said.gradient_means) * panels(sizes.hidden)
+    column, own = len(declaration.slots) * sizes.hidden, len(declaration.vectors) * sizes.hidden
+    sums = len(declaration.gradient_means) * panels(sizes.hidden)
     yield Product(column + sums, row_numbers(rows), projection, min(rows, 1), depth, -1, 1, 1)
-    vectors = starts[said.vectors[0].name + suffix] if own else -1
-    shared = len(said.scalars)
+    vectors = starts[declaration.vectors[0].name + suffix] if own else -1
+    shared = len(declaration.scalars)
     yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors, 1, 1)
 
 

@@ -302,9 +302,9 @@ def _check_combination(desc: RNNDescriptor) -> None:
         if getattr(desc, option) != default and not has_option(desc.mode, option):
             cure = only_with(option) if isinstance(desc.mode, str) else ""
             refuse(option, f"be {default} with {text_of_mode(desc.mode)}", cure)
-    said = None if isinstance(desc.mode, str) else desc.mode.declaration
-    if said and desc.hidden_size % said.heads:
-        refuse("hidden_size", f"be a multiple of the {said.heads} heads of {said.name}")
+    declaration = None if isinstance(desc.mode, str) else desc.mode.declaration
+    if declaration and desc.hidden_size % declaration.heads:
+        refuse("hidden_size", f"be a multiple of the {declaration.heads} heads of {declaration.name}")
     if desc.bias == "recurrent" and not desc.num_recurrent_gates:
         refuse("bias", f"be another one with {text_of_mode(desc.mode)}, which has no R")
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:

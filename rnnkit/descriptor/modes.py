@@ -47,11 +47,11 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
             raise TypeError(message(function, argument, expected, got, "give an instance of it"))
         value = kind()
     types = parameter_types(kind)
-    said = f"{argument}, {kind.__name__}'s "
-    own = {name: _parameter(function, f"{said}{name},", getattr(value, name), types[name]) for name in types}
+    prefix = f"{argument}, {kind.__name__}'s "
+    own = {name: _parameter(function, f"{prefix}{name},", getattr(value, name), types[name]) for name in types}
     for noise in kind.declaration.noises:
         if not 0 <= own[noise.rate] <= 1:
-            raise ValueError(message(function, f"{said}{noise.rate},", "be in 0..1", own[noise.rate]))
+            raise ValueError(message(function, f"{prefix}{noise.rate},", "be in 0..1", own[noise.rate]))
     return kind(**own)
 
 
@@ -144,8 +144,9 @@ def has_option(mode: Any, option: str) -> bool:
     """Whether a mode has one of the options that not every mode has."""
     if isinstance(mode, str):
         return option in MODES[mode].options
-    said = mode.declaration
-    return option == "proj_size" and said.sources == ("h",) and said.heads == 1 and not said.reads_hidden()
+    declaration = mode.declaration
+    takes_projection = declaration.sources == ("h",) and declaration.heads == 1 and not declaration.reads_hidden()
+    return option == "proj_size" and takes_projection
 
 
 def stored(mode: Any) -> Any:
@@ -212,9 +213,9 @@ def restored(found: Any, cell: type | None, check_source: bool = True) -> Any:
     cell = cell or _shipped(name, source)
     if cell is None:
         raise ValueError(f"one of the cell {name}; give it: load(path, cell={name})")
-    said = cell.declaration  # type: ignore[attr-defined]
-    if said.name != name:
-        raise ValueError(f"one of the cell {name}, not of {said.name}")
+    declaration = cell.declaration  # type: ignore[attr-defined]
+    if declaration.name != name:
+        raise ValueError(f"one of the cell {name}, not of {declaration.name}")
     if check_source:
         _check_source(cell, source)
     if set(found["parameters"]) != set(cell._fields):  # type: ignore[attr-defined]

@@ -189,18 +189,18 @@ class _File:
 
     def _external(self, tensor: Any) -> bytes:
         """Read the bytes of a tensor from a file in the model's folder; nothing that is said about them is believed."""
-        said = {entry.key: entry.value for entry in tensor.external_data}
-        path = os.path.realpath(os.path.join(self._folder, said.get("location", "")))
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        path = os.path.realpath(os.path.join(self._folder, entries.get("location", "")))
         if os.path.commonpath([path, self._folder]) != self._folder:
-            raise ValueError(f"data of {tensor.name!r} in {said['location']!r}, outside of the model's folder")
+            raise ValueError(f"data of {tensor.name!r} in {entries['location']!r}, outside of the model's folder")
         if not os.path.exists(path):
             expected = "have the data of its tensors beside it"
             got = f"no file {path!r} for those of {tensor.name!r}"
             raise FileNotFoundError(message(self._function, self._where, expected, got))
         with archive.open_regular(self._function, path) as file:
             size = os.fstat(file.fileno()).st_size
-            start = int(said.get("offset", 0))
-            length = int(said.get("length", size - start))
+            start = int(entries.get("offset", 0))
+            length = int(entries.get("length", size - start))
             if start < 0 or length < 0 or start + length > size:
                 raise ValueError(f"bytes {start} to {start + length} of {path!r}, which has {size}")
             file.seek(start)

@@ -81,7 +81,9 @@ def next_share(cell, claim, array, units, panel_grain, team):
 
 def _phase(declaration, number):
     """The function, to be compiled, of a phase: its products, added to the gates or kept apart, and its stages."""
-    multiply = all_of(lambda said: [_product(said, one) for one in said.phases[number].products if one.slots])
+    multiply = all_of(
+        lambda declaration: [_product(declaration, one) for one in declaration.phases[number].products if one.slots]
+    )
     run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
     def run(cell, step, rows, team):

@@ -74,7 +74,9 @@ def _way_back(declaration, number):
     """The function, to be compiled, of a phase: the way back through its products, and what comes next, the stages of
     the gradient of the phase before."""
     width = OF_OUTPUT if number == 0 else OF_UNITS
-    multiply = all_of(lambda said: [_product_back(said, one) for one in said.phases[number].products])
+    multiply = all_of(
+        lambda declaration: [_product_back(declaration, one) for one in declaration.phases[number].products]
+    )
     run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
     def run(cell, step, rows, team):
@@ -245,7 +247,7 @@ def _multiplied(declaration, source):
     return located(declaration, source)
 
 
-_sources_of_r = all_of(lambda said: [_multiplied(said, one.source) for one in said.products[1:]])
+_sources_of_r = all_of(lambda declaration: [_multiplied(declaration, one.source) for one in declaration.products[1:]])
 
 
 @inner

@@ -124,10 +124,10 @@ def weights_of_block(weights, block, column):
 
 
 _weights_of_products = all_of(
-    lambda said: [_weights_of_product(*one) for one in enumerate(said.products) if one[1].heads == 1]
+    lambda declaration: [_weights_of_product(*one) for one in enumerate(declaration.products) if one[1].heads == 1]
 )
 _weights_of_heads = all_of(
-    lambda said: [_weights_of_heads_of(*one) for one in enumerate(said.products) if one[1].heads > 1]
+    lambda declaration: [_weights_of_heads_of(*one) for one in enumerate(declaration.products) if one[1].heads > 1]
 )
 
 

@@ -20,4 +20,4 @@ def class_of(mode: Any) -> str:
 
 def mode_of(network: str, **arguments: Any) -> str:
     """Return the name of the mode that a class of networks has with these arguments."""
-    return next(mode for mode, said in CLASSES.items() if said == (network, arguments))
+    return next(mode for mode, names in CLASSES.items() if names == (network, arguments))

@@ -113,25 +113,25 @@ def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs
 def derived(kind):
     """What a cell says of itself with the gradient that follows from its forward equations, if it is written by hand
     too. Raises CellError."""
-    said = kind.declaration
-    if said.rule is not None:
-        return said
-    stages = [stage for stage in said.equations if not stage.is_gradient]
-    vectors = [vector for vector in said.vectors if vector not in said.scalars]
-    handed_on = _handed_on(said.name, "", said.gates, said.states, stages)
-    twin = type(said.name, (kind,), {"__slots__": ()})
-    given = said.gates, said.states, vectors, said.scalars, said.inputs, said.noises
-    twin.declaration = Declaration(kind, *given, handed_on, stages, said.smooth)
+    declaration = kind.declaration
+    if declaration.rule is not None:
+        return declaration
+    stages = [stage for stage in declaration.equations if not stage.is_gradient]
+    vectors = [vector for vector in declaration.vectors if vector not in declaration.scalars]
+    handed_on = _handed_on(declaration.name, "", declaration.gates, declaration.states, stages)
+    twin = type(declaration.name, (kind,), {"__slots__": ()})
+    given = declaration.gates, declaration.states, vectors, declaration.scalars, declaration.inputs, declaration.noises
+    twin.declaration = Declaration(kind, *given, handed_on, stages, declaration.smooth)
     return _derived(twin)
 
 
 def _derived(kind):
     """The declaration of a cell, of which only the forward stages are there, with those of its gradient."""
-    said, found = kind.declaration, written(Derivation(kind), Stage)
-    vectors = [vector for vector in said.vectors if vector not in said.scalars]
-    given = said.gates, said.states, vectors, said.scalars, said.inputs, said.noises
-    whole = Declaration(kind, *given, found.slots, found.stages, said.smooth, found.means, found.phase_of)
-    whole.equations, whole.keeps, whole.rule = said.equations, found.keeps, RULE
+    declaration, found = kind.declaration, written(Derivation(kind), Stage)
+    vectors = [vector for vector in declaration.vectors if vector not in declaration.scalars]
+    given = declaration.gates, declaration.states, vectors, declaration.scalars, declaration.inputs, declaration.noises
+    whole = Declaration(kind, *given, found.slots, found.stages, declaration.smooth, found.means, found.phase_of)
+    whole.equations, whole.keeps, whole.rule = declaration.equations, found.keeps, RULE
     return whole
 
 
@@ -174,14 +174,15 @@ def derived_source(kind):
     kind = kind if isinstance(kind, type) else type(kind)
     if not isinstance(getattr(kind, "declaration", None), Declaration):
         raise TypeError(f"derived_source: kind must be a cell, got {kind.__name__}")
-    said = derived(kind)
-    forward_stages = [stage for stage in said.stages if not stage.is_gradient]
-    back = [stage for stage in reversed(said.stages) if stage.is_gradient]
+    declaration = derived(kind)
+    forward_stages = [stage for stage in declaration.stages if not stage.is_gradient]
+    back = [stage for stage in reversed(declaration.stages) if stage.is_gradient]
     texts = []
     for stage in (*forward_stages, *back):
         decorator = "gradient" if stage.is_gradient else "forward"
         texts.append(f'@{decorator}("{" ".join(stage.writes)}")\n{text_of(stage.function).rstrip()}')
-    return "# " + ", ".join(f"{slot} holds {text}" for slot, text in said.keeps.items()) + "\n" + "\n\n".join(texts)
+    kept = ", ".join(f"{slot} holds {text}" for slot, text in declaration.keeps.items())
+    return f"# {kept}\n" + "\n\n".join(texts)
 
 
 def _handed_on(cell, slots, gates, states, stages):

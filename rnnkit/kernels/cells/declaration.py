@@ -173,7 +173,7 @@ class Declaration:
         What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and each product writes
         neighbours: the gates that W x is added to, by what R multiplies for them, those of h last; then what R's
         products alone write, those of h first; then all else.
-    kept : tuple of str
+    extra_slots : tuple of str
         The slots of which the gates and their products know nothing.
     stages : tuple of Stage
         What the kernels run: as they are written, or the loops that they are cut into with those of their gradient.
@@ -207,7 +207,7 @@ class Declaration:
         self.states = words(f"cell {self.name}: states", states)
         self.inputs = named(self.name, Input, "inputs", inputs)
         self.noises = _checked_noises(self.name, noises)
-        self.kept = words(f"cell {self.name}: slots", slots)
+        self.extra_slots = words(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
         self.equations, self.keeps, self.rule = self.stages, {}, None
         self.means, self.gradient_means = means
@@ -231,7 +231,7 @@ class Declaration:
         input_only = [gate.name for gate in self.gates if gate.multiplies is None]
         inputs = [*chain(*(added[source] for source in others)), *apart, *input_only, *added["h"]]
         written = [source for source in others if source.removesuffix("_prev") not in self.states]
-        self.slots = (*inputs, *alone["h"], *chain(*(alone[source] for source in others)), *written, *self.kept)
+        self.slots = (*inputs, *alone["h"], *chain(*(alone[source] for source in others)), *written, *self.extra_slots)
         first = len(inputs)
         end = first + len(alone["h"])
         self._input = Product("x", range(first), range(0))

@@ -31,14 +31,14 @@ class Derivation:
         Of each loop: value -> the gradient by it, which the gradient of the loop writes.
     begun : dict of str to Value
         What a step begins with.
-    kept : dict of Value to Expression
+    saved : dict of Value to Expression
         The slot values that the gradient reads, and what they are.
     hints : dict of Expression to str
         What people call an expression.
     """
 
     def __init__(self, kind):
-        self.kind, self.hints, self.kept = kind, {}, {}
+        self.kind, self.hints, self.saved = kind, {}, {}
         self.loops, self.begun = loops_of(kind, self.hints)
         self.final = {value.name: value for loop in self.loops for value in loop.values}
         sources = (source for source in kind.declaration.sources if source != "h")
@@ -48,11 +48,11 @@ class Derivation:
 
     def _keep(self):
         """Choose what is kept, and let the gradients read it."""
-        said = self.kind.declaration
-        reads = {self.final[state].made_of: self.final[state] for state in said.states}
+        declaration = self.kind.declaration
+        reads = {self.final[state].made_of: self.final[state] for state in declaration.states}
         order = in_order([value.made_of for loop in self.loops for value in loop.values])
-        self.kept = {value: value.made_of for value in self.sources if value.kind == "slot"}  # for R's own gradient
-        reads |= {value.made_of: value for value in self.kept}
+        self.saved = {value: value.made_of for value in self.sources if value.kind == "slot"}  # for R's own gradient
+        reads |= {value.made_of: value for value in self.saved}
         for number, own in enumerate(self.gradients):
             used = _forward_parts(own.values(), set(order))
             for one in filter(used.__contains__, order):
@@ -66,7 +66,7 @@ class Derivation:
         one = self._differing(one, reads) or one
         value = one.arguments[0] if one.op == "read" else None
         if value is not None and value.kind == "slot":
-            self.kept[value] = one
+            self.saved[value] = one
             if value.made_of is not None:
                 reads[value.made_of] = value
             return
@@ -76,7 +76,7 @@ class Derivation:
         if own is None:
             own = Value(None, "slot", number, choice(one, ONE, ZERO) if one.is_condition else one)
             self.loops[number].values.append(own)
-        self.kept[own], reads[one] = one, own
+        self.saved[own], reads[one] = one, own
 
     def _differing(self, one, reads):
         """What differs from a mean, of which an expression is made by a few operations: kept itself it takes no slot of
@@ -89,7 +89,7 @@ class Derivation:
     def _is_there(self, value):
         """Whether a value stands in memory when the gradient is computed."""
         if value.kind == "slot":
-            return value in self.kept
+            return value in self.saved
         begun = value.kind == "mean" or value.made_of is None
         return begun or (value.kind == "state" and self.final[value.name] is value)
 
@@ -138,9 +138,9 @@ def _forward_parts(outputs, forward):
 def _differentiated(cell):
     """Of each loop the gradients that it writes, with what other loops have written of them; those by all that a step
     begins with are complete in the end."""
-    said, loops, begun = cell.kind.declaration, cell.loops, cell.begun
+    declaration, loops, begun = cell.kind.declaration, cell.loops, cell.begun
     found = [{} for _ in loops]
-    held = {cell.final[name]: cell.final[name] for name in ("h", *said.states)}  # value -> where its gradient is
+    held = {cell.final[name]: cell.final[name] for name in ("h", *declaration.states)}  # value -> where its gradient is
     means = {}  # the same of means, each loop's that reads it: what all its units add up to is by the term of one
 
     def write(number, value, gradient):
@@ -157,7 +157,7 @@ def _differentiated(cell):
         own = Value(value.name, "slot", number) if is_taken else value
         found[number][own], held[value] = gradient, own
 
-    for of_phase, phase in reversed(list(enumerate(said.phases))):
+    for of_phase, phase in reversed(list(enumerate(declaration.phases))):
         own = [number for number, loop in enumerate(loops) if loop.declared == of_phase]
         for number in reversed(own):
             gradients = _reversed(cell, loops[number], {value: [own] for value, own in held.items()} | means)
@@ -165,10 +165,11 @@ def _differentiated(cell):
                 held.pop(value, None)
             for value, gradient in gradients.items():
                 write(number, value, gradient)
-        needed = [name for of_r in phase.products for name in said.names_of(of_r)]
+        needed = [name for of_r in phase.products for name in declaration.names_of(of_r)]
         if of_phase == 0:
-            needed += [gate.name for gate in said.gates if gate.multiplies is None]
-            needed += [one.name for one in (*said.vectors, *said.inputs)] + [f"{state}_prev" for state in said.states]
+            needed += [gate.name for gate in declaration.gates if gate.multiplies is None]
+            needed += [one.name for one in (*declaration.vectors, *declaration.inputs)]
+            needed += [f"{state}_prev" for state in declaration.states]
             needed += ["h_prev"] if any(begun["h_prev"] in loop.read() for loop in loops) else []
         for of_r in phase.products if of_phase else ():
             held[cell.final[of_r.source]] = cell.final[of_r.source]  # the product adds to it

@@ -62,24 +62,26 @@ def cost(one):
 
 def loops_of(kind, hints):
     """The loops of a cell's forward stages, and the values that a step begins with, by name. Raises CellError."""
-    said, loops = kind.declaration, []
-    begun = {gate.name: "slot" for gate in said.gates} | {gate.apart: "slot" for gate in said.gates if gate.apart}
-    begun |= {f"{state}_prev": "state" for state in said.states}
-    begun |= {one.name: "scalar" if one in said.scalars else "vector" for one in said.vectors}
-    begun |= {one.name: "given" for one in said.inputs} | {one.name: "noise" for one in said.noises}
+    declaration, loops = kind.declaration, []
+    begun = {gate.name: "slot" for gate in declaration.gates}
+    begun |= {gate.apart: "slot" for gate in declaration.gates if gate.apart}
+    begun |= {f"{state}_prev": "state" for state in declaration.states}
+    begun |= {one.name: "scalar" if one in declaration.scalars else "vector" for one in declaration.vectors}
+    begun |= {one.name: "given" for one in declaration.inputs} | {one.name: "noise" for one in declaration.noises}
     begun = {name: Value(name, where) for name, where in (begun | {"h_prev": "hidden"}).items()}
     now, last = dict(begun), -1
-    stored = {*said.states, "h", *said.sources, *said.slots[: len(said.slots) - len(said.kept)]}
-    for number, phase in enumerate(said.phases):
+    slots = declaration.slots[: len(declaration.slots) - len(declaration.extra_slots)]
+    stored = {*declaration.states, "h", *declaration.sources, *slots}
+    for number, phase in enumerate(declaration.phases):
         last += 1
         for stage in phase.forward:
             given = [expression("read", now[name]) for name in stage.reads]
             found = dict(zip(stage.writes, read_stage(kind, stage, given, hints), strict=True))
             bare = {name: one for name, one in found.items() if one.op is mean and name in stored}
             found |= {name: expression("*", ONE, one) for name, one in bare.items()}
-            rewritten = {name for name in stage.writes if name in now and name in (*said.states, "h")}
+            rewritten = {name for name in stage.writes if name in now and name in (*declaration.states, "h")}
             first = last
-            for part, (after, values) in enumerate(_cut(said, found, rewritten, len(loops), hints)):
+            for part, (after, values) in enumerate(_cut(declaration, found, rewritten, len(loops), hints)):
                 own = stage.function.__name__ if stage.function.__name__.isidentifier() else "stage"  # or a lambda
                 own += f"_{part + 1}" if part else ""
                 last = first + after
@@ -98,7 +100,7 @@ def _places_of(order):
     return found
 
 
-def _cut(said, outputs, rewritten, first, hints):
+def _cut(declaration, outputs, rewritten, first, hints):
     """The loops of a stage, of each how many phases after the stage's first it stands and the values that it writes,
     from what the stage writes by name.
 
@@ -129,21 +131,21 @@ def _cut(said, outputs, rewritten, first, hints):
     stored, loops = {}, []
     for number, own in enumerate(wanted):
         made = rebuilt([one for _, one in own], stored.get)
-        values = [_value(said, name, first + number, one) for (name, _), one in zip(own, made, strict=True)]
+        values = [_value(declaration, name, first + number, one) for (name, _), one in zip(own, made, strict=True)]
         stored |= {one: expression("read", value) for (_, one), value in zip(own, values, strict=True)}
         hints |= {stored[one]: hints[one] for _, one in own if one.op is mean and one in hints}
         loops.append((kinds[number][0], values))
     return loops
 
 
-def _value(said, name, loop, one):
+def _value(declaration, name, loop, one):
     if one.op is mean:
         return Value(name, "mean", loop, one.arguments[0])
-    return Value(name, _place(said, name), loop, one)
+    return Value(name, _place(declaration, name), loop, one)
 
 
-def _place(said, name):
-    return "state" if name in said.states else "hidden" if name == "h" else "slot"
+def _place(declaration, name):
+    return "state" if name in declaration.states else "hidden" if name == "h" else "slot"
 
 
 def _from_before(outputs, at, number, written):

@@ -24,15 +24,19 @@ def is_shipped(kind):
 
 def code_key(kind):
     """Digest of all that the machine code of a cell or an activation depends on. Raises Unresolved."""
-    said = getattr(kind, "declaration", None)
-    slots = said and (said.kept, said.means, said.gradient_means) if said and said.means else said and said.kept
-    return _digest(kind, lambda function: _runs(function.__code__), said and (said.stages, slots))
+    declaration = getattr(kind, "declaration", None)
+    equations = None
+    if declaration:
+        slots, means = declaration.extra_slots, (declaration.means, declaration.gradient_means)
+        equations = declaration.stages, (slots, *means) if declaration.means else slots
+    return _digest(kind, lambda function: _runs(function.__code__), equations)
 
 
 def source_of(kind):
     """Digest of the equations of a cell or an activation, as files carry it. Raises Unresolved."""
-    said = getattr(kind, "declaration", None)
-    return f"{_RULE}:{_digest(kind, _tree_of, said and (said.equations, said.rule or said.kept))}"
+    declaration = getattr(kind, "declaration", None)
+    equations = declaration and (declaration.equations, declaration.rule or declaration.extra_slots)
+    return f"{_RULE}:{_digest(kind, _tree_of, equations)}"
 
 
 def _digest(kind, of_function, equations):
@@ -57,15 +61,16 @@ def _declared(kind, stages, slots):
     named_tuple = next(base for base in kind.__mro__ if "_fields" in vars(base))
     annotations = [(name, named_tuple.__annotations__[name]) for name in kind._fields]
     parameters = [(name, getattr(one, "__name__", str(one)).rpartition(".")[2]) for name, one in annotations]
-    said = getattr(kind, "declaration", None)
-    if not said:
+    declaration = getattr(kind, "declaration", None)
+    if not declaration:
         return parameters
     stages = [(stage.writes, stage.is_gradient) for stage in stages]
-    vectors = [one for one in said.vectors if one not in said.scalars]
-    weights = [[_set(one) for one in of] for of in (said.gates, vectors, said.scalars) if of is not said.scalars or of]
-    weights += [said.inputs] if said.inputs else []
-    weights += [("noises", *said.noises)] if said.noises else []
-    return said.name, parameters, said.states, slots, said.smooth, weights, stages
+    vectors = [one for one in declaration.vectors if one not in declaration.scalars]
+    blocks = declaration.gates, vectors, *([declaration.scalars] if declaration.scalars else [])
+    weights = [[_set(one) for one in block] for block in blocks]
+    weights += [declaration.inputs] if declaration.inputs else []
+    weights += [("noises", *declaration.noises)] if declaration.noises else []
+    return declaration.name, parameters, declaration.states, slots, declaration.smooth, weights, stages
 
 
 def _set(one):

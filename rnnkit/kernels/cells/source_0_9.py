@@ -23,14 +23,16 @@ class _Unknown(Exception):
 
 def source_0_9(kind):
     """Digest of what a cell declares and of the texts of its stages, and of all that they use; None without these."""
-    said, digest = kind.declaration, hashlib.sha256()
-    if said.rule is not None or said.scalars or said.inputs or not all(gate.input for gate in said.gates):
+    declaration, digest = kind.declaration, hashlib.sha256()
+    is_new = declaration.rule is not None or declaration.scalars or declaration.inputs
+    if is_new or not all(gate.input for gate in declaration.gates):
         return None  # there was no such cell
-    gates = tuple(Gate(gate.name, gate.multiplies, gate.apart) for gate in said.gates)
-    told = said.name, gates, said.states, said.vectors, said.kept, said.smooth, _parameters(kind)
+    gates = tuple(Gate(gate.name, gate.multiplies, gate.apart) for gate in declaration.gates)
+    blocks = declaration.states, declaration.vectors, declaration.extra_slots
+    told = declaration.name, gates, *blocks, declaration.smooth, _parameters(kind)
     try:
         digest.update(repr(told).encode())
-        for stage in said.stages:
+        for stage in declaration.stages:
             digest.update(repr((stage.writes, stage.is_gradient)).encode())
             _add(digest, stage.function, set())
     except _Unknown:

@@ -19,16 +19,16 @@ class Slots:
     any that is free until it is read for the last time, else a new one."""
 
     def __init__(self, cell):
-        self.cell, said = cell, cell.kind.declaration
-        self.names, self.of = list(said.slots[: len(said.slots) - len(said.kept)]), {}
+        self.cell, declaration = cell, cell.kind.declaration
+        self.names, self.of = list(declaration.slots[: len(declaration.slots) - len(declaration.extra_slots)]), {}
         self.means, self.gradient_means = [], []
         self.first_own = len(self.names)
         self.taken = {name: [] for name in self.names}  # slot -> [(first loop, last loop)]
         self.ever = len(cell.loops)
         last = {value: number for number, loop in enumerate(cell.loops) for value in loop.read()}
-        for phase_number, phase in enumerate(said.phases):
+        for phase_number, phase in enumerate(declaration.phases):
             first = next(number for number, loop in enumerate(cell.loops) if loop.declared == phase_number)
-            for name in (name for product in phase.products for name in said.names_of(product)):
+            for name in (name for product in phase.products for name in declaration.names_of(product)):
                 last.setdefault(cell.begun[name], first)
                 last[cell.begun[name]] = max(last[cell.begun[name]], first)
         for name in self.names:
@@ -39,7 +39,7 @@ class Slots:
             if value.kind == "slot":
                 self._take(value, value.name, -1, self.ever)
         for number, loop in enumerate(cell.loops):
-            loop.values = [one for one in loop.values if one.kind != "slot" or one in last or one in cell.kept]
+            loop.values = [one for one in loop.values if one.kind != "slot" or one in last or one in cell.saved]
             for value in loop.values:
                 if value.kind == "slot" and value not in self.of:
                     self._place(value, number, last.get(value, number))
@@ -61,10 +61,10 @@ class Slots:
 
     def _take(self, value, slot, first, last):
         self.of[value] = slot
-        self.taken[slot].append((first, self.ever if value in self.cell.kept else last))
+        self.taken[slot].append((first, self.ever if value in self.cell.saved else last))
 
     def _place(self, value, first, last):
-        last = self.ever if value in self.cell.kept else last
+        last = self.ever if value in self.cell.saved else last
         reads = [one.arguments[0] for one in in_order([value.made_of]) if one.op == "read"]
         near = [self.of[one] for one in reads if one.kind == "slot"]
         for slot in (value.name, *near, *self.names):
@@ -81,9 +81,9 @@ class Slots:
 
     def _free(self, wanted):
         """This name, with a number if something has it already."""
-        said = self.cell.kind.declaration
-        others = {*self.names, *said.states, *(one.name for one in said.given()), "h", "self"}
-        others |= {f"{state}_prev" for state in (*said.states, "h")} | {*self.means, *self.gradient_means}
+        declaration = self.cell.kind.declaration
+        others = {*self.names, *declaration.states, *(one.name for one in declaration.given()), "h", "self"}
+        others |= {f"{state}_prev" for state in (*declaration.states, "h")} | {*self.means, *self.gradient_means}
         others |= {f"d{one}" for one in others}
         names = [wanted, *(f"{wanted}_{number}" for number in range(2, len(others) + 99))]
         return next(one for one in names if one not in others and f"d{one}" not in others and not one.endswith("_prev"))
@@ -123,13 +123,13 @@ def written(cell, stage_of):
         forward.append(stage(loop.name, loop.phase, {value: value.made_of for value in loop.values}, False, "h_prev"))
         back.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
     text = _Text(cell, name, {})
-    keeps = {slots.of[value]: shorten(text.of(one), _LONGEST, placeholder=" ...") for value, one in cell.kept.items()}
+    keeps = {slots.of[value]: shorten(text.of(one), _LONGEST, placeholder=" ...") for value, one in cell.saved.items()}
     stages = [one for one in (*forward, *back) if one is not None]
     means = tuple(slots.means), tuple(f"d{name}" for name in slots.gradient_means)
-    said, begins = cell.kind.declaration, {}
+    declaration, begins = cell.kind.declaration, {}
     for loop in cell.loops:
         begins.setdefault(loop.declared, loop.phase)
-    phase_of = {one.source: begins[number] for number, phase in enumerate(said.phases) for one in phase.products}
+    phase_of = {one.source: begins[number] for number, phase in enumerate(declaration.phases) for one in phase.products}
     phase_of["h"] = phase_of.pop("h_prev")
     return Written(stages, tuple(slots.names[slots.first_own :]), keeps, means, phase_of)
 

@@ -284,8 +284,8 @@ class Tile:
     def _unrolled_no_further(self):
         """What LLVM knows a loop by, a node whose first operand is itself, and is told about it."""
         node = ir.MDValue(self.module, [], str(len(self.module.metadata)))
-        said = ir.MetaDataString(self.module, "llvm.loop.unroll.disable")
-        node.operands = node, self.module.add_metadata([said])
+        option = ir.MetaDataString(self.module, "llvm.loop.unroll.disable")
+        node.operands = node, self.module.add_metadata([option])
         return node
 
     def _unroll(self):
