@@ -108,7 +108,7 @@ def groups_of(
     two layers of one direction, if nothing is dropped between them."""
     layers = layers_of(desc, precision, in_place)
     size = 1 if dropping and desc.num_directions == 1 else 2
-    return tuple(layers[first : first + size] for first in range(0, len(layers), size))
+    return tuple(layers[start : start + size] for start in range(0, len(layers), size))
 
 
 def is_stack(group: Sequence[Layer]) -> bool:

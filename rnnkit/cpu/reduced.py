@@ -36,10 +36,10 @@ def _groups(panels: np.ndarray, product: Product):
     """The panels of each group of gates, (vectors, depth, columns), and the first of its gates."""
     lanes, gates, depth = VECTOR_BYTES // _ONE, product.gates, product.depth
     panels = panels.reshape(-1, gates * depth * lanes)
-    for first in range(0, gates, group_size(gates)):
-        last = min(first + group_size(gates), gates)
-        own = panels[:, first * depth * lanes : last * depth * lanes]
-        yield first, own.reshape(len(panels), depth, (last - first) * lanes)
+    for start in range(0, gates, group_size(gates)):
+        stop = min(start + group_size(gates), gates)
+        own = panels[:, start * depth * lanes : stop * depth * lanes]
+        yield start, own.reshape(len(panels), depth, (stop - start) * lanes)
 
 
 def _joined(groups: list[np.ndarray]) -> np.ndarray:

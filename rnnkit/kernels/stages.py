@@ -309,13 +309,13 @@ def runner(stages_of):
 
         def generate(context, builder, signature, arguments):
             *_, rows, units = arguments
-            first, last = (builder.extract_value(units, field) for field in range(2))
-            ends, count = (builder.extract_value(rows, field) for field in range(2)), builder.sub(last, first)
+            start, stop = (builder.extract_value(units, field) for field in range(2))
+            ends, count = (builder.extract_value(rows, field) for field in range(2)), builder.sub(stop, start)
             averaged = {*declaration.means, *declaration.gradient_means}
             most = max((len(averaged.intersection(stage.writes)) for stage, *_ in calls), default=0)
             terms = terms_on_stack(context, builder, real, most)
             with cgutils.for_range_slice(builder, *ends, I64(1), intp=I64) as (number, _):
-                row = _Row(context, builder, signature, arguments, number, first)
+                row = _Row(context, builder, signature, arguments, number, start)
                 for stage, function, own in calls:
                     _emit_stage(row, stage, context.get_function(function, own), count, terms)
             return context.get_dummy_value()

@@ -200,25 +200,26 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
             weight = term.weight
             start, stop = max(columns.start - term.first, 0), min(columns.stop - term.first, weight.rows.size)
             dgates_t = Matrix(scratch, numbers, own + (term.first - columns.start) * stride, stride)
-            count, first = weight.rows.size // term.blocks, start
-            while first < stop and weight.stride > 0:
-                block = first // count
-                last = min(stop, (block + 1) * count)
+            count, block_start = weight.rows.size // term.blocks, start
+            while block_start < stop and weight.stride > 0:
+                block = block_start // count
+                block_stop = min(stop, (block + 1) * count)
                 head, size, units = block % term.heads, term.block.size // term.heads, weight.stride
                 own_dw, source = Matrix(dw, weight.rows, weight.start, units), shifted(term.source, head * units)
                 if rows.stop - rows.start == 1:
                     only = row_part(source, rows.start, Range(0, units))
-                    _add_row(own_dw, dgates_t, Range(first, last), only, is_new)
-                    first = last
+                    _add_row(own_dw, dgates_t, Range(block_start, block_stop), only, is_new)
+                    block_start = block_stop
                     continue
                 panels = part(term.block, head * size, (head + 1) * size)
                 listed = part(source.rows, rows.start, rows.stop)
                 product_of_rows(
-                    own_dw, dgates_t, Range(first, last), Packed(panels, rows.stop - rows.start, units, one),
+                    own_dw, dgates_t, Range(block_start, block_stop),
+                    Packed(panels, rows.stop - rows.start, units, one),
                     Matrix(source.data, listed, source.start, source.stride),
                     Range(0, vectors_of(scratch, units)), zeros, is_new, False
                 )
-                first = last
+                block_start = block_stop
             if term.bias >= 0:
                 for i in range(start, stop):
                     place, total = term.bias + weight.rows[i], scratch[term.first + i]

@@ -76,8 +76,8 @@ def bits_per_byte(
 
     network = network or rnnkit.prepare(model.desc, model.parameters.network)
     nats, state = 0.0, State()
-    for first in range(-context, row_size, SEQ_LEN):
-        steps = np.arange(first, min(first + SEQ_LEN, row_size))[:, None]  # 0 is the first that counts
+    for start in range(-context, row_size, SEQ_LEN):
+        steps = np.arange(start, min(start + SEQ_LEN, row_size))[:, None]  # 0 is the first that counts
         places = steps + starts
         y, *state = network.infer(model.inputs(data[places + context]), *state)
         inside = (steps >= 0) & (places < len(text))

@@ -219,10 +219,10 @@ def product(c, a, rows, packed, vectors, bias, overwrite, from_last):
     """
     not_inlined()
     at_once = rows_at_once(packed.panels, rows.stop - rows.start)
-    first = rows.start
-    while first < rows.stop:
-        own = Range(first, min(first + at_once, rows.stop))
-        first = own.stop
+    start = rows.start
+    while start < rows.stop:
+        own = Range(start, min(start + at_once, rows.stop))
+        start = own.stop
         _product(c, converted(packed.panels, a, own, packed.depth), own, packed, vectors, bias, overwrite, from_last)
 
 
@@ -314,15 +314,15 @@ def _product_by_panels(c, a, rows, weights, units, column, vectors, bias, overwr
     lanes, size, most = panel_lanes(panels), units_of_tile(one, WIDE), rows_of_tile(one, WIDE)
     block = panels.size // (size * lanes)
     for vector in range(vectors.start, vectors.stop, size):
-        own, first = Range(0, min(size, vectors.stop - vector)), vector * lanes
-        last = min(first + own.stop * lanes, units)
+        own, start = Range(0, min(size, vectors.stop - vector)), vector * lanes
+        stop = min(start + own.stop * lanes, units)
         for k in range(0, weights.stride, block):
             depth = min(block, weights.stride - k)
             for panel in range(own.stop):
-                start = first + panel * lanes
-                of_panel = Range(start, min(start + lanes, last))
+                unit = start + panel * lanes
+                of_panel = Range(unit, min(unit + lanes, stop))
                 _pack_panel(panels, panel * depth * lanes, lanes, weights, of_panel, Range(k, k + depth))
-            packed = Packed(panels, depth, last - first, (column + first,))
+            packed = Packed(panels, depth, stop - start, (column + start,))
             _tiles_in_place(c, shifted(a, k), rows, packed, own, bias, overwrite and k == 0, size, most, False)
 
 
