@@ -61,7 +61,7 @@ def workspace_layout(
             blocks.append(Block(f"step_noises_{pseudo_layer}", shape, dtype))
     if desc.dropout > 0:
         for layer in filter(None, layers):  # nothing is dropped in front of the first
-            blocks.append(Block(f"kept_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
+            blocks.append(Block(f"mask_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
             blocks.append(Block(f"input_l{layer}", (seq_len, batch_size, width), dtype))
     return tuple(blocks)
 

@@ -30,7 +30,7 @@ def backward(
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, team.wanted_size()
     result = begin(desc, w, steps, dhy, dcy, dw, workspace.wants_dx)
     make, key = partial(gradient_of, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
-    gradient = arena.keep("backward", key, make) if steps.kept else make()
+    gradient = arena.keep("backward", key, make) if steps.is_kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
     gradient.run(arrays_of(w, workspace.x, dy, *result, of_resets, is_new), result[0])
@@ -178,7 +178,7 @@ class Gradient:
     def drop(self, dx: np.ndarray, layer: int) -> None:
         """Take the gradient of a layer's input through dropout, where there is any."""
         if self._desc.dropout > 0:
-            drop(dx, dx, self._arrays[f"kept_l{layer}"], self._steps, self._desc)
+            drop(dx, dx, self._arrays[f"mask_l{layer}"], self._steps, self._desc)
 
     def _input_gradient(self, layer: Layer, arena: Arena) -> np.ndarray | None:
         """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""

@@ -119,7 +119,7 @@ class StepRows(Steps):
         self._list = team.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
 
     @property
-    def kept(self) -> bool:
+    def is_kept(self) -> bool:
         """Whether `rows_of` returns the same object for the next steps of this size."""
         return self.padded or self.batch_size <= LISTED_ROWS
 

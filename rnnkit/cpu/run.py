@@ -188,10 +188,10 @@ def _draw_noises(workspace: Workspace, steps: StepRows, first_step: int) -> None
 def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step: int) -> None:
     """Write what a layer reads where outputs of the layer below are dropped."""
     desc, below = workspace.desc, workspace.arrays[f"hidden_l{layer - 1}"]
-    kept, dropped = workspace.arrays[f"kept_l{layer}"], workspace.arrays[f"input_l{layer}"]
+    mask, dropped = workspace.arrays[f"mask_l{layer}"], workspace.arrays[f"input_l{layer}"]
     what, stream = Draw(round(desc.dropout * 2**32), False, True), layer * _STREAMS + _STREAMS - 1
-    _draw(kept, steps, first_step, 0, kept.shape[-1], workspace, stream, what)
-    drop(steps.after(below), dropped, kept, steps, desc)
+    _draw(mask, steps, first_step, 0, mask.shape[-1], workspace, stream, what)
+    drop(steps.after(below), dropped, mask, steps, desc)
 
 
 def _draw(
@@ -216,10 +216,10 @@ def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, of_states: boo
     return calls
 
 
-def drop(source: np.ndarray, target: np.ndarray, kept: np.ndarray, steps: StepRows, desc: RNNDescriptor) -> None:
+def drop(source: np.ndarray, target: np.ndarray, mask: np.ndarray, steps: StepRows, desc: RNNDescriptor) -> None:
     """Write `source` (T, N, ...), or its gradient, with dropout applied into `target`."""
     scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
     for part in steps.parts():
         count, width = part.count, target.shape[-1]
-        matrices = map(part.rows.of, (target, source, kept))
+        matrices = map(part.rows.of, (target, source, mask))
         team.run(dropout.drop, count * width, *matrices, scale, count, width)

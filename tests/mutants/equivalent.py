@@ -43,5 +43,5 @@ EQUIVALENT = {
     "rnnkit/call/workspace.py workspace_layout: neighbours swapped: seq_len, batch_size -> batch_size, seq_len, in "
     'blocks.append(Block(f"input_l{layer}", (seq_len, batch_size, width), dtype))': _FLAT,
     "rnnkit/call/workspace.py workspace_layout: neighbours swapped: seq_len, batch_size -> batch_size, seq_len, in "
-    'blocks.append(Block(f"kept_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))': _FLAT,
+    'blocks.append(Block(f"mask_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))': _FLAT,
 }  # fmt: skip
