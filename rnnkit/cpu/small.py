@@ -51,18 +51,18 @@ class SmallCall:
     """A training forward of one size and its backward, prepared for this number of threads.
 
     It checks no argument: each is a C-contiguous array, or the address of one. Results are new arrays but for y. What
-    backward needs is in `kept` until the next forward overwrites it: one user at a time may have this object.
+    backward needs is in `ws_memory` until the next forward overwrites it: one user at a time may have this object.
 
     Attributes
     ----------
-    kept : ndarray of bytes
+    ws_memory : ndarray of bytes
         What forward leaves for backward: a copy, written back here, is as good.
-    kept_address : int
+    ws_address : int
         Where that is.
     is_copied : bool
         Whether it is copied, so that other users may have this object before backward.
     number : int
-        Of what is kept: no other call has this one, and this has another when something else is kept.
+        Of what it holds: no other call has this one, and this has another when it holds something else.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
@@ -70,8 +70,8 @@ class SmallCall:
         nothing = {"x": np.empty(0, desc.np_dtype)}
         options = options_of("forward", desc, seq_len, batch_size)
         self._workspace = workspace = Workspace(desc, nothing, options, Memory())
-        self.kept = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
-        self.kept_address, self.number = self.kept.ctypes.data, next(_numbers)
+        self.ws_memory = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
+        self.ws_address, self.number = self.ws_memory.ctypes.data, next(_numbers)
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
         self._ready = laid_out(workspace, self._steps, threads)
         self._y = self._steps.after(self._ready.arrays[f"hidden_l{desc.num_layers - 1}"])
@@ -80,7 +80,7 @@ class SmallCall:
         self._states = desc.num_pseudo_layers, batch_size, desc.output_size
         self._cells = (*self._states[:2], desc.states_size) if desc.has_cell_state else None
         self.nbytes = workspace.memory.arena.nbytes
-        self.is_copied = seq_len == 1 or self.kept.nbytes <= COPIED_BYTES
+        self.is_copied = seq_len == 1 or self.ws_memory.nbytes <= COPIED_BYTES
         self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.BRIEF_WORK and not self._ready.packing
 
     def forward(
@@ -113,12 +113,12 @@ class SmallCall:
             gradient = gradient_of(self.desc, self._ready.arrays, self._steps, self._threads, Arena())
         gradient.run(Arrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, dw_is_new, wants_dhx, True), dx)
         if gathered is not None:
-            gathered.take(self.kept_address, gradient.dgates_address, x if type(x) is int else x.ctypes.data)
+            gathered.take(self.ws_address, gradient.dgates_address, x if type(x) is int else x.ctypes.data)
         self._gradients.append(gradient)
         return dx
 
     def is_overwritten(self) -> None:
-        """Say that something else is kept."""
+        """Say that `ws_memory` holds something else."""
         self.number = next(_numbers)
 
     def give_back(self, idle: deque[SmallCall]) -> None:
@@ -126,12 +126,12 @@ class SmallCall:
         if self.nbytes * (len(idle) + 1) <= _MOST_IDLE_BYTES:
             idle.append(self)
 
-    def held(self, idle: deque[SmallCall]) -> Held:
+    def lease(self, idle: deque[SmallCall]) -> Lease:
         """This, to be given back when what is returned is deleted."""
-        return Held(self, idle)
+        return Lease(self, idle)
 
 
-class Held:
+class Lease:
     """A `SmallCall` in use. When this is deleted, the call is idle, and another user may take it."""
 
     __slots__ = "call", "idle"

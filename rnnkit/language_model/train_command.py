@@ -65,8 +65,8 @@ def _train(args: argparse.Namespace, add_options: Callable[[Parser], None], comm
 
 def _introduce(job: Job) -> None:
     run, texts = job.run, job.texts
-    held = f"{len(texts.validation):,} for validation, {len(texts.held_out):,} held out"
-    print(f"text      {job.record.source}: {len(texts.training):,} bytes to train on, {held}")
+    others = f"{len(texts.validation):,} for validation, {len(texts.held_out):,} held out"
+    print(f"text      {job.record.source}: {len(texts.training):,} bytes to train on, {others}")
     print(f"model     {run.model.desc}, {run.model.parameters.flat.size:,} parameters with embedding and output")
     if job.begun:
         print(f"from      {job.begun}")

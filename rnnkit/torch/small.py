@@ -36,11 +36,11 @@ class SmallRecurrence(torch.autograd.Function):
         results = _copied(layout, y, hy, cy)
         is_copied, number = call.is_copied, call.number  # before another thread may have the call
         if is_copied:
-            kept = from_numpy(call.kept.copy())
+            kept = from_numpy(call.ws_memory.copy())
             call.give_back(idle)
         else:
             kept = found.memory.detach()
-            kept.lease = call.held(idle)
+            kept.lease = call.lease(idle)
         # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
         # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
         hx = hx if hx is not None and hx.requires_grad else None
@@ -100,10 +100,10 @@ def _taken(found: Found, size: Size) -> Any:
 def _write_back(call: Any, kept: torch.Tensor) -> None:
     """Let the call have what another one kept, in half of the time that takes with arrays."""
     call.is_overwritten()
-    if kept.nbytes == call.kept.nbytes and kept.is_cpu and kept.is_contiguous():
-        memmove(call.kept_address, kept.data_ptr(), kept.nbytes)
+    if kept.nbytes == call.ws_memory.nbytes and kept.is_cpu and kept.is_contiguous():
+        memmove(call.ws_address, kept.data_ptr(), kept.nbytes)
     else:  # a hook has changed it
-        np.copyto(call.kept, kept.numpy())
+        np.copyto(call.ws_memory, kept.numpy())
 
 
 def _copied(layout: Layout, y: Any, hy: Any, cy: Any) -> tuple[Any, ...]:

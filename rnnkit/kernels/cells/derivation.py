@@ -140,7 +140,8 @@ def _differentiated(cell):
     begins with are complete in the end."""
     declaration, loops, begun = cell.kind.declaration, cell.loops, cell.begun
     found = [{} for _ in loops]
-    held = {cell.final[name]: cell.final[name] for name in ("h", *declaration.states)}  # value -> where its gradient is
+    # Of a value the one in which its gradient stands.
+    gradient_in = {cell.final[name]: cell.final[name] for name in ("h", *declaration.states)}
     means = {}  # the same of means, each loop's that reads it: what all its units add up to is by the term of one
 
     def write(number, value, gradient):
@@ -149,20 +150,20 @@ def _differentiated(cell):
             found[number][own] = gradient
             means.setdefault(value, []).append(own)
             return
-        if value in held and value.kind not in ("vector", "scalar"):  # those add up what is written
-            gradient = total(gradient, expression("gradient", held.pop(value)))
+        if value in gradient_in and value.kind not in ("vector", "scalar"):  # those add up what is written
+            gradient = total(gradient, expression("gradient", gradient_in.pop(value)))
         states = (value.name, f"{value.name}_prev", value.name.removesuffix("_prev")) if value.kind == "state" else ()
-        of_states = (one.name for one in held.values() if one.kind == "state")
+        of_states = (one.name for one in gradient_in.values() if one.kind == "state")
         is_taken = any(name in states for name in of_states)  # dc and dc_prev are one
         own = Value(value.name, "slot", number) if is_taken else value
-        found[number][own], held[value] = gradient, own
+        found[number][own], gradient_in[value] = gradient, own
 
     for of_phase, phase in reversed(list(enumerate(declaration.phases))):
         own = [number for number, loop in enumerate(loops) if loop.declared == of_phase]
         for number in reversed(own):
-            gradients = _reversed(cell, loops[number], {value: [own] for value, own in held.items()} | means)
+            gradients = _reversed(cell, loops[number], {value: [own] for value, own in gradient_in.items()} | means)
             for value in loops[number].values:
-                held.pop(value, None)
+                gradient_in.pop(value, None)
             for value, gradient in gradients.items():
                 write(number, value, gradient)
         needed = [name for of_r in phase.products for name in declaration.names_of(of_r)]
@@ -172,18 +173,18 @@ def _differentiated(cell):
             needed += [f"{state}_prev" for state in declaration.states]
             needed += ["h_prev"] if any(begun["h_prev"] in loop.read() for loop in loops) else []
         for of_r in phase.products if of_phase else ():
-            held[cell.final[of_r.source]] = cell.final[of_r.source]  # the product adds to it
+            gradient_in[cell.final[of_r.source]] = cell.final[of_r.source]  # the product adds to it
         for value in map(begun.get, needed):
-            if held.get(value) is not value:
+            if gradient_in.get(value) is not value:
                 write(own[0], value, ZERO)
     return found
 
 
-def _reversed(cell, loop, held):
-    """The gradients by what a loop reads, from those by what it writes, which are held in these values."""
+def _reversed(cell, loop, gradient_in):
+    """The gradients by what a loop reads, from those by what it writes, which stand in these values."""
     order, by = in_order([value.made_of for value in loop.values]), {}
     for value in loop.values:
-        for own in held.get(value, []):
+        for own in gradient_in.get(value, []):
             by[value.made_of] = total(by.get(value.made_of, ZERO), expression("gradient", own))
     varies = set()
     for one in order:
