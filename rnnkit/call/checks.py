@@ -21,7 +21,7 @@ from rnnkit.descriptor.weights import check_weights, num_weights
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 
 MAX_SEED = 2**64 - 1
-MOST_ROWS = 1 << 32  # of a batch whose rows draw numbers of their own
+MAX_BATCH_ROWS = 1 << 32  # of a batch whose rows draw numbers of their own
 SEQUENCE_DIMS = ("seq_len", "batch_size", "input_size")
 STEP_DIMS = ("batch_size", "input_size")
 CELL_DIMS = ("num_layers*num_directions", "batch_size", "hidden_size")
@@ -217,7 +217,7 @@ def first_row(function: str, value: Any, batch_size: int) -> int:
     """Return the number of the first of so many rows in the whole batch."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type(function, "first_row", "an int", value)
-    if not 0 <= value <= MOST_ROWS - batch_size:
+    if not 0 <= value <= MAX_BATCH_ROWS - batch_size:
         expected = f"be in 0..2**32-{batch_size}, so that each row of the batch has a number of 32 bits"
         raise ValueError(message(function, "first_row", expected, value))
     return int(value)

@@ -14,7 +14,7 @@ from rnnkit.call.options import CallOptions, checked_checkpoint_steps
 from rnnkit.call.steps import segments_of, states_shape
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
-from rnnkit.kernels.cells.declaration import panels
+from rnnkit.kernels.cells.declaration import mean_blocks
 from rnnkit.kernels.cells.modes import modes_with
 
 
@@ -31,7 +31,7 @@ def gate_columns(desc: RNNDescriptor) -> int:
     """Return the numbers that a step keeps per row: activated gates, what else the gradient of the cell needs, the sums
     that its means are made of, and what a projection multiplies."""
     declaration, size = desc.cell.declaration, desc.hidden_size
-    return (len(declaration.slots) + desc.projected) * size + len(declaration.means) * panels(size)
+    return (len(declaration.slots) + desc.projected) * size + len(declaration.means) * mean_blocks(size)
 
 
 def workspace_layout(

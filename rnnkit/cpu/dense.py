@@ -16,7 +16,7 @@ from rnnkit.cpu.layer import dense as as_dense
 from rnnkit.kernels import dense, weight_gradient
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.gemm import depth_block, padded, panel_size
-from rnnkit.kernels.machine.in_place import MOST_ROWS
+from rnnkit.kernels.machine.in_place import MAX_ROWS_IN_PLACE
 from rnnkit.kernels.machine.tiles import supply_in_place
 
 _SCRATCH = "weights", "x", "scratch", "zeros"
@@ -26,7 +26,7 @@ _sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "floa
 
 def _reads_in_place(rows: int, work: int) -> bool:
     """Whether the weights are read where they are: what few rows are multiplied with is sooner read than packed."""
-    return rows <= MOST_ROWS or work <= team.BRIEF_WORK
+    return rows <= MAX_ROWS_IN_PLACE or work <= team.BRIEF_WORK
 
 
 @contextmanager
@@ -55,7 +55,7 @@ class PackedDense:
 
     def __init__(self, w: np.ndarray, num_outputs: int, most_rows: int):
         self._w, self._units, self._depth = w, num_outputs, w.size // num_outputs - 1
-        arena = None if most_rows <= MOST_ROWS else Arena()
+        arena = None if most_rows <= MAX_ROWS_IN_PLACE else Arena()
         self._panels, self._bias = _panels_and_bias(w.dtype, num_outputs, self._depth, arena)
         self.pack()
 

@@ -17,9 +17,9 @@ from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.bound import Bound
 from rnnkit.kernels.machine.formats import FORMS
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.kernels.means import panels
+from rnnkit.kernels.means import mean_blocks
 from rnnkit.kernels.operands import Facts, Sizes
-from rnnkit.kernels.products import Product, depth_of, offsets_of, pack_layer, places_of
+from rnnkit.kernels.products import PackedProduct, depth_of, offsets_of, pack_layer, places_of
 
 DESCRIPTORS = 64
 """Networks of which is kept what follows from the descriptor alone."""
@@ -36,7 +36,7 @@ class Layer(NamedTuple):
     cell: Any
     sizes: Sizes
     columns: int  # numbers in a row of the gate buffer
-    products: tuple[Product, ...]  # the cell's, the projection, the vectors
+    products: tuple[PackedProduct, ...]  # the cell's, the projection, the vectors
     places: np.ndarray  # of their weights
     gradient_columns: int  # in a row of the gates' gradients: slots, sums of means, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
@@ -132,17 +132,17 @@ def _products(declaration: Any, sizes: Sizes, starts: dict[str, int], suffix: st
         blocks = 1
         if product.heads > 1:
             depth, blocks = sizes.hidden // product.heads, max(own.size * product.heads, 1)
-        yield Product(first, rows, start, own.size, depth, bias, blocks, product.heads)
+        yield PackedProduct(first, rows, start, own.size, depth, bias, blocks, product.heads)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
     # Backward, the projection's sum has the columns behind those of the slots and the sums of means. A scalar is one
     # number, of which the gradient has a column for each unit.
     column, own = len(declaration.slots) * sizes.hidden, len(declaration.vectors) * sizes.hidden
-    sums = len(declaration.gradient_means) * panels(sizes.hidden)
-    yield Product(column + sums, row_numbers(rows), projection, min(rows, 1), depth, -1, 1, 1)
+    sums = len(declaration.gradient_means) * mean_blocks(sizes.hidden)
+    yield PackedProduct(column + sums, row_numbers(rows), projection, min(rows, 1), depth, -1, 1, 1)
     vectors = starts[declaration.vectors[0].name + suffix] if own else -1
     shared = len(declaration.scalars)
-    yield Product(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors, 1, 1)
+    yield PackedProduct(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors, 1, 1)
 
 
 def flat(array: np.ndarray) -> np.ndarray:

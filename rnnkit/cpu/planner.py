@@ -12,7 +12,7 @@ from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.in_place import MOST_ROWS
+from rnnkit.kernels.machine.in_place import MAX_ROWS_IN_PLACE
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.operands import Schedule
 
@@ -46,9 +46,9 @@ _GRAIN_WORK = 1 << 19  # multiply-adds in a step that make up a block, about 5 u
 # and GRU, H = 64 and 128, Zen 5 with cores far from each other); with N = 1 to 5 0.7 to 1.0 (Zen 3).
 _PIPELINED = 6, 8, 0.66
 # Reads of the weights where they are, that take as long as packing them. With 8 an inference takes 0.8 to 1.2 of the
-# time where the weights are in the cache, from elsewhere 0.8 to 0.98. Backward reads rows for MOST_ROWS at a time, and
-# transposes nothing: with 10 reads it takes 0.8 to 0.95, with 40 0.91 to 1.04, with 57 0.94 to 1.08 (GRU and tanh, H =
-# 32 to 512, Zen 4).
+# time where the weights are in the cache, from elsewhere 0.8 to 0.98. Backward reads rows for MAX_ROWS_IN_PLACE at a
+# time, and transposes nothing: with 10 reads it takes 0.8 to 0.95, with 40 0.91 to 1.04, with 57 0.94 to 1.08 (GRU and
+# tanh, H = 32 to 512, Zen 4).
 _READS, _READS_BACK = 9, 48
 _INPUT_ROWS = 64
 _CALL_WORK = 1 << 32  # multiply-adds of a call, about 0.1 s on one thread: an interrupt waits no longer
@@ -139,7 +139,7 @@ def reads_in_place(desc: RNNDescriptor, steps: Steps, backward: bool = False) ->
         return False
     rows, count = steps.batch_size, steps.seq_len
     if backward:
-        return -(-count * rows // MOST_ROWS) + count * -(-rows // MOST_ROWS) < _READS_BACK
+        return -(-count * rows // MAX_ROWS_IN_PLACE) + count * -(-rows // MAX_ROWS_IN_PLACE) < _READS_BACK
     fits = rows * desc.hidden_size * desc.np_dtype.itemsize <= _CACHED_BYTES  # what each few panels are multiplied with
     return fits and -(-count // steps_at_once(rows)) + count < _READS
 

@@ -11,7 +11,7 @@ from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
 from rnnkit.kernels.machine.gemm import padded
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.shapes import group_size
-from rnnkit.kernels.products import Product
+from rnnkit.kernels.products import PackedProduct
 
 _ONE = 4  # bytes of a word
 
@@ -32,7 +32,7 @@ def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarr
     return words
 
 
-def _groups(panels: np.ndarray, product: Product):
+def _groups(panels: np.ndarray, product: PackedProduct):
     """The panels of each group of gates, (vectors, depth, columns), and the first of its gates."""
     lanes, gates, depth = VECTOR_BYTES // _ONE, product.gates, product.depth
     panels = panels.reshape(-1, gates * depth * lanes)
@@ -57,7 +57,7 @@ def _in_words(values: np.ndarray, count: int) -> np.ndarray:
     return np.bitwise_or.reduce(parts << shifts, axis=2)
 
 
-def _bfloat16_panels(panels: np.ndarray, product: Product) -> np.ndarray:
+def _bfloat16_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
     per_word = FORMS["bfloat16"].per_word
     return _joined([_in_words(_bfloat16(group), per_word) for _, group in _groups(panels, product)])
 
@@ -69,7 +69,7 @@ def _bfloat16(values: np.ndarray) -> np.ndarray:
     return (np.where(np.isnan(values), bits | 0x400000, near) >> 16).astype(np.uint16)
 
 
-def _int8_panels(panels: np.ndarray, product: Product) -> np.ndarray:
+def _int8_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
     """The panels, the scale of each column, and what is added to its sum: minus what the zero point adds to it."""
     lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
     scales, corrections = np.zeros((2, product.gates, padded(units, _ONE)), np.float32)

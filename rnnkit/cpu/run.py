@@ -19,7 +19,7 @@ from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix
 from rnnkit.kernels.noise import Counter, Draw, choice, draw, factor, words
-from rnnkit.kernels.operands import Ends, Given, LayerPass, Operands, Schedule, Stage
+from rnnkit.kernels.operands import CallPosition, Ends, Given, LayerPass, Operands, Schedule
 from rnnkit.kernels.rows import clear_padding
 
 _STREAMS = 256  # of a pseudo-layer: those of its noises, and the last that of dropout in front of a layer
@@ -127,8 +127,8 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
     for start, stop in planner.calls(group, schedule):
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
-        stage = Stage(in_place and not calls, not calls, stop == steps.seq_len)
-        arguments = layer.cell, filled(passes, layer), ends, schedule, stage, packed, zeros
+        position = CallPosition(in_place and not calls, not calls, stop == steps.seq_len)
+        arguments = layer.cell, filled(passes, layer), ends, schedule, position, packed, zeros
         calls.append(team.bound(forward, work, Given(*[zeros] * 6), *arguments, site=site))
     if steps.with_resets:
         calls.insert(0, partial(_set_reset_states, runs, steps))

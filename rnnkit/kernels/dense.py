@@ -6,7 +6,7 @@ was, to which the rows are added in their order.
 
 from .machine.arrays import part
 from .machine.gemm import Packed, WeightMatrix, depth_block_of, pack_columns, product_of_rows, product_with, vectors_of
-from .machine.in_place import MOST_ROWS
+from .machine.in_place import MAX_ROWS_IN_PLACE
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, add, clear, copy
 from .machine.partition import next_block, num_claims, partition
@@ -42,7 +42,7 @@ def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, threa
     own, other = Matrix(y, part(numbers, 0, rows), 0, units), Matrix(x, part(numbers, 0, rows), 0, depth)
     weights = WeightMatrix(Packed(panels, depth, units, one), Matrix(w, part(numbers, 0, units), 0, depth))
     vectors = vectors_of(panels, units)
-    if rows < MOST_ROWS * team.size:  # too few rows for every thread to read all weights
+    if rows < MAX_ROWS_IN_PLACE * team.size:  # too few rows for every thread to read all weights
         some = partition(vectors, team.thread_id, team.size)
         product_with(own, other, Range(0, rows), weights, some, bias, True, False)
     else:

@@ -21,7 +21,7 @@ from .machine.matrix import Matrix, Range, clear, copy, or_call_data, row_part, 
 from .machine.partition import next_block, num_claims, partition, shares_rows, split_team, team_of_rows
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
-from .means import in_panels
+from .means import vectors_of_mean_block
 from .operands import Step
 from .phases import all_of, apart_from_others, columns_of_slots, located, per_cell
 from .products import sum_biases, vectors_of_head, weights_of, weights_of_block
@@ -60,7 +60,7 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
 @per_cell
 def vectors_at_once(declaration):
     """Vectors that threads share out together, from the cell and an array: those of a panel of its means."""
-    return (lambda cell, array: in_panels(array)) if declaration.means else (lambda cell, array: 1)
+    return (lambda cell, array: vectors_of_mean_block(array)) if declaration.means else (lambda cell, array: 1)
 
 
 @inner
@@ -275,27 +275,27 @@ def _copy_states(states, width, all_states, index, begins, team):
 def forward(bound, given, thread_id, size, sync):
     """The next steps of the layer passes, from what the call is given or the call before has left."""
     post_call(sync, thread_id, size)
-    cell, passes, ends, schedule, stage, packed, zeros = values_of(bound)
+    cell, passes, ends, schedule, position, packed, zeros = values_of(bound)
     team = join(sync, thread_id, size, fitting(size, schedule))
-    for index in range(schedule.num_passes if stage.is_first else 0):
+    for index in range(schedule.num_passes if position.is_first else 0):
         layer, own = passes[index], ends[index]
-        if stage.sums_biases:
+        if position.sums_biases:
             facts = layer.facts
             sum_biases(facts.products, facts.places, storage(packed), facts.offsets, given.w, team)
         _copy_states(own.hidden_initial, layer.facts.sizes.output, given.hx, own.index, True, team)
         if given.cy.size > 0:
             _copy_states(own.states_initial, own.states_initial.stride, given.cx, own.index, True, team)
-    if stage.is_first:
+    if position.is_first:
         barrier(team)
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.panel_grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
         _run_pass(cell, passes[index], schedule, packed, zeros, given, role, own_team, team)
     barrier(team)
-    for index in range(schedule.num_passes if stage.is_last else 0):
+    for index in range(schedule.num_passes if position.is_last else 0):
         own = ends[index]
         _copy_states(own.hidden_final, passes[index].facts.sizes.output, given.hy, own.index, False, team)
         if given.cy.size > 0:
             _copy_states(own.states_final, own.states_final.stride, given.cy, own.index, False, team)
-    if stage.is_last:
+    if position.is_last:
         barrier(team)

@@ -1,7 +1,7 @@
 """Means over the units of a row, with the same order of additions for every number of threads and every machine.
 
-The units come in panels. The terms of a panel are added in lanes, and the lanes in halves, by the thread that has
-these units; when all threads are done, who reads the mean adds up the panels in their order.
+The units come in blocks. The terms of a block are added in lanes, and the lanes in halves, by the thread that has
+these units; when all threads are done, who reads the mean adds up the blocks in their order.
 """
 
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .cells.declaration import PANEL
-from .cells.declaration import panels as panels
+from .cells.declaration import MEAN_BLOCK
+from .cells.declaration import mean_blocks as mean_blocks
 from .machine.registers import I32, I64, VECTOR_BYTES
 
 _LANES = 16
@@ -29,38 +29,38 @@ def terms_on_stack(context, builder, real, count):
     return [builder.bitcast(array, kind.element.as_pointer()) for array in arrays]
 
 
-def panels_of(builder, units):
-    """Panels of so many units."""
-    return builder.sdiv(builder.add(units, I64(PANEL - 1)), I64(PANEL))
+def mean_blocks_of(builder, units):
+    """Blocks of so many units."""
+    return builder.sdiv(builder.add(units, I64(MEAN_BLOCK - 1)), I64(MEAN_BLOCK))
 
 
 def mean_of(builder, sums, units):
-    """The mean of so many units, from the sums of their panels."""
+    """The mean of so many units, from the sums of their blocks."""
     total = cgutils.alloca_once(builder, sums.type.pointee)
     builder.store(sums.type.pointee(0.0), total)
-    with cgutils.for_range(builder, panels_of(builder, units), intp=I64) as loop:
+    with cgutils.for_range(builder, mean_blocks_of(builder, units), intp=I64) as loop:
         builder.store(builder.fadd(builder.load(total), builder.load(builder.gep(sums, [loop.index]))), total)
     return builder.fdiv(builder.load(total), builder.sitofp(units, sums.type.pointee))
 
 
 @contextmanager
-def blocks(builder, count):
+def parts_on_stack(builder, count):
     """A loop over as many units as there is room for; gives the first and how many."""
     with cgutils.for_range_slice(builder, I64(0), count, I64(_TERMS), intp=I64) as (start, _):
         left, most = builder.sub(count, start), I64(_TERMS)
         yield start, builder.select(builder.icmp_signed("<", left, most), left, most)
 
 
-def sum_panels(builder, terms, count, target):
-    """Write the sums of the panels of so many terms."""
-    real, padded = terms.type.pointee, builder.mul(panels_of(builder, count), I64(PANEL))
+def sum_mean_blocks(builder, terms, count, target):
+    """Write the sums of the blocks of so many terms."""
+    real, padded = terms.type.pointee, builder.mul(mean_blocks_of(builder, count), I64(MEAN_BLOCK))
     with cgutils.for_range_slice(builder, count, padded, I64(1), intp=I64) as (index, _):
         builder.store(real(0.0), builder.gep(terms, [index]))
-    with cgutils.for_range(builder, panels_of(builder, count), intp=I64) as loop:
-        first = builder.gep(terms, [builder.mul(loop.index, I64(PANEL))])
+    with cgutils.for_range(builder, mean_blocks_of(builder, count), intp=I64) as loop:
+        first = builder.gep(terms, [builder.mul(loop.index, I64(MEAN_BLOCK))])
         pointer = ir.VectorType(real, _LANES).as_pointer()
         lanes = None
-        for start in range(0, PANEL, _LANES):
+        for start in range(0, MEAN_BLOCK, _LANES):
             own = builder.load(builder.bitcast(builder.gep(first, [I64(start)]), pointer), align=VECTOR_BYTES)
             lanes = own if lanes is None else builder.fadd(lanes, own)
         size = _LANES
@@ -72,7 +72,7 @@ def sum_panels(builder, terms, count, target):
 
 
 @intrinsic
-def in_panels(typingctx, array):
-    """Vectors of the array's dtype that a panel has; 1 where it has none."""
-    count = max(PANEL * array.dtype.bitwidth // 8 // VECTOR_BYTES, 1)
+def vectors_of_mean_block(typingctx, array):
+    """Vectors of the array's dtype that a block has; 1 where it has none."""
+    count = max(MEAN_BLOCK * array.dtype.bitwidth // 8 // VECTOR_BYTES, 1)
     return types.int64(array), lambda context, builder, signature, arguments: I64(count)

@@ -57,7 +57,7 @@ class Facts(NamedTuple):
     """What all passes of a layer have in common."""
 
     sizes: Sizes
-    products: tuple  # `products.Product`s
+    products: tuple  # `products.PackedProduct`s
     places: np.ndarray  # of their weights in the flat ones
     offsets: np.ndarray  # in the packed ones
 
@@ -103,7 +103,7 @@ class Given(NamedTuple):
     cy: np.ndarray
 
 
-class Stage(NamedTuple):
+class CallPosition(NamedTuple):
     """Which of the calls for some steps each this is."""
 
     sums_biases: bool  # the first, where the weights are read where they are

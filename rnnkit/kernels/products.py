@@ -21,7 +21,7 @@ from .phases import all_of, columns_of_slots
 OF_UNITS, OF_OUTPUT, _OF_INPUT = (Sizes._fields.index(name) for name in ("hidden", "output", "input"))
 
 
-class Product(NamedTuple):
+class PackedProduct(NamedTuple):
     """One product of the forward pass; it writes neighbouring columns of the gates.
 
     Column first + i is the product with row rows[i] of a matrix of `depth` columns that starts at `start` in the flat

@@ -15,7 +15,7 @@ from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
 
-from .cells.declaration import PANEL
+from .cells.declaration import MEAN_BLOCK
 from .cells.functions import slope, value
 from .cells.rules import place, refusal
 from .cells.uses import helpers_of
@@ -24,11 +24,11 @@ from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
 from .machine.matrix import row_pointer
 from .machine.registers import I64
-from .means import blocks, mean_of, panels_of, sum_panels, terms_on_stack
+from .means import mean_blocks_of, mean_of, parts_on_stack, sum_mean_blocks, terms_on_stack
 
 
 def mean_places(declaration):
-    """Name of a mean -> (whether it is the gradient's, its number): the sums of its panels stand behind the slots."""
+    """Name of a mean -> (whether it is the gradient's, its number): the sums of its blocks stand behind the slots."""
     found = {name: (False, number) for number, name in enumerate(declaration.means)}
     return found | {name: (True, number) for number, name in enumerate(declaration.gradient_means)}
 
@@ -240,10 +240,10 @@ class _Row:
         return self.context.get_value_type(self.cell_type.types[self.cell_type.fields.index(noise.rate)])(1.0)
 
     def sums(self, name):
-        """Where the sums of a mean's panels stand: behind the slots."""
+        """Where the sums of a mean's blocks stand: behind the slots."""
         is_gradient, number = self.means[name]
         slots = self.builder.mul(self.hidden_size, I64(len(self.declaration.slots)))
-        before = self.builder.mul(panels_of(self.builder, self.hidden_size), I64(number))
+        before = self.builder.mul(mean_blocks_of(self.builder, self.hidden_size), I64(number))
         return self.column(is_gradient, "gates", self.builder.add(slots, before))
 
 
@@ -287,12 +287,12 @@ def _emit_stage(row, stage, function, count, terms):
     if not averaged:
         _emit_units(builder, call, I64(0), count)
         return
-    panel = builder.sdiv(row.first, I64(PANEL))
-    sums = [builder.gep(row.sums(name), [panel]) for name in averaged]
-    with blocks(builder, count) as (start, size):
+    block = builder.sdiv(row.first, I64(MEAN_BLOCK))
+    sums = [builder.gep(row.sums(name), [block]) for name in averaged]
+    with parts_on_stack(builder, count) as (start, size):
         _emit_units(builder, call, start, size)
         for own, target in zip(averaged.values(), sums, strict=True):
-            sum_panels(builder, own, size, builder.gep(target, [builder.sdiv(start, I64(PANEL))]))
+            sum_mean_blocks(builder, own, size, builder.gep(target, [builder.sdiv(start, I64(MEAN_BLOCK))]))
 
 
 def runner(stages_of):

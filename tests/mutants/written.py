@@ -23,10 +23,11 @@ FAULTS = {
     ],
     "rnnkit/kernels/means.py": [
         ("a mean of the terms' sum", "builder.fdiv(builder.load(total)", "builder.fmul(builder.load(total)"),
-        ("a mean of the first panel", "panels_of(builder, units), intp=I64", "I64(1), intp=I64"),
+        ("a mean of the first block", "mean_blocks_of(builder, units), intp=I64", "I64(1), intp=I64"),
     ],
     "rnnkit/kernels/loop.py": [
-        ("threads share out parts of panels", "(lambda cell, array: in_panels(array))", "(lambda cell, array: 1)"),
+        ("threads share out parts of a mean's blocks",
+         "(lambda cell, array: vectors_of_mean_block(array))", "(lambda cell, array: 1)"),
         ("a team works on the rows of the first",
          "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
         ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),

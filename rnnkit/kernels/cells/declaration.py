@@ -7,13 +7,13 @@ from typing import NamedTuple
 from .rules import CellError
 from .source import is_shipped
 
-PANEL = 32
+MEAN_BLOCK = 32
 """Units whose terms of a mean are added together, whatever the machine and the number of threads."""
 
 
-def panels(units):
-    """Panels of so many units."""
-    return -(-units // PANEL)
+def mean_blocks(units):
+    """Blocks of so many units."""
+    return -(-units // MEAN_BLOCK)
 
 
 class Gate(NamedTuple):

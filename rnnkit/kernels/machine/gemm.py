@@ -20,7 +20,7 @@ from numba.extending import overload
 
 from .arrays import part
 from .formats import Float, InColumns, InRows, form_of, storage, words_of
-from .in_place import FEW_ROWS, FEW_VECTORS, MOST_ROWS
+from .in_place import FEW_ROWS, FEW_VECTORS, MAX_ROWS_IN_PLACE
 from .jit import OPTIONS, inner
 from .matrix import Matrix, Range, offset, shifted
 from .partition import partition
@@ -296,7 +296,7 @@ def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
     matrix, units, columns = weights.matrix, weights.packed.units, weights.packed.columns
     for gate in range(len(columns)):
         own = part(matrix.rows, gate * units, (gate + 1) * units)
-        if rows.stop - rows.start > MOST_ROWS:
+        if rows.stop - rows.start > MAX_ROWS_IN_PLACE:
             of_gate = Matrix(matrix.data, own, matrix.start, matrix.stride)
             _product_by_panels(c, a, rows, of_gate, units, columns[gate], vectors, bias, overwrite)
         else:
@@ -350,7 +350,7 @@ def _tiles_in_place(c, a, rows, weights, vectors, bias, overwrite, units, most, 
             shape, own = ROW, units_of_tile(one, ROW)
         elif left >= units > 1:
             shape, own = WIDE, units
-        at_once = most if shape == WIDE else MOST_ROWS
+        at_once = most if shape == WIDE else MAX_ROWS_IN_PLACE
         tiles = (count + at_once - 1) // at_once
         for number in range(tiles):
             some = partition(count, number, tiles)

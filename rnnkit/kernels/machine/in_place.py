@@ -11,7 +11,7 @@ from .shapes import NARROW, WIDE
 from .tile import Tile
 from .transpose import emit_transpose
 
-MOST_ROWS = 8
+MAX_ROWS_IN_PLACE = 8
 """Rows of A that a square of weights is transposed for."""
 
 # With few rows each unit's sum waits for its last multiply-add, so two squares are at work at once: one row then reads
@@ -44,14 +44,14 @@ class ColumnsTile(Tile):
         super().__init__(*arguments)
         shape = arguments[-1]
         self.units = self.vectors = FEW_VECTORS if shape == WIDE else 1
-        self.most_rows = FEW_ROWS if shape == WIDE else MOST_ROWS
+        self.most_rows = FEW_ROWS if shape == WIDE else MAX_ROWS_IN_PLACE
 
     @staticmethod
     def has_shape(gates, shape):
         return shape in (WIDE, NARROW)
 
     def _cases(self):
-        cases = range(1, 2), range(2, 3), range(3, 5), range(5, MOST_ROWS + 1)
+        cases = range(1, 2), range(2, 3), range(3, 5), range(5, MAX_ROWS_IN_PLACE + 1)
         return [rows for rows in cases if max(rows) <= self.most_rows]
 
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
