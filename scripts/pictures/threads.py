@@ -50,9 +50,10 @@ def draw() -> Canvas:
     sizes += " Schematic: widths follow each thread's share of the work; they are not measured."
     canvas.text(28, 54, sizes, size=12, colour=MUTED)
     one, five = _schedule(1), _schedule(5)
-    assert one.bounds.size == 0 and five.bounds.size == 3 and one.grain == five.grain == 0  # by units, and by rows
+    assert one.bounds.size == 0 and five.bounds.size == 3  # by units, and by rows
+    assert one.panel_grain == five.panel_grain == 0
     panels = DESC.hidden_size // PANEL
-    units = [own.stop - own.start for own in (partition.py_func(panels, rank, 2) for rank in (0, 1))]
+    units = [own.stop - own.start for own in (partition.py_func(panels, thread_id, 2) for thread_id in (0, 1))]
     rows = [int(stop - start) for start, stop in zip(five.bounds, five.bounds[1:], strict=False)]
     words = f"Thread 0 has {units[0]} panels of {PANEL} units (AVX-512), thread 1 has {units[1]}."
     words += " A barrier ends each step: then h(t) is complete."
@@ -118,9 +119,9 @@ def _part(canvas: Canvas, y: float, title: str, words: str, timeline: Timeline) 
     canvas.text(28, y + 20, words, size=11.5, colour=MUTED)
     top, bottom = y + 56, y + 56 + 2 * LANE + 10
     scale = WIDTH / timeline.barriers[-1]
-    for rank, own in enumerate(timeline.spans):
-        lane = top + rank * (LANE + 10)
-        canvas.text(28, lane + LANE / 2, f"thread {rank}", size=12)
+    for thread_id, own in enumerate(timeline.spans):
+        lane = top + thread_id * (LANE + 10)
+        canvas.text(28, lane + LANE / 2, f"thread {thread_id}", size=12)
         for span in own:
             _span(canvas, span, lane, scale)
     for time in timeline.barriers:
