@@ -12,7 +12,8 @@ import pytest
 README = Path(__file__).resolve().parents[1] / "README.md"
 DOCS = README.parent / "docs"
 NEEDS = {  # a page whose code needs more than NumPy
-    "tutorials/pytorch": ["torch"], "tutorials/classifier": ["matplotlib"], "tutorials/streaming": ["matplotlib"],
+    "tutorials/pytorch": ["torch"], "tutorials/cell-from-a-paper": ["torch"],
+    "tutorials/classifier": ["matplotlib"], "tutorials/streaming": ["matplotlib"],
     "how-to/episodes": ["torch"], "how-to/own-cells": ["torch"], "how-to/regularization": ["torch"],
     "how-to/scikit-learn": ["sklearn"],
     "how-to/other-libraries": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
