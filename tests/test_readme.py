@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 NAMES = (
     "docs/explanation/engine", "docs/explanation/layouts", "docs/explanation/performance", "docs/explanation/trust",
-    "docs/how-to/gpu", "CONTRIBUTING",
+    "docs/how-to/gpu", "docs/reference/command-line", "CONTRIBUTING",
 )
 PAGES = {name.rpartition("/")[2]: (ROOT / f"{name}.md").read_text() for name in NAMES}
 ALL = "\n".join([README, *PAGES.values()])
@@ -86,6 +86,18 @@ def options(parser):
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 yield from options(command)
+
+
+def test_the_page_about_commands_has_each_of_them():
+    actions = command_line.build_parser()._actions
+    (commands,) = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
+    sections = re.split(r"^## rnnkit (\w+)$", PAGES["command-line"], flags=re.MULTILINE)[1:]
+    assert sections[::2] == [*commands.choices]
+    for name, text in zip(sections[::2], sections[1::2], strict=True):
+        assert f"\n$ rnnkit {name} " in text
+        named = {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", text.partition("\n## ")[0])}
+        others = {"--log"} if name == "plot" else set()  # of the command that writes what this one reads
+        assert named and named <= {*options(commands.choices[name]), *others}
 
 
 def test_every_option_and_path_exists():
