@@ -59,7 +59,8 @@ def test_the_example_on_a_gpu(standin):
 
 
 def test_the_session_prints_what_it_shows():
-    session = doctest.testfile(str(ROOT / "docs" / "explanation" / "layouts.md"), module_relative=False, globs={"rnnkit": rnnkit})
+    page = ROOT / "docs" / "explanation" / "layouts.md"
+    session = doctest.testfile(str(page), module_relative=False, globs={"rnnkit": rnnkit})
     assert (session.failed, session.attempted) == (0, 4)
 
 
