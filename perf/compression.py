@@ -80,7 +80,7 @@ def main() -> None:
     args = parser.parse_args()
     for path in args.files:
         data = path.read_bytes()
-        print(f"{path.name}, {len(data):,} bytes\n\n| | bits per byte | kB/s | kB/s, decompressing |\n|---|---|---|---|")
+        print(f"{path.name}, {len(data):,} bytes\n\n| | bits per byte | kB/s | kB/s, decoding |\n|---|---|---|---|")
         for compressor in (*general(), *own(args.ways, args.model)):
             print(measured(compressor, data), flush=True)
         print()

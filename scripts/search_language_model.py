@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from rnnkit.language_model import corpus, scoring
 from rnnkit.language_model.model import TextModel

@@ -1,4 +1,4 @@
-"""Print the table of docs/reference/what-works.md: which option works in which call, and the errors that refuse others."""
+"""Print the table of docs/reference/what-works.md: options by calls, and the errors that refuse the others."""
 
 import textwrap
 
