@@ -1,4 +1,4 @@
-"""Compiling kernels ahead of the first call: for containers, and for whoever measures."""
+"""Compile kernels ahead of the first call, for example in a container image or before a benchmark."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rnnkit.types import Precision
 
 
 def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescriptor]:
-    """Yield small networks that between them need every kernel of these modes and dtypes.
+    """Yield small networks that together use every kernel of these modes and dtypes.
 
     Parameters
     ----------
     modes, dtypes : iterable of str
-        As :class:`rnnkit.RNNDescriptor` takes them.
+        As for :class:`rnnkit.RNNDescriptor`.
 
     Yields
     ------
     RNNDescriptor
-        Each formula of a mode, in one layer, and in two of both directions with dropout between them.
+        Each formula of a mode: one layer, and two bidirectional layers with dropout between them.
     """
     for mode in modes:
         formulas = (True, False) if "reset_after" in MODES[mode].options else (True,)
@@ -35,17 +35,17 @@ def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescrip
 
 
 def compile_kernels(desc: RNNDescriptor, precisions: Iterable[Precision] = ()) -> None:
-    """Compile what calls on NumPy arrays need for a network and its training, or load it from the disk.
+    """Compile the CPU kernels for inference and training of a network, or load them from the cache on disk.
 
     Parameters
     ----------
     desc : RNNDescriptor
-        The network, of a mode or of a cell of your own; what is compiled does not depend on its sizes.
+        The network, with a mode or a custom cell. The kernels do not depend on its sizes.
     precisions : iterable of {"bfloat16", "int8"}
-        Those of the quantized weights that plans of it are to have, too.
+        Also compile plans with quantized weights of these precisions.
     """
     w, x = init_weights(desc, seed=0), np.zeros((1, 1, desc.input_size), desc.np_dtype)
-    result = forward(desc, w, x, lengths=[0], seed=0)  # shorter than T: rows are listed, and padding is cleared
+    result = forward(desc, w, x, lengths=[0], seed=0)  # below T: packed rows and padding
     dw = backward(desc, w, result.workspace, result.y).dw
     training.clip_gradient_norm(dw, 1.0)
     for optimizer in (training.Adam(w), training.SGD(w), training.SGD(w, momentum=0.9)):

@@ -1,4 +1,4 @@
-"""Entropy coding by a network's scores, which have the same bits on every CPU: what one encodes any other decodes."""
+"""Entropy coding with a network's scores. Scores are bit-identical on every CPU, so any machine can decode."""
 
 from rnnkit.compression.coder import RangeDecoder, RangeEncoder, frequencies
 

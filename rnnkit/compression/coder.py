@@ -1,4 +1,4 @@
-"""Frequencies of symbols, made from scores, and the range coder that uses them."""
+"""Frequencies of symbols from a network's scores, and a range coder."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import numpy as np
 
 from rnnkit.errors import message, wrong_type
 
-MOST_SYMBOLS = 1 << 16
+MAX_SYMBOLS = 1 << 16
 
 
 def frequencies(scores: np.ndarray) -> np.ndarray:
-    """Return integer frequencies of symbols, by which they are encoded and decoded, from a network's scores.
+    """Turn a network's scores into integer frequencies of symbols, for encoding and decoding.
 
     Parameters
     ----------
     scores : ndarray (n, S), float32 or float64
-        Before softmax, of 1 to 65536 symbols. Where a row has a NaN or infinity its symbols may all be equally likely.
+        Before softmax, S is 1 to 65536. If a row has a NaN or infinity, its frequencies may all be equal.
 
     Returns
     -------
     ndarray (n, S), int32
-        At least 1 each, and 2**18 or a little less in a row: softmax(scores)*2**18, nearly. The same scores give the
+        At least 1 each; a row sums to at most 2**18. Approximately softmax(scores) * 2**18. The same scores give the
         same frequencies on every CPU.
 
     Raises
     ------
     TypeError, ValueError
-        `scores` is no such array.
+        `scores` is not such an array.
 
     Examples
     --------
@@ -41,8 +41,8 @@ def frequencies(scores: np.ndarray) -> np.ndarray:
         raise wrong_type(function, "scores", "a numpy.ndarray", scores)
     if scores.dtype not in ("float32", "float64"):
         raise TypeError(message(function, "scores", "be float32 or float64", scores.dtype))
-    if scores.ndim != 2 or not 1 <= scores.shape[1] <= MOST_SYMBOLS:
-        raise ValueError(message(function, "scores", f"have shape (n, 1..{MOST_SYMBOLS})", scores.shape))
+    if scores.ndim != 2 or not 1 <= scores.shape[1] <= MAX_SYMBOLS:
+        raise ValueError(message(function, "scores", f"have shape (n, 1..{MAX_SYMBOLS})", scores.shape))
     count, size = scores.shape
     table = np.empty((count, size), np.int32)
     write_frequencies(table, np.array(scores, order="C"), np.arange(size), 1)
@@ -50,16 +50,16 @@ def frequencies(scores: np.ndarray) -> np.ndarray:
 
 
 def write_frequencies(table: np.ndarray, scores: np.ndarray, class_of: np.ndarray, others: int) -> None:
-    """Write the frequencies of symbols (n, S) by the scores of their classes (n, C), both C-contiguous.
+    """Write the frequencies of symbols (n, S) from the scores of their classes (n, C), both C-contiguous.
 
     Parameters
     ----------
     class_of : ndarray (S,), int64
         The class of each symbol.
     others : int
-        How many symbols have the last class: they are equally likely.
+        Number of symbols that share the last class; they are equally likely.
     """
-    from rnnkit.kernels import range_coder  # on the first call: it brings Numba
+    from rnnkit.kernels import range_coder  # on the first call: it imports Numba
     from rnnkit.kernels.losses import ROW_LANES
 
     weights, lanes = np.empty(scores.shape[1], np.int32), np.empty(ROW_LANES, scores.dtype)
@@ -67,7 +67,7 @@ def write_frequencies(table: np.ndarray, scores: np.ndarray, class_of: np.ndarra
 
 
 class RangeEncoder:
-    """Encodes symbols by their frequencies into bytes.
+    """Encodes symbols into bytes, given their frequencies.
 
     Examples
     --------
@@ -81,38 +81,38 @@ class RangeEncoder:
     """
 
     def __init__(self) -> None:
-        from rnnkit.kernels import range_coder  # which brings Numba
+        from rnnkit.kernels import range_coder  # which imports Numba
 
         self._coder = range_coder
         self._state = np.array(range_coder.START_ENCODING)
         self._out = np.empty(1 << 12, np.uint8)
-        self._bound, self._finished = 0, False  # a bound of the bytes that are in `out` and held back
+        self._bound, self._finished = 0, False  # an upper bound of the bytes in `_out` and pending ones
 
     def encode(self, symbols: Any, table: np.ndarray) -> None:
-        """Encode symbols, the first one first.
+        """Encode symbols in order.
 
         Parameters
         ----------
         symbols : array_like (n,) of int
             Each 0..S-1.
         table : ndarray (n, S), int32
-            A row of frequencies for each: at least 0, of the symbol itself above 0, and 2**18 in all at most.
+            A row of frequencies per symbol: at least 0, above 0 for the symbol itself, with a sum of at most 2**18.
 
         Raises
         ------
         TypeError, ValueError
-            An argument is wrong, or `finish` was called before. Nothing is encoded then.
+            An argument is wrong, or `finish` was called before; then nothing is encoded.
         """
         function = "encode"
         if self._finished:
-            raise ValueError(message(function, "encoder", "not be finished", "one that is", "begin a new one"))
+            raise ValueError(f"{function}: encoder is already finished; create a new one")
         found = np.asarray(symbols)
         if found.dtype.kind not in "iu" and found.size:
             raise TypeError(message(function, "symbols", "hold integers", f"dtype {found.dtype}"))
         check_table(function, table)
         count, size = table.shape
         if found.shape != (count,):
-            raise ValueError(message(function, "symbols", f"have shape ({count},) as the table has", found.shape))
+            raise ValueError(message(function, "symbols", f"have shape ({count},) like the table", found.shape))
         outside = (found < 0) | (found >= size)
         if outside.any():
             raise ValueError(message(function, "symbols", f"be in 0..{size - 1}", int(found[outside][0])))
@@ -138,23 +138,23 @@ class RangeEncoder:
 
 
 class RangeDecoder:
-    """Decodes what a `RangeEncoder` has encoded, by the same frequencies.
+    """Decodes the bytes of a `RangeEncoder`, given the same frequencies.
 
     Parameters
     ----------
     payload : bytes
-        As `RangeEncoder.finish` gave it. Others give other symbols: what is stored needs a checksum.
+        From `RangeEncoder.finish`. Corrupt bytes decode to wrong symbols without an error, so store a checksum.
 
     Raises
     ------
     TypeError
-        It is no bytes.
+        `payload` is not bytes.
     """
 
     def __init__(self, payload: bytes) -> None:
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise wrong_type("RangeDecoder", "payload", "bytes", payload)
-        from rnnkit.kernels import range_coder  # which brings Numba
+        from rnnkit.kernels import range_coder  # which imports Numba
 
         self._coder = range_coder
         self._payload = np.frombuffer(bytearray(payload), np.uint8)
@@ -162,35 +162,35 @@ class RangeDecoder:
         range_coder.begin(self._state, self._payload)
 
     def decode(self, table: np.ndarray) -> np.ndarray:
-        """Return the next symbols (n,), int64, one for each row of frequencies (n, S), as `encode` was given them.
+        """Return the next symbols (n,), int64, one for each row of the frequencies (n, S) that `encode` received.
 
         Raises
         ------
         TypeError, ValueError
-            The table is no such array.
+            The table is not such an array.
         """
         check_table("decode", table)
         return self.decode_checked(table)
 
     def decode_checked(self, table: np.ndarray) -> np.ndarray:
-        """Decode without checks, by a C-contiguous table."""
+        """Decode without checks, given a C-contiguous table."""
         symbols = np.empty(len(table), np.int64)
         self._coder.decode(self._state, self._payload, symbols, table.reshape(-1))
         return symbols
 
 
 def check_table(function: str, table: Any) -> None:
-    """Raise unless every row of frequencies can be encoded by."""
+    """Raise unless every row is a valid table of frequencies."""
     if type(table) is not np.ndarray:
         raise wrong_type(function, "table", "a numpy.ndarray", table)
     if table.dtype != np.int32:
         raise TypeError(message(function, "table", "be int32", table.dtype))
-    if table.ndim != 2 or not 1 <= table.shape[1] <= MOST_SYMBOLS or not table.flags.carray:
-        expected = f"be a C-contiguous, writeable array of shape (n, 1..{MOST_SYMBOLS})"
+    if table.ndim != 2 or not 1 <= table.shape[1] <= MAX_SYMBOLS or not table.flags.carray:
+        expected = f"be a C-contiguous, writeable array of shape (n, 1..{MAX_SYMBOLS})"
         raise ValueError(message(function, "table", expected, table.shape))
-    from rnnkit.kernels.range_coder import TOTAL  # on the first call: it brings Numba
+    from rnnkit.kernels.range_coder import TOTAL  # on the first call: it imports Numba
 
     sums = table.sum(axis=1, dtype=np.int64)
     if table.size and (table.min() < 0 or sums.min() < 1 or sums.max() > TOTAL):
-        expected = f"have rows of numbers of at least 0 that add up to 1..{TOTAL}"
+        expected = f"have rows of nonnegative numbers that add up to 1..{TOTAL}"
         raise ValueError(message(function, "table", expected, f"sums of {sums.min()} to {sums.max()}"))
