@@ -1,12 +1,12 @@
-"""What stands around the layer in a training loop: small functions on arrays and flat buffers, and two optimizers.
+"""Tools for a training loop around the network: losses, readout, padding, dropout, gradient clipping, two optimizers.
 
-None of them calls another, and nothing keeps a graph: every gradient is returned by the call whose name says so, and
-goes where you take it.
+They are plain functions on arrays and flat buffers, without an autograd graph: a loss returns its gradient, and each
+`*_backward` function returns gradients that you pass on.
 
 Letters in shapes: T seq_len, N batch_size, I input_size, P proj_size (hidden_size without projection), L num_layers,
 D num_directions, C num_classes.
 
-A classifier of sequences, one step of training:
+One training step of a sequence classifier:
 
 >>> import numpy as np
 >>> import rnnkit

@@ -1,4 +1,4 @@
-"""Checks of the arguments: each takes the name of the calling function first, for its message."""
+"""Checks of arguments. The first parameter is the name of the calling function, for the message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AN_ARRAY = "a numpy.ndarray or a cupy.ndarray"
 
 
 def number(function: str, name: str, value: Any, expected: str, inside: Callable[[float], bool]) -> float:
-    """Return a number that `inside` accepts; `expected` says in words what that is."""
+    """Return a number that `inside` accepts; `expected` describes it in words."""
     number = real_number(function, name, value, "a number")
     if not inside(number):
         raise ValueError(message(function, name, expected, value))
@@ -28,12 +28,12 @@ def number(function: str, name: str, value: Any, expected: str, inside: Callable
 
 
 def finite(function: str, name: str, value: Any) -> float:
-    """Return a number that is finite and at least 0."""
+    """Return a finite number of at least 0."""
     return number(function, name, value, "be a finite number of at least 0", lambda number: 0 <= number < math.inf)
 
 
-def most(array: Any) -> float:
-    """Return the largest number of an array's dtype."""
+def dtype_max(array: Any) -> float:
+    """Return the largest finite number of an array's dtype."""
     return float(np.finfo(array.dtype).max)
 
 
@@ -46,7 +46,7 @@ def integer(function: str, name: str, value: Any, low: int) -> None:
 
 
 def real_dtype(function: str, value: Any) -> None:
-    """Check the dtype of what is made."""
+    """Check the argument dtype."""
     if value not in DTYPES:
         raise ValueError(message(function, "dtype", 'be "float32" or "float64"', repr(value)))
 
@@ -65,7 +65,7 @@ def real_array(function: str, name: str, value: Any) -> None:
 
 
 def last_size(function: str, name: str, value: Any, size: str) -> int:
-    """Return the last size of an array of float32 or float64, which is at least 1; `size` is its name."""
+    """Return the last dimension of an array of float32 or float64, at least 1; `size` is the name of the dimension."""
     real_array(function, name, value)
     if value.ndim < 1 or value.shape[-1] < 1:
         raise ValueError(message(function, name, f"have shape (..., {size})", value.shape))
@@ -75,7 +75,7 @@ def last_size(function: str, name: str, value: Any, size: str) -> int:
 def same_dtype(function: str, name: str, value: Any, like: Any, like_name: str) -> None:
     if value.dtype != like.dtype:
         cure = f'convert it with {name}.astype("{like.dtype}")'
-        raise TypeError(message(function, name, f"be {like.dtype} as {like_name} is", value.dtype, cure))
+        raise TypeError(message(function, name, f"be {like.dtype} like {like_name}", value.dtype, cure))
 
 
 def same_shape(function: str, name: str, value: Any, shape: tuple[int, ...], reason: str) -> None:
@@ -94,10 +94,10 @@ def writeable(function: str, name: str, value: Any) -> None:
         raise ValueError(message(function, name, "be writeable", "a read-only array"))
 
 
-def like(
+def check_like(
     function: str, name: str, value: Any, other: Any, other_name: str, shape: tuple[int, ...], reason: str
 ) -> None:
-    """Check that an array has this shape, and is where the other is and of its dtype."""
+    """Check that an array has this shape, and the device and dtype of the other array."""
     same_place(function, name, value, other)
     same_dtype(function, name, value, other, other_name)
     same_shape(function, name, value, shape, reason)
@@ -106,21 +106,21 @@ def like(
 def output(
     function: str, name: str, value: Any, other: Any, other_name: str, shape: tuple[int, ...], reason: str
 ) -> None:
-    """Check as `like` does an array that is to be written."""
-    like(function, name, value, other, other_name, shape, reason)
+    """Check an output as `check_like` does, and that it can be written."""
+    check_like(function, name, value, other, other_name, shape, reason)
     contiguous(function, name, value)
     writeable(function, name, value)
 
 
 def separate(function: str, name: str, value: Any, **others: Any) -> None:
-    """Check that what is written shares no memory with what is read."""
+    """Check that an output shares no memory with the inputs."""
     for other_name, other in others.items():
         if overlap(value, other):
             raise ValueError(message(function, name, "have memory of its own", f"the memory of {other_name}"))
 
 
 def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
-    """Return one array or a sequence of them as a list of (name, array), of one dtype and in one place."""
+    """Return one array or a sequence of them as a list of (name, array); check that they share a dtype and a device."""
     if library_of(value) is not None:
         found = [(name, value)]
     elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
@@ -138,7 +138,7 @@ def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def outputs(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
-    """Return what `buffers` does of arrays that are to be written, each once: no two share memory."""
+    """Do the same as `buffers` for outputs, which must be writeable and share no memory."""
     found = buffers(function, name, value)
     for own, array in found:
         writeable(function, own, array)

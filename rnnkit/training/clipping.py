@@ -1,4 +1,4 @@
-"""The norm of a gradient, and how it is kept down."""
+"""Clipping of a gradient's norm."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from rnnkit.common.arrays import Array
 from rnnkit.training import arguments
 from rnnkit.training.sums import total_of_squares
 
-_SMALLEST = np.finfo(np.float64).tiny / np.finfo(np.float64).eps**2  # above, squares that vanish are too small to count
+_SMALLEST = np.finfo(np.float64).tiny / np.finfo(np.float64).eps**2  # above it, underflowed squares are negligible
 
 
 def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float:
-    """Scale a gradient down, in place, to at most a Euclidean norm.
+    """Scale a gradient down, in place, to a maximum Euclidean norm.
 
     Parameters
     ----------
     gradient : ndarray or sequence of ndarray, float32 or float64
-        One array or several, of which the norm is taken together; C-contiguous, of one dtype, each in memory of its
-        own.
+        One array, or several with one norm for all together. C-contiguous, of one dtype, not overlapping.
     limit : float
-        Above 0; infinity only measures.
+        The maximum norm, above 0; with infinity the gradient is only measured.
 
     Returns
     -------
     float
-        The norm before. It is the same on any number of threads, and no square in it overflows. Where it is NaN or
-        infinite, because an element is, the gradient is left as it is: look at the norm before you take the step.
+        The norm before clipping. It does not depend on the number of threads, and it does not overflow. If an element
+        is NaN or infinite, so is the norm, and the gradient is left unchanged: check the norm before you step.
 
     Raises
     ------
@@ -68,7 +67,7 @@ def _norm(values: Array) -> float:
 def _scale(values: Array, limit: float, norm: float) -> None:
     if limit / norm >= np.finfo(values.dtype).tiny:
         values *= limit / norm
-    else:  # a factor that would lose digits, or vanish
+    else:  # two factors, because their product would lose digits or underflow
         root = math.sqrt(norm)
         values /= root
         values *= limit / root

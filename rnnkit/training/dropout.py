@@ -1,4 +1,4 @@
-"""Masks of dropout for what stands around a network, a readout say."""
+"""Dropout masks for layers outside of a network, for example a readout."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rnnkit.call.steps import row_numbers
 from rnnkit.errors import message
 from rnnkit.training import arguments
 
-_STREAM = 1 << 31  # of a network are those below
+_STREAM = 1 << 31  # networks use the streams below
 
 
 def dropout_mask(
     shape: tuple[int, int, int], rate: float, seed: int | None = None, *, first_row: int = 0, dtype: str = "float32"
 ) -> np.ndarray:
-    """Return factors of inverted dropout (Srivastava et al., 2014), for a batch or a part of one.
+    """Return the factors of inverted dropout (Srivastava et al., 2014) for a batch or a part of one.
 
-    Each is a function of the seed, its step, row and feature, and of nothing else, as the masks within a network are;
-    those of a network with the same seed are others.
+    A factor depends only on the seed, the step, the row and the feature, as in the masks within a network. The masks of
+    a network with the same seed are different ones.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ def dropout_mask(
     rate : float
         Probability of a 0, from 0 to 1.
     seed : int, optional
-        The same seed gives the same mask; without one it is drawn.
+        The same seed gives the same mask; by default it is drawn.
     first_row : int
-        The number of the first row in the whole batch.
+        The index of the first row in the whole batch.
     dtype : {"float32", "float64"}
 
     Returns
@@ -62,11 +62,11 @@ def dropout_mask(
     checks.seed(function, seed)
     first_row = checks.first_row(function, first_row, shape[1])
     arguments.real_dtype(function, dtype)
-    return _drawn(shape, rate, secrets.randbits(64) if seed is None else int(seed), first_row, dtype)
+    return _sampled(shape, rate, secrets.randbits(64) if seed is None else int(seed), first_row, dtype)
 
 
-def _drawn(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
-    from rnnkit.kernels.machine import team  # which brings Numba
+def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
+    from rnnkit.kernels.machine import team  # which imports Numba
     from rnnkit.kernels.machine.matrix import Matrix
     from rnnkit.kernels.noise import Counter, draw, factor, words
 

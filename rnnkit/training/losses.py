@@ -14,12 +14,12 @@ from rnnkit.errors import message
 from rnnkit.training import arguments
 from rnnkit.training.sums import total
 
-SILENT = {"under": "ignore", "over": "ignore", "invalid": "ignore"}  # infinity and NaN go the way of the arithmetic
+SILENT = {"under": "ignore", "over": "ignore", "invalid": "ignore"}  # infinity and NaN propagate silently
 
 
 class Loss(NamedTuple):
-    """What a loss gives: `loss`, the mean over the valid entries as a float; its `gradient` by the scores, zeros in
-    padding; and `losses`, that of every entry, of the shape of the targets, zeros in padding."""
+    """Result of a loss: `loss`, the mean over the valid entries, a float; `gradient`, its gradient by the scores; and
+    `losses`, the loss of every entry, in the shape of the targets. `gradient` and `losses` are 0 in padding."""
 
     loss: float
     gradient: Array
@@ -30,7 +30,7 @@ def softmax_cross_entropy(
     scores: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
     out: Array | None = None,
 ) -> Loss:
-    """Return -ln p(target) under the softmax of scores, its mean, and the gradient of that.
+    """Return the cross-entropy -ln p(target) under the softmax of scores: its mean, gradient, and value per entry.
 
     Parameters
     ----------
@@ -39,13 +39,12 @@ def softmax_cross_entropy(
     targets : ndarray (...), any integer dtype
         A class of 0..C-1 for every entry.
     lengths : array_like (N,), optional
-        Valid steps of each sequence. What stands behind them in scores and targets is never read.
+        Valid steps of each sequence. Padding in scores and targets is ignored, whatever it holds.
     count : float, optional
-        What the sum of the losses is divided by; by default the number of valid entries. Give the number of entries of
-        a whole batch where you call once for each part of it, and the sums over the calls are right. At least
-        5.9e-39 in float32.
+        Divisor of the sum of the losses; by default the number of valid entries. For a batch in parts, give the number
+        of entries of the whole batch: then losses and gradients of the parts add up. At least 5.9e-39 in float32.
     out : ndarray (..., C), optional
-        Where the gradient is written, C-contiguous; `scores` itself is fine, and saves memory.
+        Array for the gradient, C-contiguous; `scores` itself is fine, and saves memory.
 
     Returns
     -------
@@ -76,7 +75,7 @@ def softmax_cross_entropy(
     entries = _Entries(function, scores, targets, scores.shape[:-1], lengths, count, out)
     if targets.dtype.kind not in "iu":
         raise TypeError(message(function, "targets", "hold integers", f"dtype {targets.dtype}"))
-    wanted = entries.targets.reshape(-1).astype(np.int64)  # a place in the scores is no uint8
+    wanted = entries.targets.reshape(-1).astype(np.int64)  # an index into the scores can exceed uint8
     outside = (wanted < 0) | (wanted >= num_classes)
     if outside.any():
         expected = f"be in 0..num_classes-1={num_classes - 1}"
@@ -89,21 +88,21 @@ def sigmoid_cross_entropy(
     scores: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
     out: Array | None = None,
 ) -> Loss:
-    """Return -ln of the probability of yes-or-no targets under the logistic function of scores, its mean and gradient.
+    """Return the binary cross-entropy of targets and logistic(scores): its mean, gradient, and value per entry.
 
     Parameters
     ----------
     scores : ndarray (...), float32 or float64
         Before the logistic function. (T, N, ...) with lengths.
     targets : ndarray (...), bool, integer or float
-        Of the shape of the scores: 1 is yes, 0 is no, and what is between is the probability of yes.
+        Of the shape of the scores: 1 is yes, 0 is no, a value between is the probability of yes.
     lengths : array_like (N,), optional
-        Valid steps of each sequence. What stands behind them in scores and targets is never read.
+        Valid steps of each sequence. Padding in scores and targets is ignored, whatever it holds.
     count : float, optional
-        What the sum of the losses is divided by; by default the number of valid entries, that is of scores. Give the
-        number of entries of a whole batch where you call once for each part of it. At least 5.9e-39 in float32.
+        Divisor of the sum of the losses; by default the number of valid scores. For a batch in parts, give the number
+        of entries of the whole batch. At least 5.9e-39 in float32.
     out : ndarray (...), optional
-        Where the gradient is written, C-contiguous; `scores` itself is fine, and saves memory.
+        Array for the gradient, C-contiguous; `scores` itself is fine, and saves memory.
 
     Returns
     -------
@@ -143,7 +142,7 @@ def squared_error(
     y: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
     out: Array | None = None,
 ) -> Loss:
-    """Return the square of the difference between outputs and targets, its mean, and the gradient of that.
+    """Return the squared difference between outputs and targets: its mean, gradient, and value per entry.
 
     Parameters
     ----------
@@ -152,13 +151,12 @@ def squared_error(
     targets : ndarray (...)
         Of the shape and dtype of y.
     lengths : array_like (N,), optional
-        Valid steps of each sequence. What stands behind them in y and targets is never read.
+        Valid steps of each sequence. Padding in y and targets is ignored, whatever it holds.
     count : float, optional
-        What the sum of the squares is divided by; by default the number of valid entries, that is of elements of y.
-        Give the number of entries of a whole batch where you call once for each part of it. At least
-        5.9e-39 in float32.
+        Divisor of the sum of the squares; by default the number of valid elements of y. For a batch in parts, give the
+        number of entries of the whole batch. At least 5.9e-39 in float32.
     out : ndarray (...), optional
-        Where the gradient is written, C-contiguous; `y` itself is fine, and saves memory.
+        Array for the gradient, C-contiguous; `y` itself is fine, and saves memory.
 
     Returns
     -------
@@ -191,7 +189,7 @@ def squared_error(
 
 
 def _softmax(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
-    """Write the gradient (rows, C), which may be where the scores are, and return the losses (rows,)."""
+    """Write the gradient (rows, C), possibly over the scores, and return the losses (rows,)."""
     library = library_of(scores)
     if library is np:
         return _on_cpu().softmax_cross_entropy(scores, targets, count, gradient)
@@ -208,11 +206,11 @@ def _softmax(scores: Array, targets: Array, count: float, gradient: Array) -> Ar
 
 
 def _sigmoid(scores: Array, targets: Array, count: float, gradient: Array) -> Array:
-    """Write the gradient, which may be where the scores are, and return the losses."""
+    """Write the gradient, possibly over the scores, and return the losses."""
     library = library_of(scores)
     if library is np:
         return _on_cpu().sigmoid_cross_entropy(scores, targets, count, gradient)
-    small = library.exp(-abs(scores))  # 0..1: neither form of the logistic function overflows
+    small = library.exp(-abs(scores))  # 0..1, so that neither form of the logistic function overflows
     losses = library.maximum(scores, 0) - scores * targets + library.log1p(small)
     positive = scores >= 0
     library.divide(library.where(positive, 1, small), 1 + small, out=gradient)
@@ -222,16 +220,16 @@ def _sigmoid(scores: Array, targets: Array, count: float, gradient: Array) -> Ar
 
 
 def _on_cpu() -> Any:
-    from rnnkit.cpu import losses  # on the first call: it brings Numba
+    from rnnkit.cpu import losses  # on the first call: it imports Numba
 
     return losses
 
 
 class _Entries:
-    """The valid entries of a call, and where what is found about them goes.
+    """Valid entries of a loss call, and its output arrays.
 
-    `scores` and `targets` are those of the valid steps: themselves without lengths, else copies with one axis in place
-    of T and N. `gradient` is where that of these scores is to be written.
+    `scores` and `targets` belong to the valid steps: without lengths the arguments themselves, otherwise copies with
+    one axis in place of T and N. `gradient` is the array for the gradient by these scores.
     """
 
     def __init__(
@@ -240,48 +238,48 @@ class _Entries:
     ) -> None:
         arguments.array(function, "targets", targets)
         checks.same_place(function, "targets", targets, scores)
-        arguments.same_shape(function, "targets", targets, shape, f"as {name} says")
+        arguments.same_shape(function, "targets", targets, shape, f"to match {name}")
         self._shape, self._valid = shape, _valid_steps(function, scores, shape, lengths)
-        self.scores, self.targets = self._chosen(scores), self._chosen(targets)
+        self.scores, self.targets = self._valid_part(scores), self._valid_part(targets)
         if count is None:
             self.count = float(max(self.targets.size, 1))
         else:
             expected = "be a finite number above 0"
             self.count = arguments.number(function, "count", count, expected, lambda value: 0 < value < math.inf)
-            least = 2 / arguments.most(scores)  # what a gradient of 0 is multiplied with is finite
+            least = 2 / arguments.dtype_max(scores)  # then the factor of the gradient is finite, and 0 times it is 0
             if self.count < least:
                 raise ValueError(message(function, "count", f"be at least {least} in {scores.dtype}", count))
         if out is not None:
             _check_out(function, out, name, scores, targets)
-        self._whole = library_of(scores).empty(scores.shape, scores.dtype) if out is None else out
-        self.gradient = self._whole if self._valid is None else self.scores
+        self._full_gradient = library_of(scores).empty(scores.shape, scores.dtype) if out is None else out
+        self.gradient = self._full_gradient if self._valid is None else self.scores
 
-    def _chosen(self, array: Array) -> Array:
+    def _valid_part(self, array: Array) -> Array:
         return array if self._valid is None else _by_step(array)[self._valid]
 
     def loss(self, losses: Array) -> Loss:
-        """Return the result, padding filled with zeros, where the losses and the gradient of the valid entries are."""
+        """Return the result for the losses and the gradient of the valid entries, with zeros in padding."""
         loss = total(losses) / self.count
         if self._valid is None:
-            return Loss(loss, self._whole, losses.reshape(self._shape))
-        self._whole[...] = 0
-        _by_step(self._whole)[self._valid] = self.gradient
+            return Loss(loss, self._full_gradient, losses.reshape(self._shape))
+        self._full_gradient[...] = 0
+        _by_step(self._full_gradient)[self._valid] = self.gradient
         everywhere = library_of(losses).zeros(self._shape, losses.dtype)
         _by_step(everywhere)[self._valid] = losses.reshape(-1, *self._shape[2:])
-        return Loss(loss, self._whole, everywhere)
+        return Loss(loss, self._full_gradient, everywhere)
 
 
 def _by_step(array: Array) -> Array:
-    """(T, N, ...) as (T*N, ...): a view of what is contiguous."""
+    """Return (T, N, ...) as (T*N, ...), a view if contiguous."""
     return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
 
 def _valid_steps(function: str, scores: Array, shape: tuple[int, ...], lengths: Any) -> Array | None:
-    """Return the numbers t*N + n of the valid steps; None is all."""
+    """Return the indices t*N + n of the valid steps; None means all."""
     if lengths is None:
         return None
     if len(shape) < 2:
-        expected = "have shape (seq_len, batch_size, ...) where lengths are given"
+        expected = "have shape (seq_len, batch_size, ...) with lengths"
         raise ValueError(message(function, "targets", expected, shape))
     seq_len, batch_size = shape[:2]
     checked = checks.lengths(function, lengths, seq_len, batch_size)
@@ -291,8 +289,8 @@ def _valid_steps(function: str, scores: Array, shape: tuple[int, ...], lengths: 
 
 
 def _check_out(function: str, out: Any, name: str, scores: Array, targets: Array) -> None:
-    arguments.output(function, "out", out, scores, name, scores.shape, f"as {name} has")
+    arguments.output(function, "out", out, scores, name, scores.shape, f"to match {name}")
     for other_name, other in (name, scores), ("targets", targets):
         if out is not scores and overlap(out, other):
-            expected = f"be {name} itself, or have memory of its own"
+            expected = f"be {name} itself, or share no memory with it"
             raise ValueError(message(function, "out", expected, f"memory of {other_name}"))

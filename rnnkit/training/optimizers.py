@@ -1,4 +1,4 @@
-"""Optimizers on flat buffers, in place. Their kernels are imported on the first step: they bring Numba."""
+"""Optimizers on flat buffers, in place. Their kernels are imported on the first step, because they import Numba."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rnnkit.training import arguments
 
 
 class _Optimizer:
-    """Parameters, their decay, and what has been gathered about their gradients: `moments`, each one flat array.
+    """Parameters, their weight decay, and moments of their gradients, each one flat array.
 
-    The moments run over all parameters, in their order: what is saved does not depend on how these are cut.
+    A moment covers all parameters in order, so that the saved state does not depend on how they are split into arrays.
     """
 
     def __init__(self, parameters: Any, weight_decay: Any, *moments: str):
@@ -43,30 +43,30 @@ class _Optimizer:
         return [arguments.finite(self._name, f"weight_decay[{i}]", decay) for i, decay in enumerate(value)]
 
     def _checked_rate(self, learning_rate: Any, factor: float = 1.0) -> float:
-        """Check that a rate is finite in the dtype, also times a factor and the decays: infinity times 0 is NaN."""
+        """Check that a rate, also times a factor or a decay, is finite in the dtype: infinity times 0 is NaN."""
         rate, w = arguments.finite("step", "learning_rate", learning_rate), self._parameters[0]
-        most = arguments.most(w) / max(1.0, factor, *self._decays)
+        most = arguments.dtype_max(w) / max(1.0, factor, *self._decays)
         if rate > most:
             raise ValueError(message("step", "learning_rate", f"be at most {most} in {w.dtype}", learning_rate))
         return rate
 
     def _buffers(self, gradients: Any, rate: float) -> list[tuple[Array, Array, list[Array], float]]:
-        """Check a step's gradients; return for each buffer itself, its gradient, its moments and what decay leaves."""
+        """Check a step's gradients; return for each buffer (buffer, gradient, moments, 1 - rate*decay)."""
         found = arguments.buffers("step", "gradients", gradients)
         is_one = library_of(gradients) is not None
         if is_one != self._is_one or len(found) != len(self._parameters):
             expected = "be one array" if self._is_one else f"be a sequence of {len(self._parameters)} arrays"
             got = "one array" if is_one else f"a sequence of {len(found)}"
-            raise ValueError(message("step", "gradients", f"{expected} as the parameters are", got))
+            raise ValueError(message("step", "gradients", f"{expected} like the parameters", got))
         buffers = []
         for w, (name, dw), part, decay in zip(self._parameters, found, self._slices, self._decays, strict=True):
-            arguments.like("step", name, dw, w, "the array of parameters", w.shape, "as its parameters do")
+            arguments.check_like("step", name, dw, w, "the array of parameters", w.shape, "to match its parameters")
             moments = [moment[part] for moment in self._moments.values()]
             buffers.append((w.reshape(-1), dw.reshape(-1), moments, 1 - rate * decay))
         return buffers
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
-        """Move the parameters one step against the gradients.
+        """Update the parameters, one step against the gradients.
 
         Parameters
         ----------
@@ -84,27 +84,27 @@ class _Optimizer:
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of what `restore` takes: arrays on the host by name."""
+        """State for `restore`: copies on the host, by name."""
         return {name: np.array(on_host(moment)) for name, moment in self._moments.items()}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a saved state: the steps that follow have the same bits.
+        """Restore a saved state; later steps are bit-identical.
 
         Parameters
         ----------
         state : mapping of str to ndarray
-            As `state` gave it, from an optimizer of the same class, settings and parameters; it is copied.
+            The `state` of an optimizer with the same class, settings and parameters; it is copied.
 
         Raises
         ------
         TypeError, ValueError
-            The state is of another optimizer. Nothing is changed then.
+            The state belongs to a different optimizer. Nothing is changed then.
         """
         expected = self.state
         if not isinstance(state, Mapping):
             raise wrong_type("restore", "state", "a mapping of names to arrays", state)
         if set(state) != set(expected):
-            names = f"hold {sorted(expected)} as {self._name} does with these settings"
+            names = f"hold {sorted(expected)}, as of {self._name} with these settings"
             raise ValueError(message("restore", "state", names, sorted(map(str, state))))
         for name, own in expected.items():
             found = state[name]
@@ -112,7 +112,7 @@ class _Optimizer:
                 raise no_array("restore", f"state[{name!r}]", "a numpy.ndarray", found)
             if found.dtype != own.dtype:
                 raise TypeError(message("restore", f"state[{name!r}]", f"be {own.dtype}", found.dtype))
-            arguments.same_shape("restore", f"state[{name!r}]", found, own.shape, "as the parameters say")
+            arguments.same_shape("restore", f"state[{name!r}]", found, own.shape, "to match the parameters")
         self._take(state)
 
     def _take(self, state: Mapping[str, np.ndarray]) -> None:
@@ -129,10 +129,10 @@ class Adam(_Optimizer):
         Of any shapes, C-contiguous, of one dtype; kept by reference and changed by every step. Views of one buffer are
         fine, unless they overlap.
     beta1, beta2 : float
-        Decay of the mean of the gradient and of its square, 0 <= beta < 1.
+        Decay rates of the means of the gradient and of its square, 0 <= beta < 1.
     epsilon : float
-        Added to the square root of the corrected mean of squares, as PyTorch does; above 0, also times sqrt(1 - beta2)
-        and rounded to the dtype: with the default beta2 at least 4.4e-44 in float32.
+        Added to the square root of the corrected mean of squares, as in PyTorch. epsilon * sqrt(1 - beta2), rounded to
+        the dtype, must be above 0: with the default beta2, epsilon is at least 4.4e-44 in float32.
     weight_decay : float or sequence of float
         Share of the parameters, times the learning rate, that each step takes off; one for all or one for each array.
 
@@ -150,7 +150,7 @@ class Adam(_Optimizer):
         parameters -= learning_rate*weight_decay*parameters
         parameters -= learning_rate * mean/(1 - beta1**t) / (sqrt(square/(1 - beta2**t)) + epsilon)
 
-    A gradient of NaN or infinity makes its parameters NaN: look at what
+    A gradient of NaN or infinity makes its parameters NaN: check the norm that
     :func:`rnnkit.training.clip_gradient_norm` returns.
 
     Examples
@@ -179,16 +179,16 @@ class Adam(_Optimizer):
         self._steps = 0
 
     def _check_epsilon(self, given: float) -> None:
-        """Check that it is not 0 in the first step, times the root there: a gradient of 0 is divided by it alone."""
+        """Check that epsilon * sqrt(1 - beta2) does not underflow: in the first step a gradient of 0 would give 0/0."""
         dtype, root = self._parameters[0].dtype, math.sqrt(1 - self._beta2)
         least = float(np.nextafter(dtype.type(0), dtype.type(1)))  # above 0
-        if self._epsilon * root <= least / 2:  # which rounds to 0
+        if self._epsilon * root <= least / 2:  # rounds to 0
             expected = f"be at least {least / root:.2g} in {dtype} with beta2={self._beta2}"
             raise ValueError(message("Adam", "epsilon", expected, given))
 
     def step(self, gradients: Array | Sequence[Array], learning_rate: float) -> None:
         steps = self._steps + 1
-        # Both corrections folded into two scalars, as at the end of section 2 of the paper.
+        # Both bias corrections are folded into two scalars, as at the end of section 2 of the paper.
         root, share = math.sqrt(1 - _power(self._beta2, steps)), 1 - _power(self._beta1, steps)
         given = self._checked_rate(learning_rate, root / share)
         buffers = self._buffers(gradients, given)
@@ -199,7 +199,7 @@ class Adam(_Optimizer):
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of what `restore` takes: "mean" and "square" of all parameters in a row, and the number of "steps"."""
+        """State for `restore`: copies of "mean" and "square" of all parameters in order, and the number of "steps"."""
         return super().state | {"steps": np.array(self._steps, np.int64)}
 
     def _take(self, state: Mapping[str, np.ndarray]) -> None:
@@ -218,9 +218,9 @@ class SGD(_Optimizer):
         Of any shapes, C-contiguous, of one dtype; kept by reference and changed by every step. Views of one buffer are
         fine, unless they overlap.
     momentum : float
-        0 <= momentum < 1; with 0 there is nothing to save.
+        0 <= momentum < 1; with 0 the optimizer has no state.
     nesterov : bool
-        Whether the step looks ahead, as Nesterov's does; needs momentum.
+        Use Nesterov momentum; needs momentum > 0.
     weight_decay : float or sequence of float
         Share of the parameters, times the learning rate, that each step takes off; one for all or one for each array.
 
@@ -231,7 +231,7 @@ class SGD(_Optimizer):
 
     Notes
     -----
-    As in PyTorch, but for weight decay, which is not part of the gradient here (arXiv 1711.05101, algorithm 1):
+    As in PyTorch, except that weight decay is not part of the gradient (arXiv 1711.05101, algorithm 1):
 
         velocity = momentum*velocity + gradient
         parameters -= learning_rate*weight_decay*parameters
@@ -274,7 +274,7 @@ class SGD(_Optimizer):
 
 
 def _power(base: float, exponent: int) -> float:
-    """base**exponent by squaring: the last bits of a C library's are its own."""
+    """Return base**exponent by squaring, because the pow functions of C libraries differ in the last bits."""
     result = 1.0
     while exponent:
         if exponent % 2:
@@ -293,7 +293,7 @@ def _kernels() -> Any:
     return training
 
 
-# CuPy's twins of the kernels.
+# CuPy versions of the kernels.
 
 
 def _adam_on_gpu(w, dw, mean, square, beta1, beta2, rate, epsilon, keep):

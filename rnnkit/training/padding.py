@@ -1,4 +1,4 @@
-"""Sequences of different lengths: as one padded batch and back, and in batches with little padding."""
+"""Sequences of different lengths: padding them to a batch and back, and batches with little padding."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rnnkit.common.arrays import Array, library_of, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
 
-WINDOW = 50  # batches: the example of `bucket_batches` shows how much padding that and others leave
+WINDOW = 50  # batches: the example of `bucket_batches` shows how much padding different windows leave
 
 
 def pad(sequences: Sequence[Array]) -> tuple[Array, np.ndarray]:
-    """Put sequences side by side, time-major, with zeros behind the shorter ones.
+    """Stack sequences into one time-major batch, padded with zeros at the end.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def pad(sequences: Sequence[Array]) -> tuple[Array, np.ndarray]:
 
 
 def unpad(y: Array, lengths: Array | Sequence[int]) -> list[Array]:
-    """Take a padded batch apart into its sequences.
+    """Split a padded batch into its sequences.
 
     Parameters
     ----------
@@ -92,17 +92,17 @@ def unpad(y: Array, lengths: Array | Sequence[int]) -> list[Array]:
     arguments.array("unpad", "y", y)
     if y.ndim < 2:
         raise ValueError(message("unpad", "y", "have shape (seq_len, batch_size, ...)", y.shape))
-    checked = _given("unpad", lengths, *y.shape[:2])
+    checked = _checked_lengths("unpad", lengths, *y.shape[:2])
     return [y[:length, n].copy() for n, length in enumerate(checked.tolist())]
 
 
 def lengths_of(mask: Array) -> np.ndarray:
-    """Return the lengths that a mask of valid steps stands for.
+    """Return the lengths of sequences from a mask of valid steps.
 
     Parameters
     ----------
     mask : ndarray (T, N), bool
-        Time-major as everything in rnnkit is, True where a step is valid; give mask.T of a batch-major one. Padding is
+        True where a step is valid. Time-major like everything in rnnkit: give mask.T if it is batch-major. Padding is
         at the end of each sequence.
 
     Returns
@@ -113,7 +113,7 @@ def lengths_of(mask: Array) -> np.ndarray:
     Raises
     ------
     TypeError
-        The mask is no array of bools.
+        The mask is not an array of bools.
     ValueError
         A step after padding is valid.
 
@@ -133,7 +133,7 @@ def lengths_of(mask: Array) -> np.ndarray:
     rises = np.argwhere((mask[1:] & ~mask[:-1]).T)
     if rises.size:
         row, step = map(int, rises[0])
-        got = f"step {step + 1} of sequence {row} valid after step {step} that is not"
+        got = f"sequence {row} with a valid step {step + 1} after padding in step {step}"
         cure = "move the padding, or give mask.T if it is batch-major"
         raise ValueError(message(function, "mask", "have all padding at the end", got, cure))
     return mask.sum(axis=0, dtype=np.int64)
@@ -142,32 +142,32 @@ def lengths_of(mask: Array) -> np.ndarray:
 def bucket_batches(
     lengths: Array | Sequence[int], batch_size: int, *, seed: int | None = None, window: int = WINDOW
 ) -> Iterator[np.ndarray]:
-    """Yield the numbers of sequences, batch by batch, so that those of a batch are of similar length.
+    """Yield batches of indices of sequences of similar length.
 
-    Sequences are shuffled; each `window` batches of them are sorted by length and cut into batches; the batches are
-    shuffled. Every sequence comes once.
+    Sequences are shuffled; windows of `window` batches are sorted by length and cut into batches; the batches are
+    shuffled. Every sequence occurs once.
 
     Parameters
     ----------
     lengths : array_like (number of sequences,)
         Steps of each sequence, at least 0.
     batch_size : int
-        Sequences a batch; one batch is smaller where they do not come out even.
+        Sequences in a batch; one batch may be smaller.
     seed : int, optional
-        The same seed gives the same batches; give another one each epoch. Without one it is drawn.
+        The same seed gives the same batches: give a new one each epoch. By default it is drawn.
     window : int
-        How many batches are sorted together: with 1 the batches are random and have the most padding, with as many as
-        there are the least, but then much the same sequences meet in every epoch.
+        Number of batches that are sorted together. With 1, batches are random and have the most padding. A larger
+        window gives less padding, but much the same sequences share a batch in every epoch.
 
     Yields
     ------
     ndarray (batch_size,), int64
-        Numbers of sequences, for `pad([sequences[i] for i in batch])`.
+        Indices of sequences, for `pad([sequences[i] for i in batch])`.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is wrong; at the call, not at the first batch.
+        An argument is wrong. Raised by the call, not by the first batch.
 
     Examples
     --------
@@ -180,7 +180,7 @@ def bucket_batches(
     ['48.2%', '8.8%', '2.1%', '0.3%']
     """
     function = "bucket_batches"
-    checked = _given(function, lengths)
+    checked = _checked_lengths(function, lengths)
     arguments.integer(function, "batch_size", batch_size, 1)
     arguments.integer(function, "window", window, 1)
     checks.seed(function, seed)
@@ -198,8 +198,10 @@ def _batches(lengths: np.ndarray, batch_size: int, rng: np.random.Generator, win
         yield batches[number]
 
 
-def _given(function: str, lengths: Any, seq_len: int | None = None, batch_size: int | None = None) -> np.ndarray:
-    """Check lengths, which may not be None; without seq_len of any size, without batch_size of any number."""
+def _checked_lengths(
+    function: str, lengths: Any, seq_len: int | None = None, batch_size: int | None = None
+) -> np.ndarray:
+    """Check lengths, which may not be None. Without seq_len or batch_size, any length or number of them is right."""
     if lengths is None:
         raise wrong_type(function, "lengths", "an integer array on the host", lengths)
     if batch_size is None:

@@ -1,4 +1,4 @@
-"""What stands on top of the network: a dense readout on a flat buffer, and the outputs that it reads."""
+"""A dense readout on a flat buffer, and the last outputs of a network for it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from rnnkit.training import arguments
 
 
 class DenseBackward(NamedTuple):
-    """What `dense_backward` gives: `dx` (..., I), the gradient by the input, and `dw`, the buffer with that by the
-    weights added."""
+    """Result of `dense_backward`: `dx` (..., I), the gradient by the input, and `dw`, the buffer to which the gradient
+    by the weights was added."""
 
     dx: Array
     dw: Array
 
 
 def init_dense(input_size: int, num_outputs: int, seed: int | None = None, dtype: str = "float32") -> np.ndarray:
-    """Return weights of a dense readout, drawn as PyTorch's Linear does: uniform within 1/sqrt(input_size).
+    """Return initial weights of a dense readout, as of PyTorch's Linear: uniform within 1/sqrt(input_size).
 
     Parameters
     ----------
     input_size, num_outputs : int
         Sizes of x and y, at least 1.
     seed : int, optional
-        The same seed gives the same bits; without one it is drawn.
+        The same seed gives bit-identical weights; by default it is drawn.
     dtype : {"float32", "float64"}
 
     Returns
     -------
     ndarray (num_outputs*input_size + num_outputs,)
-        As :func:`dense` takes them.
+        For :func:`dense`.
 
     Raises
     ------
@@ -63,13 +63,13 @@ def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> 
     Parameters
     ----------
     w : ndarray (num_outputs*I + num_outputs,), float32 or float64
-        Flat buffer: weights (num_outputs, I), an output after the other, then bias (num_outputs,). C-contiguous.
+        Flat buffer: weights (num_outputs, I) in row-major order, then bias (num_outputs,). C-contiguous.
     x : ndarray (..., I)
-        Of the dtype of w.
+        With the dtype of w.
     num_outputs : int
         At least 1.
     out : ndarray (..., num_outputs), optional
-        Where y is written, C-contiguous.
+        Array for y, C-contiguous.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> 
     _check_input("dense", w, x, num_outputs)
     shape = (*x.shape[:-1], num_outputs)
     if out is not None:
-        arguments.output("dense", "out", out, x, "x", shape, "as x and num_outputs say")
+        arguments.output("dense", "out", out, x, "x", shape, "to match x and num_outputs")
         arguments.separate("dense", "out", out, w=w, x=x)
     library = library_of(x)
     y = library.empty(shape, x.dtype) if out is None else out
@@ -112,13 +112,13 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
     Parameters
     ----------
     w : ndarray (num_outputs*I + num_outputs,)
-        As :func:`dense` took them.
+        The argument of :func:`dense`.
     x : ndarray (..., I)
-        As :func:`dense` took it.
+        The argument of :func:`dense`.
     dy : ndarray (..., num_outputs)
-        Gradient by y. Where it is 0, as the losses leave it in padding, nothing is added to dw.
+        Gradient by y. Where it is 0, as the losses return it in padding, it adds nothing to dw.
     dw : ndarray of the shape of w, optional
-        Buffer into which the gradient by the weights is added; by default a new one.
+        Buffer to which the gradient by the weights is added; by default a new one.
 
     Returns
     -------
@@ -141,11 +141,11 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
     function = "dense_backward"
     num_outputs = arguments.last_size(function, "dy", dy, "num_outputs")
     _check_input(function, w, x, num_outputs)
-    arguments.like(function, "dy", dy, w, "w", (*x.shape[:-1], num_outputs), "as x says")
+    arguments.check_like(function, "dy", dy, w, "w", (*x.shape[:-1], num_outputs), "to match x")
     if dw is None:
         dw = library_of(w).zeros(w.shape, w.dtype)
     else:
-        arguments.output(function, "dw", dw, w, "w", w.shape, "as w has")
+        arguments.output(function, "dw", dw, w, "w", w.shape, "to match w")
         arguments.separate(function, "dw", dw, w=w, x=x, dy=dy)
     rows, dy_rows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, num_outputs)
     if library_of(x) is np:
@@ -160,20 +160,20 @@ def dense_backward(w: Array, x: Array, dy: Array, *, dw: Array | None = None) ->
 
 
 def last_output(hy: Array, num_directions: int) -> Array:
-    """Return the final hidden states of the top layer, both directions beside each other: what a classifier reads.
+    """Return the final hidden states of the top layer, with both directions concatenated: the input of a classifier.
 
     Parameters
     ----------
     hy : ndarray (L*D, N, P)
-        As forward and infer give it.
+        As forward and infer return it.
     num_directions : int
-        1, or 2 for a bidirectional network: that of one layer has the shape of two layers of one direction.
+        1, or 2 for a bidirectional network. The shape of hy does not tell: two layers of one direction have the same.
 
     Returns
     -------
     ndarray (N, D*P)
-        A copy: forward direction, which has read a whole sequence up to its end, then reverse, which has read it back
-        to its start. y[-1] is something else: there the reverse direction has read one step, and with lengths padding.
+        A copy: the forward direction at the end of each sequence, then the reverse direction at its start. Both have
+        read the whole sequence. In y[-1] the reverse direction has read only one step, and with lengths it is padding.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def last_output(hy: Array, num_directions: int) -> Array:
 
 
 def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -> Array:
-    """Return the gradient by hy, for backward, from that by what :func:`last_output` returned.
+    """Return the gradient by hy, for backward, from the gradient by the result of :func:`last_output`.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -
     Returns
     -------
     ndarray (L*D, N, P)
-        dhy: zeros for all layers but the top one.
+        dhy: zeros for all layers except the top one.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -
 
 
 def _on_cpu() -> Any:
-    from rnnkit.cpu import dense  # on the first call: it brings Numba
+    from rnnkit.cpu import dense  # on the first call: it imports Numba
 
     return dense
 
@@ -252,10 +252,10 @@ def _check_directions(function: str, value: Any) -> int:
 def _check_input(function: str, w: Any, x: Any, num_outputs: int) -> None:
     input_size = arguments.last_size(function, "x", x, "input_size")
     reason = f"for input_size={input_size} and num_outputs={num_outputs}"
-    arguments.like(function, "w", w, x, "x", (num_outputs * (input_size + 1),), reason)
+    arguments.check_like(function, "w", w, x, "x", (num_outputs * (input_size + 1),), reason)
     arguments.contiguous(function, "w", w)
 
 
 def views(w: Array, num_outputs: int) -> tuple[Array, Array]:
-    """Weights (num_outputs, I) and bias (num_outputs,)."""
+    """Return views of the weights (num_outputs, I) and the bias (num_outputs,)."""
     return w[:-num_outputs].reshape(num_outputs, -1), w[-num_outputs:]

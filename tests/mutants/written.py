@@ -254,7 +254,7 @@ FAULTS = {
     ],
     "rnnkit/language_model/coding.py": [
         ("the model never learns", "self._updates, self._is_packed = self._updates + 1, False", "return"),
-        ("a row begins after a NUL byte", "full((1, rows), BEFORE", "full((1, rows), 0"),
+        ("a row begins after a NUL byte", "full((1, rows), INITIAL_BYTE", "full((1, rows), 0"),
         ("a shorter row is as long as the others", "(last, row_size, rows - 1)", "(last, last, rows - 1)"),
     ],
     "rnnkit/language_model/compressor.py": [
@@ -382,12 +382,12 @@ FAULTS = {
         ("parameters of one storage stay in it", "one.untyped_storage().nbytes() == one.nbytes", "True"),
     ],
     "rnnkit/training/losses.py": [
-        ("a place in the scores is a uint8", ".astype(np.int64)  # a place", "  # a place"),
+        ("a place in the scores is a uint8", ".astype(np.int64)  # an index", "  # an index"),
     ],
     "rnnkit/training/optimizers.py": [
         ("every array decays as the first",
-         "strict=True):\n            arguments.like",
-         "strict=True):\n            decay = self._decays[0]\n            arguments.like"),
+         "strict=True):\n            arguments.check_like",
+         "strict=True):\n            decay = self._decays[0]\n            arguments.check_like"),
         ("moments are taken by reference", "np.array(on_host(moment))", "on_host(moment)"),
         ("moments are taken before the steps are checked",
          '        if state["steps"] < 0:\n', '        super()._take(state)\n        if state["steps"] < 0:\n'),
