@@ -135,7 +135,7 @@ def test_every_cut_is_found(way):
     for size in range(len(data)):
         with pytest.raises(ValueError, match=says("decompress: file")):
             decompress(data[:size], way.get("model"))
-    with pytest.raises(ValueError, match=says("decompress: file", "whole", "3 bytes")):
+    with pytest.raises(ValueError, match=says("decompress: file", "damaged", "3 bytes")):
         decompress(data + b"abc", way.get("model"))
 
 

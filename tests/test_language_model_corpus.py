@@ -39,9 +39,9 @@ def test_files_are_read_in_order_and_must_hold_a_byte(tmp_path):
         corpus.read_files([tmp_path / "one", tmp_path / "missing"])
 
 
-def test_yardsticks_say_what_lzma_has_read():
+def test_baselines_say_what_lzma_has_read():
     text, before = bytes_of(9, 3000).tobytes(), bytes_of(9, 3000).tobytes()[::-1]
-    alone, after = corpus.yardsticks(text), corpus.yardsticks(text, before + text)
+    alone, after = corpus.baselines(text), corpus.baselines(text, before + text)
     assert list(alone) == ["order-0 entropy", "zlib -9", "lzma"]
     assert list(after)[2] == "lzma, given the training text first"
     assert list(alone.values()) == [corpus.order0_bits(text), corpus.zlib_bits(text), corpus.lzma_bits(text)]

@@ -126,7 +126,7 @@ def test_parts_of_a_batch_add_up_to_its_gradient(mode):
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 def test_weight_decay_acts_on_matrices_and_on_no_bias(mode):
     model = small_model(mode)
-    parts = model.decayed
+    parts = model.weight_decay_groups
     assert [part.start for part, _ in parts] == [0, *(part.stop for part, _ in parts[:-1])]
     assert parts[-1][0].stop == model.parameters.flat.size
     for part, acts in parts:

@@ -26,7 +26,7 @@ def test_every_byte_counts_once(size, context):
 @pytest.mark.parametrize("alphabet", [range(256), range(0, 256, 2)])
 def test_bits_equal_a_step_by_step_reading(alphabet, monkeypatch):
     """Rows of 16 bytes in batches of 7 steps; each row has read the 5 bytes in front of it."""
-    monkeypatch.setattr(scoring, "SHORTEST_ROW", 16)
+    monkeypatch.setattr(scoring, "MIN_ROW", 16)
     monkeypatch.setattr(scoring, "SEQ_LEN", 7)
     model = small_model(alphabet=alphabet)
     text, before = bytes_of(6, 40).tobytes(), b"uvwxyz"

@@ -42,7 +42,7 @@ def test_score_prints_bits_of_each_file(run, tmp_path):
     for name, text in texts.items():
         expected.append(f"{name}: {len(text):,} bytes; bits per byte")
         bits = scoring.bits_per_byte(model, text), scoring.adaptive_bits_per_byte(model, text)
-        names = {"rnnkit": bits[0], "rnnkit, learning as it reads": bits[1], **corpus.yardsticks(text)}
+        names = {"rnnkit": bits[0], "rnnkit, dynamic evaluation": bits[1], **corpus.baselines(text)}
         expected += [f"  {value:6.3f}  {name}" for name, value in names.items()]
     assert out.splitlines() == expected
 

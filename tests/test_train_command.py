@@ -39,7 +39,7 @@ def test_ctrl_c_saves_a_run_that_goes_on_to_the_same_bits(train, text, tmp_path)
             process.send_signal(number)
             out, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (status, b"")
-        how = rb"; to go on: rnnkit train --resume \S+part.npz"
+        how = rb"; to resume: rnnkit train --resume \S+part.npz"
         (steps,) = re.findall(rb"saved     \S+part.npz, after (\d+) steps" + how, out)
         assert 1 <= int(steps) < 300
         status, out, err = train("--quiet", "--resume", "part.npz", files=())
@@ -279,7 +279,7 @@ def handle_interrupts():
 def test_signals_act_at_once_the_second_time(handle_interrupts):
     handle_interrupts(signal.default_int_handler)
     before = signal.getsignal(signal.SIGTERM)
-    with console.noticed_signals() as signals:
+    with console.deferred_signals() as signals:
         assert signals.number is None
         signal.raise_signal(signal.SIGINT)
         assert signals.number == signal.SIGINT
@@ -290,7 +290,7 @@ def test_signals_act_at_once_the_second_time(handle_interrupts):
 
 def test_a_signal_that_is_ignored_stays_so(handle_interrupts):
     handle_interrupts(signal.SIG_IGN)
-    with console.noticed_signals() as signals:
+    with console.deferred_signals() as signals:
         signal.raise_signal(signal.SIGINT)
         assert signals.number is None
 

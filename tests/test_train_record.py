@@ -106,7 +106,7 @@ def test_a_run_of_0_9_goes_on(tmp_path, run_file):
 
 
 def test_a_list_of_files_that_no_save_could_hold(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(job, "NAMES", 100)
+    monkeypatch.setattr(job, "MAX_NAMES_CHARS", 100)
     monkeypatch.chdir(tmp_path)
     train = trainer(text_in(tmp_path), capsys)
     assert_refused(train("--quiet", "--steps", 2, files=["text.txt"] * 9), "train: FILE", "names", 100)

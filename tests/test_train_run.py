@@ -42,7 +42,7 @@ def record_of(run):
 def reloaded(path):
     found = checkpoint.load(path)
     run = Run(found.model, found.optimizer, TEXT, found.record.settings)
-    run.go_on(found.record.step, found.record.seconds, found.record.first_seconds, found.state)
+    run.resume(found.record.step, found.record.seconds, found.record.first_seconds, found.state)
     return run
 
 
@@ -303,6 +303,7 @@ def test_weights_decay_but_for_biases():
     for array in run._gradients:
         array[:] = 0
     run.optimizer.step(run._gradients, 0.1)
-    left = np.concatenate([np.full(part.stop - part.start, 0.95 if acts else 1.0) for part, acts in run.model.decayed])
+    groups = run.model.weight_decay_groups
+    left = np.concatenate([np.full(part.stop - part.start, 0.95 if acts else 1.0) for part, acts in groups])
     assert_close("weights", run.model.parameters.flat, before * left, "float32")
     assert 0 < (left == 1).sum() < (left < 1).sum()

@@ -125,15 +125,15 @@ def test_quantized_weights_are_float32s_and_cells_are_said_to_be_left_out(capsys
     assert one_line_says(capsys.readouterr().err, "rnnkit: warmup: --precision", "--dtype float32", "float64")
     with pytest.raises(SystemExit):
         command_line.main(["warmup", "--help"])
-    assert "Not those of cells of your own" in " ".join(capsys.readouterr().out.split())
+    assert "rnnkit.cells are not included" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_line_shows_what_is_logged_once(capsys):
     logger = logging.getLogger("rnnkit")
     before = list(logger.handlers), logger.level
     logger.handlers.clear()
-    console.show_what_is_logged()
-    console.show_what_is_logged()
+    console.log_to_stderr()
+    console.log_to_stderr()
     logger.info("something takes a while")
     logger.handlers[:], logger.level = before
     assert capsys.readouterr().err == "rnnkit: something takes a while\n"

@@ -1,1 +1,1 @@
-"""A byte-level language model: the text, the model, its training, and the command line for them."""
+"""A byte-level language model: text, model, training, and command line."""

@@ -1,4 +1,4 @@
-"""Files of a run that is under way: a model's file with all that the run needs to go on."""
+"""Files of an unfinished run: a model with everything that is needed to resume training."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ from rnnkit.language_model.settings import Settings, file_name, fits, number
 from rnnkit.language_model.training import Run, optimizer_of
 from rnnkit.training import Adam
 
-RUN, OPTIMIZER, STATE = "run", "optimizer_", "state_"  # names of members, and beginnings of names
-OPTIONS = "log", "log_every", "validate_every", "sample_every", "save_every", "keep"  # fields of a record, too
+RUN, OPTIMIZER, STATE = "run", "optimizer_", "state_"  # name of a member, and prefixes of names
+OPTIONS = "log", "log_every", "validate_every", "sample_every", "save_every", "keep"  # also fields of a record
 FINITE = number(float, -sys.float_info.max)
 
 
 def entry(parse: Callable[[str], Any], **default: Any) -> Any:
-    """A field with what parses its text, or its elements', as an option's."""
+    """Declare a field with the parser that an option would have; for a list, the parser of its elements."""
     return field(metadata={"type": parse}, **default)
 
 
 @dataclass
 class Record:
-    """What a file says of a run, beside arrays."""
+    """Metadata of a run in its file."""
 
     settings: Settings
-    files: list[str] = entry(file_name)  # of the text, as absolute paths; empty: the Python standard library
-    source: str = entry(str)  # of the text, in words
-    text: str = entry(str)  # digest of the text, the held-out part included
+    files: list[str] = entry(file_name)  # of the text, absolute paths; empty: the Python standard library
+    source: str = entry(str)  # description of the text
+    text: str = entry(str)  # digest of the whole text, including the held-out part
     num_ranks: int = entry(number(int, 1), default=1)
     step: int = entry(number(int, 0), default=0)
     seconds: float = entry(number(float, 0), default=0.0)
     first_seconds: float = entry(number(float, 0), default=0.0)
     best_bits: float | None = entry(FINITE, default=None)  # by validation
     best_step: int = entry(number(int, 0), default=0)
-    kept: list[int] = entry(number(int, 1), default_factory=list)  # steps of the files that are kept
-    # What files of rnnkit 0.9 do not have: options, which a run keeps until others are given,
+    kept: list[int] = entry(number(int, 1), default_factory=list)  # steps of the saves that --keep has kept
+    # Options, which a run keeps until others are given. Files of rnnkit 0.9 do not have these fields.
     log: str | None = entry(file_name, default=None)
     log_every: str | None = entry(interval, default=None)
     validate_every: str | None = entry(interval, default=None)
     sample_every: str | None = entry(interval, default=None)
     save_every: str | None = entry(interval, default=None)
     keep: int | None = entry(number(int, 0), default=None)
-    # and the state of the log.
+    # State of the log; not in files of rnnkit 0.9.
     log_bits: float = entry(FINITE, default=0.0)
     log_steps: int = entry(number(int, 0), default=0)
     log_digest: str | None = entry(str, default=None)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those that are known, by name."""
+        """The options that are known, by name."""
         return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
 
 
 class Checkpoint(NamedTuple):
-    """What a file holds."""
+    """Content of a run's file."""
 
     record: Record
     model: TextModel
@@ -75,12 +75,12 @@ class Checkpoint(NamedTuple):
 
 
 def digest(text: bytes) -> str:
-    """Return what tells a text from others."""
+    """Return the SHA-256 of a text."""
     return sha256(text).hexdigest()
 
 
 def members(run: Run, record: Record, state: State) -> dict[str, Any]:
-    """Return what a file of the run holds beside its model, by name."""
+    """Return the members of a run's file besides those of its model, by name."""
     about = vars(record) | {"settings": json.loads(record.settings.to_json())}
     states = {STATE + name: array for name, array in state._asdict().items() if array is not None}
     optimizer = {OPTIMIZER + name: array for name, array in run.optimizer.state.items()}
@@ -88,24 +88,24 @@ def members(run: Run, record: Record, state: State) -> dict[str, Any]:
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a file of a run.
+    """Read the file of an unfinished run.
 
     Raises
     ------
     OSError
         The file cannot be opened.
     ValueError
-        The file is damaged, or holds something else; a finished model, say.  Nothing in it is ever unpickled.
+        The file is damaged, or holds something else, for example a finished model. Nothing in it is ever unpickled.
     """
     with archive.opened("load", path) as file:
         model = read_model(file)
         if RUN not in file.names():
-            cure = "a finished run is a model alone: go on from its weights with --init-from"
-            raise file.refusal("hold a run that is under way", f"none; {cure}")
+            cure = "to continue from its weights, use --init-from"
+            raise file.refusal("hold an unfinished run", f"a finished model; {cure}")
         record = _read_record(file)
         desc = record.settings.desc
         if desc != model.desc:
-            raise file.refusal(f"hold a run of {model.desc}, its network", f"one of {desc}")
+            raise file.refusal(f"hold a run of its network {model.desc}", f"a run of {desc}")
         optimizer = optimizer_of(model, record.settings)
         states, own = _shapes(desc, record), optimizer.state
         file.require((*(STATE + name for name in states), *(OPTIMIZER + name for name in own)))
@@ -116,7 +116,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def _shapes(desc: RNNDescriptor, record: Record) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the states that the rows of a run are in, by name."""
+    """Return the shapes of the states of a run's rows, by name."""
     sizes = {"hx": desc.output_size} | ({"cx": desc.hidden_size} if desc.has_cell_state else {})
     return {name: (desc.num_layers, record.settings.batch, size) for name, size in sizes.items()}
 
@@ -128,22 +128,22 @@ def _read_record(file: archive.Reader) -> Record:
         raise file.refusal(f"hold {RUN} with {', '.join(known)}", ", ".join(found)[:400])
     for name, one in known.items():
         if one.metadata and name in found and not fits(one, found[name]):
-            raise file.refusal(f"hold {RUN} with {name} that a run may have", repr(found[name])[:400])
+            raise file.refusal(f"hold {RUN} with a valid {name}", repr(found[name])[:400])
     try:
         return Record(**found | {"settings": Settings.from_json(found["settings"])})
     except ValueError as error:
-        raise file.refusal("hold settings that a run may have", error) from error
+        raise file.refusal("hold valid settings", error) from error
 
 
 class Saver:
-    """Writes a run's files: the newest under its own name, some older ones and the best one beside it.
+    """Writes a run's files: the newest save, some older ones, and the best model.
 
     Parameters
     ----------
     out : Path
-        The newest.
+        The file of the newest save. The others are in its folder, with "-step<number>" or "-best" in their names.
     keep : int
-        How many of the newest also have a name with their step, and stay.
+        Number of the newest saves to keep.
     """
 
     def __init__(self, out: Path, keep: int):
@@ -151,11 +151,11 @@ class Saver:
 
     @property
     def best(self) -> Path:
-        """The model with the fewest bits on the validation text."""
-        return self._beside("best")
+        """The file of the model with the fewest bits on the validation text."""
+        return self._sibling("best")
 
     def later(self, step: int, names: Iterable[str]) -> list[Path]:
-        """Return those of the names that saves after a step may have, beside the newest."""
+        """Return those of the names that saves after this step may use."""
         if not self._keep:
             return []
         pattern = re.compile(rf"{re.escape(self.out.stem)}-step(\d+){re.escape(self.out.suffix)}")
@@ -163,28 +163,28 @@ class Saver:
         return [self.out.with_name(name) for match, name in found if match and int(match[1]) > step]
 
     def save(self, run: Run, record: Record, state: State) -> None:
-        """Write the run's file; an older one that is kept has its step in its name."""
+        """Write the run's file; with `keep`, also under a name with its step, and remove older ones."""
         record.step, record.seconds, record.first_seconds = run.step, run.seconds, run.first_seconds
         before = kept = record.kept
         if self._keep:
             kept = [*(step for step in before if step < run.step), run.step][-self._keep :]
         archive.write(self.out, run.model.members() | members(run, replace(record, kept=kept), state))
         if self._keep:
-            self._link(self._beside(f"step{run.step}"))
-        record.kept = kept  # from here on: where a save fails, those before it stay in the list
+            self._link(self._sibling(f"step{run.step}"))
+        record.kept = kept  # only now: after a save that fails, the list is unchanged
         for step in set(before) - set(kept):
-            self._beside(f"step{step}").unlink(missing_ok=True)
+            self._sibling(f"step{step}").unlink(missing_ok=True)
 
-    def _beside(self, what: str) -> Path:
+    def _sibling(self, what: str) -> Path:
         return self.out.with_name(f"{self.out.stem}-{what}{self.out.suffix}")
 
     def _link(self, name: Path) -> None:
-        """A second name for the newest file, which stays when that is replaced."""
-        newest = os.path.realpath(self.out)  # else a second name of a symbolic link, which goes on to the newest
+        """Give the newest file a second name, which stays when the first is replaced."""
+        newest = os.path.realpath(self.out)  # not the symbolic link, which would follow the newest
         with suppress(FileNotFoundError):
             name.unlink()
         try:
             os.link(newest, name)
-        except OSError:  # a file system without
+        except OSError:  # a file system without hard links
             with open(newest, "rb") as file, archive.replacing("save", name) as copy:
                 shutil.copyfileobj(file, copy)

@@ -1,7 +1,7 @@
-"""Blocks of bytes as a model predicts them: encoded into few bits, and decoded on any machine.
+"""Compression of blocks of bytes with a model; any machine can decompress them.
 
-Encoder and decoder compute the same scores to the last bit, whatever CPU and number of threads each has. A model that
-learns (dynamic evaluation, Krause et al., arXiv 1709.07432) takes a step after every few bytes; the decoder repeats it.
+Encoder and decoder compute bit-identical scores on any CPU and with any number of threads. With dynamic evaluation
+(Krause et al., arXiv 1709.07432) the model learns: it takes a step after every few bytes, and the decoder repeats it.
 """
 
 from __future__ import annotations
@@ -19,39 +19,38 @@ from rnnkit.descriptor.saved import text_of
 from rnnkit.language_model.model import State, TextModel
 from rnnkit.training import Adam, clip_gradient_norm
 
-SHORTEST_ROW = 256  # bytes: a shorter block is cut into fewer rows
-AT_ONCE = 1024  # bytes that are encoded at once where nothing is learned
-BEFORE = ord("\n")  # what every row has read before its first byte
+MIN_ROW = 256  # bytes; a short block has fewer rows
+CHUNK_BYTES = 1024  # bytes that are encoded at once if the model does not learn
+INITIAL_BYTE = ord("\n")  # read by every row before its first byte
 BETA2, CLIP = 0.999, 1.0
-RATE, LEAST_RATE, RISE, FALL = 5e-3, 1.5e-3, 32, 1000  # learning rate, at first and at last; steps of its rise and fall
+PEAK_RATE, MIN_RATE, WARMUP_STEPS, DECAY_STEPS = 5e-3, 1.5e-3, 32, 1000  # of the learning rate
 
 
 def rate_of(step: int) -> float:
-    """Return the learning rate of step number 0, 1, ...: no function of a C library is in it but the square root."""
-    return max(LEAST_RATE, RATE * min(1.0, (step + 1) / RISE) / math.sqrt(1 + step / FALL))
+    """Return the learning rate of step 0, 1, ..., bit-identical everywhere: of a C library it uses only sqrt."""
+    return max(MIN_RATE, PEAK_RATE * min(1.0, (step + 1) / WARMUP_STEPS) / math.sqrt(1 + step / DECAY_STEPS))
 
 
 class Coder:
     """Encodes or decodes blocks of bytes, one after the other.
 
-    A block is cut into rows that are read side by side, one call a step for all of them. Its code depends on the model
-    alone: on blocks before it only where the model learns.
+    A block is cut into rows, which are the batch of the network. Blocks are independent unless the model learns.
 
     Parameters
     ----------
     model : TextModel
-        It changes where it learns.
+        Changed if it learns.
     streams : int
-        Rows, at most.
+        Maximum number of rows.
     chunk : int
-        Steps after which the model learns; 0: it never does.
-    seen : callable
-        Is told how many bytes have been encoded or decoded since it was told last.
+        Steps between two updates of the model; 0: it does not learn.
+    progress : callable
+        Called with the number of bytes encoded or decoded since its last call.
     """
 
-    def __init__(self, model: TextModel, streams: int, chunk: int, seen: Callable[[int], object] = int):
-        self.model, self._streams, self._chunk, self._seen = model, streams, chunk, seen
-        self._blocks = [block for block, _ in model.decayed]
+    def __init__(self, model: TextModel, streams: int, chunk: int, progress: Callable[[int], object] = int):
+        self.model, self._streams, self._chunk, self._progress = model, streams, chunk, progress
+        self._blocks = [block for block, _ in model.weight_decay_groups]
         self._updates, self._is_packed = 0, False
         self._network: Any = None
         self._readout: Any = None
@@ -60,7 +59,7 @@ class Coder:
             self._optimizer = Adam([model.parameters.flat[block] for block in self._blocks], beta2=BETA2)
 
     def encode(self, data: bytes) -> bytes:
-        """Return the code of a block of at least one byte."""
+        """Return the payload of a block of at least one byte."""
         encoder, state = RangeEncoder(), self._zeros(self._shape(len(data))[0])
         text, before = self._rows(np.frombuffer(data, np.uint8))
         for start, stop, count in self._pieces(len(data)):
@@ -68,11 +67,11 @@ class Coder:
             scores, state = self._predict(inputs, _of_rows(state, count))
             encoder.encode_checked(targets.ravel().astype(np.int64), self._frequencies(scores))
             self._learn(scores, targets)
-            self._seen(targets.size)
+            self._progress(targets.size)
         return encoder.finish()
 
     def decode(self, payload: bytes, size: int) -> bytes:
-        """Return the block of so many bytes that has this code."""
+        """Return the block of `size` bytes that has this payload."""
         decoder, state = RangeDecoder(payload), self._zeros(self._shape(size)[0])
         text, before = self._rows(np.zeros(size, np.uint8))
         for start, stop, count in self._pieces(size):
@@ -90,7 +89,7 @@ class Coder:
                 self._learn(scores, text[start:stop, :count])
             else:
                 state = self._steps.state
-            self._seen((stop - start) * count)
+            self._progress((stop - start) * count)
         return text.T.tobytes()[:size]
 
     def _zeros(self, rows: int) -> State:
@@ -100,30 +99,30 @@ class Coder:
         return State(hx, np.zeros(shape, desc.np_dtype) if desc.has_cell_state else None)
 
     def _rows(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The bytes (row_size, rows), each row a part of the block, and those in front of them (row_size + 1, rows)."""
+        """Return the bytes (row_size, rows) and those before each of them (row_size + 1, rows)."""
         rows, row_size = self._shape(len(data))
         text = np.zeros((rows, row_size), np.uint8)
         text.reshape(-1)[: len(data)] = data
         text = np.ascontiguousarray(text.T)
-        return text, np.concatenate([np.full((1, rows), BEFORE, np.uint8), text])
+        return text, np.concatenate([np.full((1, rows), INITIAL_BYTE, np.uint8), text])
 
     def _shape(self, size: int) -> tuple[int, int]:
-        rows = max(1, min(self._streams, size // SHORTEST_ROW))
+        rows = max(1, min(self._streams, size // MIN_ROW))
         row_size = -(-size // rows)
         return -(-size // row_size), row_size
 
     def _pieces(self, size: int) -> Iterator[tuple[int, int, int]]:
-        """Steps start:stop, and how many rows have bytes there: the last one may be shorter than the others."""
+        """Yield steps start, stop, and the number of rows that have bytes there: the last row may be shorter."""
         rows, row_size = self._shape(size)
         last = size - (rows - 1) * row_size
-        chunk = self._chunk or max(1, AT_ONCE // rows)
+        chunk = self._chunk or max(1, CHUNK_BYTES // rows)
         for begin, end, count in ((0, last, rows), (last, row_size, rows - 1)):
             for start in range(begin, end, chunk):
                 yield start, min(start + chunk, end), count
 
     def _pack(self) -> None:
-        """Bring what runs without a gradient up to date."""
-        from rnnkit.cpu.dense import PackedDense  # on the first call: it brings Numba
+        """Pack the current weights for inference."""
+        from rnnkit.cpu.dense import PackedDense  # on the first call: it imports Numba
         from rnnkit.cpu.infer import Inference
 
         parameters = self.model.parameters
@@ -162,7 +161,7 @@ class Coder:
 
 
 class _Steps:
-    """Steps of so many rows, which write into the same memory again and again."""
+    """Inference of a batch step by step, in reused buffers."""
 
     def __init__(self, network: Any, readout: Any, rows: int, classes: int):
         self.rows, self._network, self._side = rows, network, 0
@@ -172,7 +171,7 @@ class _Steps:
         self._readout = readout
 
     def begin(self, state: State) -> None:
-        """Take these states."""
+        """Start from these states."""
         for own, given in zip(self._sides[self._side], state, strict=True):
             if given is not None:
                 own[...] = given
@@ -196,7 +195,7 @@ def _of_rows(state: State, count: int) -> State:
 
 
 def digest(model: TextModel) -> bytes:
-    """Return a digest of 16 bytes of what a model predicts by: its network, alphabet and weights."""
+    """Return a 16-byte digest of a model: its network, alphabet and weights."""
     found = sha256(text_of(model.desc).encode() + b"\0")
     found.update(model.alphabet.tobytes() + b"\0" + model.parameters.flat.tobytes())
     return found.digest()[:16]

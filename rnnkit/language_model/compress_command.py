@@ -17,20 +17,20 @@ from rnnkit.compression.container import Damage
 from rnnkit.descriptor import archive
 from rnnkit.language_model import compressor
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, keep_apart, progress_bar
+from rnnkit.language_model.console import CommandError, check_distinct_files, progress_bar
 
 SUFFIX = ".rnk"
 logger = logging.getLogger("rnnkit")
 
 
 def compress(args: argparse.Namespace) -> None:
-    """Write a compressed file beside the one that is given, which stays."""
+    """Compress a file into another one; the original stays."""
     source, out = Path(args.file), Path(args.out or f"{args.file}{SUFFIX}")
     model = _model("compress", args, out)
     if model is None and args.learn:
-        raise CommandError("compress: --learn must be with --model, got none: without one the model always learns")
+        raise CommandError("compress: --learn goes only with --model; without --model the model always learns")
     if model is not None and args.hidden is not None:
-        raise CommandError("compress: --hidden must be without --model, got both: the model has units of its own")
+        raise CommandError("compress: --hidden goes only without --model, got both: the model sets its units")
     how = compressor.description(model, args.streams, args.hidden or compressor.HIDDEN, args.learn)
     began = time.perf_counter()
     with archive.open_regular("compress", source) as file:
@@ -53,15 +53,15 @@ def _blocks(file: Any, source: Path) -> Iterator[bytes]:
 def _read(file: Any, source: Path, size: int = -1) -> bytes:
     try:
         return file.read(size)
-    except OSError as error:  # which would go by the name of the file that is being written
+    except OSError as error:  # names the file that was read, not the one that is being written
         raise CommandError(f"{source}: {error.strerror}") from error
 
 
 def decompress(args: argparse.Namespace) -> None:
-    """Write what a compressed file stands for; the compressed file stays."""
+    """Decompress a file into another one; the compressed file stays."""
     source = Path(args.file)
     if not args.out and source.suffix != SUFFIX:
-        raise CommandError(f"decompress: FILE must end with {SUFFIX} where there is no --out, got {source}")
+        raise CommandError(f"decompress: FILE must end with {SUFFIX} without --out, got {source}")
     out = Path(args.out or source.with_suffix(""))
     model = _model("decompress", args, out)
     began, size, lost = time.perf_counter(), 0, 0
@@ -76,29 +76,29 @@ def decompress(args: argparse.Namespace) -> None:
             size += target.write(part)
     print(f"saved     {out}: {size:,} bytes, {size / 1e3 / (time.perf_counter() - began):.1f} kB/s")
     if lost:
-        raise CommandError(f"decompress: {source} is damaged, and {out} lacks what the lines above say")
+        raise CommandError(f"decompress: {source} is damaged; the parts listed above are missing from {out}")
 
 
 def _report(args: argparse.Namespace, source: Path, damage: Damage) -> None:
-    """Say what is lost, which is an end unless the rest is to be kept."""
+    """Log what is lost; raise unless --salvage was given."""
     found = f"{source}: {compressor.described(damage)}"
     if not args.salvage:
-        raise CommandError(f"decompress: {found}; --salvage writes what is whole")
+        raise CommandError(f"decompress: {found}; --salvage writes the undamaged blocks")
     logger.warning("%s", found)
 
 
 def _model(command: str, args: argparse.Namespace, out: Path) -> textmodel.TextModel | None:
-    """The model that is given; the files' places are looked at, too, before the work begins."""
+    """Check the paths before the work begins, and load the model if one was given."""
     archive.check_target(out)
     read = [("FILE", args.file)] + ([("--model", args.model)] if args.model else [])
-    keep_apart(command, [("--out", out)], read)
+    check_distinct_files(command, [("--out", out)], read)
     if out.exists() and not args.force:
-        raise CommandError(f"{command}: --out must name a file that is not there yet, got {out}; or give --force")
+        raise CommandError(f"{command}: --out {out} already exists; give --force to overwrite it")
     return textmodel.load(args.model) if args.model else None
 
 
 def _bar(args: argparse.Namespace, total: int | None) -> Any:
-    """A bar where somebody can see it."""
+    """Return a progress bar on a terminal, else nothing."""
     shown = not args.quiet and sys.stderr.isatty() and find_spec("tqdm")
     return progress_bar(total=total, unit="B", unit_scale=True) if shown else nullcontext()
 

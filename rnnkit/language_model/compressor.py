@@ -1,4 +1,4 @@
-"""Files compressed by what a model predicts: one that is given, or one that begins with random weights and learns."""
+"""Compression of files with a given model, or with one that starts from random weights and learns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rnnkit.language_model.coding import Coder, digest
 from rnnkit.language_model.model import TextModel
 
 BLOCK = 1 << 20
-"""Bytes that a block stands for."""
-CHUNK = 16  # steps between two updates
-STREAMS_OF_GIVEN, STREAMS = 64, 2
+"""Bytes of data in a block."""
+CHUNK = 16  # steps between two updates of a model that learns
+STREAMS_PRETRAINED, STREAMS = 64, 2
 HIDDEN, EMBEDDING = 256, 64
 MAX_STREAMS = (1 << 16) - 1  # what the field holds
 MAX_HIDDEN = 4096  # a model of 0.3 GB: a small file of a stranger can ask for no more
@@ -26,9 +26,9 @@ _FIELDS = Struct("<B4H16s")
 
 
 class Description(NamedTuple):
-    """How a file was encoded."""
+    """Settings that a file was encoded with."""
 
-    given: bool  # whether the user gave the model; hidden and embedding are 0 then
+    given: bool  # whether the user gave the model; then hidden and embedding are 0
     streams: int
     chunk: int  # steps between two updates; 0: the model does not learn
     hidden: int
@@ -36,12 +36,12 @@ class Description(NamedTuple):
     digest: bytes  # of the model before its first update
 
     def pack(self) -> bytes:
-        """Return it as bytes."""
+        """Return the description as bytes."""
         return _FIELDS.pack(*self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Description | None:
-        """Return the description that these bytes are, or None."""
+        """Return the description in these bytes, or None if it is invalid."""
         if len(data) != _FIELDS.size:
             return None
         given, *others = _FIELDS.unpack(data)
@@ -50,12 +50,12 @@ class Description(NamedTuple):
         is_right = given < 2 and found.streams and (found.given or learns)
         return found if is_right else None
 
-    def coder(self, model: TextModel | None, seen: Callable[[int], object]) -> Coder:
-        """Return what encodes and decodes so; a given model is not changed."""
+    def coder(self, model: TextModel | None, progress: Callable[[int], object]) -> Coder:
+        """Return a coder with these settings; a given model is not changed."""
         own = _untrained(self.hidden, self.embedding) if model is None else model
         if self.chunk and model is not None:
             own = model.copy()
-        return Coder(own, self.streams, self.chunk, seen)
+        return Coder(own, self.streams, self.chunk, progress)
 
 
 def _untrained(hidden: int, embedding: int) -> TextModel:
@@ -65,23 +65,23 @@ def _untrained(hidden: int, embedding: int) -> TextModel:
 def description(
     model: TextModel | None = None, streams: int | None = None, hidden: int = HIDDEN, learns: bool = False
 ) -> Description:
-    """Return how to encode: with a given model, which may learn, or with one of so many units that always does."""
+    """Return settings for a given model, which may learn, or for a new one of `hidden` units, which always does."""
     if model is None:
         first = digest(_untrained(hidden, EMBEDDING))
         return Description(False, streams or STREAMS, CHUNK, hidden, EMBEDDING, first)
-    default = STREAMS if learns else STREAMS_OF_GIVEN
+    default = STREAMS if learns else STREAMS_PRETRAINED
     return Description(True, streams or default, CHUNK if learns else 0, 0, 0, digest(model))
 
 
 def compressed(
-    data: Iterable[bytes], how: Description, model: TextModel | None = None, seen: Callable[[int], object] = int
+    data: Iterable[bytes], how: Description, model: TextModel | None = None, progress: Callable[[int], object] = int
 ) -> Iterator[bytes]:
-    """Yield a compressed file in parts: of blocks of bytes, each at least one and at most `container.MOST_BYTES`.
+    """Yield the parts of a compressed file, from blocks of 1 to `container.MAX_BLOCK_BYTES` bytes.
 
-    `seen` is told how many bytes have been read since it was told last.
+    `progress` is called with the number of bytes read since its last call.
     """
     yield container.start(how.pack())
-    coder, count, size = how.coder(model, seen), 0, 0
+    coder, count, size = how.coder(model, progress), 0, 0
     for block in data:
         yield container.block(count, block, coder.encode(block))
         count, size = count + 1, size + len(block)
@@ -89,27 +89,27 @@ def compressed(
 
 
 def decompressed(
-    data: bytes, model: TextModel | None = None, seen: Callable[[int], object] = int
+    data: bytes, model: TextModel | None = None, progress: Callable[[int], object] = int
 ) -> Iterator[bytes | Damage]:
-    """Yield the blocks of a compressed file in order, and a `Damage` in the place of each part that is lost.
+    """Yield the blocks of a compressed file in order, with a `Damage` in place of each lost part.
 
     Raises
     ------
     ValueError
-        The file is of another kind, its beginning is damaged, or the model is not the one that it was made with.
+        The file is of another kind, its header is damaged, or it was compressed with a different model.
     """
     found, place = container.read_start(data, _refusal)
     how = Description.unpack(found)
     if how is None:
-        raise _refusal("describe a model", "something else")
+        raise _refusal("describe a model", "an invalid description")
     if how.given and model is None:
         raise ValueError(message("decompress", "model", f"have digest {how.digest.hex()}", "none", "give --model"))
     if model is not None and not how.given:
-        raise ValueError(message("decompress", "model", "not be given", "one", "the file was made without"))
-    coder = how.coder(model, seen)
+        raise ValueError("decompress: model must not be given: the file was compressed without one")
+    coder = how.coder(model, progress)
     own = digest(model or coder.model)
     if own != how.digest:
-        cure = "" if how.given else "the file was made by another version of rnnkit"
+        cure = "" if how.given else "the file was compressed by another version of rnnkit"
         raise ValueError(message("decompress", "model", f"have digest {how.digest.hex()}", own.hex(), cure))
     return _blocks(data, place, coder, how)
 
@@ -121,7 +121,7 @@ def _refusal(expected: str, actual: str) -> ValueError:
 def _blocks(data: bytes, place: int, coder: Coder, how: Description) -> Iterator[bytes | Damage]:
     for block in container.blocks(data, place):
         if isinstance(block, Damage):
-            ends = how.chunk and block.count != 0  # what comes was encoded by a model that had learned from this
+            ends = how.chunk and block.count != 0  # the model had learned from this before later blocks
             yield block._replace(count=None) if ends else block
             if ends:
                 return
@@ -130,7 +130,7 @@ def _blocks(data: bytes, place: int, coder: Coder, how: Description) -> Iterator
         if zlib.crc32(text) == block.crc:
             yield text
             continue
-        yield Damage(block.number, None if how.chunk else 1, "it decodes to something else")
+        yield Damage(block.number, None if how.chunk else 1, "it decodes to wrong data")
         if how.chunk:
             return
 
@@ -139,55 +139,55 @@ def compress(
     data: bytes, model: TextModel | None = None, *, streams: int | None = None, hidden: int = HIDDEN,
     learns: bool = False,
 ) -> bytes:
-    """Return bytes compressed by what a model predicts.
+    """Compress bytes with the predictions of a model.
 
     Parameters
     ----------
     data : bytes
     model : TextModel, optional
-        What predicts; it is not changed, and `decompress` needs it. Without one a network with random weights learns
-        from the bytes as they come, and its decoder does the same.
+        The model that predicts; it is not changed, and `decompress` needs it. By default a network with random weights
+        learns from the data while compressing, and `decompress` repeats that.
     streams : int, optional
-        Rows that are read side by side, 1..65535: more are faster and take more bits. By default 64 with a model that
-        does not learn, otherwise 2.
+        Rows of the batch that a block is cut into, 1..65535: more are faster but compress less. By default 64 with a
+        model that does not learn, otherwise 2.
     hidden : int
-        Units of the network that learns, without a model: more are slower and take fewer bits.
+        Units of the network without `model`: more are slower but compress more.
     learns : bool
-        Whether a given model learns from what it has encoded.
+        Whether a copy of the given model learns from what it has encoded (dynamic evaluation).
 
     Returns
     -------
     bytes
-        The same on every CPU and any number of threads.
+        Bit-identical on every CPU and with any number of threads.
     """
     parts = (data[start : start + BLOCK] for start in range(0, len(data), BLOCK))
     return b"".join(compressed(parts, description(model, streams, hidden, learns), model))
 
 
 def decompress(data: bytes, model: TextModel | None = None) -> bytes:
-    """Return the bytes that `compress` was given.
+    """Return the data that `compress` compressed.
 
     Raises
     ------
     ValueError
-        The data is damaged, or the model is another one.
+        The data is damaged, or the model is not the one that compressed it.
     """
     found = []
     for part in decompressed(data, model):
         if isinstance(part, Damage):
-            raise _refusal("be whole", described(part))
+            raise ValueError(f"decompress: file is damaged: {described(part)}")
         found.append(part)
     return b"".join(found)
 
 
 def described(damage: Damage) -> str:
-    """Return what is lost, in words."""
+    """Describe a lost part in words."""
     first, count, why = damage
     if count == 0:
         return why
     start = f"from byte {first * BLOCK:,} on"
     if count is None:
-        return f"block {first} ({start}) and those behind it: {why}"
+        return f"block {first} ({start}) and all later ones: {why}"
     if count == 1:
         return f"block {first} ({start}): {why}"
     return f"blocks {first} to {first + count - 1} ({start}): {why}"

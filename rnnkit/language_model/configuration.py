@@ -1,4 +1,4 @@
-"""Options of a run from its three places: a TOML file, the command line, and the defaults."""
+"""Options of a run from a TOML file and the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnnkit.language_model.console import CommandError, Parser
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.settings import BUDGETS, file_name
 
-KINDS: dict[Any, tuple[str, set[type]]] = {  # what parses an option's text -> its value in a file
+KINDS: dict[Any, tuple[str, set[type]]] = {  # parser of an option -> description and types of its value in a file
     None: ("true or false", {bool}),
     file_name: ("a text", {str}),
     str: ("a text", {str}),
@@ -23,14 +23,14 @@ NUMBER: tuple[str, set[type]] = "a number", {int, float}
 
 
 def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace) -> dict[str, Any]:
-    """Return all options that are given: the command line's go before the file's.
+    """Merge the options of a TOML file and the command line, which takes precedence.
 
     Parameters
     ----------
     add_options : callable
-        Adds what may be given to a parser.
+        Adds the options to a parser.
     args : Namespace
-        What is given on the command line, and nothing else.
+        Only the options given on the command line, without defaults.
     """
     given = vars(args).copy()
     path = given.get("config")
@@ -46,7 +46,7 @@ def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace) -> d
 
 
 def _arguments(path: str, parser: Parser) -> list[str]:
-    """Return a file's entries as arguments, which the parser then checks as it does those of the command line."""
+    """Return the entries of a file as arguments, so that the parser checks them like those of the command line."""
     with archive.naming(path), open(path, "rb") as file:
         try:
             found = tomllib.load(file)
@@ -59,8 +59,8 @@ def _arguments(path: str, parser: Parser) -> list[str]:
         action = actions.get(key.replace("-", "_"))
         if action is None:
             near = difflib.get_close_matches(key.replace("-", "_"), actions, 1)
-            cure = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(actions))}"
-            raise CommandError(f"train: --config must have known keys, got {key} in {path}{cure}")
+            cure = f"; did you mean {near[0]}?" if near else f"; known keys are {', '.join(sorted(actions))}"
+            raise CommandError(f"train: --config {path} has an unknown key {key}{cure}")
         (arguments if action.option_strings else files).extend(_argument(path, key, value, action))
     return [*arguments, "--", *files] if files else arguments  # a file's name may begin with a dash
 
@@ -69,7 +69,7 @@ def _argument(path: str, key: str, value: Any, action: argparse.Action) -> list[
     values = value if action.nargs == "*" and isinstance(value, list) else [value]
     expected, types = KINDS.get(action.type, NUMBER)
     if not all(type(one) in types for one in values):
-        raise CommandError(f"train: --config must have {expected} for {key}, got {value!r} in {path}"[:400])
+        raise CommandError(f"train: --config {path}: {key} must be {expected}, got {value!r}"[:400])
     if action.nargs == 0:
         return list(action.option_strings[:1]) if value else []
     return [f"{action.option_strings[0]}={one}" if action.option_strings else one for one in values]

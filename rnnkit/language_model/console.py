@@ -1,4 +1,4 @@
-"""What all commands share: errors of one line, optional packages, and an end on a signal."""
+"""Tools of all commands: one-line errors, optional packages, and signals."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rnnkit.errors import BackendError, message
 
 
 class CommandError(Exception):
-    """What was asked for cannot be done; the message says why and what would help."""
+    """An error of the user. Its message is printed in one line, without a traceback."""
 
 
-class Agreed(CommandError):
-    """All ranks raise it alike: the first one says why."""
+class CollectiveError(CommandError):
+    """An error that all ranks raise together; the first rank prints it."""
 
 
 class Interrupted(Exception):
-    """A signal has ended the run, and all that was done is saved."""
+    """A signal has interrupted the run, and the run is saved."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -34,16 +34,16 @@ class Interrupted(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """One line for an error, without the usage."""
+    """A parser that prints an error in one line, without the usage."""
 
-    command = ""  # whose options these are, where the name is another's
+    command = ""  # whose --help a message names, if not that of `prog`
 
     def error(self, message: str) -> None:
         self.exit(2, f"{self.prog}: {message}; see {self.command or self.prog} --help\n")
 
 
-def show_what_is_logged() -> None:
-    """On stderr: that a first call compiles, say."""
+def log_to_stderr() -> None:
+    """Print log messages on stderr, for example that a first call compiles."""
     logger = logging.getLogger("rnnkit")
     if not logger.handlers:
         handler = logging.StreamHandler()
@@ -52,8 +52,8 @@ def show_what_is_logged() -> None:
         logger.setLevel(logging.INFO)
 
 
-def extra(command: str, name: str) -> ModuleType:
-    """Import what an option or a command needs beside the core."""
+def optional_import(command: str, name: str) -> ModuleType:
+    """Import a package that only an option or a command needs."""
     try:
         return import_module(name)
     except ImportError:
@@ -64,26 +64,26 @@ def extra(command: str, name: str) -> ModuleType:
 Named = tuple[str, str | os.PathLike[str]]  # an argument, and the file that it names
 
 
-def keep_apart(command: str, written: Iterable[Named], read: Iterable[Named]) -> None:
-    """Refuse to write a file that is read, or that is another one that is written."""
+def check_distinct_files(command: str, written: Iterable[Named], read: Iterable[Named]) -> None:
+    """Raise if a file to write is also read, or is another file to write."""
     for (name, path), (other, taken) in product(written, read):
         if _same_file(path, taken):
-            raise CommandError(f"{command}: {name} must name a file of its own, got {path}, as {other} does")
+            raise CommandError(f"{command}: {name} must name a file of its own, got {path}, the same file as {other}")
 
 
 def _same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     try:
         return os.path.samefile(one, other)
-    except OSError:  # one of them is yet to be made
+    except OSError:  # one of them does not exist yet
         return os.path.realpath(one) == os.path.realpath(other)
 
 
-REFUSALS = CommandError, OSError, ValueError, MemoryError, BackendError  # what a user is told in a line
+USER_ERRORS = CommandError, OSError, ValueError, MemoryError, BackendError  # printed in one line
 
 
 @contextmanager
 def progress_bar(**options: Any) -> Iterator[Any]:
-    """Give a bar of tqdm, above which is written what is logged meanwhile."""
+    """Return a tqdm progress bar; log messages appear above it."""
     from tqdm import tqdm
     from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -92,16 +92,16 @@ def progress_bar(**options: Any) -> Iterator[Any]:
 
 
 class Signals:
-    """Whether SIGINT or SIGTERM has come; `number` says which."""
+    """The number of the SIGINT or SIGTERM that was received, if any."""
 
     number: int | None = None
 
 
 @contextmanager
-def noticed_signals() -> Iterator[Signals]:
-    """Give what says whether Ctrl-C or SIGTERM has come; a second one acts at once.
+def deferred_signals() -> Iterator[Signals]:
+    """Record Ctrl-C or SIGTERM instead of ending at once; a second one acts as usual.
 
-    One that is ignored stays so, as a shell wants it of a script's background job.
+    A signal that is ignored stays ignored, as for a background job of a shell script.
     """
     found, before = Signals(), {}
 
@@ -114,7 +114,7 @@ def noticed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None is a handler that is not of Python
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler not set from Python
             before[number] = signal.signal(number, note)
     try:
         yield found
@@ -122,8 +122,8 @@ def noticed_signals() -> Iterator[Signals]:
         restore()
 
 
-def why(error: Exception) -> str:
-    """Return what an error says, with the name of the file where there is one."""
+def error_text(error: Exception) -> str:
+    """Return the message of an error, with the name of its file if it has one."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__

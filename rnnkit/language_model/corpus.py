@@ -1,4 +1,4 @@
-"""Text for the language model: where it comes from, how it is split, and what general compressors make of it."""
+"""Text for the language model: reading, splitting, batches, and the baselines of general-purpose compressors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 from rnnkit.descriptor import archive
 from rnnkit.errors import message
 
-LIBRARY_BYTES = 5 << 20  # more than the default training run reads
+LIBRARY_BYTES = 5 << 20  # more than a training run reads by default
 HELD_OUT_FRACTION = 0.05
 HELD_OUT_BYTES = 1 << 18  # of a large text; scored within about a second
 VALIDATION_SHARE = 4  # part of the held-out size: 64 KiB of a large text, scored in a quarter of a second
-# What is not the library's own text: other packages, tests, and the generated tables of character encodings.
-_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
+# Folders to exclude: other packages, tests, and the generated tables of character encodings.
+_EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
 
 
 def library_source(num_bytes: int = LIBRARY_BYTES) -> bytes:
@@ -30,17 +30,17 @@ def library_source(num_bytes: int = LIBRARY_BYTES) -> bytes:
     for path in sorted(paths, key=lambda path: (len(path.parts), path.parts)):
         if len(text) >= num_bytes:
             break
-        if _LEFT_OUT.isdisjoint(path.parts):
+        if _EXCLUDED.isdisjoint(path.parts):
             text += (root / path).read_bytes()
     return bytes(text[:num_bytes])
 
 
 def read_files(paths: Iterable[str | Path]) -> bytes:
-    """Return the files' bytes, one after the other; raise OSError for what cannot be read, ValueError for no byte."""
+    """Return the concatenated bytes of files. Raise OSError if one cannot be read, ValueError if there is no byte."""
     paths = list(paths)
     text = b"".join(map(_read, paths))
     if not text:
-        expected = "name files with at least one byte together"
+        expected = "name files with at least one byte in total"
         raise ValueError(message("read_files", "paths", expected, ", ".join(map(repr, map(str, paths))) or "none"))
     return text
 
@@ -51,7 +51,7 @@ def _read(path: str | Path) -> bytes:
 
 
 class Split(NamedTuple):
-    """The parts of a text, in their order: what is trained on, looked at meanwhile, and scored at the end."""
+    """The parts of a text, in order: for training, for validation during training, and held out for the score."""
 
     training: bytes
     validation: bytes
@@ -59,7 +59,7 @@ class Split(NamedTuple):
 
 
 def split(text: bytes) -> Split:
-    """Hold out the last 5 % of a text, at most 256 KiB, and for validation a quarter of that size in front of it."""
+    """Hold out the last 5 % of a text, at most 256 KiB, and take a quarter of that size before it for validation."""
     held_out = min(HELD_OUT_BYTES, int(len(text) * HELD_OUT_FRACTION))
     cut = len(text) - held_out
     start = cut - held_out // VALIDATION_SHARE
@@ -72,7 +72,7 @@ def alphabet(text: bytes) -> np.ndarray:
 
 
 def rows(text: bytes, batch_size: int, seq_len: int) -> np.ndarray:
-    """Cut a text into rows of equal length that are read side by side; what does not fill them is left over.
+    """Cut a text into rows of equal length, which form the batch; drop the remainder.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def num_batches(rows: np.ndarray, seq_len: int) -> int:
 
 
 def batch(rows: np.ndarray, seq_len: int, number: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return a batch by its number: each row goes on where it ended in the batch before, and at its end starts again.
+    """Return a batch by its number: each row continues from the batch before it, and at its end starts again.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def batch(rows: np.ndarray, seq_len: int, number: int) -> tuple[np.ndarray, np.n
     inputs, targets : ndarray (T, N), uint8
         Bytes, and the byte that follows each of them; views of `rows`.
     first : bool
-        Whether the rows start at their beginning, where the carried state has to be dropped.
+        Whether the rows start at their beginning; then drop the carried state.
     """
     start = number % num_batches(rows, seq_len) * seq_len
     stop = start + seq_len
@@ -138,8 +138,8 @@ def zlib_bits(text: bytes) -> float:
 
 
 def lzma_bits(text: bytes, context: bytes = b"") -> float:
-    """Return the bits per byte that LZMA2 adds for the text when it has just compressed the context."""
-    # Raw: no container. The dictionary covers everything, so that no part of the context is forgotten.
+    """Return the bits per byte that LZMA2 needs for the text after it has compressed the context."""
+    # Raw, without a container. The dictionary covers everything, so that LZMA can use all of the context.
     dict_size = max(len(context) + len(text), 1 << 16)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": dict_size}]
 
@@ -149,8 +149,8 @@ def lzma_bits(text: bytes, context: bytes = b"") -> float:
     return 8 * (compressed_size(context + text) - compressed_size(context)) / len(text)
 
 
-def yardsticks(text: bytes, before: bytes = b"") -> dict[str, float]:
-    """Return what others make of a text, in bits per byte by name; LZMA has just read what is before it."""
+def baselines(text: bytes, before: bytes = b"") -> dict[str, float]:
+    """Return the bits per byte of baselines on a text, by name; LZMA compresses `before` first."""
     lzma_name = "lzma, given the training text first" if before else "lzma"
     return {
         "order-0 entropy": order0_bits(text),

@@ -1,4 +1,4 @@
-"""Intervals: what is done every so many steps, minutes, or percent of a run."""
+"""Intervals in steps, time, or percent of a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ UNITS = {"": ("steps", 1), "s": ("seconds", 1), "m": ("seconds", 60), "h": ("sec
 
 
 def interval(text: str) -> str:
-    """Return the text of an interval, as `Every` takes it; raise as that does."""
+    """Check the text of an interval as `Every` does, and return it."""
     return str(Every(text))
 
 
 class Every:
-    """An interval of a run, as "500" (steps), "30s", "10m", "2h" or "5%"; the same on every rank.
+    """An interval of a run, for example "500" (steps), "30s", "10m", "2h" or "5%"; the same on every rank.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Every:
     Raises
     ------
     argparse.ArgumentTypeError
-        It is none.
+        The text is not an interval.
     """
 
     def __init__(self, text: str):
@@ -41,15 +41,15 @@ class Every:
         return self._text
 
     def start(self, run: Run) -> Every:
-        """Count from where the run is."""
+        """Count from the current position of the run."""
         self._count = self._number(run)
         return self
 
     def due(self, run: Run) -> bool:
-        """Whether another interval has ended since this was asked, or the run was started."""
+        """Return whether another interval has ended since the last call, or since `start`."""
         before, self._count = self._count, self._number(run)
         return self._count > before
 
     def _number(self, run: Run) -> int:
         done = {"steps": run.step, "seconds": run.seconds, "percent": 100 * run.progress}[self._unit]
-        return int(done / self._amount + 1e-9)  # 0.3 is 3 times 0.1
+        return int(done / self._amount + 1e-9)  # tolerates rounding, as in 0.3 / 0.1

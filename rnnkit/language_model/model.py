@@ -20,13 +20,13 @@ from rnnkit.descriptor.weights import check_size
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)
 ALPHABET = "alphabet"
-OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # beside the network's
+OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # besides the network's
 TRAINED_WITH = "trained_with"
-SPARE = 3  # elements behind the gradient
+EXTRA_SUMS = 3  # elements after the gradient, summed over ranks with it
 
 
 class State(NamedTuple):
-    """What one call hands to the next: hx (L, N, P) and, for an LSTM, cx (L, N, H); None stands for zeros."""
+    """State between calls: hx (L, N, P) and, for an LSTM, cx (L, N, H); None means zeros."""
 
     hx: np.ndarray | None = None
     cx: np.ndarray | None = None
@@ -36,32 +36,32 @@ ZEROS = State()
 
 
 class Parameters:
-    """Everything that is learned, in one flat buffer: one optimizer step is one pass over it.
+    """All parameters in one flat buffer, so that an optimizer step is one pass over it.
 
     Parameters
     ----------
     desc : RNNDescriptor
         Of one direction; its input_size I is the size of the embedding.
     num_classes : int
-        C, one for each byte of the alphabet and one for all others.
-    spare : int
-        Elements behind the parameters, for what is summed over ranks with a gradient.
+        C, one class for each byte of the alphabet and one for all others.
+    num_extra : int
+        Extra elements after the parameters, which are summed over ranks together with a gradient.
 
     Attributes
     ----------
-    buffer : ndarray (size + spare,), desc.dtype
-        All of it; zeros at first.
+    buffer : ndarray (size + num_extra,), desc.dtype
+        Parameters and extra elements; zeros at first.
     flat : ndarray (size,), desc.dtype
-        The view of the buffer of which the others are views.
+        The parameters, without the extra elements. The arrays below are views of it.
     embedding : ndarray (C, I)
     network : ndarray (num_weights,)
         The recurrent network's flat buffer.
     output_weight, output_bias : ndarray (C, P), (C,)
     readout : ndarray (C*P + C,)
-        Both of them, as `rnnkit.training.dense` takes them.
+        Output weight and bias, for `rnnkit.training.dense`.
     """
 
-    def __init__(self, desc: rnnkit.RNNDescriptor, num_classes: int, spare: int = 0):
+    def __init__(self, desc: rnnkit.RNNDescriptor, num_classes: int, num_extra: int = 0):
         shapes = (
             (num_classes, desc.input_size),
             (rnnkit.num_weights(desc),),
@@ -70,7 +70,7 @@ class Parameters:
         )
         ends = list(accumulate(map(math.prod, shapes)))
         check_size("Parameters", desc, ends[-1] - rnnkit.num_weights(desc))
-        self.buffer = np.zeros(ends[-1] + spare, desc.np_dtype)
+        self.buffer = np.zeros(ends[-1] + num_extra, desc.np_dtype)
         self.flat = self.buffer[: ends[-1]]
         parts = np.split(self.flat, ends[:-1])
         views = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
@@ -79,18 +79,18 @@ class Parameters:
 
 
 class TextModel:
-    """The model and the gradient of its loss.
+    """A language model and the gradient of its loss.
 
-    A byte of the alphabet has a class of its own; all others share the last one, and its probability in equal parts.
+    Each byte of the alphabet has its own class. All other bytes share the last class and are equally likely in it.
 
     Parameters
     ----------
     desc : RNNDescriptor
         Of one direction; its input_size is the size of the embedding.
     alphabet : ndarray (K,), uint8
-        Different bytes in ascending order, those of the training text say.
+        Distinct bytes in ascending order, for example those of the training text.
     parameters : Parameters
-        Of K + 1 classes; kept by reference.
+        With K + 1 classes; kept by reference.
     trained_with : dict
         Settings of the last training, as numbers and text; empty before the first.
 
@@ -112,18 +112,18 @@ class TextModel:
         self.parameters = parameters
         self.trained_with = trained_with
         self.num_classes = len(alphabet) + 1
-        self.gradient = Parameters(desc, self.num_classes, SPARE)
+        self.gradient = Parameters(desc, self.num_classes, EXTRA_SUMS)
         self.class_of = np.full(256, len(alphabet))
         self.class_of[alphabet] = np.arange(len(alphabet))
         self._scores = np.empty((0, self.num_classes), desc.np_dtype)
         self._workspace: Any = None
-        self._predicted: Any = None  # what `learn` needs of the call of `predict` before it
+        self._predicted: Any = None  # saved by `predict` for `learn`
 
     @classmethod
     def random(cls, desc: rnnkit.RNNDescriptor, seed: int, alphabet: np.ndarray = ALL_BYTES) -> TextModel:
-        """Return an untrained model; the same seed gives the same bits, on every machine.
+        """Return an untrained model; the same seed gives bit-identical weights on every machine.
 
-        The embedding is uniform with variance 1, the readout as in PyTorch's layer.
+        The embedding is uniform with variance 1, the readout is initialised like PyTorch's Linear.
         """
         network_seed, other_seed = np.random.SeedSequence(seed).spawn(2)
         parameters = Parameters(desc, len(alphabet) + 1)
@@ -136,7 +136,7 @@ class TextModel:
         return cls(desc, alphabet, parameters, trained_with={})
 
     def copy(self) -> TextModel:
-        """Return a model of the same parameters that draws nothing in training: it learns from what it predicts."""
+        """Return a copy without dropout and noise, which can learn from what it predicts (dynamic evaluation)."""
         parameters = Parameters(self.desc.evaluating, self.num_classes)
         parameters.flat[:] = self.parameters.flat
         return TextModel(self.desc.evaluating, self.alphabet, parameters, trained_with={})
@@ -145,30 +145,30 @@ class TextModel:
         self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, *, count: int, seed: int | None = None,
         first_row: int = 0,
     ) -> tuple[float, State]:
-        """Return the summed loss over a batch, add the gradient of loss/count, and return the state to go on from.
+        """Add the gradient of loss/count over a batch; return the summed loss, and the state after the batch.
 
-        A step's batch may come in parts, on several machines even: the gradient is cleared before the first of them,
-        and `count` is the number of bytes in all of them.
+        The batch of a step may be split into parts, also over ranks: clear the gradient before the first part, and give
+        the number of bytes of the whole batch as `count`.
 
         Parameters
         ----------
         inputs, targets : ndarray (T, N), uint8
             Bytes, and the byte that follows each of them.
         state : State
-            From the call before; the gradient stops at it (truncated backpropagation through time).
+            From the previous call; the gradient stops there (truncated backpropagation through time).
         count : int
-            What the loss is divided by before its gradient is taken: T*N where this is the whole batch.
+            Divisor of the loss in the gradient: T*N if this is the whole batch.
         seed : int, optional
-            Of the dropout masks, and of the cell's noises.
+            Seed of the dropout masks and of the cell's noise.
         first_row : int
-            The number of the part's first row in the whole batch.
+            The index of this part's first row in the whole batch.
 
         Returns
         -------
         loss : float
             Sum of -ln p(target) over the T*N bytes, in nats.
         state : State
-            Copies: they outlive the next call.
+            Copies, which stay valid after the next call.
         """
         scores, state = self.predict(inputs, state, seed=seed, first_row=first_row)
         return self.learn(scores, targets, count=count), state
@@ -176,7 +176,7 @@ class TextModel:
     def predict(
         self, inputs: np.ndarray, state: State = ZEROS, *, seed: int | None = None, first_row: int = 0
     ) -> tuple[np.ndarray, State]:
-        """Run the network as in training, and return the scores (T*N, C) before softmax and the state to go on from.
+        """Run the network as in training; return the scores (T*N, C) before softmax, and the state after the batch.
 
         The arguments are those of `add_gradient`. The scores are valid until the next call.
         """
@@ -197,9 +197,9 @@ class TextModel:
         return scores, State(hy.copy(), None if cy is None else cy.copy())
 
     def learn(self, scores: np.ndarray, targets: np.ndarray, *, count: int) -> float:
-        """Return the summed loss of the targets (T, N) under the scores that `predict` has just returned, in nats, and
-        add the gradient of loss/count; the gradient by the scores takes their place."""
-        from rnnkit.cpu.dense import add_rows  # on the first call: it brings Numba
+        """Add the gradient of loss/count and return the summed loss in nats, for targets (T, N) and the scores of the
+        last call of `predict`. The gradient by the scores overwrites them."""
+        from rnnkit.cpu.dense import add_rows  # on the first call: it imports Numba
 
         parameters, gradient, (classes, outputs, mask) = self.parameters, self.gradient, self._predicted
         wanted = self.class_of[targets].ravel()
@@ -214,14 +214,14 @@ class TextModel:
         return loss.loss * count + self._nats_of_others(wanted)
 
     def nats(self, y: np.ndarray, targets: np.ndarray) -> float:
-        """Return the sum of -ln p(target) over outputs of the network (rows, P) and bytes (rows,)."""
+        """Return the sum of -ln p(target), given outputs of the network (rows, P) and target bytes (rows,)."""
         wanted = self.class_of[targets]
         scores = training.dense(self.parameters.readout, y, self.num_classes)
         loss = training.softmax_cross_entropy(scores, wanted, count=1, out=scores).loss
         return loss + self._nats_of_others(wanted)
 
     def inputs(self, data: np.ndarray) -> np.ndarray:
-        """Return what the network reads for bytes (T, N): their rows of the embedding, (T, N, I)."""
+        """Return the embeddings (T, N, I) of bytes (T, N), the input of the network."""
         return self.parameters.embedding[self.class_of[data]]
 
     def scores(self, y: np.ndarray) -> np.ndarray:
@@ -229,13 +229,13 @@ class TextModel:
         return training.dense(self.parameters.readout, y, self.num_classes)[:, :-1]
 
     def _nats_of_others(self, classes: np.ndarray) -> float:
-        """What it takes to tell the bytes outside of the alphabet from each other."""
+        """Return the nats that tell the bytes outside of the alphabet from each other."""
         num_others = np.count_nonzero(classes == len(self.alphabet))
         return num_others * math.log(256 - len(self.alphabet)) if num_others else 0.0
 
     @property
-    def decayed(self) -> list[tuple[slice, bool]]:
-        """Parts of the flat buffer in order, and whether weight decay acts on them: matrices, and no biases."""
+    def weight_decay_groups(self) -> list[tuple[slice, bool]]:
+        """Slices of the flat buffer in order, and whether weight decay acts on each: on matrices, not on biases."""
         network = rnnkit.num_weights(self.desc)
         biases = [block.start for block in rnnkit.weight_layout(self.desc) if len(block.shape) == 1]
         matrices = min(biases, default=network)
@@ -250,19 +250,19 @@ class TextModel:
         return [(slice(end - size, end), acts) for end, (size, acts) in zip(ends, sizes, strict=True)]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the model to a file that `load` reads, and `rnnkit.load` its network alone.
+        """Write the model to a file. `load` reads it; `rnnkit.load` reads only its network.
 
         Raises
         ------
         OSError
-            The file cannot be written; what was there before is left.
+            The file cannot be written; an old file is kept.
         ValueError
-            `path` names something that is no regular file.
+            `path` is not a regular file.
         """
         archive.write(path, self.members())
 
     def members(self) -> dict[str, Any]:
-        """Return what a file of the model holds, by name."""
+        """Return the members of a model's file, by name."""
         network = members(self.desc, self.parameters.network)
         others = {name: getattr(self.parameters, name) for name in OTHER_PARAMETERS}
         own = {ALPHABET: self.alphabet, TRAINED_WITH: json.dumps(self.trained_with)}
@@ -277,8 +277,8 @@ def load(path: str | PathLike[str]) -> TextModel:
     OSError
         The file cannot be opened.
     ValueError
-        The file is damaged, or holds something else, a model of rnnkit 0.4 say, which has no alphabet.  Nothing in it
-        is ever unpickled, as in `rnnkit.load`.
+        The file is damaged, or holds something else, for example a model of rnnkit 0.4, which has no alphabet. Nothing
+        in it is ever unpickled, as in `rnnkit.load`.
     """
     with archive.opened("load", path) as file:
         return read_model(file)
@@ -288,7 +288,7 @@ def read_model(file: archive.Reader) -> TextModel:
     """Read a model from an open file, which may hold more; raise ValueError as `load` does."""
     desc, network = read(file)
     if desc.dtype not in HOST_DTYPES or desc.bidirectional:
-        expected = f"hold a network of one direction and of dtype {' or '.join(HOST_DTYPES)}"
+        expected = f"hold a network with one direction and dtype {' or '.join(HOST_DTYPES)}"
         raise file.refusal(expected, repr(desc))
     file.require((*OTHER_PARAMETERS, ALPHABET, TRAINED_WITH))
     alphabet = _read_alphabet(file)
@@ -307,7 +307,7 @@ def _read_alphabet(file: archive.Reader) -> np.ndarray:
         raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
     alphabet = file.array(ALPHABET)
     if np.any(alphabet[1:] <= alphabet[:-1]):
-        raise file.refusal(f"hold {ALPHABET} in ascending order", "another order or a byte twice")
+        raise file.refusal(f"hold {ALPHABET} in ascending order", "a different order, or a byte twice")
     return alphabet
 
 

@@ -1,4 +1,4 @@
-"""Pictures of logs: training and validation bits over the course of one or several runs."""
+"""Plots of logs: training and validation bits per byte of one or several runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SIZE, DPI = (8, 5), 120  # inches, pixels an inch
 
 
 def curves(logs: Sequence[str], x: str) -> Figure:
-    """Return the picture of several runs.
+    """Plot the curves of several runs.
 
     Parameters
     ----------
     logs : sequence of str
-        Names of files that `train --log` has written.
+        Names of log files of `train --log`.
     x : str
         A key of `AXES`.
     """

@@ -1,4 +1,4 @@
-"""What people look at while a run goes on: a progress bar, or plain lines where no terminal is, and a log."""
+"""Progress of a run: a bar on a terminal, otherwise plain lines, and a CSV log."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rnnkit.language_model.console import CommandError, progress_bar
 from rnnkit.language_model.training import Run, Step
 
 COLUMNS = "step", "bytes", "seconds", "learning_rate", "gradient_norm", "train_bits", "validation_bits"
-SMOOTHING = 0.98  # of the bits that are shown, from step to step
-LINE_SECONDS = 10.0  # between plain lines
+SMOOTHING = 0.98  # exponential smoothing of the displayed bits, per step
+LINE_SECONDS = 10.0  # between two plain lines
 
 
 class Progress:
-    """Says how far a run is: on a terminal in a bar, elsewhere in lines, quietly not at all.
+    """Shows the progress of a run: in a bar on a terminal, otherwise in lines.
 
     Parameters
     ----------
     run : Run
     tqdm : module or None
-        None: nothing is shown.
+        None: show nothing.
     stream : TextIO
-        A terminal or not.
+        Where to show it, a terminal or not.
     """
 
     def __init__(self, run: Run, tqdm: Any, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
@@ -40,9 +40,9 @@ class Progress:
         self._bits: float | None = None
         self._validation: float | None = None
         self._bar: Any = None
-        self._first: float | None = None  # seconds of the first step here, which compiles
-        self._steps, self._spent = 0, 0.0  # in the others
-        self._place = 0.0, 0.0  # seconds and progress of the run after the first step here
+        self._first: float | None = None  # seconds of the first step in this process, including compilation
+        self._steps, self._spent = 0, 0.0  # of the later steps, and their seconds
+        self._place = 0.0, 0.0  # seconds and progress of the run after that first step
         self._next_line = clock()
 
     def __enter__(self) -> Progress:
@@ -60,7 +60,7 @@ class Progress:
         self._stack.close()
 
     def update(self, step: Step) -> None:
-        """Take notice of a step that was done."""
+        """Show the results of a step."""
         run = self._run
         if self._first is None:
             self._first, self._place = step.seconds, (run.seconds, run.progress)
@@ -75,7 +75,7 @@ class Progress:
             self._next_line = self._clock() + LINE_SECONDS
 
     def validated(self, bits: float) -> None:
-        """Take notice of the bits per byte on the validation text."""
+        """Show these bits per byte on the validation text from now on."""
         self._validation = bits
 
     def say(self, text: str) -> None:
@@ -86,8 +86,8 @@ class Progress:
             print(text, flush=True)
 
     def speed(self) -> str:
-        """How fast it went, in words."""
-        first = f"first step {self._first or 0.0:.1f} s, compilation included"
+        """Describe the speed of the run."""
+        first = f"first step {self._first or 0.0:.1f} s, including compilation"
         return f"{self._rate:,.0f} bytes/s over {self._steps:,} steps; {first}" if self._steps else first
 
     @property
@@ -112,18 +112,18 @@ class Progress:
 
 
 class LogState(NamedTuple):
-    """What a run keeps of its log."""
+    """State of a log, saved with its run."""
 
     bits: float = 0.0  # sum over the steps since the last row
-    steps: int = 0  # how many these are
-    digest: str | None = None  # of all rows, which tells the log from another run's
+    steps: int = 0  # number of these steps
+    digest: str | None = None  # of all rows, to recognise the log of this run
 
 
 class Log:
-    """A CSV file with a row for each of the intervals that the caller takes; nothing without a path.
+    """A CSV file with a row per interval; without a path, nothing is written.
 
-    A run that goes on appends to the file, whose rows of steps that it has yet to do are dropped; a new one begins it
-    anew. Nothing is changed before the first row. What is no log is never written over, nor one of a run under way.
+    A new run overwrites the log. A resumed run drops the rows of later steps and appends to the others. The file is
+    unchanged until the first row is written. A file that is not a log, or that another run has open, is never changed.
 
     Parameters
     ----------
@@ -131,25 +131,23 @@ class Log:
     step : int
         Steps that the run has done.
     state : LogState
-        Of the log when it had done them.
+        State of the log after these steps.
     """
 
     def __init__(self, path: str | None, step: int, state: LogState):
         self._bits, self._steps, digest = state
-        self._path, self._begin, self._rows = path, b"", b""  # what is not in the file yet
+        self._path, self._begin, self._rows = path, b"", b""  # header and rows that are not in the file yet
         self._digest = sha256()
         self._file: Any = None
         with ExitStack() as stack:
             if path is not None:
                 self._file = stack.enter_context(open(path, "ab", buffering=0))
                 if archive.try_lock(self._file, wait=False) is False:
-                    got = f"{path}, which another run has open"
-                    raise CommandError(f"train: --log must name a file of its own, got {got}; give another --log")
-                lines = _kept(path, step)
+                    raise CommandError(f"train: --log {path} is open in another run; give another --log")
+                lines = _lines_until(path, step)
                 self._digest.update(b"".join(lines[1:]))
                 if lines and digest not in (None, self._digest.hexdigest()):
-                    got = f"another one in {path}; give another --log"
-                    raise CommandError(f"train: --log must name the log of the run that goes on, got {got}")
+                    raise CommandError(f"train: --log {path} is not the log of the resumed run; give another --log")
                 self._size = sum(map(len, lines))
                 self._begin = b"" if lines else _line(COLUMNS)
             self._stack = stack.pop_all()
@@ -162,11 +160,11 @@ class Log:
 
     @property
     def state(self) -> LogState:
-        """What another process needs to go on."""
+        """State of the log, to resume it in another process."""
         return LogState(self._bits, self._steps, self._digest.hexdigest() if self._file else None)
 
     def write(self, run: Run, step: Step, validation: float | None, due: bool) -> None:
-        """Take notice of a step that was done; where a row is due, write one, with the mean since the last."""
+        """Record a step; if a row is due, write it with the mean bits since the last row."""
         self._bits, self._steps = self._bits + step.bits, self._steps + 1
         if not due:
             return
@@ -179,7 +177,7 @@ class Log:
                 self._append()
 
     def _append(self) -> None:
-        """Write all rows that are not in the file yet; where there is no room, none of them, until the next one."""
+        """Write all rows that are not in the file yet, or none if the disk is full: the next row tries again."""
         left, end = self._begin + self._rows, min(self._size, os.fstat(self._file.fileno()).st_size)
         size = end + len(left)
         try:
@@ -198,10 +196,10 @@ def _line(values: Iterable[Any]) -> bytes:
     return (",".join(map(str, values)) + "\r\n").encode()
 
 
-def _kept(path: str, step: int) -> list[bytes]:
-    """Return the lines of a log that a run goes on with: up to the first row of a later step."""
+def _lines_until(path: str, step: int) -> list[bytes]:
+    """Return the lines of a log before the first row of a later step, for a resumed run."""
     if os.path.getsize(path):
-        read_log(path)  # which refuses what is none
+        read_log(path)  # raises if it is not a log
 
     def is_done(line: bytes) -> bool:
         number = line.partition(b",")[0]
@@ -211,7 +209,7 @@ def _kept(path: str, step: int) -> list[bytes]:
 
 
 def _lines(path: str | os.PathLike[str]) -> list[bytes]:
-    """Return the lines of a log, but for a last one without an end: a process was killed while it wrote that."""
+    """Return the lines of a log without an incomplete last one, left by a process that was killed."""
     with archive.naming(path), open(path, "rb") as file:
         return [line for line in file.read().splitlines(keepends=True) if line.endswith((b"\n", b"\r"))]
 
@@ -222,14 +220,14 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     Raises
     ------
     ValueError
-        It is no log, or a row is damaged.
+        The file is not a log, or a row is damaged.
     """
     where = f"path {os.fspath(path)!r}"
     text = b"".join(_lines(path)).decode(errors="replace")
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         names, rows = tuple(reader.fieldnames or ()), list(reader)
-    except csv.Error as error:  # a line of a megabyte, say
+    except csv.Error as error:  # for example a line of a megabyte
         raise ValueError(message("read_log", where, "be a CSV file", error)) from error
     if names != COLUMNS:
         got = ",".join(names)[:200] or "nothing"

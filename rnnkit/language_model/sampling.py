@@ -1,4 +1,4 @@
-"""Text that a language model writes."""
+"""Sampling of text from a language model."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ def generate(
     top_p: float = 1.0,
     precision: Precision | None = None,
 ) -> Iterator[int]:
-    """Return an iterator over the bytes that the model goes on with, one at a time and without end.
+    """Return an endless iterator over bytes that continue the prompt.
 
     Parameters
     ----------
     model : TextModel
     prompt : bytes
-        What the model has read before, at least one byte.
+        The text to continue, at least one byte.
     temperature : float
-        0: always the likeliest byte; 1: drawn from the model's distribution; between: nearer to the likeliest.
+        0: always the most likely byte; 1: a sample of the model's distribution; lower values prefer likely bytes.
     seed : int, optional
         The same seed gives the same bytes.
     top_p : float
-        Only the likeliest bytes are drawn, as few as have this share of the probability together at that temperature
-        (nucleus sampling, arXiv 1904.09751); above 0, and 1 for all bytes.
+        Nucleus sampling (arXiv 1904.09751): sample only from the fewest most likely bytes with at least this total
+        probability at the temperature. Above 0; 1 for all bytes.
     precision : {"bfloat16", "int8"}, optional
-        What the weights of the recurrent network are rounded to; see `rnnkit.prepare`.
+        Quantize the weights of the recurrent network; see `rnnkit.prepare`.
 
     Raises
     ------
     ValueError
-        The prompt is empty, temperature or top_p is out of range, the weights cannot be rounded so; or, at the byte
-        where it happens, the scores are not numbers: nothing can be drawn from them.
+        The prompt is empty, temperature or top_p is out of range, or the weights cannot be quantized. The iterator
+        raises it if the model's scores are NaN.
     """
     if not prompt:
         raise ValueError(message("generate", "prompt", "have at least one byte", "none"))
@@ -63,21 +63,21 @@ def _bytes(
             y, hx, cx = plan.step(x, hx, cx)
         scores = model.scores(y)[0].astype(np.float64)
         if np.isnan(scores).any():
-            raise ValueError(message("generate", "model", "give scores that are numbers", "NaN", "train it anew"))
+            raise ValueError(message("generate", "model", "give scores that are numbers", "NaN", "train it again"))
         unread = model.alphabet[[draw(scores, temperature, top_p, rng)]]
         yield int(unread[0])
 
 
 def draw(scores: np.ndarray, temperature: float, top_p: float, rng: np.random.Generator) -> int:
-    """Return the index of one of the scores (K,), drawn from their softmax at this temperature."""
+    """Sample an index of the scores (K,) from their softmax at this temperature."""
     if top_p < 1 and temperature > 0:
         scores = np.where(_likeliest(scores / temperature, top_p), scores, -np.inf)
-    # The largest of scores/temperature + Gumbel noise is a draw from their softmax (the Gumbel-max trick).
+    # The argmax of scores/temperature + Gumbel noise is a sample of their softmax (the Gumbel-max trick).
     return int(np.argmax(scores + temperature * rng.gumbel(size=scores.size)))
 
 
 def _likeliest(scores: np.ndarray, top_p: float) -> np.ndarray:
-    """Say of each score (K,) whether it is among the fewest that have a share of top_p of the softmax."""
+    """Return, for each score (K,), whether it is one of the fewest that have a share of top_p of the softmax."""
     order = np.argsort(-scores, kind="stable")
     shares = np.exp(scores[order] - scores[order[0]])
     before = np.cumsum(shares) - shares

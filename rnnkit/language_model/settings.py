@@ -1,4 +1,4 @@
-"""The settings of a training run: one table, which the command line, configuration files and saved runs read."""
+"""The settings of a training run: one table for the command line, configuration files and saved runs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from rnnkit.errors import message
 
 _CELLS = {"lstm": ("RegularizedLSTM", "LayerNormLSTM"), "gru": ("RegularizedGRU", "LayerNormGRU")}
 _SINCE_0_13 = {"layer_norm", "recurrent_dropout", "zoneout"}
-BUDGETS = ("steps", "minutes", "epochs")  # of which a run has one
-NETWORK = "network, with --init-from that of the model"  # titles of groups
-BUDGET = "how long to train, one of these"
+BUDGETS = ("steps", "minutes", "epochs")  # a run has one of these
+NETWORK = "network (with --init-from, the one of the model)"  # titles of groups of options
+BUDGET = "length of the training: one of these"
 TRAINING = "training"
 
 
 def option(default: Any, group: str, text: str, parse: Callable[[str], Any], **more: Any) -> Any:
-    """A field with what the command line needs to know of it."""
+    """Declare a setting with its metadata for the command line."""
     return field(default=default, metadata={"group": group, "help": text, "type": parse, **more})
 
 
 def file_name(text: str) -> str:
-    """Parse the name of a file."""
+    """Parse a file name."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError(f"must name a file, got {text!r}")
     return text
 
 
 def number(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], float]:
-    """Return what parses a finite number from `low` (or above it) to `high`, or an int that counts."""
+    """Return a parser of a finite number, or an int, from `low` (or above it) to `high`."""
     bounds = f"{'above' if above else 'at least'} {low}" + (f" and at most {high}" if math.isfinite(high) else "")
 
     def parse(text: str) -> float:
@@ -51,51 +51,51 @@ def number(kind: type, low: float, high: float = math.inf, above: bool = False) 
 
 
 def flag(text: str) -> bool:
-    """Parse what a file has of an option without a value."""
+    """Parse the text of an option without a value, from a file."""
     if text not in ("True", "False"):
         raise ValueError(text)
     return text == "True"
 
 
-_NOISE = "in training, of an LSTM or a GRU"
+_NOISE = "in training (LSTM and GRU)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides the weights that a run ends with, beside the text and the number of ranks."""
+    """The settings that, with the text and the number of ranks, determine the trained weights."""
 
     mode: str = option("lstm", NETWORK, "kind of cell", str, choices=tuple(MODES))
     layers: int = option(1, NETWORK, "layers", number(int, 1))
     hidden: int = option(256, NETWORK, "units in a layer", number(int, 1))
-    embedding: int = option(64, NETWORK, "features of a byte", number(int, 1))
+    embedding: int = option(64, NETWORK, "size of the embedding of a byte", number(int, 1))
     dropout: float = option(
         0.1, NETWORK, "share of each layer's outputs dropped in training", number(float, 0, 1), metavar="P"
     )
-    layer_norm: bool = option(False, NETWORK, "layer-normalised cells, of an LSTM or a GRU", flag)
+    layer_norm: bool = option(False, NETWORK, "layer normalization (LSTM and GRU)", flag)
     recurrent_dropout: float = option(
-        0.0, NETWORK, f"share of each step's candidates dropped {_NOISE}", number(float, 0, 1), metavar="P"
+        0.0, NETWORK, f"share of the candidates dropped in a step {_NOISE}", number(float, 0, 1), metavar="P"
     )
     zoneout: float = option(
         0.0, NETWORK, f"share of the units that keep their state in a step {_NOISE}", number(float, 0, 1), metavar="P"
     )
-    steps: int | None = option(4250, BUDGET, "updates", number(int, 1))
-    minutes: float | None = option(None, BUDGET, "time to train, compilation included", number(float, 0, above=True))
+    steps: int | None = option(4250, BUDGET, "number of updates", number(int, 1))
+    minutes: float | None = option(None, BUDGET, "training time, including compilation", number(float, 0, above=True))
     epochs: float | None = option(None, BUDGET, "passes over the text", number(float, 0, above=True))
-    batch: int = option(16, TRAINING, "rows of text read side by side, on all ranks together", number(int, 1))
-    accumulate: int = option(1, TRAINING, "parts that a rank takes its rows in, one after the other", number(int, 1))
+    batch: int = option(16, TRAINING, "rows of text in a batch, over all ranks", number(int, 1))
+    accumulate: int = option(1, TRAINING, "gradient accumulation: parts of the batch of a rank", number(int, 1))
     seq_len: int = option(
-        64, TRAINING, "bytes of each row in a step; gradients reach no further back", number(int, 1)
+        64, TRAINING, "bytes of each row in a step (truncated backpropagation)", number(int, 1)
     )
-    lr: float = option(5e-3, TRAINING, "highest learning rate", number(float, 0, above=True), metavar="RATE")
+    lr: float = option(5e-3, TRAINING, "peak learning rate", number(float, 0, above=True), metavar="RATE")
     weight_decay: float = option(
-        0.0, TRAINING, "share that the rate takes of each weight in a step", number(float, 0), metavar="SHARE"
+        0.0, TRAINING, "decoupled weight decay, as a factor of the learning rate", number(float, 0), metavar="SHARE"
     )
-    clip: float = option(1.0, TRAINING, "longest gradient", number(float, 0, above=True), metavar="NORM")
-    seed: int = option(0, TRAINING, "of weights and dropout: the same seed, the same model", number(int, 0))
+    clip: float = option(1.0, TRAINING, "maximum norm of the gradient", number(float, 0, above=True), metavar="NORM")
+    seed: int = option(0, TRAINING, "seed of weights and dropout: the same seed gives the same model", number(int, 0))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
-        """Return the settings with what is given, which is right in itself; a budget that is given is the only one."""
+        """Return settings from valid options; a given budget replaces the default one."""
         budgets = [name for name in BUDGETS if given.get(name) is not None]
         if len(budgets) > 1:
             expected = "be one of --steps, --minutes and --epochs"
@@ -110,44 +110,44 @@ class Settings:
 
     @property
     def cell(self) -> Any:
-        """The name of the mode, or the cell that layer norm and noise make of it. Raises ValueError."""
+        """The mode, or the cell of the mode with layer normalization or noise. Raises ValueError if there is none."""
         noise = {"recurrent_dropout": self.recurrent_dropout, "zoneout": self.zoneout}
         if not self.layer_norm and not any(noise.values()):
             return self.mode
         if self.mode not in _CELLS:
-            cure = "--layer-norm, --recurrent-dropout and --zoneout are of these"
+            cure = "--layer-norm, --recurrent-dropout and --zoneout need one of these"
             raise ValueError(message("train", "--mode", "be lstm or gru", self.mode, cure))
         return getattr(cells, _CELLS[self.mode][self.layer_norm])(**noise)
 
     @staticmethod
     def of_cell(mode: Any) -> dict[str, Any]:
-        """The settings that a model's cell stands for, but for its noise; raise ValueError for any other."""
+        """Return the settings for a model's cell, without its noise; raise ValueError if train has no such cell."""
         name = mode if isinstance(mode, str) else type(mode).__name__
         for known, kinds in _CELLS.items():
             if name in kinds and not isinstance(mode, str):
                 return {"mode": known, "layer_norm": name == kinds[True]}
         if name not in MODES:
-            raise ValueError(f"a cell {name}, which train does not have")
+            raise ValueError(f"the cell {name}, which train does not have")
         return {"mode": name, "layer_norm": False}
 
     @property
     def budget(self) -> tuple[str, float]:
-        """The name of the budget, and how much it is."""
+        """The name of the budget, and its amount."""
         ((name, amount),) = [(name, amount) for name in BUDGETS if (amount := getattr(self, name)) is not None]
         return name, amount
 
     def to_json(self) -> str:
-        """Return them as JSON, as `from_json` takes them."""
+        """Return the settings as JSON; `from_json` takes the parsed object."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, found: Any) -> Settings:
-        """Return the settings that a file holds; raise ValueError, which says why, where these are none of ours."""
+        """Return the settings in a parsed JSON object; raise ValueError if they are invalid."""
         known = {one.name: one for one in fields(cls)}
         if isinstance(found, dict) and known.keys() - found.keys() == _SINCE_0_13:
             if found.get("dropout"):
-                got = f"dropout={found['dropout']!s:.400} of a run from before 0.13, which drew other masks"
-                raise ValueError(f"{got}; begin a new run from its weights with --init-from")
+                got = f"dropout={found['dropout']!s:.400} of a run from before 0.13, whose masks cannot be drawn again"
+                raise ValueError(f"{got}; start a new run from its weights with --init-from")
             found = found | {name: known[name].default for name in _SINCE_0_13}
         if not isinstance(found, dict) or found.keys() != known.keys():
             raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
@@ -160,7 +160,7 @@ class Settings:
 
 
 def fits(one: Field, value: Any) -> bool:
-    """Whether a value out of JSON is of the type of its field, and in its range."""
+    """Return whether a value from JSON has the type of its field and is in its range."""
     kind, parse = str(one.type), one.metadata["type"]
     if kind.startswith("list"):
         return isinstance(value, list) and all(_holds(parse, element) for element in value)
@@ -170,7 +170,7 @@ def fits(one: Field, value: Any) -> bool:
 
 
 def _holds(parse: Callable[[str], Any], value: Any) -> bool:
-    """Whether a value out of JSON is what the command line would have made of its text."""
+    """Return whether the parser of the command line gives the same value for its text."""
     try:
         return parse(str(value)) == value
     except (ValueError, argparse.ArgumentTypeError):

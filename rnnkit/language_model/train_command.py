@@ -1,4 +1,4 @@
-"""The command that trains: the loop, and what it leaves."""
+"""The train command: the training loop, its saves, and the final score."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import numpy as np
 from rnnkit import distributed
 from rnnkit.language_model import sampling, scoring
 from rnnkit.language_model.console import (
-    REFUSALS,
-    Agreed,
+    USER_ERRORS,
+    CollectiveError,
     CommandError,
     Interrupted,
     Parser,
     Signals,
-    noticed_signals,
-    why,
+    deferred_signals,
+    error_text,
 )
 from rnnkit.language_model.job import Job, compare, prepared
 from rnnkit.language_model.report import Progress
@@ -34,18 +34,18 @@ logger = logging.getLogger("rnnkit")
 
 
 def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> None:
-    """Train a model, save it, and print what it makes of the held-out text beside general compressors."""
+    """Train and save a model; print its bits per byte on held-out text, and those of general-purpose compressors."""
     comm, end = distributed.world(), None
     with distributed.aborting(comm):
         distributed.share_cores(comm)
         try:
             _train(args, add_options, comm)
-        except (Agreed, Interrupted) as error:
+        except (CollectiveError, Interrupted) as error:
             end = error
-        except REFUSALS as error:
+        except USER_ERRORS as error:
             if comm is None:
                 raise
-            raise SystemExit(f"rnnkit: {why(error)}") from error
+            raise SystemExit(f"rnnkit: {error_text(error)}") from error
     if end and (comm is None or comm.rank == 0):
         raise end
     if end:
@@ -54,8 +54,8 @@ def train(args: argparse.Namespace, add_options: Callable[[Parser], None]) -> No
 
 def _train(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: Any) -> None:
     job = prepared(args, add_options, comm)
-    with job.log, noticed_signals() as signals:
-        compare(job)  # all ranks together: signals are noticed on all of them before the first says that it begins
+    with job.log, deferred_signals() as signals:
+        compare(job)  # all ranks together, so that all handle signals before the first prints that training starts
         if job.first:
             _introduce(job)
         _work(job, signals)
@@ -68,67 +68,67 @@ def _introduce(job: Job) -> None:
     others = f"{len(texts.validation):,} for validation, {len(texts.held_out):,} held out"
     print(f"text      {job.record.source}: {len(texts.training):,} bytes to train on, {others}")
     print(f"model     {run.model.desc}, {run.model.parameters.flat.size:,} parameters with embedding and output")
-    if job.begun:
-        print(f"from      {job.begun}")
+    if job.origin:
+        print(f"from      {job.origin}")
     if run.comm:
         print(f"ranks     {run.comm.size}")
-    print(f"training  Ctrl-C saves the run in {job.saver.out}, which --resume goes on with", flush=True)
+    print(f"training  Ctrl-C saves the run to {job.saver.out}; continue it with --resume", flush=True)
 
 
 def _work(job: Job, signals: Signals) -> None:
-    """Train until the run is done, or a signal has come."""
+    """Train until the run is done or interrupted by a signal."""
     run, options = job.run, job.options
     every = {name: options[name].start(run) for name in options if name.endswith("_every")}
     with (
         Progress(run, job.tqdm if job.first else None) as progress,
-        np.errstate(over="ignore", invalid="ignore"),  # the loss tells, once and with the cure
+        np.errstate(over="ignore", invalid="ignore"),  # the check of the loss below reports it
     ):
         while run.progress < 1:
             step = run.advance(signals.number is not None)
             if not math.isfinite(step.bits):
-                raise Agreed(f"train: the loss must stay finite, got {step.bits} in step {run.step}; give a lower --lr")
+                raise CollectiveError(f"train: the loss must be finite, got {step.bits} in step {run.step}; lower --lr")
             due = {name for name, interval in every.items() if interval.due(run)}
             if run.progress == 1:
                 due |= {"validate_every", "log_every"}
-            with _outlived("the progress"):
+            with _log_os_errors("the progress output"):
                 progress.update(step)
             bits = None
             if "validate_every" in due and job.first and job.texts.validation:
                 bits = _validate(job)
                 progress.validated(bits)
-            with _outlived("the log"):
+            with _log_os_errors("the log"):
                 job.log.write(run, step, bits, "log_every" in due or bits is not None)
             if "sample_every" in due and job.first:
-                with _outlived("a sample"):
+                with _log_os_errors("a sample"):
                     progress.say(_sample(run))
             if run.progress < 1 and step.stop:
                 _save(job)
                 raise _interrupted(job, signals)
             if run.progress < 1 and "save_every" in due:
-                with _outlived("a save"):
+                with _log_os_errors("a save"):
                     _save(job)
         job.speed = progress.speed()
 
 
 @contextmanager
-def _outlived(what: str) -> Iterator[None]:
-    """A disk that is full does not end a run, which may go on until there is room again."""
+def _log_os_errors(what: str) -> Iterator[None]:
+    """Log an I/O error instead of raising it: a full disk must not end a long run."""
     try:
         yield
-    except BrokenPipeError:  # nobody reads what is shown
+    except BrokenPipeError:  # nobody reads the output any more
         raise
     except OSError as error:
-        logger.warning("%s failed, and the run goes on: %s", what, why(error))
+        logger.warning("%s failed, but training continues: %s", what, error_text(error))
 
 
 def _validate(job: Job) -> float:
-    """Return the bits per byte on the validation text, and keep the model that needs the fewest."""
+    """Return the bits per byte on the validation text; with --keep, save the model if it is the best."""
     bits = scoring.bits_per_byte(job.run.model, job.texts.validation, job.texts.training)
     if bits < (math.inf if job.record.best_bits is None else job.record.best_bits):
         job.record.best_bits, job.record.best_step = bits, job.run.step
         if job.options["keep"]:
             _describe(job)
-            with _outlived("a save"):
+            with _log_os_errors("a save"):
                 job.run.model.save(job.saver.best)
     return bits
 
@@ -139,7 +139,7 @@ def _sample(run: Run) -> str:
 
 
 def _save(job: Job) -> None:
-    """Write the run's file; all ranks together."""
+    """Save the run, all ranks together."""
     state = job.run.carried()
     if state is not None:
         _describe(job)
@@ -156,15 +156,15 @@ def _describe(job: Job) -> None:
 def _interrupted(job: Job, signals: Signals) -> Interrupted:
     if job.first:
         out = job.saver.out
-        print(f"saved     {out}, after {job.run.step:,} steps; to go on: rnnkit train --resume {out}")
+        print(f"saved     {out}, after {job.run.step:,} steps; to resume: rnnkit train --resume {out}")
     return Interrupted(signals.number or signal.SIGTERM)
 
 
 def _conclude(job: Job) -> None:
-    """Save the model, and score it."""
+    """Save and score the model."""
     model, texts, out = job.run.model, job.texts, job.saver.out
-    if not np.isfinite(model.parameters.flat).all():  # the loss of the last update is not seen
-        raise CommandError("train: the weights must stay finite, got others in the last step; give a lower --lr")
+    if not np.isfinite(model.parameters.flat).all():  # no loss has been computed since the last update
+        raise CommandError("train: the weights are not finite after the last step; lower --lr")
     _describe(job)
     model.save(out)
     print(f"speed     {job.speed}")
