@@ -20,8 +20,8 @@ BLOCK = 1 << 20
 CHUNK = 16  # steps between two updates of a model that learns
 STREAMS_PRETRAINED, STREAMS = 64, 2
 HIDDEN, EMBEDDING = 256, 64
-MAX_STREAMS = (1 << 16) - 1  # what the field holds
-MAX_HIDDEN = 4096  # a model of 0.3 GB: a small file of a stranger can ask for no more
+MAX_STREAMS = (1 << 16) - 1  # largest number of its field
+MAX_HIDDEN = 4096  # a model of 0.3 GB, the most that an untrusted small file can request
 _FIELDS = Struct("<B4H16s")
 
 

@@ -18,7 +18,7 @@ _CELLS = {"lstm": ("RegularizedLSTM", "LayerNormLSTM"), "gru": ("RegularizedGRU"
 _SINCE_0_13 = {"layer_norm", "recurrent_dropout", "zoneout"}
 BUDGETS = ("steps", "minutes", "epochs")  # a run has one of these
 NETWORK = "network (with --init-from, the one of the model)"  # titles of groups of options
-BUDGET = "length of the training: one of these"
+BUDGET = "length of the training (one of these)"
 TRAINING = "training"
 
 
@@ -82,13 +82,13 @@ class Settings:
     minutes: float | None = option(None, BUDGET, "training time, including compilation", number(float, 0, above=True))
     epochs: float | None = option(None, BUDGET, "passes over the text", number(float, 0, above=True))
     batch: int = option(16, TRAINING, "rows of text in a batch, over all ranks", number(int, 1))
-    accumulate: int = option(1, TRAINING, "gradient accumulation: parts of the batch of a rank", number(int, 1))
+    accumulate: int = option(1, TRAINING, "gradient accumulation: parts of the rows of each rank", number(int, 1))
     seq_len: int = option(
         64, TRAINING, "bytes of each row in a step (truncated backpropagation)", number(int, 1)
     )
     lr: float = option(5e-3, TRAINING, "peak learning rate", number(float, 0, above=True), metavar="RATE")
     weight_decay: float = option(
-        0.0, TRAINING, "decoupled weight decay, as a factor of the learning rate", number(float, 0), metavar="SHARE"
+        0.0, TRAINING, "decoupled: a step multiplies weights by 1 - rate*SHARE", number(float, 0), metavar="SHARE"
     )
     clip: float = option(1.0, TRAINING, "maximum norm of the gradient", number(float, 0, above=True), metavar="NORM")
     seed: int = option(0, TRAINING, "seed of weights and dropout: the same seed gives the same model", number(int, 0))

@@ -134,7 +134,8 @@ class Adam(_Optimizer):
         Added to the square root of the corrected mean of squares, as in PyTorch. epsilon * sqrt(1 - beta2), rounded to
         the dtype, must be above 0: with the default beta2, epsilon is at least 4.4e-44 in float32.
     weight_decay : float or sequence of float
-        Share of the parameters, times the learning rate, that each step takes off; one for all or one for each array.
+        Decoupled weight decay: a step multiplies the parameters by 1 - learning_rate*weight_decay. One number for all
+        arrays, or one for each.
 
     Raises
     ------
@@ -222,7 +223,8 @@ class SGD(_Optimizer):
     nesterov : bool
         Use Nesterov momentum; needs momentum > 0.
     weight_decay : float or sequence of float
-        Share of the parameters, times the learning rate, that each step takes off; one for all or one for each array.
+        Decoupled weight decay: a step multiplies the parameters by 1 - learning_rate*weight_decay. One number for all
+        arrays, or one for each.
 
     Raises
     ------
