@@ -132,7 +132,7 @@ def _kinds(declaration: Any) -> dict[str, str]:
 
 def _derived(cell: Any) -> Any:
     """The declaration with the gradient that is derived, of a cell that has another one; None without."""
-    if cell.declaration.rule is None:
+    if cell.declaration.derivation_version is None:
         with suppress(CellError):
             return derived(type(cell))
     return None

@@ -14,7 +14,7 @@ from messages import says
 import rnnkit
 from rnnkit.cells import Activation, Affine, LeakyRelu, cell, forward, gradient, tanh, value
 from rnnkit.descriptor.saved import descriptor_of, text_of
-from rnnkit.kernels.cells.activations import OWN_ACTIVATIONS
+from rnnkit.kernels.cells.activations import USER_ACTIVATIONS
 from rnnkit.kernels.cells.source import code_key, source_of
 from rnnkit.kernels.cells.uses import Unresolved
 
@@ -149,7 +149,7 @@ def test_an_activation_of_ones_own_is_in_the_file_with_its_source(monkeypatch):
     assert desc != rnnkit.RNNDescriptor(Kept(last=LeakyRelu(0.5)), 3, 4)  # of the same number
     with pytest.raises(ValueError, match=says("", "Bent", "source 2:0", source_of(Bent))):
         descriptor_of(text.replace(source_of(Bent), "2:0"), Kept)
-    monkeypatch.delitem(OWN_ACTIVATIONS, "Bent")
+    monkeypatch.delitem(USER_ACTIVATIONS, "Bent")
     with pytest.raises(ValueError, match=says("", "activation Bent", "import")):
         descriptor_of(text, Kept)
 

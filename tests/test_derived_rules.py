@@ -176,7 +176,7 @@ def test_what_is_kept_is_said():
 
     said = Mine.declaration
     assert said.keeps == {"f": "sigmoid(f)", "i": "sigmoid(i)", "g": "tanh(g)", "o": "sigmoid(o)"}
-    assert said.slots == ("i", "f", "g", "o") and said.extra_slots == () and said.rule == 1
+    assert said.slots == ("i", "f", "g", "o") and said.extra_slots == () and said.derivation_version == 1
     assert [stage.writes for stage in said.equations] == [("c", "h")]
     loops = [stage.function.__name__ for stage in said.phases[0].forward]
     assert loops == ["step", "step_2"]  # tanh of c waits for the gates
@@ -384,4 +384,4 @@ def test_by_hand_stays_possible():
         def back(self, a, b, dh):
             return dh * b, dh * a
 
-    assert Mine.declaration.rule is None and "da db" in derived_source(Mine)
+    assert Mine.declaration.derivation_version is None and "da db" in derived_source(Mine)

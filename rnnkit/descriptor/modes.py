@@ -15,7 +15,7 @@ import numpy as np
 
 from rnnkit.common.numbers import real_number
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.activations import ACTIVATIONS, OWN_ACTIVATIONS, POSITIVE, Activation
+from rnnkit.kernels.cells.activations import ACTIVATIONS, POSITIVE, USER_ACTIVATIONS, Activation
 from rnnkit.kernels.cells.cell import Stage
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.kernels.cells.rules import parameter_types
@@ -250,15 +250,15 @@ def _restored(parameter: Any, check_source: bool) -> Any:
     if isinstance(parameter, list):
         known, (name, *numbers) = ACTIVATIONS, parameter or [None]
     elif isinstance(parameter, dict) and set(parameter) == {"activation", "source", "numbers"}:
-        known, name, numbers = OWN_ACTIVATIONS, parameter["activation"], parameter["numbers"]
+        known, name, numbers = USER_ACTIVATIONS, parameter["activation"], parameter["numbers"]
     else:
         return parameter
     if not isinstance(name, str) or not isinstance(numbers, list):
         raise ValueError(f"a cell with the activation {parameter}")
-    if known is OWN_ACTIVATIONS and name not in known:
+    if known is USER_ACTIVATIONS and name not in known:
         raise ValueError(f"a cell with the activation {name}; import the module that registers it first")
     if name not in known or len(numbers) != len(known[name]._fields):
         raise ValueError(f"a cell with the activation {parameter}")
-    if known is OWN_ACTIVATIONS and check_source:
+    if known is USER_ACTIVATIONS and check_source:
         _check_source(known[name], parameter["source"])
     return known[name](*numbers)

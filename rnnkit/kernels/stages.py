@@ -17,7 +17,7 @@ from numba.np.numpy_support import as_dtype
 
 from .cells.declaration import MEAN_BLOCK
 from .cells.functions import slope, value
-from .cells.rules import place, refusal
+from .cells.rules import cell_error, describe_stage
 from .cells.uses import helpers_of
 from .machine import activations as activations  # what the functions that cells are written in compile to
 from .machine.compiler import COMPILER
@@ -146,14 +146,15 @@ def _call_type(typingctx, stage, cell, real):
         text = " ".join(str(getattr(error, "msg", error)).split())[:400]
         cure = "import at the top of the file" if "IMPORT_NAME" in text else ""
         expected = "be equations of numbers that compile"
-        raise refusal(declaration, place(stage.function, line), expected, text, cure) from None
+        raise cell_error(declaration, describe_stage(stage.function, line), expected, text, cure) from None
     results = found.return_type.types if isinstance(found.return_type, types.BaseTuple) else (found.return_type,)
     if len(results) != len(stage.writes):
         expected = f"return {len(stage.writes)} numbers, {', '.join(stage.writes)}"
-        raise refusal(declaration, place(stage.function), expected, len(results))
+        raise cell_error(declaration, describe_stage(stage.function), expected, len(results))
     for name, result in zip(stage.writes, results, strict=True):
         if result != real:
-            raise refusal(declaration, place(stage.function), f"return {real} for {name}, as its arguments are", result)
+            expected = f"return {real} for {name}, as its arguments are"
+            raise cell_error(declaration, describe_stage(stage.function), expected, result)
     return function, found
 
 

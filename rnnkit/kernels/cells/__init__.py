@@ -1,4 +1,4 @@
-"""The mathematics: a cell is a page of equations (`cell` says how one is written), `modes` the table of their names.
+"""Cell definitions, as equations of one unit. `cell` explains how a cell is written, `modes` maps names to cells.
 
-Nothing here knows of memory, rows or threads, and nothing imports Numba.
+Nothing here depends on memory, rows or threads, and nothing imports Numba.
 """

@@ -1,4 +1,4 @@
-"""The LSTM with activations of one's choice."""
+"""LSTM with configurable activations."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,12 @@ from .functions import fma, value
 
 @cell(gates="i f g o", states="c")
 class ActivatedLSTM(NamedTuple):
-    """The LSTM with other activations, s of the gates, t of the `candidate` and u of the `output`:
+    """LSTM with a choice of activations: s for the gates (`gate`), t for the `candidate` and u for the `output`:
 
-        i, f, o = s(W x + R h + bW + bR)       g = t(same)       c' = f*c + i*g       h' = o*u(c')
+        i, f, o = s(W x + R h + bW + bR)       g = t(W x + R h + bW + bR)
+        c' = f*c + i*g                         h' = o*u(c')
 
-    As ONNX's LSTM with activations.
+    Same as ONNX's LSTM with activations.
     """
 
     gate: Activation = Sigmoid()

@@ -1,8 +1,8 @@
-"""Activations that are a parameter of a cell: ONNX's, each with its slope as a function of its value.
+"""Activations that are a parameter of a cell: ONNX's, each with its derivative (slope) as a function of its output.
 
-A cell with the field ``gate: Activation = Sigmoid()`` computes ``value(self.gate, i)`` and, in its gradient, from the
-value that its forward stage has left, ``slope(self.gate, i)``. The class of an activation decides about the machine
-code, its numbers do not. Where there is a kink the slope is that on its left.
+A cell with the field ``gate: Activation = Sigmoid()`` computes ``value(self.gate, i)`` forward. In its gradient it
+computes ``slope(self.gate, i)`` from the stored output. Machine code is compiled per class of activation, not per
+number. At a kink the slope is the derivative on the left.
 """
 
 from abc import ABC, ABCMeta
@@ -13,6 +13,7 @@ from .functions import sigmoid as logistic
 from .source import is_shipped
 
 
+# The text of `softplus` is part of the digests of users' cells in files until 0.9: see `source_0_9`.
 def softplus(x):
     """Return log(1 + exp(x)), from x + log(1 + exp(-x)) where x is above 0."""
     u = exp(-abs(x))
@@ -26,26 +27,26 @@ def softplus(x):
 
 
 class Activation(ABC):  # noqa: B024  named tuples have no other base: they are registered
-    """What all activations are instances of."""
+    """Base class of all activations."""
 
     @classmethod
     def register(cls, kind):
-        """Make a class of named tuples an activation; its numbers are floats, its `value` and `slope` of one number."""
+        """Register a NamedTuple class as an activation: fields are floats, `value` and `slope` take one number."""
         for name in ("value", "slope"):
             code = getattr(getattr(kind, name, None), "__code__", None)
             if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and code):
                 raise TypeError(f"register: kind must be a NamedTuple class with a method {name}, got {kind!r}")
         if not is_shipped(kind):
-            OWN_ACTIVATIONS[kind.__name__] = kind
-        return ABCMeta.register(cls, told_apart(kind))
+            USER_ACTIVATIONS[kind.__name__] = kind
+        return ABCMeta.register(cls, compare_by_class(kind))
 
 
-ACTIVATIONS, OWN_ACTIVATIONS = {}, {}
-"""By name: those of this package, and what users have registered last."""
+ACTIVATIONS, USER_ACTIVATIONS = {}, {}
+"""Activations by name: those of this package, and those that users registered (the last one of a name)."""
 
 
-def told_apart(kind):
-    """Let instances of different classes of named tuples differ, and their hashes: as plain tuples they are equal."""
+def compare_by_class(kind):
+    """Make equality and hash of a NamedTuple class depend on the class; plain tuples with equal fields are equal."""
     kind.__eq__ = lambda self, other: type(self) is type(other) and tuple.__eq__(self, other)
     kind.__ne__ = lambda self, other: not self == other
     kind.__hash__ = lambda self: hash((type(self), *self))
@@ -53,7 +54,7 @@ def told_apart(kind):
 
 
 def activation(kind):
-    """Make the decorated class of named tuples, with value and slope, an activation."""
+    """Decorate a NamedTuple class with `value` and `slope` to make it an activation."""
     ACTIVATIONS[kind.__name__] = Activation.register(kind)
     return kind
 
@@ -107,7 +108,7 @@ class Affine(NamedTuple):
 
 @activation
 class LeakyRelu(NamedTuple):
-    """x where x > 0, else alpha*x; alpha > 0."""
+    """x if x > 0, else alpha*x; alpha > 0."""
 
     alpha: float = 0.01
 
@@ -120,7 +121,7 @@ class LeakyRelu(NamedTuple):
 
 @activation
 class ThresholdedRelu(NamedTuple):
-    """x where x > alpha, else 0; alpha > 0."""
+    """x if x > alpha, else 0; alpha > 0."""
 
     alpha: float = 1.0
 
@@ -148,7 +149,7 @@ class ScaledTanh(NamedTuple):
 
 @activation
 class HardSigmoid(NamedTuple):
-    """alpha*x + beta, but 0 below and 1 above."""
+    """alpha*x + beta, clipped to [0, 1]."""
 
     alpha: float = 0.2
     beta: float = 0.5
@@ -162,7 +163,7 @@ class HardSigmoid(NamedTuple):
 
 @activation
 class Elu(NamedTuple):
-    """x where x > 0, else alpha*(exp(x) - 1); alpha > 0."""
+    """x if x > 0, else alpha*(exp(x) - 1); alpha > 0."""
 
     alpha: float = 1.0
 
@@ -199,4 +200,4 @@ class Softplus(NamedTuple):
 
 
 POSITIVE = LeakyRelu, ThresholdedRelu, ScaledTanh, Elu
-"""Those whose alpha must be above 0: otherwise their value does not tell their slope."""
+"""Activations whose alpha must be above 0: otherwise the slope cannot be computed from the output."""

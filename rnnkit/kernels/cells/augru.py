@@ -1,4 +1,4 @@
-"""The GRU whose update gate an attention scales."""
+"""AUGRU: GRU with an attentional update gate."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from .functions import fma, sigmoid, tanh
 @cell(gates=["r", "u", Gate("n", apart="q")], inputs="attention")
 class AUGRU(NamedTuple):
     """Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", arXiv 1809.03672; `attention`
-    is a side input, a number from 0 to 1 for each step, or for each of its units:
+    is a side input from 0 to 1, one number for each step or for each unit of a step:
 
         r, u = s(W x + R h + biases)       n = tanh(Wn x + bn + r*(Rn h + bq))
         h' = (1 - attention*u)*h + attention*u*n

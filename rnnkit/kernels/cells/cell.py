@@ -1,53 +1,64 @@
-"""What a cell says of itself: its gates, its states, its own weights, and the equations of one unit.
+"""Decorators that declare a cell: its gates, states and weights, and the equations of one unit.
 
-A cell is a NamedTuple class under the decorator `cell`; its fields, annotated bool, int, float or
-Activation, are its parameters.
-Its stages are functions of numbers, whose parameters are read by their names and whose results are written to the names
-that the stage declares:
+A cell is a NamedTuple class under the decorator `cell`; its fields, annotated bool, int, float or Activation, are its
+parameters. Its stages are functions of numbers. A stage reads the names of its arguments, and its results are written
+to the names that its decorator declares:
 
     i, r, ...       a gate: first its pre-activation, W x + R h + biases, then what a stage wrote
     c_prev, c       a state before and after the step
-    h_prev, h       the hidden state before and after the step (h before a projection, where there is one)
-    p, ...          a vector: a weight of the unit's own, or a scalar, one that all units have in common; stages read
-                    it, and write to dp what they add to its gradient
-    a, ...          a side input: a number that the call gives; or a noise, one that training draws
-    di, dc, dh ...  the gradient of the loss by it, in the stages of the gradient; in the end that of a gate is by its
-                    pre-activation. dc and dc_prev are one number: it comes from the step after and goes to that before
+    h_prev, h       the hidden state before and after the step (h before a projection, if there is one)
+    p, ...          a vector (one weight per unit) or a scalar (one weight per layer); stages read it, and
+                    accumulate its gradient in dp
+    a, ...          a side input: a number that the call gives; or a noise: a number that training draws
+    di, dc, dh ...  the gradient of the loss by it, in gradient stages; the final one of a gate is by its
+                    pre-activation. dc and dc_prev share memory: the gradient flows from the next step to the previous
 
-A stage is one loop over the units. One that waits for a slow function (tanh, sigmoid) of another one's result begins a
-new stage: in one loop few units at a time are on their way through a core, and the time of a unit is that of the whole
-chain (GRU 0.78, LSTM 0.93, its gradient 0.78 of the time; Zen 3). The stages of the gradient run in reverse order, so
-that each can stand behind what it is the gradient of. Nothing here knows of rows, threads or memory.
+A stage is one loop over the units. Start a new stage if a slow function (tanh, sigmoid) depends on the result of
+another: a loop with a long dependency chain is latency-bound (split, the GRU takes 0.78 of the time, the LSTM 0.93, its
+gradient 0.78; Zen 3). Gradient stages run in reverse order, so that each can be written below its forward stage.
+Nothing here depends on rows, threads or memory.
 """
 
 from contextlib import suppress
 from inspect import signature
 from types import FunctionType
 
-from .activations import told_apart
-from .declaration import Declaration, Gate, Input, Noise, Phase, Product, Scalar, Stage, Vector, named, words
-from .derivation import RULE, Derivation
-from .rules import CellError, check, check_gradient, place
+from .activations import compare_by_class
+from .declaration import (
+    Declaration,
+    Gate,
+    Input,
+    Noise,
+    Phase,
+    Product,
+    Scalar,
+    Stage,
+    Vector,
+    as_declarations,
+    split_names,
+)
+from .derivation import DERIVATION_VERSION, Derivation
+from .rules import CellError, check, check_gradient, describe_stage
 from .source import source_of
 from .uses import Unresolved
-from .writing import text_of, written
+from .writing import source_text, written
 
 
 def forward(writes):
-    """Make the decorated function a stage that writes its results to these names."""
+    """Decorate a function to make it a stage that writes its results to these names."""
     return _stage(writes, is_gradient=False)
 
 
 def gradient(writes):
-    """Make the decorated function a stage of the gradient."""
+    """Decorate a function to make it a stage of the gradient, which writes to these names."""
     return _stage(writes, is_gradient=True)
 
 
 def _stage(writes, is_gradient):
     decorator = "gradient" if is_gradient else "forward"
     if isinstance(writes, FunctionType):
-        raise CellError(f'{place(writes)} must be told what it writes, got nothing; write @{decorator}("names")')
-    written = words(f"@{decorator}: writes", writes)
+        raise CellError(f'{describe_stage(writes)} does not name what it writes; write @{decorator}("names")')
+    written = split_names(f"@{decorator}: writes", writes)
 
     def declare(function):
         if not isinstance(function, FunctionType):
@@ -59,35 +70,35 @@ def _stage(writes, is_gradient):
 
 
 def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs="", noises=()):
-    """Make the decorated NamedTuple class a cell, and leave what it says in its attribute `declaration`.
+    """Decorate a NamedTuple class to make it a cell; its attribute `declaration` has what is declared.
 
     Parameters
     ----------
     gates : str or list of Gate
-        In the order of their rows in every weight block; names alone are gates to which R h is added.
+        In the order of their rows in every weight block; a plain name is a gate with W x + R h.
     states : str
-        Names of the states beside h.
+        Names of the states other than h.
     vectors : str or list of Vector
-        Weights of each unit's own: blocks of hidden_size numbers behind the biases, in this order.
+        Weights, one per unit: blocks of hidden_size numbers after the biases, in this order.
     scalars : str or list of Scalar
-        Weights of a layer, one number each: behind the vectors, in this order.
+        Weights of a layer, one number each: after the vectors, in this order.
     inputs : str or list of Input
-        Side inputs: arrays (T, N, H), (T, N, 1) or (N, H) that a call gives by these names, and stages read.
+        Side inputs: arrays (T, N, H), (T, N, 1) or (N, H) that a call gives under these names, for stages to read.
     noises : list of Noise
-        What training draws for each unit and stages read.
+        Random numbers that training draws for each unit, for stages to read.
     slots : str
-        Names of what else a stage writes for a gradient that is written by hand to read.
+        Names of extra values that forward stages save for hand-written gradient stages.
     smooth : bool
-        Whether it has a derivative everywhere.
+        Whether the cell is differentiable everywhere.
 
     Raises
     ------
     CellError
-        The declaration or an equation is not as it must be; the message names the cell, the stage and the line.
+        The declaration or an equation is invalid; the message names the cell, the stage and the line.
     """
 
     if isinstance(gates, type):
-        raise CellError(f'cell {gates.__name__}: gates must be at least one, got none; write @cell(gates="names")')
+        raise CellError(f'cell {gates.__name__}: gates must name at least one, got none; write @cell(gates="names")')
 
     def declare(kind):
         if not isinstance(kind, type):
@@ -96,47 +107,46 @@ def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs
             raise CellError(f"cell {kind.__name__}: smooth must be a bool, got {smooth!r}")
         stages = [value for value in vars(kind).values() if isinstance(value, Stage)]
         by_hand = any(stage.is_gradient for stage in stages)
-        handed_on = slots if by_hand else _handed_on(kind.__name__, slots, gates, states, stages)
+        extra_slots = slots if by_hand else _intermediates(kind.__name__, slots, gates, states, stages)
         given = gates, states, vectors, scalars, inputs, noises
-        kind.declaration = Declaration(kind, *given, handed_on, stages, smooth)
+        kind.declaration = Declaration(kind, *given, extra_slots, stages, smooth)
         check(kind, by_hand)
         if not by_hand:
             kind.declaration = _derived(kind)
             check_gradient(kind.declaration)
-        with suppress(Unresolved):  # the text of now is kept, if there is one: its file may be edited while this runs
+        with suppress(Unresolved):  # read the source now: its file may be edited while this process runs
             kind.declaration.shipped or source_of(kind)
-        return told_apart(kind)  # or what is kept of a cell without parameters would be taken for another one's
+        return compare_by_class(kind)  # otherwise caches would confuse two cells without parameters
 
     return declare
 
 
 def derived(kind):
-    """What a cell says of itself with the gradient that follows from its forward equations, if it is written by hand
-    too. Raises CellError."""
+    """Return a cell's declaration with the derived gradient, even if it has a hand-written one. Raises CellError."""
     declaration = kind.declaration
-    if declaration.rule is not None:
+    if declaration.derivation_version is not None:
         return declaration
     stages = [stage for stage in declaration.equations if not stage.is_gradient]
     vectors = [vector for vector in declaration.vectors if vector not in declaration.scalars]
-    handed_on = _handed_on(declaration.name, "", declaration.gates, declaration.states, stages)
+    extra_slots = _intermediates(declaration.name, "", declaration.gates, declaration.states, stages)
     twin = type(declaration.name, (kind,), {"__slots__": ()})
     given = declaration.gates, declaration.states, vectors, declaration.scalars, declaration.inputs, declaration.noises
-    twin.declaration = Declaration(kind, *given, handed_on, stages, declaration.smooth)
+    twin.declaration = Declaration(kind, *given, extra_slots, stages, declaration.smooth)
     return _derived(twin)
 
 
 def _derived(kind):
-    """The declaration of a cell, of which only the forward stages are there, with those of its gradient."""
+    """Return the declaration of a cell with forward stages only, completed with the stages of its gradient."""
     declaration, found = kind.declaration, written(Derivation(kind), Stage)
     vectors = [vector for vector in declaration.vectors if vector not in declaration.scalars]
     given = declaration.gates, declaration.states, vectors, declaration.scalars, declaration.inputs, declaration.noises
     whole = Declaration(kind, *given, found.slots, found.stages, declaration.smooth, found.means, found.phase_of)
-    whole.equations, whole.keeps, whole.rule = declaration.equations, found.keeps, RULE
+    whole.equations, whole.keeps, whole.derivation_version = declaration.equations, found.keeps, DERIVATION_VERSION
     return whole
 
 
 def derived_source(kind):
-    """The loops that a cell's forward equations are cut into, with the gradient that is derived from them, as Python.
+    """Return the loops that the engine derives from a cell's forward equations, with their gradient, as Python source.
 
     Parameters
     ----------
@@ -146,15 +156,16 @@ def derived_source(kind):
     Returns
     -------
     str
-        Of each loop what it writes and its function, forward, then back; and what the gradient finds in which slot. To
-        be read by people: it is what kernels run, but for cells whose gradient is written by hand.
+        The function of each loop and what it writes, forward, then backward. The first line says what each slot holds
+        when the gradient reads it. The text is for reading only. Kernels run exactly these functions, unless the
+        cell's gradient is written by hand.
 
     Raises
     ------
     TypeError
-        `kind` is no cell.
+        `kind` is not a cell.
     CellError
-        The gradient of one that is written by hand cannot be derived from its forward stages.
+        The cell's gradient is written by hand, and cannot be derived from its forward stages.
 
     Examples
     --------
@@ -176,22 +187,22 @@ def derived_source(kind):
         raise TypeError(f"derived_source: kind must be a cell, got {kind.__name__}")
     declaration = derived(kind)
     forward_stages = [stage for stage in declaration.stages if not stage.is_gradient]
-    back = [stage for stage in reversed(declaration.stages) if stage.is_gradient]
+    gradient_stages = [stage for stage in reversed(declaration.stages) if stage.is_gradient]
     texts = []
-    for stage in (*forward_stages, *back):
+    for stage in (*forward_stages, *gradient_stages):
         decorator = "gradient" if stage.is_gradient else "forward"
-        texts.append(f'@{decorator}("{" ".join(stage.writes)}")\n{text_of(stage.function).rstrip()}')
-    kept = ", ".join(f"{slot} holds {text}" for slot, text in declaration.keeps.items())
-    return f"# {kept}\n" + "\n\n".join(texts)
+        texts.append(f'@{decorator}("{" ".join(stage.writes)}")\n{source_text(stage.function).rstrip()}')
+    saved = ", ".join(f"{slot} holds {text}" for slot, text in declaration.keeps.items())
+    return f"# {saved}\n" + "\n\n".join(texts)
 
 
-def _handed_on(cell, slots, gates, states, stages):
-    """The names beside those that are declared that stages write: what they hand on to later ones."""
+def _intermediates(cell, slots, gates, states, stages):
+    """Return the undeclared names that stages write, for later stages to read."""
     if slots:
-        expected = "be declared with gradients written by hand alone"
-        raise CellError(f"cell {cell}: slots must {expected}, got {slots!r}; what a stage writes later ones may read")
-    gates = named(cell, Gate, "gates", gates)
-    known = {"h", *words(f"cell {cell}: states", states)}
+        cure = "remove them: later stages can read any name that a stage writes"
+        raise CellError(f"cell {cell}: slots are only for gradients that are written by hand, got {slots!r}; {cure}")
+    gates = as_declarations(cell, Gate, "gates", gates)
+    known = {"h", *split_names(f"cell {cell}: states", states)}
     known |= {name for gate in gates for name in (gate.name, gate.apart, gate.multiplies)}
     return list(dict.fromkeys(name for stage in stages for name in stage.writes if name not in known))
 

@@ -1,4 +1,4 @@
-"""Coupled damped oscillators that x drives."""
+"""coRNN: coupled damped oscillators, driven by x."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from .functions import fma, tanh
 
 @cell(gates=["a", Gate("v", multiplies="z_prev", input=False)], states="z")
 class CoRNN(NamedTuple):
-    """Rusch and Mishra, "Coupled Oscillatory Recurrent Neural Network (coRNN)", arXiv 2010.00951: h is the place of an
-    oscillator, z its velocity.
+    """Rusch and Mishra, "Coupled Oscillatory Recurrent Neural Network (coRNN)", arXiv 2010.00951: h is the position of
+    an oscillator, z its velocity.
 
         z' = z + dt*(tanh(Wa x + Ra h + Rv z + biases) - gamma*h - epsilon*z)       h' = h + dt*z'
 
-    This is the paper's scheme with explicit damping. It chooses dt, gamma and epsilon for each task; those here are of
-    its sequential MNIST.
+    This is the paper's scheme with explicit damping. The paper chooses dt, gamma and epsilon for each task; the
+    defaults are those for sequential MNIST.
     """
 
     dt: float = 0.042

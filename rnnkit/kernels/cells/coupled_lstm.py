@@ -1,4 +1,4 @@
-"""The LSTM that forgets as much as it takes in."""
+"""LSTM with coupled input and forget gates (CIFG)."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,13 @@ from .functions import fma, value
 
 @cell(gates="i g o", states="c")
 class CoupledLSTM(NamedTuple):
-    """Coupled input and forget gate, CIFG (Greff et al., "LSTM: A Search Space Odyssey", arXiv 1503.04069):
+    """LSTM with coupled input and forget gates, CIFG (Greff et al., "LSTM: A Search Space Odyssey", arXiv 1503.04069):
 
-        i, o = s(W x + R h + bW + bR)       g = tanh(same)       c' = (1 - i)*c + i*g       h' = o*tanh(c')
+        i, o = s(W x + R h + bW + bR)       g = tanh(W x + R h + bW + bR)
+        c' = (1 - i)*c + i*g                h' = o*tanh(c')
 
-    Other activations than the logistic function of the gates and tanh, of the `candidate` and of the `output`, are
-    parameters. As ONNX's LSTM with input_forget=1.
+    The activations are parameters: s of the gates (`gate`), tanh of the `candidate` and of the `output`. Same as ONNX's
+    LSTM with input_forget=1.
     """
 
     gate: Activation = Sigmoid()

@@ -1,4 +1,4 @@
-"""What follows from what a cell declares: its slots, the products of R and the phases of a step."""
+"""Derives the slots, the products with R and the phases of a step from what a cell declares."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -8,21 +8,21 @@ from .rules import CellError
 from .source import is_shipped
 
 MEAN_BLOCK = 32
-"""Units whose terms of a mean are added together, whatever the machine and the number of threads."""
+"""Units per partial sum of a mean: fixed, so that a mean is bit-identical on any CPU and number of threads."""
 
 
 def mean_blocks(units):
-    """Blocks of so many units."""
+    """Return the number of blocks for so many units."""
     return -(-units // MEAN_BLOCK)
 
 
 class Gate(NamedTuple):
-    """A gate, whose rows of W and R stand at its place among the others'.
+    """A gate. The order of gates is that of their rows in W and R.
 
-    R multiplies what `multiplies` names: h before the step, a state before it ("c_prev") or after it ("c"), or what a
-    stage writes under another name. Its product is added to the gate; `apart` is the name of R's product where it is
-    kept apart instead. With None for `multiplies` the gate has no rows of R, only of W; without `input` none of W.
-    With several `heads` R is block-diagonal: the units come in so many heads of neighbours, and each sees its own.
+    `multiplies` names what R multiplies: "h" (before the step), a state before ("c_prev") or after the step ("c"), or a
+    name that a stage writes. None means that the gate has no rows of R, `input=False` that it has no rows of W. R's
+    product is added to the gate; `apart` names it if it is kept separate instead, as GRU's Rn h. With several `heads`
+    R is block-diagonal: the units are split into contiguous heads, and each head reads only its own units.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Gate(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """A weight of each unit's own, drawn uniform from low to high; None for both is as the other weights are drawn."""
+    """A weight per unit, initialised uniformly in [low, high]; None for both: like the other weights."""
 
     name: str
     low: float | None = None
@@ -41,7 +41,7 @@ class Vector(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """A weight that all units of a layer have in common, drawn as that of a `Vector` is."""
+    """A weight that all units of a layer share, initialised like a `Vector`."""
 
     name: str
     low: float | None = None
@@ -49,17 +49,17 @@ class Scalar(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A side input: a number of each unit at each step that the call gives, an attention or a time gap say."""
+    """A side input: a number for each unit and step that the call gives, for example an attention or a time gap."""
 
     name: str
 
 
 class Noise(NamedTuple):
-    """A number that training draws for each unit of each sequence, for all its steps or with `per_step` for each.
+    """A random number for each unit of each sequence: training draws it once, or with `per_step` anew at each step.
 
-    `rate` names the cell's parameter, a float from 0 to 1, that is the probability. The number is a dropout factor, 0
-    with this probability and else 1/(1 - rate), or a `choice`, 1 with this probability and else 0. In inference it is
-    its expectation: 1, or the rate.
+    `rate` names the cell's parameter that is the probability, a float from 0 to 1. The number is a dropout factor: 0
+    with this probability, else 1/(1 - rate). With `choice` it is 1 with this probability, else 0. Inference uses the
+    expectation: 1, or the rate.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Noise(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """One loop over the units; the number of its phase where that is known before all stages are."""
+    """One loop over the units. `phase` is the number of its phase for generated stages, None for written ones."""
 
     function: object
     reads: tuple[str, ...]
@@ -79,10 +79,10 @@ class Stage(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of weights with what stands under a name: x, h_prev, a state, or what a stage wrote.
+    """A product of a weight matrix and a named operand `source`: x, h_prev, a state, or what a stage wrote.
 
-    It is added to neighbouring `slots` of the gate buffer. Those of them that are kept `apart` hold nothing else: they
-    begin from the biases. With several heads the units of each of them see those of `source` alone that are theirs.
+    It is added to contiguous `slots` of the gate buffer. Those in `apart` hold only this product, and start from the
+    biases. With several heads, the units of a head read only the units of `source` in the same head.
     """
 
     source: str
@@ -92,10 +92,10 @@ class Product(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Products of R, and the stages up to the next ones, which need all of what these wrote: in front of products the
-    threads that share out the units meet.
+    """Products with R, then the stages up to the next products or to one that reads a mean. Both need all units of a
+    row, so threads that split the units synchronise before each phase.
 
-    Backward the phases come in reverse: the stages of the gradient, then the way back through the products.
+    Backward runs the phases in reverse: the stages of the gradient, then backward through the products.
     """
 
     products: tuple[Product, ...]
@@ -103,20 +103,21 @@ class Phase(NamedTuple):
     gradient: tuple[Stage, ...]
 
 
-def words(argument, given, *kinds):
-    """Those of a text, or of a list as they are: names, and what is of these kinds."""
-    words = given.split() if isinstance(given, str) else given
-    words = tuple(words) if isinstance(words, Iterable) else (words,)
-    for word in words:
-        if not isinstance(word, (str, *kinds)):
+def split_names(argument, given, *kinds):
+    """Split a text into names, or return the elements of a list: names, or instances of `kinds`."""
+    names = given.split() if isinstance(given, str) else given
+    names = tuple(names) if isinstance(names, Iterable) else (names,)
+    for name in names:
+        if not isinstance(name, (str, *kinds)):
             listed = " or ".join(["names", *(f"{kind.__name__}s" for kind in kinds)])
-            raise CellError(f"{argument} must be names in a text, or a list of {listed}, got {word!r}")
-    return words
+            raise CellError(f"{argument} must be a text of names, or a list of {listed}, got {name!r}")
+    return names
 
 
-def named(cell, kind, argument, given):
-    """A cell's gates or vectors from their names, or as they are given."""
-    found = tuple(kind(one) if isinstance(one, str) else one for one in words(f"cell {cell}: {argument}", given, kind))
+def as_declarations(cell, kind, argument, given):
+    """Return a cell's gates, vectors, scalars or side inputs; names become instances of `kind`."""
+    names = split_names(f"cell {cell}: {argument}", given, kind)
+    found = tuple(kind(one) if isinstance(one, str) else one for one in names)
     for one in found:
         for field in ("name", "multiplies", "apart"):
             value = getattr(one, field, None)
@@ -132,7 +133,7 @@ def named(cell, kind, argument, given):
 
 
 def _checked_noises(cell, given):
-    """A cell's noises; what they name is looked up by `rules`."""
+    """Return a cell's noises after type checks; `rules` checks the names of their rates."""
     noises = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     for noise in noises:
         if not isinstance(noise, Noise):
@@ -145,82 +146,81 @@ def _checked_noises(cell, given):
 
 
 class Declaration:
-    """What follows from a cell's gates, states, vectors and stages.
+    """All that the engine knows of a cell.
 
     Attributes
     ----------
     name : str
-        Of the cell.
+        Name of the cell.
     shipped : bool
-        Whether the cell is one of this package, whose source is among those of the kernels.
+        Whether the cell is built in, so that the digest of kernel sources covers its source.
     gates : tuple of Gate
         In the order of their rows in every weight block.
     input_gates, recurrent_gates : tuple of Gate
-        Those of them that have rows of W, and of R.
+        The gates with rows of W, and those with rows of R.
     sources : tuple of str
-        What R multiplies, as gates say it: "h" first, whether a gate has it or not.
+        The operands of R, as gates name them; the first is always "h", even if no gate uses it.
     states : tuple of str
-        Beside h.
+        The states other than h.
     vectors : tuple of Vector and Scalar
         In the order of their blocks, the scalars last.
     scalars : tuple of Scalar
-        Those of them that are one number.
+        The scalars among `vectors`.
     inputs : tuple of Input
-        Side inputs, in the order in which they stand behind x.
+        Side inputs, in the order of their columns after x.
     noises : tuple of Noise
-        What training draws.
+        Random numbers that training draws.
     slots : tuple of str
-        What a row of the gate buffer holds, hidden_size numbers each. The gates come first, and each product writes
-        neighbours: the gates that W x is added to, by what R multiplies for them, those of h last; then what R's
-        products alone write, those of h first; then all else.
+        Names of the slots of a row of the gate buffer, hidden_size numbers each. Each product writes contiguous slots.
+        First come the gates to which W x is added, grouped by the operand of R, those of h last. Slots that only
+        products with R write follow, those of h first. Then come all others.
     extra_slots : tuple of str
-        The slots of which the gates and their products know nothing.
+        Slots that are neither gates nor written by products.
     stages : tuple of Stage
-        What the kernels run: as they are written, or the loops that they are cut into with those of their gradient.
+        The stages that kernels run: as written, or the generated loops and those of their gradient.
     equations : tuple of Stage
-        As they are written: without any of the gradient where that is derived.
+        The stages as written, without gradient stages if the gradient is derived.
     means, gradient_means : tuple of str
-        Names under which stages write the terms of a mean over the units of a row, and later phases read it.
+        Names of means over the units of a row: stages write their terms, later phases read the mean.
     keeps : dict of str to str
-        Of a gradient that is derived: the slots that it reads, and what they hold then.
-    rule : int or None
-        Version of the rules by which the gradient is derived; None of one that is written by hand.
+        For a derived gradient: slot that it reads -> saved expression.
+    derivation_version : int or None
+        Version of the rules that derived the gradient; None if it is written by hand.
     smooth : bool
-        Whether it has a derivative everywhere.
+        Whether the cell is differentiable everywhere.
     products : tuple of Product
-        That of W with x, then those of the phases, in their order.
+        The product of W with x, then those of the phases in order.
     phases : tuple of Phase
-        Of a step, in the order in which they run forward. The first product of the first is that of h, of no slots
-        where there is none.
+        The phases of a step, in forward order. The first product of phase 0 is R h; it has no slots if no gate uses h.
     heads : int
-        Of R.
+        Number of heads of R.
     carries_hidden : bool
-        Whether the gradient has a direct part from h to the h before, beside that through R.
+        Whether dh_prev has a direct term in addition to that through R.
     """
 
     def __init__(self, kind, gates, states, vectors, scalars, inputs, noises, slots, stages, smooth,
                  means=((), ()), phase_of=None):
         self.name, self.shipped = kind.__name__, is_shipped(kind)
-        self.gates = named(self.name, Gate, "gates", gates)
-        self.scalars = named(self.name, Scalar, "scalars", scalars)
-        self.vectors = (*named(self.name, Vector, "vectors", vectors), *self.scalars)
-        self.states = words(f"cell {self.name}: states", states)
-        self.inputs = named(self.name, Input, "inputs", inputs)
+        self.gates = as_declarations(self.name, Gate, "gates", gates)
+        self.scalars = as_declarations(self.name, Scalar, "scalars", scalars)
+        self.vectors = (*as_declarations(self.name, Vector, "vectors", vectors), *self.scalars)
+        self.states = split_names(f"cell {self.name}: states", states)
+        self.inputs = as_declarations(self.name, Input, "inputs", inputs)
         self.noises = _checked_noises(self.name, noises)
-        self.extra_slots = words(f"cell {self.name}: slots", slots)
+        self.extra_slots = split_names(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
-        self.equations, self.keeps, self.rule = self.stages, {}, None
+        self.equations, self.keeps, self.derivation_version = self.stages, {}, None
         self.means, self.gradient_means = means
         self.input_gates = tuple(gate for gate in self.gates if gate.input)
         self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
         self.sources = tuple(dict.fromkeys(["h", *(gate.multiplies for gate in self.recurrent_gates)]))
         self.heads = max((gate.heads for gate in self.recurrent_gates), default=1)
-        self._lay_out()
-        self._part(stages, phase_of)
+        self._assign_slots()
+        self._assign_phases(stages, phase_of)
         self.carries_hidden = self.adds_to_source(self.products[1])
 
-    def _lay_out(self):
-        """Find the slots, and of each source the products."""
+    def _assign_slots(self):
+        """Assign the slots, and make the products of each source."""
         _, *others = self.sources
         added = {source: self._of(source, lambda gate: gate.input and gate.apart is None) for source in self.sources}
         alone = {source: self._of(source, lambda gate: gate.apart is not None) for source in self.sources}
@@ -249,11 +249,11 @@ class Declaration:
     def _of(self, source, chosen):
         return [gate.name for gate in self.gates if gate.multiplies == source and chosen(gate)]
 
-    def _part(self, stages, given):
-        """Put each product into the phase behind the stage that writes what it multiplies, or into the one that is
-        given for this, and each stage into that of the last product which it reads."""
+    def _assign_phases(self, stages, given):
+        """Assign phases. A product is in the phase after the stage that writes its operand, or in the `given` one; a
+        stage is in the phase of the last product that it reads."""
         at_start = ["h", *(source for source in self.sources if source.removesuffix("_prev") != source)]
-        phase_of = dict(given or dict.fromkeys(at_start, 0))  # of the products of a source
+        phase_of = dict(given or dict.fromkeys(at_start, 0))  # source -> phase of its products
         now, steps = 0, []
         for stage in (one for one in stages if not one.is_gradient):
             awaited = [phase_of[source] for source in phase_of if set(self._written_by(source)) & set(stage.reads)]
@@ -263,30 +263,30 @@ class Declaration:
                 if name in self.sources:
                     phase_of.setdefault(name, now + 1)
         for source in self.sources:
-            phase_of.setdefault(source, now + 1)  # never written: `rules` refuses it
-        back, last = [], max([now, *phase_of.values()])
+            phase_of.setdefault(source, now + 1)  # never written: an error in `rules`
+        backward, last = [], max([now, *phase_of.values()])
         now = last
         for stage in (one for one in reversed(stages) if one.is_gradient):
             awaited = [phase_of[source] - 1 for source in self.sources if f"d{source}" in stage.reads and
                        source not in ("h", *self.states)]
             now = min([now, *awaited]) if stage.phase is None else stage.phase
-            back.append((now, stage))
+            backward.append((now, stage))
         self.phases = tuple(
             Phase(
                 tuple(one for source in self.sources if phase_of[source] == n for one in self._products_of[source]),
                 tuple(stage for phase, stage in steps if phase == n),
-                tuple(stage for phase, stage in back if phase == n),
+                tuple(stage for phase, stage in backward if phase == n),
             ) for n in range(last + 1)
         )  # fmt: skip
         self.products = (self._input, *chain(*(phase.products for phase in self.phases)))
 
     def _written_by(self, source):
-        """Names of the slots that R's products with a source write."""
+        """Return the names of the slots that products of R with a source write."""
         return [name for product in self._products_of[source] for name in self.names_of(product)]
 
     def adds_to_source(self, product):
-        """Whether the gradient of what a product of R multiplies has a part already where that through R comes: one of
-        another product, of stages that run before, or of a state that others have."""
+        """Whether backward through a product of R adds to the gradient of its operand, instead of writing it: other
+        products or stages contribute earlier, or the operand is a state."""
         if product.source.removesuffix("_prev") in self.states:
             return True
         phase = next(phase for phase in self.phases if product in phase.products)
@@ -297,20 +297,20 @@ class Declaration:
         return any(name in stage.writes for one in later for stage in one.gradient)
 
     def given(self):
-        """What stages may read beside gates and states: weights, side inputs and noises."""
+        """Return what stages may read other than gates and states: weights, side inputs and noises."""
         return *self.vectors, *self.inputs, *self.noises
 
     def names_of(self, product):
-        """Names of the slots that a product writes."""
+        """Return the names of the slots that a product writes."""
         return self.slots[product.slots.start : product.slots.stop]
 
     def rows_of(self, slots, gates=None):
-        """Numbers of the gates, all or those given, whose rows of a weight matrix belong to these slots."""
+        """Return the numbers of the gates (all, or those given) whose rows of a weight matrix belong to these slots."""
         gates = self.gates if gates is None else gates
         own = {gate.apart or gate.name: number for number, gate in enumerate(gates)}
         own = own | {gate.name: number for number, gate in enumerate(gates)}
         return [own[self.slots[slot]] for slot in slots]
 
     def reads_hidden(self):
-        """Whether an equation has h of the step before in it, unit by unit."""
+        """Whether an equation uses h_prev elementwise."""
         return self.carries_hidden or any("h_prev" in stage.reads for stage in self.stages)

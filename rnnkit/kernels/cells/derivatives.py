@@ -1,4 +1,4 @@
-"""The derivatives of the operations and functions that equations are written in."""
+"""Derivative rules of the operations and functions in equations."""
 
 import math
 from types import BuiltinFunctionType, FunctionType
@@ -12,23 +12,23 @@ _GIVEN = {}
 
 
 def derivative(function):
-    """Make the decorated function the derivative of `function`, which a cell's equations may call from then on.
+    """Decorate a function to make it the derivative of `function`, which cells may then call.
 
     Parameters
     ----------
     function : callable
-        Of one or more numbers, and one that Numba compiles: of `math`, or of one's own.
+        Function of one or more numbers that Numba can compile: from `math`, or your own.
 
     Returns
     -------
     decorator
-        For a function of the same arguments that returns the derivative by each of them, a tuple for several. It is
-        written as a stage is: its own equations are read.
+        For a function of the same arguments. It returns the derivative by each argument, as a tuple if there are
+        several, and must be written like a stage.
 
     Raises
     ------
     CellError
-        `function` or what is decorated is no function.
+        `function` or what is decorated is not a function.
 
     Examples
     --------
@@ -51,17 +51,17 @@ def derivative(function):
 
 
 def given_for(function):
-    """The derivative that was given for a function, or None."""
+    """Return the derivative that a user gave for a function, or None."""
     return _GIVEN.get(function)
 
 
 def is_known(function):
-    """Whether a call of this function is an operation, and not read equation by equation."""
+    """Whether a call of this function is a primitive operation, which is not inlined."""
     return function in _OF_CALLS or function in _GIVEN
 
 
 def known_as(name):
-    """What a function of this name, another package's say, is called here: "rnnkit.cells.tanh"; None if it is not."""
+    """Return our name ("rnnkit.cells.tanh") of a function that another package calls `name`; None if unknown."""
     name = _OTHER_NAMES.get(name, name)
     found = next((one for one in _OF_CALLS if one.__name__ == name and one is not value), None)
     if found is None or found.__module__ == "builtins":
@@ -96,8 +96,8 @@ def _of_choice(one, d):
 
 
 def _known_by_value(one):
-    """The condition of max(x, K), which is written `x if x > K else K` or `K if x < K else x` too, as one of the value
-    that it has; None for any other choice. A gradient then needs the value alone, which is kept anyway."""
+    """Return the condition of max(x, K), also written `x if x > K else K` or `K if x < K else x`, as a condition on its
+    result, so that the gradient needs only the stored result. None for other choices."""
     condition, yes, no = one.arguments
     sides = condition.operands
     if condition.op in (">", ">=") and sides == [yes, no] and no.op == "const":
@@ -108,8 +108,8 @@ def _known_by_value(one):
 
 
 def _of_extreme(beyond, bound):
-    """The rule of max or min: where one is a constant the derivative is 0 on it; where both vary and are equal, that is
-    of the first."""
+    """Return the rule of max or min. At a tie with a constant the derivative is 0; at a tie of two variables it goes to
+    the first."""
 
     def rule(one, d):
         first, second = one.arguments
@@ -152,7 +152,7 @@ def _of_fma(one, d):
 
 
 def _by(slope_of):
-    """The rule of a function of one number, from the expression of its derivative."""
+    """Return the rule of a function of one number, given the expression of its derivative."""
     return lambda one, d: [(one.arguments[0], product(d, slope_of(one, one.arguments[0])))]
 
 
@@ -178,7 +178,7 @@ _OF_SIGNS = {
 
 
 def gradients_of(one, d):
-    """(operand, the gradient by it) for all that an expression with the gradient `d` is computed from; one that is no
-    number, a condition say, has none."""
+    """Return (operand, the gradient by it) for the operands of an expression with the gradient `d`. An expression that
+    is not a number, for example a condition, has none."""
     rule = _OF_SIGNS.get(one.op) or _OF_CALLS.get(one.op)
     return rule(one, d) if rule else []

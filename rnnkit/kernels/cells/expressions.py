@@ -1,9 +1,9 @@
-"""Expressions of one unit's numbers: what the equations of a cell are read as, and what its gradient is made of.
+"""Scalar expressions of one unit: parsed equations, and the gradients derived from them.
 
-Equal expressions are one object, so a common subexpression is computed once. What an equation says is kept operation by
-operation; `product`, `total` and their like, of which gradients are made, simplify as a person would: no product with 0
-or 1, a product that is added is fused, a common factor stands before its bracket. A choice with a zero goes to the
-front: where a branch was not taken its derivative, which may be infinite or a NaN, is not multiplied by 0.
+Equal expressions are one object (hash-consing), so a common subexpression is computed once. Equations are not
+simplified. Gradients are built by `product`, `total` and the like, which do simplify: they drop factors 0 and 1, fuse
+an added product, and factor out common factors. They also hoist a conditional with a zero branch, so that the
+derivative of a branch that is not taken, which may be infinite or NaN, is not multiplied by 0.
 """
 
 from weakref import WeakValueDictionary
@@ -14,30 +14,30 @@ COMPARISONS = "<", "<=", ">", ">=", "==", "!="
 
 
 class Expression:
-    """An operation and what it is applied to.
+    """An operation and its arguments.
 
-    The operation is a function, or the sign of one: an operator, "neg", "if" (of condition, value, other value),
-    "const" (of a Python number), "field" and "flag" (of the name of a parameter, a flag's being a bool), or "read" and
-    "gradient" (of a value in memory; the latter is that of the loss by it). `is_of_row` says whether all units of a row
-    have the same number there, which is computed once then: it is made of means, scalars and parameters.
+    The operation `op` is a function or a string: an operator, "neg", "if" (condition, value, other value), "const" (a
+    Python number), "field" or "flag" (the name of a parameter; a flag is a bool), "read" (a value in memory) or
+    "gradient" (the loss gradient by a value in memory). `is_uniform`: the result is equal for all units of a row and
+    computed once a row, because it depends only on means, scalars and parameters.
     """
 
-    __slots__ = "__weakref__", "arguments", "is_of_row", "op"
+    __slots__ = "__weakref__", "arguments", "is_uniform", "op"
 
     @property
     def operands(self):
-        """The expressions that it is computed from."""
+        """The arguments that are expressions."""
         return [one for one in self.arguments if isinstance(one, Expression)]
 
     @property
     def is_condition(self):
-        """Whether it is true or false, and not a number."""
+        """Whether it is a condition (true or false) rather than a number."""
         if self.op == "const":
             return isinstance(self.arguments[0], bool)
         return self.op in (*COMPARISONS, "and", "or", "not", "flag")
 
     def is_const(self, number):
-        """Whether it is this number, whatever the sign of a zero."""
+        """Whether it is this constant; 0 and -0 are equal."""
         return self.op == "const" and not self.is_condition and self.arguments[0] == number
 
 
@@ -45,25 +45,25 @@ _KNOWN = WeakValueDictionary()
 
 
 def expression(op, *arguments):
-    """The expression of this operation and these arguments."""
+    """Return the one expression with this operation and these arguments."""
     key = op, *((type(one), repr(one)) if op == "const" else one for one in arguments)  # 1 == 1.0 == True
     found = _KNOWN.get(key)
     if found is None:
         found = Expression()
         found.op, found.arguments = op, arguments
-        found.is_of_row = _is_of_row(found)
+        found.is_uniform = _is_uniform(found)
         _KNOWN[key] = found
     return found
 
 
-def _is_of_row(one):
+def _is_uniform(one):
     if one.op in ("read", "gradient"):
         return one.arguments[0].kind in ("mean", "scalar")
-    return one.op is mean or all(part.is_of_row for part in one.operands)
+    return one.op is mean or all(part.is_uniform for part in one.operands)
 
 
 def const(value):
-    """The expression of a Python number."""
+    """Return the expression of a Python number."""
     return expression("const", value)
 
 
@@ -71,7 +71,7 @@ ZERO, ONE = const(0), const(1)
 
 
 def in_order(outputs):
-    """All that these expressions are made of, each behind what it is computed from."""
+    """Return all subexpressions of these expressions, each after its operands."""
     found = {}  # as an ordered set
     waiting = list(reversed(outputs))
     while waiting:
@@ -85,7 +85,7 @@ def in_order(outputs):
 
 
 def rebuilt(outputs, replace):
-    """These expressions, with `replace(one)` for each of their parts for which it is not None."""
+    """Return these expressions with each part replaced by `replace(part)`, unless that is None."""
     found = {}
 
     def build(one):
@@ -101,7 +101,7 @@ def rebuilt(outputs, replace):
 
 
 def choice(condition, value, other):
-    """`value` where the condition holds, else `other`."""
+    """Return `value` if the condition holds, else `other`."""
     if condition.op == "const":
         return value if condition.arguments[0] else other
     return value if value is other else expression("if", condition, value, other)
@@ -117,7 +117,7 @@ def negative(one):
 
 
 def product(one, other):
-    """one * other."""
+    """Return one * other, simplified."""
     for number, factor in ((one, other), (other, one)):
         if number.is_const(0):
             return ZERO
@@ -136,20 +136,20 @@ def product(one, other):
 
 
 def quotient(one, other):
-    """one / other."""
+    """Return one / other, simplified."""
     if one.is_const(0):
         return ZERO
     if one.op == "neg":
         return negative(quotient(one.arguments[0], other))
     if one.op == "if" and _has_zero(one):
         return _within(one, lambda part: quotient(part, other))
-    if other.is_of_row and not one.is_of_row:  # divided once a row
+    if other.is_uniform and not one.is_uniform:  # divided once a row
         return product(one, expression("/", ONE, other))
     return expression("/", one, other)
 
 
 def total(one, other):
-    """one + other."""
+    """Return one + other, simplified."""
     if one.is_const(0):
         return other
     if other.is_const(0):
@@ -177,16 +177,16 @@ def total(one, other):
 
 
 def _factored(one, other):
-    """a*b + a*c as a*(b + c), with either sign; None unless they have a first factor in common."""
+    """Return a*b + a*c as a*(b + c), with either sign; None unless the first factors are the same."""
     (sign, first), (other_sign, second) = _signed(one), _signed(other)
     if first.op != "*" or second.op != "*" or first.arguments[0] is not second.arguments[0]:
         return None
-    factor, own = first.arguments
-    its = second.arguments[1]
+    factor, b = first.arguments
+    c = second.arguments[1]
     if sign == other_sign:
-        bracket = product(factor, total(own, its))
+        bracket = product(factor, total(b, c))
         return negative(bracket) if sign else bracket
-    plus, minus = (its, own) if sign else (own, its)
+    plus, minus = (c, b) if sign else (b, c)
     return product(factor, total(plus, negative(minus)))
 
 
@@ -199,6 +199,6 @@ def _has_zero(one):
 
 
 def _within(one, change):
-    """A choice of which one side is zero, the other one changed."""
+    """Return a conditional with a zero branch, with `change` applied to the other branch."""
     condition, value, other = one.arguments
     return choice(condition, *(part if part.is_const(0) else change(part) for part in (value, other)))

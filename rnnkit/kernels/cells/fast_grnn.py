@@ -1,4 +1,4 @@
-"""The gated cell of one matrix: its gate and its candidate share W and R."""
+"""FastGRNN: the gate and the candidate share W and R."""
 
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ class FastGRNN(NamedTuple):
 
         a = W x + R h + biases       z = s(a)       n = tanh(a + shift)       h' = (s(zeta)*(1 - z) + s(nu))*n + z*h
 
-    The biases are those of z, and with `shift` added those of n. zeta and nu are scalars; they begin with 1 and -4, as
-    in the authors' program.
+    z uses the biases, n the biases plus `shift`. zeta and nu are scalars, initialised to 1 and -4 as in the authors'
+    code.
     """
 
     @forward("h")

@@ -1,7 +1,7 @@
-"""The functions of a number that cells are written in.
+"""Scalar functions for cell equations.
 
-Compiled they are what `rnnkit.kernels.machine.activations` says, vectorised and with the same bits everywhere, value
-and slope what the activation says that is given; called from Python they take and return floats.
+In kernels they compile to `rnnkit.kernels.machine.activations`, vectorised and bit-identical on every CPU; `value` and
+`slope` compile to the methods of the given activation. Called from Python they take and return floats.
 """
 
 import math
@@ -18,30 +18,30 @@ def tanh(x):
 
 
 def exp(x):
-    """Return e to the power of x; infinity beyond the largest number."""
+    """Return e to the power of x; infinity on overflow."""
     return math.exp(x) if x < 709.78 else math.inf if x > 0 else x
 
 
 def fma(a, b, c):
-    """Return a*b + c; compiled, rounded once where the machine can."""
+    """Return a*b + c; compiled, it is rounded once if the CPU can."""
     return a * b + c
 
 
 def clip(x, low, high):
-    """Return x, or the bound that it lies beyond; a NaN stays one."""
+    """Return x clipped to [low, high]; NaN stays NaN."""
     return low if x < low else high if x > high else x
 
 
 def mean(x):
-    """Return the mean of x over the units of the row; called from Python, x: the unit is the only one then."""
+    """Return the mean of x over the units of the row; called from Python, x itself (there is a single unit)."""
     return x
 
 
 def value(activation, x):
-    """Return what an activation makes of x."""
+    """Apply an activation to x."""
     return activation.value(x)
 
 
 def slope(activation, y):
-    """Return the derivative of an activation where its value is y."""
+    """Return the derivative of an activation at the point where its output is y."""
     return activation.slope(y)

@@ -1,4 +1,4 @@
-"""The GRU cell in both published forms."""
+"""GRU in both published forms."""
 
 from typing import NamedTuple
 

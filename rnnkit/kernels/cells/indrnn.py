@@ -1,4 +1,4 @@
-"""The vanilla cell whose units see of each other nothing within a layer."""
+"""IndRNN: each unit of a layer has one recurrent weight, for its own h."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class IndRNN(NamedTuple):
 
         h' = relu(W x + u*h + bW)
 
-    u is drawn from [0, 1], as the paper has it for ReLU. For T steps it keeps ``|u|`` below gamma**(1/T), gamma = 2 say, in
-    all of training: clip the views of u yourself. Another activation is a parameter.
+    u is initialised in [0, 1], as in the paper for ReLU. For T steps the paper also clips ``|u|`` to gamma**(1/T) in
+    training, for example with gamma = 2: clip the views of u yourself. The activation is a parameter.
     """
 
     activation: Activation = Relu()

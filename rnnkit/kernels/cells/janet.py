@@ -1,4 +1,4 @@
-"""The LSTM with the forget gate alone."""
+"""JANET: LSTM with only a forget gate."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ from .functions import fma, sigmoid, tanh
 
 @cell(gates="f n")
 class JANET(NamedTuple):
-    """Van der Westhuizen and Lasenby, "The unreasonable effectiveness of the forget gate", arXiv 1804.04849; with
-    a_f, a_n = W x + R h + biases of the gate:
+    """Van der Westhuizen and Lasenby, "The unreasonable effectiveness of the forget gate", arXiv 1804.04849; a_f and
+    a_n are the pre-activations, W x + R h + biases:
 
         f = s(a_f)       n = tanh(a_n)       h' = f*h + (1 - s(a_f - beta))*n
 
-    The cell state is h. With beta above 0 more is taken in than is forgotten. torchrecurrent learns beta.
+    The cell state is h. A beta above 0 increases the input relative to forgetting. torchrecurrent learns beta.
     """
 
     beta: float = 1.0

@@ -17,18 +17,18 @@ def _shifts(names):
 
 
 def over_deviation(variance, eps):
-    """1 / the standard deviation."""
+    """Return 1 / the standard deviation."""
     return 1 / math.sqrt(variance + eps)
 
 
 def normalised(x, eps):
-    """A number of each unit, less the mean of all units and divided by their standard deviation."""
+    """Normalise x over the units: subtract the mean, divide by the standard deviation."""
     x = x - mean(x)
     return x * over_deviation(mean(x * x), eps)
 
 
 def two_normalised(x, y, eps):
-    """The same over the units of two gates."""
+    """Normalise jointly over the units of two gates."""
     m = mean(0.5 * (x + y))
     x, y = x - m, y - m
     scale = over_deviation(mean(0.5 * (x * x + y * y)), eps)
@@ -36,7 +36,7 @@ def two_normalised(x, y, eps):
 
 
 def four_normalised(i, f, g, o, eps):
-    """The same over the units of four gates."""
+    """Normalise jointly over the units of four gates."""
     m = mean(0.25 * (i + f + g + o))
     i, f, g, o = i - m, f - m, g - m, o - m
     scale = over_deviation(mean(0.25 * (i * i + f * f + g * g + o * o)), eps)
@@ -58,8 +58,8 @@ class LayerNormLSTM(NamedTuple):
         i, f, g, o = w*LN(W x) + r*LN(R h) + b          gains w and r and shift b of each gate and unit
         c' = s(f)*c + s(i)*tanh(g)                      h' = s(o)*tanh(gain_c*LN(c') + shift_c)
 
-    c is carried on as it is. Biases of W and R, which the paper has not, stand within the norms: `bias=False` is the
-    paper's. Gains begin at 1, shifts at 0. `recurrent_dropout`, `zoneout` and `zoneout_c` are those of
+    The next step reads c', not LN(c'). The biases of W and R are inside the norms; the paper has none: use `bias=False`
+    for its cell. Gains are initialised to 1, shifts to 0. `recurrent_dropout`, `zoneout` and `zoneout_c` are those of
     `RegularizedLSTM`.
     """
 
@@ -90,8 +90,8 @@ class LayerNormGRU(NamedTuple):
         n = tanh(wn*LN(Wn x) + bn + r*(rn*LN(Rn h) + bq))
         h' = z*h + (1 - z)*n
 
-    Biases of W and R, which the paper has not, stand within the norms: `bias=False` is the paper's. Gains begin at 1,
-    shifts at 0. `recurrent_dropout` and `zoneout` are those of `RegularizedGRU`.
+    The biases of W and R are inside the norms; the paper has none: use `bias=False` for its cell. Gains are initialised
+    to 1, shifts to 0. `recurrent_dropout` and `zoneout` are those of `RegularizedGRU`.
     """
 
     eps: float = 1e-5

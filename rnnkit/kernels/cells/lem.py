@@ -1,4 +1,4 @@
-"""Two states, each with learned time steps."""
+"""LEM: two states, each with a learned time step."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class LEM(NamedTuple):
         ty, tz = dt*s(W x + R h + biases)       z' = (1 - tz)*z + tz*tanh(Wn x + Rn h + biases)
         h' = (1 - ty)*h + ty*tanh(Wy x + Ry z' + biases)
 
-    torchrecurrent multiplies Ry by z of the step before.
+    torchrecurrent multiplies Ry by the previous z instead of z'.
     """
 
     dt: float = 1.0

@@ -1,4 +1,4 @@
-"""The GRU without a reset gate, and with ReLU."""
+"""Li-GRU: GRU without a reset gate, with ReLU."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class LiGRU(NamedTuple):
 
         z = s(Wz x + Rz h + biases)       n = relu(Wn x + Rn h + biases)       h' = z*h + (1 - z)*n
 
-    The paper normalises W x over the batch: that is not part of the cell. Without it ReLU may grow without bound.
-    Another activation of the candidate is a parameter.
+    The paper also applies batch normalisation to W x, which is not part of this cell. Without it, ReLU may grow without
+    bound. The activation of the candidate is a parameter.
     """
 
     candidate: Activation = Relu()

@@ -1,9 +1,8 @@
-"""The stages of a cell, read as expressions and cut into loops over the units.
+"""Splits the stages of a cell, read as expressions, into loops over the units.
 
-A loop ends where a function has to wait for another slow one: few units at a time are on their way through a core, and
-in one loop the time of a unit is that of the whole chain (GRU 0.78, LSTM 0.93, its gradient 0.78 of the time; Zen 3).
-A phase ends where one reads a mean over the units of the row, which is there when all of them are done. Where cuts are
-follows from the equations alone.
+A loop ends where a slow function depends on another slow one: a loop with a long dependency chain is latency-bound
+(split, the GRU takes 0.78 of the time, the LSTM 0.93, its gradient 0.78; Zen 3). Reading a mean over the units of a row
+starts a new phase, since a mean needs all units. The cuts depend only on the equations.
 """
 
 from .expressions import ONE, expression, in_order, rebuilt
@@ -11,49 +10,49 @@ from .functions import fma, mean
 from .reading import read_stage
 
 _COSTS = {fma: 1, abs: 1, min: 1, max: 1, "/": 4, "const": 0, "field": 0, "flag": 0, "read": 0, "gradient": 0}
-_SLOW = 16  # operations that the exponential, and what is made of it, takes
-_AGAIN = 4  # operations that rather than stored for the next loop are computed again
+_SLOW = 16  # operations: cost of exp, and of functions built on it
+_MAX_RECOMPUTE_LOOP = 4  # operations: a value that costs more is stored for the next loop
 
 
 class Value:
-    """A number of each unit that stands in memory between loops.
+    """A value per unit, stored in memory between loops.
 
     Attributes
     ----------
     name : str or None
-        What the cell calls it; None for one that the engine keeps.
+        Its name in the cell; None for temporaries.
     kind : str
-        "slot", "state", "hidden", "vector", "noise", or "given", a side input: which array it stands in. A "mean" and a
-        "scalar" are numbers that all units of a row have in common.
+        The array that holds it: "slot", "state", "hidden", "vector", "noise" or "given" (a side input). A "mean" and a
+        "scalar" are shared by all units of a row.
     loop : int
-        The number of the loop that writes it, -1 for what a step begins with.
-    made_of : Expression or None
-        What the loop computes, of a mean its terms; None for what a step begins with.
+        Number of the loop that writes it, -1 for an input of the step.
+    expression : Expression or None
+        What the loop computes (for a mean, its terms); None for an input of the step.
     """
 
-    def __init__(self, name, kind, loop=-1, made_of=None):
-        self.name, self.kind, self.loop, self.made_of = name, kind, loop, made_of
+    def __init__(self, name, kind, loop=-1, expression=None):
+        self.name, self.kind, self.loop, self.expression = name, kind, loop, expression
 
     def __repr__(self):
         return f"{self.name}@{self.loop}"
 
 
 class Loop:
-    """One loop over the units: a part of a stage, the values that it writes, and its phase; `declared` is that of the
-    equations, in which nothing is said of means."""
+    """One loop over the units: a part of a stage, the values that it writes, and its phase. `declared` is the phase of
+    the stage before phases are split at means."""
 
     def __init__(self, name, phase, declared, function, values):
         self.name, self.phase, self.declared, self.function, self.values = name, phase, declared, function, values
 
     def read(self):
-        """The values that it reads, in their order."""
-        parts = in_order([value.made_of for value in self.values])
+        """Return the values that it reads, in order."""
+        parts = in_order([value.expression for value in self.values])
         return [part.arguments[0] for part in parts if part.op == "read"]
 
 
 def cost(one):
-    """Operations that an expression takes by itself."""
-    if one.op is not mean and one.is_of_row:
+    """Return the operations that an expression takes, without its operands."""
+    if one.op is not mean and one.is_uniform:
         return 0
     if one.op == "**":
         return 1 if one.arguments[1].op == "const" and isinstance(one.arguments[1].arguments[0], int) else _SLOW
@@ -61,15 +60,15 @@ def cost(one):
 
 
 def loops_of(kind, hints):
-    """The loops of a cell's forward stages, and the values that a step begins with, by name. Raises CellError."""
+    """Return the loops of a cell's forward stages, and the inputs of a step by name. Raises CellError."""
     declaration, loops = kind.declaration, []
-    begun = {gate.name: "slot" for gate in declaration.gates}
-    begun |= {gate.apart: "slot" for gate in declaration.gates if gate.apart}
-    begun |= {f"{state}_prev": "state" for state in declaration.states}
-    begun |= {one.name: "scalar" if one in declaration.scalars else "vector" for one in declaration.vectors}
-    begun |= {one.name: "given" for one in declaration.inputs} | {one.name: "noise" for one in declaration.noises}
-    begun = {name: Value(name, where) for name, where in (begun | {"h_prev": "hidden"}).items()}
-    now, last = dict(begun), -1
+    kinds = {gate.name: "slot" for gate in declaration.gates}
+    kinds |= {gate.apart: "slot" for gate in declaration.gates if gate.apart}
+    kinds |= {f"{state}_prev": "state" for state in declaration.states}
+    kinds |= {one.name: "scalar" if one in declaration.scalars else "vector" for one in declaration.vectors}
+    kinds |= {one.name: "given" for one in declaration.inputs} | {one.name: "noise" for one in declaration.noises}
+    step_inputs = {name: Value(name, value_kind) for name, value_kind in (kinds | {"h_prev": "hidden"}).items()}
+    now, last = dict(step_inputs), -1
     slots = declaration.slots[: len(declaration.slots) - len(declaration.extra_slots)]
     stored = {*declaration.states, "h", *declaration.sources, *slots}
     for number, phase in enumerate(declaration.phases):
@@ -87,11 +86,11 @@ def loops_of(kind, hints):
                 last = first + after
                 loops.append(Loop(own, last, number, stage.function, values))
                 now |= {value.name: value for value in values if value.name is not None}
-    return loops, begun
+    return loops, step_inputs
 
 
 def _places_of(order):
-    """Of each expression the phase, from 0 on, and the slow functions up to its value in that phase."""
+    """Return for each expression its phase, from 0, and its depth in slow functions within that phase."""
     found = {}
     for one in order:
         phase = max((found[part][0] + (part.op is mean) for part in one.operands), default=0)
@@ -101,11 +100,11 @@ def _places_of(order):
 
 
 def _cut(declaration, outputs, rewritten, first, hints):
-    """The loops of a stage, of each how many phases after the stage's first it stands and the values that it writes,
-    from what the stage writes by name.
+    """Split a stage, given what it writes by name, into loops: a list of (phases after the stage's first, values).
 
-    A slow function comes as early as it can, and so does a mean, for which later phases wait, and what is written, but
-    for a state that the stage has read: later loops may read it too. All else stands where it is read.
+    Slow functions, means and outputs are computed as early as possible; later phases wait for means. A state that the
+    stage overwrites is written last, because later loops may read the old one. All else is computed in the first loop
+    that uses it.
     """
     order = in_order(list(outputs.values()))
     places, users = _places_of(order), {one: [] for one in order}
@@ -121,7 +120,7 @@ def _cut(declaration, outputs, rewritten, first, hints):
         soonest = kinds.index((phase, max(depth - 1, 0)))
         early = cost(one) >= _SLOW or one in written
         at[one] = soonest if early else min((at[user] for user in users[one]), default=count - 1)
-    wanted = [[] for _ in range(count)]  # of each loop (name or None, expression)
+    wanted = [[] for _ in range(count)]  # for each loop: (name or None, expression)
     for name, one in outputs.items():
         wanted[count - 1 if name in rewritten else at[one]].append((name, one))
     for number in reversed(range(1, count)):
@@ -149,15 +148,15 @@ def _place(declaration, name):
 
 
 def _from_before(outputs, at, number, written):
-    """What a loop needs of the loops before it, but for what is computed again or read where it stood."""
+    """Return the values that a loop needs from earlier loops, except those recomputed or stored anyway."""
     found, seen, waiting = [], set(), list(outputs)
     while waiting:
         one = waiting.pop()
         if one in seen:
             continue
         seen.add(one)
-        is_dear = cost(one) >= _SLOW or operations(one, written) > _AGAIN
-        if at[one] < number and one not in written and not one.is_condition and is_dear:
+        is_expensive = cost(one) >= _SLOW or operations(one, written) > _MAX_RECOMPUTE_LOOP
+        if at[one] < number and one not in written and not one.is_condition and is_expensive:
             found.append(one)
         elif at[one] == number or one not in written:
             waiting.extend(one.operands)
@@ -165,7 +164,7 @@ def _from_before(outputs, at, number, written):
 
 
 def operations(one, there):
-    """Operations that an expression takes where these of its parts are there, and all slow ones."""
+    """Return the operations that an expression takes if its parts in `there` and all slow ones are available."""
     found, waiting = {}, [one]
     while waiting:
         part = waiting.pop()

@@ -10,7 +10,7 @@ from .functions import clip, fma, sigmoid, tanh
 
 @cell(gates="i f g o", states="c")
 class LSTM(NamedTuple):
-    """c is clipped to [low, high] where it is `clipped`."""
+    """If `clipped`, c is clipped to [low, high]."""
 
     clipped: bool
     low: np.floating

@@ -1,4 +1,4 @@
-"""The GRU without anything of h in its gates."""
+"""minGRU: gates depend on x only."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from .functions import fma, sigmoid
 @cell(gates=[Gate("z", multiplies=None), Gate("n", multiplies=None)])
 class MinGRU(NamedTuple):
     """Feng et al., "Were RNNs All We Needed?", arXiv 2410.01201, section 3.1: no product with R, no reset gate and no
-    tanh, that is, the form of the paper's equations and not the one in log space of its appendix B:
+    tanh. These are the equations of the main text, not the log-space form of appendix B:
 
         z = s(Wz x + bz)       n = Wn x + bn       h' = (1 - z)*h + z*n
     """

@@ -1,4 +1,4 @@
-"""The gated unit with a single gate."""
+"""Minimal gated unit: GRU with a single gate."""
 
 from typing import NamedTuple
 

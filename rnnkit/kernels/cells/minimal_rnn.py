@@ -1,4 +1,4 @@
-"""The cell whose states live where its inputs are encoded."""
+"""MinimalRNN: the states stay in the space of the encoded inputs."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
-"""The modes: under which name a network's cell is asked for, and which options it has.
+"""Built-in modes: name -> cell and options.
 
-What others call them stands with their adapters.
+The names that other libraries use are in `rnnkit.interop`.
 """
 
 import math
@@ -13,14 +13,14 @@ from .vanilla import ReLU, Tanh
 
 
 class Mode(NamedTuple):
-    """A cell under its name.
+    """A named cell.
 
     Attributes
     ----------
     cell : callable
-        The cell of an `RNNDescriptor`.
+        Returns the cell for an `RNNDescriptor`.
     options : tuple of str
-        Those of the descriptor's options that not every mode has.
+        The descriptor's options that this mode has and others lack.
     """
 
     cell: Callable[[Any], Any]
@@ -45,5 +45,5 @@ MODES = {
 
 
 def modes_with(option):
-    """Names of the modes that have an option."""
+    """Return the names of the modes that have an option."""
     return [name for name, mode in MODES.items() if option in mode.options]

@@ -1,4 +1,4 @@
-"""The LSTM whose recurrent weights depend on x."""
+"""Multiplicative LSTM: the recurrent weights depend on x."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ from .functions import fma, sigmoid, tanh
 class MultiplicativeLSTM(NamedTuple):
     """Krause et al., "Multiplicative LSTM for sequence modelling", arXiv 1609.07959: m takes the place of h.
 
-        m = (Wp x + bp)*(Rp h + bq)       i, f, o = s(W x + R m + biases)       n = tanh(same)
-        c' = f*c + i*n       h' = o*tanh(c')
+        m = (Wp x + bp)*(Rp h + bq)       i, f, o = s(W x + R m + biases)       n = tanh(W x + R m + biases)
+        c' = f*c + i*n                    h' = o*tanh(c')
 
     The paper has no biases bp and bq: leave them at 0.
     """

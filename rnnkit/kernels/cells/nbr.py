@@ -1,4 +1,4 @@
-"""The cell whose units may have two stable states."""
+"""nBRC: units may have two stable states."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class NBR(NamedTuple):
         a = 1 + tanh(Wa x + Ra h + biases)       c = s(Wc x + Rc h + biases)
         h' = c*h + (1 - c)*tanh(Wn x + bn + a*h)
 
-    With a above 1 a unit is bistable: it keeps one of two values. With a below 1 it forgets.
+    If a is above 1, a unit is bistable: it keeps one of two values. If a is below 1, it forgets.
     """
 
     @forward("h")

@@ -1,4 +1,4 @@
-"""The LSTM whose gates look at its cell."""
+"""Peephole LSTM: the gates read the cell state."""
 
 from typing import NamedTuple
 
@@ -9,13 +9,14 @@ from .functions import fma, value
 
 @cell(gates="i f g o", states="c", vectors="peephole_i peephole_f peephole_o")
 class PeepholeLSTM(NamedTuple):
-    """Gers and Schmidhuber, "Recurrent Nets that Time and Count", 2000; with a_i ... = W x + R h + biases of the gate:
+    """Gers and Schmidhuber, "Recurrent Nets that Time and Count", 2000; a_i ... are the pre-activations,
+    W x + R h + biases:
 
         i = s(a_i + peephole_i*c)       f = s(a_f + peephole_f*c)       g = tanh(a_g)       c' = f*c + i*g
         o = s(a_o + peephole_o*c')      h' = o*tanh(c')
 
-    Other activations than the logistic function of the gates and tanh, of the `candidate` and of the `output`, are
-    parameters. As ONNX's LSTM with P, which has the order i o f.
+    The activations are parameters: s of the gates (`gate`), tanh of the `candidate` and of the `output`. Same as ONNX's
+    LSTM with P, whose order is i o f.
     """
 
     gate: Activation = Sigmoid()

@@ -1,4 +1,4 @@
-"""The LSTM whose candidate is linear in x, and does not see h."""
+"""RAN: LSTM whose candidate is linear in x and does not depend on h."""
 
 from typing import NamedTuple
 

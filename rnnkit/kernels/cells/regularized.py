@@ -1,4 +1,4 @@
-"""LSTM and GRU with dropout and zoneout in every step."""
+"""LSTM and GRU with recurrent dropout and zoneout, drawn at every step."""
 
 from typing import NamedTuple
 
@@ -11,21 +11,21 @@ ZONEOUT_C = Noise("hold_c", "zoneout_c", per_step=True, choice=True)
 
 
 def zoned(hold, before, now):
-    """The value before the step where it is held, else that of now; in inference their mean with this weight."""
+    """Return `before` if hold is 1, `now` if it is 0; in inference, with hold the rate, their weighted mean."""
     return fma(hold, before - now, now)
 
 
 @cell(gates="i f g o", states="c", noises=[DROPOUT, ZONEOUT, ZONEOUT_C])
 class RegularizedLSTM(NamedTuple):
     """Semeniuta et al., "Recurrent Dropout without Memory Loss", arXiv 1603.05118, and Krueger et al., "Zoneout:
-    Regularizing RNNs by Randomly Preserving Hidden Activations", arXiv 1606.01305; with a_i ... = W x + R h + biases of
-    the gate, and random numbers of each unit and step:
+    Regularizing RNNs by Randomly Preserving Hidden Activations", arXiv 1606.01305; a_i ... are the pre-activations,
+    W x + R h + biases, and random numbers are drawn for each unit and step:
 
         c~ = s(a_f)*c + s(a_i)*(k*tanh(a_g))        c' = c with probability `zoneout_c`, else c~
         h~ = s(a_o)*tanh(c')                        h' = h with probability `zoneout`, else h~
 
     k is 0 with probability `recurrent_dropout`, else 1/(1 - recurrent_dropout). In inference k = 1, and c' and h' are
-    what is expected of the choice, zoneout*h + (1 - zoneout)*h~. All probabilities are in 0..1.
+    the expectations: h' = zoneout*h + (1 - zoneout)*h~, c' likewise. All probabilities are in 0..1.
     """
 
     recurrent_dropout: float = 0.0
@@ -41,8 +41,8 @@ class RegularizedLSTM(NamedTuple):
 @cell(gates=[Gate("r"), Gate("z"), Gate("n", apart="q")], noises=[DROPOUT, ZONEOUT])
 class RegularizedGRU(NamedTuple):
     """Semeniuta et al., "Recurrent Dropout without Memory Loss", arXiv 1603.05118, and Krueger et al., "Zoneout", arXiv
-    1606.01305, with the reset after the product; a_r, a_z = W x + R h + biases of the gate, and numbers are drawn as
-    `RegularizedLSTM` draws them:
+    1606.01305, with the reset after the product; a_r and a_z are the pre-activations, W x + R h + biases. Random
+    numbers and k are those of `RegularizedLSTM`:
 
         n = tanh(Wn x + bWn + s(a_r)*(Rn h + bRn))      h~ = s(a_z)*h + (1 - s(a_z))*(k*n)
         h' = h with probability `zoneout`, else h~

@@ -1,4 +1,4 @@
-"""The LSTM with exponential gates, its sums kept in range by a stabiliser."""
+"""sLSTM: exponential gates, with a stabiliser state against overflow."""
 
 from typing import NamedTuple
 
@@ -9,14 +9,15 @@ from .functions import exp, fma, sigmoid, tanh
 
 @cell(gates="z i f o", states="c n m")
 class SLSTM(NamedTuple):
-    """The sLSTM of Beck et al., "xLSTM", arXiv 2405.04517, with one head; a_z ... = W x + R h + biases of the gate:
+    """The sLSTM of Beck et al., "xLSTM", arXiv 2405.04517, with one head; a_z ... are the pre-activations,
+    W x + R h + biases:
 
         z = tanh(a_z)        i = exp(a_i - m')        f = exp(log f + m - m')       o = s(a_o)
         m' = max(a_i, log f + m)       c' = f*c + i*z       n' = f*n + i       h' = o*c'/n'
 
-    The paper leaves the forget gate open: log f = a_f, an exponential one, or with `sigmoid_forget` log s(a_f). Where
-    n = 0, before the first step say, there is nothing to keep: m' = a_i, and f is at most 1. An exponent is as exact as
-    m is: that of 1000 in float32 to 3e-5.
+    The paper allows two forget gates: an exponential one, log f = a_f, or with `sigmoid_forget` log f = log s(a_f). If
+    n = 0, for example before the first step, there is nothing to keep: m' = a_i, and f is at most 1. Exponents are as
+    exact as m: to 3e-5 in float32 if m is 1000.
     """
 
     sigmoid_forget: bool = False
@@ -32,8 +33,8 @@ class SLSTM(NamedTuple):
 
 @cell(gates=[Gate(name, heads=4) for name in "zifo"], states="c n m")
 class MultiHeadSLSTM(NamedTuple):
-    """The sLSTM of Beck et al., "xLSTM", arXiv 2405.04517, with the four heads of its section 2.2: each unit sees h of
-    the units of its own head alone. The equations are those of `SLSTM`.
+    """The sLSTM of Beck et al., "xLSTM", arXiv 2405.04517, with the four heads of its section 2.2: a unit reads only h
+    of the units in its own head. The equations are those of `SLSTM`.
     """
 
     sigmoid_forget: bool = False

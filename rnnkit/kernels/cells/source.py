@@ -1,7 +1,7 @@
-"""The two identities of a cell: the key of its machine code, and its source, which saved files carry.
+"""Two digests of a cell: `code_key` for the kernel cache, and `source_of` for saved files.
 
-Both are digests of the declaration and of the functions, with every value that these use. The key takes a function's
-bytecode, which is what runs; the source takes its syntax tree, which is the same in every version of Python.
+Both digest the declaration and the functions, with every value that the functions use. The key uses a function's
+bytecode, which is what runs; the source uses its syntax tree, which is the same in every version of Python.
 """
 
 import ast
@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary
 
 from .uses import Unresolved, codes_in, described, uses
 
-_RULE = "2"  # version of the rule by which a source is made; until 0.9 it was made from texts, see `source_0_9`
+_VERSION = "2"  # of the digest `source_of`; until 0.9 it was a digest of texts, see `source_0_9`
 _NO_MEANING = "ctx", "kind", "type_comment", "type_params", "annotation", "returns"
 
 
 def is_shipped(kind):
-    """Whether a cell or an activation is one of this package, and not a user's own."""
+    """Whether a cell or an activation is part of this package, not a user's."""
     return kind.__module__.startswith(__package__)
 
 
 def code_key(kind):
-    """Digest of all that the machine code of a cell or an activation depends on. Raises Unresolved."""
+    """Return the digest of all that the machine code of a cell or an activation depends on. Raises Unresolved."""
     declaration = getattr(kind, "declaration", None)
     equations = None
     if declaration:
@@ -33,16 +33,16 @@ def code_key(kind):
 
 
 def source_of(kind):
-    """Digest of the equations of a cell or an activation, as files carry it. Raises Unresolved."""
+    """Return the digest of the equations of a cell or an activation, for saved files. Raises Unresolved."""
     declaration = getattr(kind, "declaration", None)
-    equations = declaration and (declaration.equations, declaration.rule or declaration.extra_slots)
-    return f"{_RULE}:{_digest(kind, _tree_of, equations)}"
+    equations = declaration and (declaration.equations, declaration.derivation_version or declaration.extra_slots)
+    return f"{_VERSION}:{_digest(kind, _tree_of, equations)}"
 
 
 def _digest(kind, of_function, equations):
-    """Digest of a cell's declaration and these of its stages, with the slots that are declared for their gradient or
-    the rule by which it is derived; or, without any, of an activation."""
-    numbers = {}  # of the functions, in the order in which they are met: one may call itself
+    """Return the digest of a cell's declaration and of `equations`: stages, and their slots or derivation version. None
+    for `equations` is an activation."""
+    numbers = {}  # function -> its number in order of discovery: a function may call itself
 
     def function(one):
         if one in numbers:
@@ -74,12 +74,12 @@ def _declared(kind, stages, slots):
 
 
 def _set(one):
-    """The fields of a gate or vector that are not as they are by default: those that come later change no source."""
+    """Return the fields of a gate or vector without defaults, so that fields added later do not change old digests."""
     return [(name, value) for name, value in one._asdict().items() if value != one._field_defaults.get(name, ...)]
 
 
 def _runs(code):
-    """What of a code object decides about its results: not where it stands, nor what it is called."""
+    """Return the parts of a code object that its results depend on, without its position and name."""
     constants = [_runs(one) if isinstance(one, CodeType) else (type(one).__name__, repr(one)) for one in code.co_consts]
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & 0xFF
     return code.co_code.hex(), constants, counts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
@@ -89,7 +89,7 @@ _TREES = WeakKeyDictionary()
 
 
 def _tree_of(function):
-    """A function's syntax tree, read once: its file may be edited while the process runs."""
+    """Return a function's syntax tree. It is read once: its file may be edited while the process runs."""
     if function not in _TREES:
         node = node_of(function)
         names = [one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)]
@@ -98,8 +98,8 @@ def _tree_of(function):
 
 
 def _meaning(node):
-    """A syntax tree as text and tuples, without positions, annotations, docstrings and fields that not every version
-    of Python has."""
+    """Return a syntax tree as text and tuples, without positions, annotations, docstrings, and fields that only some
+    versions of Python have."""
     if isinstance(node, list):
         return [_meaning(one) for one in node if not _is_text(one)]
     if not isinstance(node, ast.AST):
@@ -113,36 +113,36 @@ def _is_text(node):
 
 
 def node_of(function):
-    """The syntax tree of a function. Raises Unresolved unless it compiles to the code that runs."""
+    """Return the syntax tree of a function. Raises Unresolved unless it compiles to the code that runs."""
     code = function.__code__
-    place = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
+    where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     if not text:
-        raise Unresolved(f"has no source for {place}; define it in a file")
+        raise Unresolved(f"has no source for {where}; define it in a file")
     try:
         nodes, compiled = _parsed(code.co_filename, text)
     except SyntaxError:
         nodes, compiled = [], []
-    where = code.co_name, code.co_firstlineno
-    found = [node for node in nodes if _place(node) == where]
-    texts = {repr(_runs(one)) for one in compiled if (one.co_name, one.co_firstlineno) == where}
+    position = code.co_name, code.co_firstlineno
+    found = [node for node in nodes if _position(node) == position]
+    texts = {repr(_runs(one)) for one in compiled if (one.co_name, one.co_firstlineno) == position}
     if not found or texts != {repr(_runs(code))}:
         cure = "remove __pycache__, reload the module, or put each function on a line of its own"
-        raise Unresolved(f"runs code that is not the source of {place}; {cure}")
+        raise Unresolved(f"runs code that is not the source of {where}; {cure}")
     return found[0]
 
 
 @lru_cache(4)
 def _parsed(name, text):
-    """The functions of a module, as syntax trees and as code."""
+    """Return the functions of a module, as syntax trees and as code."""
     functions = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
     nodes = [node for node in ast.walk(ast.parse(text, name)) if isinstance(node, functions)]
     code = compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     return nodes, list(codes_in(code))
 
 
-def _place(node):
+def _position(node):
     if isinstance(node, ast.Lambda):
         return "<lambda>", node.lineno
     return node.name, min(one.lineno for one in (node, *node.decorator_list))

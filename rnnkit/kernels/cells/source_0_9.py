@@ -1,4 +1,4 @@
-"""The source of a cell as files have it that were written until 0.9: a digest of texts."""
+"""The digest of a cell's source in files written by rnnkit until 0.9: a digest of texts."""
 
 import hashlib
 import inspect
@@ -10,7 +10,7 @@ from . import functions
 
 
 class Gate(NamedTuple):
-    """A gate as it was."""
+    """A gate as it was until 0.9: its repr is part of the digest."""
 
     name: str
     multiplies: str | None
@@ -18,20 +18,20 @@ class Gate(NamedTuple):
 
 
 class _Unknown(Exception):
-    """Something that an equation uses, of which nobody knows the source."""
+    """An equation uses something whose source is not available."""
 
 
 def source_0_9(kind):
-    """Digest of what a cell declares and of the texts of its stages, and of all that they use; None without these."""
+    """Return the digest of a cell's declaration and the texts of its stages and of all that they use, or None."""
     declaration, digest = kind.declaration, hashlib.sha256()
-    is_new = declaration.rule is not None or declaration.scalars or declaration.inputs
+    is_new = declaration.derivation_version is not None or declaration.scalars or declaration.inputs
     if is_new or not all(gate.input for gate in declaration.gates):
-        return None  # there was no such cell
+        return None  # 0.9 had no such cells
     gates = tuple(Gate(gate.name, gate.multiplies, gate.apart) for gate in declaration.gates)
     blocks = declaration.states, declaration.vectors, declaration.extra_slots
-    told = declaration.name, gates, *blocks, declaration.smooth, _parameters(kind)
+    declared = declaration.name, gates, *blocks, declaration.smooth, _parameters(kind)
     try:
-        digest.update(repr(told).encode())
+        digest.update(repr(declared).encode())
         for stage in declaration.stages:
             digest.update(repr((stage.writes, stage.is_gradient)).encode())
             _add(digest, stage.function, set())

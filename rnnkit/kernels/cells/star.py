@@ -1,4 +1,4 @@
-"""The cell for many layers: one gate, and a tanh around all."""
+"""STAR: a cell for many layers, with one gate and a tanh around the sum."""
 
 from typing import NamedTuple
 

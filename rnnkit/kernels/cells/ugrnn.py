@@ -1,4 +1,4 @@
-"""The vanilla cell with an update gate."""
+"""UGRNN: vanilla RNN with an update gate."""
 
 from typing import NamedTuple
 

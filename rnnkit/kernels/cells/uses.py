@@ -1,6 +1,6 @@
-"""The values that a function takes from outside: globals, closures, and attributes of modules and classes.
+"""External values of a function: globals, closures, and attributes of modules and classes.
 
-Two functions of the same text compute different things if a name in them refers to different values.
+Two functions with the same text differ if a name in them refers to different values.
 """
 
 import builtins
@@ -24,19 +24,19 @@ class Unresolved(Exception):
 
 
 def uses(function):
-    """Path ("act", "consts.RATE") -> value, for each value that a function takes from outside.
+    """Return path ("act", "consts.RATE") -> value for each external value of a function.
 
     Attributes are followed through modules and classes. A name without a value is left out.
     """
-    found, around = {}, dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    found, closure = {}, dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for code in codes_in(function.__code__):
         path, value = None, _NOTHING
         for instruction in dis.get_instructions(code):
             name = instruction.argval
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 path, value = name, function.__globals__.get(name, getattr(builtins, name, _NOTHING))
-            elif instruction.opname == "LOAD_DEREF" and name in around:
-                path, value = name, _content(around[name])
+            elif instruction.opname == "LOAD_DEREF" and name in closure:
+                path, value = name, _content(closure[name])
             elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path and isinstance(value, _WITH_NAMES):
                 found.pop(path, None)
                 path, value = f"{path}.{name}", getattr(value, name, _NOTHING)
@@ -48,9 +48,9 @@ def uses(function):
 
 
 def looked_up(function, name):
-    """The value of a name that a function takes from outside. Raises NameError."""
-    around = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    found = _content(around[name]) if name in around else function.__globals__.get(name, _NOTHING)
+    """Return the value of a name that is external to a function. Raises NameError."""
+    closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    found = _content(closure[name]) if name in closure else function.__globals__.get(name, _NOTHING)
     found = getattr(builtins, name, _NOTHING) if found is _NOTHING else found
     if found is _NOTHING:
         raise NameError(f"name {name!r} is not defined")
@@ -58,13 +58,13 @@ def looked_up(function, name):
 
 
 def helpers_of(function):
-    """The functions of numbers that a function calls, those of `functions` left out."""
+    """Return the functions that a function calls, except those of `functions`."""
     found = (one for one in uses(function).values() if isinstance(one, types.FunctionType))
     return [one for one in found if one.__module__ != functions.__name__]
 
 
 def described(path, value, of_function):
-    """A value as text and tuples that are equal in every process; `of_function` describes a function.
+    """Return a value as text and tuples that are equal in every process; `of_function` describes a function.
 
     Raises Unresolved, with the value's `path`, if it cannot be described.
     """
@@ -85,22 +85,22 @@ def described(path, value, of_function):
 
 
 def codes_in(code):
-    """A code object, and those of the functions and comprehensions in it."""
+    """Yield a code object, and those of the functions and comprehensions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from codes_in(constant)
 
 
-def _content(around):
+def _content(closure_cell):
     try:
-        return around.cell_contents
-    except ValueError:  # not yet
+        return closure_cell.cell_contents
+    except ValueError:  # not assigned yet
         return _NOTHING
 
 
 def _is_known(value):
-    """Whether its qualified name identifies it: it belongs to a library or to this package."""
+    """Whether the qualified name identifies a value: it belongs to a known library or to this package."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         return False

@@ -1,4 +1,4 @@
-"""The vanilla cells (Elman, "Finding Structure in Time", 1990)."""
+"""Vanilla RNN cells (Elman, "Finding Structure in Time", 1990)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""LSTM and GRU whose recurrent product sees a part of h, the same in every step of a sequence."""
+"""LSTM and GRU with variational recurrent dropout: one mask for all steps of a sequence."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,13 @@ _DROPOUT = [Noise("keep", "recurrent_dropout")]
 @cell(gates=[Gate(name, multiplies="masked") for name in "ifgo"], states="c", noises=_DROPOUT)
 class VariationalLSTM(NamedTuple):
     """Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks", arXiv
-    1512.05287: R multiplies h with a mask that is drawn once for a sequence, the same in all its steps and for all
-    gates.
+    1512.05287: R multiplies k*h. The mask k is drawn once for a sequence and used in all its steps and for all gates.
 
         i, f, o = s(W x + R (k*h) + biases)     g = tanh(W x + R (k*h) + biases)
         c' = f*c + i*g                          h' = o*tanh(c')
 
-    Of each unit k is 0 with probability `recurrent_dropout`, from 0 to 1, else 1/(1 - recurrent_dropout); in inference
-    1. The paper's mask on what a layer reads is `dropout`, but drawn for each step.
+    For each unit, k is 0 with probability `recurrent_dropout` (from 0 to 1), else 1/(1 - recurrent_dropout). In
+    inference k = 1. The paper's mask on a layer's input corresponds to `dropout`, which is drawn at each step.
     """
 
     recurrent_dropout: float = 0.0
@@ -36,7 +35,7 @@ class VariationalLSTM(NamedTuple):
 @cell(gates=[Gate("r", "masked"), Gate("z", "masked"), Gate("n", "masked", apart="q")], noises=_DROPOUT)
 class VariationalGRU(NamedTuple):
     """Gal and Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks", arXiv
-    1512.05287, as `VariationalLSTM`, with the reset after the product:
+    1512.05287, as in `VariationalLSTM`, with the reset after the product:
 
         r, z = s(W x + R (k*h) + biases)        n = tanh(Wn x + bWn + r*(Rn (k*h) + bRn))
         h' = z*h + (1 - z)*n

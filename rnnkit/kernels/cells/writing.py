@@ -1,4 +1,4 @@
-"""A derivation as stages: where its values stand, and their expressions as functions in Python."""
+"""Code generation: assigns slots to the values of a derivation, and writes expressions as Python functions."""
 
 import linecache
 from itertools import count
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from .expressions import COMPARISONS, expression, in_order
 
 _BINDS = {"if": 0, "or": 1, "and": 2, "not": 3, **dict.fromkeys(COMPARISONS, 4)}
-_BINDS |= {"+": 5, "-": 5, "*": 6, "/": 6, "neg": 7, "**": 8}  # how strongly: what binds less stands in brackets
+_BINDS |= {"+": 5, "-": 5, "*": 6, "/": 6, "neg": 7, "**": 8}  # operator precedence
 _ATOM = 9
-_NUMBERS = count()  # of the functions that were written, whose texts are known by them
-_LONGEST = 60  # characters of what is said to be kept
+_NUMBERS = count()  # of generated functions, to make their file names in linecache unique
+_LONGEST = 60  # characters of a saved expression in `keeps`
 
 
 class Slots:
-    """Which slot of the gate buffer a value stands in: that of its name, else that of a gate which it is made of, else
-    any that is free until it is read for the last time, else a new one."""
+    """Assignment of values to slots of the gate buffer: the slot of its name, else that of a slot value it is computed
+    from, else any other, the first of these that is free during its lifetime; else a new slot."""
 
     def __init__(self, cell):
         self.cell, declaration = cell, cell.kind.declaration
@@ -24,20 +24,20 @@ class Slots:
         self.means, self.gradient_means = [], []
         self.first_own = len(self.names)
         self.taken = {name: [] for name in self.names}  # slot -> [(first loop, last loop)]
-        self.ever = len(cell.loops)
+        self.forever = len(cell.loops)
         last = {value: number for number, loop in enumerate(cell.loops) for value in loop.read()}
         for phase_number, phase in enumerate(declaration.phases):
             first = next(number for number, loop in enumerate(cell.loops) if loop.declared == phase_number)
             for name in (name for product in phase.products for name in declaration.names_of(product)):
-                last.setdefault(cell.begun[name], first)
-                last[cell.begun[name]] = max(last[cell.begun[name]], first)
+                last.setdefault(cell.step_inputs[name], first)
+                last[cell.step_inputs[name]] = max(last[cell.step_inputs[name]], first)
         for name in self.names:
-            value = cell.begun.get(name)
+            value = cell.step_inputs.get(name)
             if value is not None:
                 self._take(value, name, -1, last.get(value, -1))
         for value in cell.sources:
             if value.kind == "slot":
-                self._take(value, value.name, -1, self.ever)
+                self._take(value, value.name, -1, self.forever)
         for number, loop in enumerate(cell.loops):
             loop.values = [one for one in loop.values if one.kind != "slot" or one in last or one in cell.saved]
             for value in loop.values:
@@ -46,7 +46,7 @@ class Slots:
         for own in cell.gradients:
             for value in own:
                 if value.kind == "slot" and value not in self.of:
-                    self._new(value, -1, self.ever)
+                    self._new(value, -1, self.forever)
         for loop in cell.loops:
             self._name_means(loop.values, self.means)
         for own in cell.gradients:
@@ -61,11 +61,11 @@ class Slots:
 
     def _take(self, value, slot, first, last):
         self.of[value] = slot
-        self.taken[slot].append((first, self.ever if value in self.cell.saved else last))
+        self.taken[slot].append((first, self.forever if value in self.cell.saved else last))
 
     def _place(self, value, first, last):
-        last = self.ever if value in self.cell.saved else last
-        reads = [one.arguments[0] for one in in_order([value.made_of]) if one.op == "read"]
+        last = self.forever if value in self.cell.saved else last
+        reads = [one.arguments[0] for one in in_order([value.expression]) if one.op == "read"]
         near = [self.of[one] for one in reads if one.kind == "slot"]
         for slot in (value.name, *near, *self.names):
             if slot in self.taken and all(last <= start or stop <= first for start, stop in self.taken[slot]):
@@ -74,13 +74,13 @@ class Slots:
         self._new(value, first, last)
 
     def _new(self, value, first, last):
-        slot = self._free(value.name or self.cell.hints.get(value.made_of) or "kept")
+        slot = self._free(value.name or self.cell.hints.get(value.expression) or "kept")
         self.names.append(slot)
         self.taken[slot] = []
         self._take(value, slot, first, last)
 
     def _free(self, wanted):
-        """This name, with a number if something has it already."""
+        """Return this name, with a number appended if it is taken."""
         declaration = self.cell.kind.declaration
         others = {*self.names, *declaration.states, *(one.name for one in declaration.given()), "h", "self"}
         others |= {f"{state}_prev" for state in (*declaration.states, "h")} | {*self.means, *self.gradient_means}
@@ -89,24 +89,23 @@ class Slots:
         return next(one for one in names if one not in others and f"d{one}" not in others and not one.endswith("_prev"))
 
     def name_of(self, value):
-        """The name that a stage knows a value by."""
+        """Return the name of a value in stages."""
         return self.of[value] if value.kind in ("slot", "mean") else value.name
 
 
 class Written(NamedTuple):
-    """A derivation as stages, with its slots beside those of the gates, what the gradient reads of all slots, the means
-    forward and of the gradient, and of what R multiplies the phase of its products."""
+    """The generated stages of a derivation."""
 
     stages: list
-    slots: tuple
-    keeps: dict
-    means: tuple
-    phase_of: dict
+    slots: tuple  # names of the slots added to those of gates and products
+    keeps: dict  # slot that the gradient reads -> saved expression
+    means: tuple  # names of forward means, names of gradient means
+    phase_of: dict  # operand of R -> phase of its products
 
 
 def written(cell, stage_of):
-    """The stages of a derivation."""
-    slots, forward, back = Slots(cell), [], []
+    """Generate the stages of a derivation."""
+    slots, forward, backward = Slots(cell), [], []
 
     def name(one):
         value = slots.name_of(one.arguments[0])
@@ -120,11 +119,12 @@ def written(cell, stage_of):
         return stage_of(function, reads, tuple(names), is_gradient, phase)
 
     for loop, own in zip(cell.loops, cell.gradients, strict=True):
-        forward.append(stage(loop.name, loop.phase, {value: value.made_of for value in loop.values}, False, "h_prev"))
-        back.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
+        outputs = {value: value.expression for value in loop.values}
+        forward.append(stage(loop.name, loop.phase, outputs, False, "h_prev"))
+        backward.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
     text = _Text(cell, name, {})
     keeps = {slots.of[value]: shorten(text.of(one), _LONGEST, placeholder=" ...") for value, one in cell.saved.items()}
-    stages = [one for one in (*forward, *back) if one is not None]
+    stages = [one for one in (*forward, *backward) if one is not None]
     means = tuple(slots.means), tuple(f"d{name}" for name in slots.gradient_means)
     declaration, begins = cell.kind.declaration, {}
     for loop in cell.loops:
@@ -134,13 +134,13 @@ def written(cell, stage_of):
     return Written(stages, tuple(slots.names[slots.first_own :]), keeps, means, phase_of)
 
 
-def text_of(function):
-    """The text of a function that was written here."""
+def source_text(function):
+    """Return the source of a generated function."""
     return "".join(linecache.getlines(function.__code__.co_filename))
 
 
 def _function(cell, name, outputs, name_of, spare):
-    """A function that returns these expressions, and the names that it reads; `spare` is one that is there."""
+    """Return a function of these expressions, and the names that it reads; `spare` if it reads none."""
     order = in_order(outputs)
     reads = list(dict.fromkeys(name_of(one) for one in order if one.op in ("read", "gradient"))) or [spare]
     text = _Text(cell, name_of, _functions(order, reads))
@@ -149,12 +149,12 @@ def _function(cell, name, outputs, name_of, spare):
     file = f"<{cell.kind.__name__}.{name} {next(_NUMBERS)}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     space = dict(text.functions)
-    exec(compile(source, file, "exec"), space)  # noqa: S102  the text above, of expressions that were read
+    exec(compile(source, file, "exec"), space)  # noqa: S102  the source above, generated from expressions
     return space[name], tuple(reads)
 
 
 def _functions(order, taken):
-    """Name -> function, of those that are called; with an underscore where a value has the name."""
+    """Return name -> called function; names that values have get an underscore."""
     found = {}
     for one in order:
         if not isinstance(one.op, str):
@@ -166,7 +166,7 @@ def _functions(order, taken):
 
 
 class _Text:
-    """Expressions as text."""
+    """Writer of expressions as source text."""
 
     def __init__(self, cell, name_of, functions):
         self.cell, self.name_of, self.functions = cell, name_of, functions
@@ -174,7 +174,7 @@ class _Text:
         self.local = {}
 
     def lines(self, outputs, order):
-        """Lines that compute them, what is used twice by itself, and that return them."""
+        """Return source lines: shared subexpressions, then the return statement."""
         uses = dict.fromkeys(order, 0)
         for one in (*(part for whole in order for part in whole.operands), *outputs):
             uses[one] += 1
@@ -191,7 +191,7 @@ class _Text:
         return [*lines, f"return {', '.join(self.of(one) for one in outputs)}"]
 
     def of(self, one, binds=0):
-        """An expression, in brackets if it binds less strongly than what stands around it."""
+        """Return the text of an expression, in brackets if it binds less strongly than `binds`."""
         if one in self.local:
             return self.local[one]
         own = _BINDS.get(one.op, _ATOM) if isinstance(one.op, str) else _ATOM
