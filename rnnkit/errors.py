@@ -1,4 +1,4 @@
-"""The exceptions of rnnkit, and the one form that all its messages have."""
+"""The exceptions of rnnkit, and the common form of their messages."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ from typing import Any
 
 
 class WorkspaceError(RuntimeError):
-    """A workspace does not belong to this call: it is stale, another's, or in use, as a stream may be."""
+    """A workspace or a stream is stale, belongs to another network, or is in use."""
 
 
 class BackendError(RuntimeError):
     """The device or its library cannot do what was asked."""
 
 
-def message(function: str, argument: str, expected: str, got: Any, cure: str = "") -> str:
+def message(function: str, argument: str, expected: str = "", got: Any = None, cure: str = "") -> str:
+    """Format ``<function>: <argument> must <expected>, got <got>; <cure>``.
+
+    For a state, which has no value, leave out `expected` and `got`: `argument` is then a sentence.
+
+    >>> message("Stream.step", "the stream is in use by another call", cure="give each thread its own stream")
+    'Stream.step: the stream is in use by another call; give each thread its own stream'
+    """
     if isinstance(got, int) and got.bit_length() > 128:
-        got = f"an int of {got.bit_length()} bits"  # str refuses the longest
-    text = f"{function}: {argument} must {expected}, got {got}"
+        got = f"an int of {got.bit_length()} bits"  # str() raises for the longest
+    text = f"{function}: {argument} must {expected}, got {got}" if expected else f"{function}: {argument}"
     return f"{text}; {cure}" if cure else text
 
 
@@ -34,7 +41,7 @@ def wrong_dtype(function: str, argument: str, dtype: str, got: Any) -> TypeError
 def wrong_shape(
     function: str, argument: str, shape: tuple[int | None, ...], dims: tuple[str, ...], got: tuple[int, ...]
 ) -> ValueError:
-    """Name every dimension, with its size where that is prescribed (None: any size)."""
+    """Name every dimension, with its size unless any size is allowed (None)."""
     parts = [name if size is None else f"{name}={size}" for name, size in zip(dims, shape, strict=True)]
     text = f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
     return ValueError(message(function, argument, f"have shape {text}", got))

@@ -1,7 +1,7 @@
-"""A dense layer on rows, y = x W^T + b, and its gradients, on the engine's product.
+"""A dense layer on rows, y = x W^T + b, and its gradients, computed by the engine's matrix product.
 
-Every number is one chain of fused multiply-adds, k ascending: y begins with the bias, dx with 0, and dw with what it
-was, to which the rows are added in their order.
+Every number is one chain of fused multiply-adds, k ascending: y starts from the bias, dx from 0, and dw from its old
+value, to which the rows are added in order.
 """
 
 from .machine.arrays import part
@@ -13,7 +13,7 @@ from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .weight_gradient import Term, add_weight_gradients, pack_sources, pack_terms
 
-_ROW_GRAIN = 48  # rows that a thread takes at a time: whole tiles of 6
+_ROW_GRAIN = 48  # rows of a work-stealing block: whole tiles of 6
 
 
 @inner
@@ -27,14 +27,14 @@ def _pack(panels, bias, w, numbers, units, depth, team):
 
 @kernel
 def pack(panels, bias, w, numbers, units, depth, thread_id, size, sync):
-    """Pack the weights of a dense layer, which stand in front of its bias in w; `bias` has room for whole panels."""
+    """Pack the weights of a dense layer, which precede its bias in w; `bias` is padded to whole panels."""
     post_call(sync, thread_id, size)
     _pack(panels, bias, w, numbers, units, depth, join(sync, thread_id, size))
 
 
 @kernel
 def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, thread_id, size, sync):
-    """y = x W^T + b. Without panels the weights are read where they are."""
+    """y = x W^T + b. Without panels the weights are read in place."""
     post_call(sync, thread_id, size)
     team, one = join(sync, thread_id, size), (0,)
     if not is_packed:
@@ -42,7 +42,7 @@ def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, threa
     own, other = Matrix(y, part(numbers, 0, rows), 0, units), Matrix(x, part(numbers, 0, rows), 0, depth)
     weights = WeightMatrix(Packed(panels, depth, units, one), Matrix(w, part(numbers, 0, units), 0, depth))
     vectors = vectors_of(panels, units)
-    if rows < MAX_ROWS_IN_PLACE * team.size:  # too few rows for every thread to read all weights
+    if rows < MAX_ROWS_IN_PLACE * team.size:  # too few rows for every thread to read all weights: split units
         some = partition(vectors, team.thread_id, team.size)
         product_with(own, other, Range(0, rows), weights, some, bias, True, False)
     else:
@@ -55,9 +55,9 @@ def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, threa
 
 @kernel
 def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, units, depth, thread_id, size, sync):
-    """dx = dy W; dy^T x and the sum of dy are added to dw. Without panels weights and x are read where they are.
+    """dx = dy W; add dy^T x and the sum of dy to dw. Without panels weights and x are read in place.
 
-    `block` has room for the panels of some rows of x, `zeros` for a row of dx in whole panels.
+    `block`: buffer for the panels of some rows of x; `zeros`: a row of zeros as long as one of dx, in whole panels.
     """
     post_call(sync, thread_id, size)
     team, one = join(sync, thread_id, size), (0,)
@@ -84,7 +84,7 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
 
 @kernel
 def add_rows(sums, index, rows, columns, thread_id, size, sync):
-    """sums[index[i]] += rows[i] for every i, in their order: what a lookup in a table is backward."""
+    """sums[index[i]] += rows[i] for every i, in order: the backward pass of an embedding lookup."""
     post_call(sync, thread_id, size)
     team = join(sync, thread_id, size)
     share = partition(columns, team.thread_id, team.size)

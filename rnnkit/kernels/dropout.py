@@ -1,4 +1,4 @@
-"""Dropout between layers (Srivastava et al. 2014, inverted: what is kept is scaled); its own gradient."""
+"""Dropout between layers (Srivastava et al. 2014, inverted: what is left is scaled); its own gradient."""
 
 from .machine.jit import kernel
 from .machine.matrix import Range, row_part

@@ -1,15 +1,14 @@
 """The time loop of a layer, written once for every cell; its gradient is in `loop_gradient`.
 
-The rows of a batch are listed step by step: at each step only those whose sequence is that long, the longest first, so
-padding is never read. The work is shared out in one of two ways. By units: a thread computes the products and the gates
-of its panels, and the team meets once a step, where the new hidden state (backward: the gates' gradients) is complete;
-where that is much work, threads take `panel_grain` panels at a time, of their own or a neighbour's. By rows (`bounds`):
-a thread runs its own rows of the batch, which nobody else needs, without a barrier; or a few threads do, who share out
-the units.
+Rows are packed: each step lists only the sequences that are long enough, the longest first, so padding is never read.
+The work is split in one of two ways. By units: a thread computes the products and the gates of its panels, and the team
+synchronises once a step, when the new hidden state (backward: the gates' gradients) is complete; large steps use work
+stealing, in blocks of `panel_grain` panels. By rows (`bounds`): a thread runs its own rows of the batch without a
+barrier, as no other thread needs them; or a few threads run them together and split the units.
 
-A call runs one layer pass or two: a direction of a layer each. Two may each have half of the team, where its size is
-even: the directions of one layer are independent; two layers of one direction are pipelined, the upper `lag` steps
-behind the lower.
+A call runs one or two layer passes, each one direction of one layer. Two passes may have half of the team each, if its
+size is even: the directions of one layer are independent; two layers of one direction are pipelined, the upper `lag`
+steps behind the lower.
 """
 
 from .machine.arrays import part
@@ -27,16 +26,16 @@ from .phases import all_of, apart_from_others, columns_of_slots, located, per_ce
 from .products import sum_biases, vectors_of_head, weights_of, weights_of_block
 from .stages import runner
 
-# Rows that a thread takes at a time where a block is shared by rows. All weights are read for them, which with 96 takes
-# a few percent of the time, with 192 nothing (Zen 3, H = 512 and 800)
+# Rows per block when a chunk is split by rows. Each block reads all weights, which with 96 rows takes a few percent of
+# the time, with 192 nothing (Zen 3, H = 512 and 800)
 ROWS = 192
 ALONE, LEADS, FOLLOWS = range(3)
-"""What a layer pass is to the other one of the call."""
+"""Role of a layer pass towards the other one of the call: none, producer, consumer."""
 
 
 @per_cell
 def columns_of_input(declaration):
-    """First columns of the gates that W x is added to, from the cell and hidden_size."""
+    """Return the first columns of the gates that W x is added to, from the cell and hidden_size."""
     columns = columns_of_slots(declaration.products[0].slots)
     return lambda cell, hidden_size: columns(hidden_size)
 
@@ -59,13 +58,13 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
 
 @per_cell
 def vectors_at_once(declaration):
-    """Vectors that threads share out together, from the cell and an array: those of a panel of its means."""
+    """Return the vectors that one thread takes together, from the cell and an array: a block of a mean, or one."""
     return (lambda cell, array: vectors_of_mean_block(array)) if declaration.means else (lambda cell, array: 1)
 
 
 @inner
 def num_shares(cell, array, units, panel_grain, team):
-    """How often each thread calls `next_share` for so many units."""
+    """Return how often each thread calls `next_share` for so many units."""
     size = vectors_at_once(cell, array)
     count = (vectors_of(array, units) + size - 1) // size
     return num_claims(count, (panel_grain + size - 1) // size, team)
@@ -73,14 +72,14 @@ def num_shares(cell, array, units, panel_grain, team):
 
 @inner
 def next_share(cell, claim, array, units, panel_grain, team):
-    """The vectors of a thread's claim, `next_block`'s of these units."""
+    """Return the vectors of a thread's claim: its `next_block` of these units, in whole blocks of a mean."""
     size, count = vectors_at_once(cell, array), vectors_of(array, units)
     own = next_block(claim, (count + size - 1) // size, (panel_grain + size - 1) // size, team)
     return Range(min(own.start * size, count), min(own.stop * size, count))
 
 
 def _phase(declaration, number):
-    """The function, to be compiled, of a phase: its products, added to the gates or kept apart, and its stages."""
+    """Build the forward function of a phase: its products, added to the gates or stored apart, and its stages."""
     multiply = all_of(
         lambda declaration: [_product(declaration, one) for one in declaration.phases[number].products if one.slots]
     )
@@ -90,7 +89,7 @@ def _phase(declaration, number):
         apart_from_others(cell)
         units, panel_grain = step.sizes.hidden, step.panel_grain
         if number > 0:
-            barrier(team)  # all of what R multiplies is there
+            barrier(team)  # wait until what R multiplies is complete
         for claim in range(num_shares(cell, step.zeros, units, panel_grain, team)):
             vectors = next_share(cell, claim, step.zeros, units, panel_grain, team)
             columns = columns_of(step.zeros, vectors, units)
@@ -101,7 +100,7 @@ def _phase(declaration, number):
 
 
 def _product(declaration, of_r):
-    """The function for kernels that adds a product of a phase to the gates; those that it alone writes begin anew."""
+    """Build the function that adds a product of a phase to the gates; columns of its own start from the bias."""
     place = [one for one in declaration.products if (one.heads > 1) == (of_r.heads > 1)].index(of_r)
     source, apart_columns = inner(located(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
@@ -140,7 +139,7 @@ _run_phases = all_of(lambda declaration: [_phase(declaration, n) for n in range(
 
 @inner
 def run_step(cell, step, rows, team):
-    """One time step of the rows, whose gates hold their input products."""
+    """Run one time step of the rows, whose gates hold their input products."""
     _run_phases(cell, (step, rows, team))
     projection, operands, panel_grain = step.weights.projection, step.operands, step.panel_grain
     if storage(projection.panels).size > 0:
@@ -153,7 +152,7 @@ def run_step(cell, step, rows, team):
 
 @inner
 def with_gates(cell, sizes, weights, operands, gates):
-    """The operands with these gates; what a projection multiplies has the last columns of their rows."""
+    """Return the operands with these gates; the last columns of their rows are the input of a projection."""
     projected = storage(weights.projection.panels).size > 0
     units = shifted(gates, gates.stride - sizes.hidden) if projected else operands.hidden
     vectors = Matrix(weights.bias, gates.rows, num_slots(cell) * sizes.hidden, 0)
@@ -163,7 +162,7 @@ def with_gates(cell, sizes, weights, operands, gates):
 
 @per_cell
 def with_inputs(declaration):
-    """The operands with the call's data for the side inputs, from the cell, them and x, flat."""
+    """Return the operands with the call's side inputs, from the cell, the operands and x, flat."""
     if declaration.inputs:
         return lambda cell, operands, x: with_field(operands, "inputs", or_call_data(operands.inputs, x))
     return lambda cell, operands, x: operands
@@ -171,14 +170,14 @@ def with_inputs(declaration):
 
 @per_cell
 def num_slots(declaration):
-    """Slots of a row of the gate buffer, without what a projection multiplies, from the cell."""
+    """Return the slots of a row of the gate buffer, without the input of a projection, from the cell."""
     count = len(declaration.slots)
     return lambda cell: count
 
 
 @inner
 def rows_of_step(starts, t, bounds, team):
-    """The positions at step t that the thread's team works on."""
+    """Return the positions at step t that the thread's team works on."""
     if not shares_rows(bounds, team):
         return Range(starts[t], starts[t + 1])
     number, _ = team_of_rows(bounds, team)
@@ -188,7 +187,7 @@ def rows_of_step(starts, t, bounds, team):
 
 @inner
 def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
-    """The input products of a chunk of steps, by units; by rows of all of it where threads have rows of their own."""
+    """Compute the input products of a chunk of steps, split by units; by rows if threads have rows of their own."""
     starts, units, panel_grain, zeros = layer.starts, layer.facts.sizes.hidden, schedule.panel_grain, weights.bias
     rows = Range(starts[steps.start], starts[steps.stop])
     by_rows, count = schedule.bounds.size == team.size + 1, rows.stop - rows.start
@@ -207,7 +206,7 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
 
 @inner
 def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_team):
-    """The steps of one layer pass, a chunk of input products at a time."""
+    """Run the steps of one layer pass, a chunk of input products at a time."""
     facts, sizes = layer.facts, layer.facts.sizes
     weights = weights_of(
         cell, sizes, packed, facts.offsets, facts.products, facts.places, given.w, whole_team.thread_id
@@ -238,7 +237,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
 
 @inner
 def role_of(index, tasks, schedule):
-    """What a layer pass is to the other one, if this thread runs only some of them."""
+    """Return the role of a layer pass, which is not ALONE if this thread runs only one of two pipelined ones."""
     if not schedule.pipelined or tasks.stop - tasks.start == schedule.num_passes:
         return ALONE
     return LEADS if index == 0 else FOLLOWS
@@ -246,7 +245,7 @@ def role_of(index, tasks, schedule):
 
 @inner
 def fitting(size, schedule):
-    """Ranks that the schedule has work for, of so many: a multiple of its teams, where there are as many."""
+    """Return how many of `size` threads the schedule has work for: a multiple of its teams, if there are that many."""
     most, teams = min(size, schedule.threads), max(schedule.bounds.size - 1, 1)
     if schedule.split and schedule.threads % schedule.num_passes == 0:
         teams *= schedule.num_passes
@@ -255,7 +254,7 @@ def fitting(size, schedule):
 
 @inner
 def _copy_states(states, width, all_states, index, begins, team):
-    """The states of a pseudo-layer (N rows) = those that are given of all (flat), or zeros; or the other way."""
+    """Copy a pseudo-layer's initial states (N rows) from all (flat; empty: zeros), or its final states to them."""
     not_inlined()
     count = states.rows.size
     own = partition(count, team.thread_id, team.size)
@@ -273,7 +272,7 @@ def _copy_states(states, width, all_states, index, begins, team):
 
 @kernel
 def forward(bound, given, thread_id, size, sync):
-    """The next steps of the layer passes, from what the call is given or the call before has left."""
+    """Run the next steps of the layer passes, from the states of this call or those that the previous call left."""
     post_call(sync, thread_id, size)
     cell, passes, ends, schedule, position, packed, zeros = values_of(bound)
     team = join(sync, thread_id, size, fitting(size, schedule))

@@ -1,9 +1,9 @@
 """The time loop backward: from the gradient of the output to those of the weights, the input and the initial states.
 
-It goes through the sequence a chunk of steps at a time. After the steps of a chunk, whose gates' gradients are still in
-the cache, follow the products with all of its rows, for the input and for the weights; those for the input come after
-fewer steps, the `lag`, where the layer below waits for them. The steps are shared out as in `loop`, the rows of the
-input's gradient and the columns of the weights' evenly.
+It runs a chunk of steps at a time. After the steps of a chunk, while its gates' gradients are still in the cache, it
+runs the products with all of the chunk's rows, for the input and for the weights; those for the input follow after
+fewer steps, the `lag`, if the layer below waits for them. The steps are split as in `loop`, the rows of the input's
+gradient and the columns of the weights' evenly.
 """
 
 from functools import lru_cache
@@ -60,7 +60,7 @@ def _add_output_gradient(target, dh, dy, rows, columns):
 
 @inner
 def _cut(carried, reset, cuts, rows, columns):
-    """Where the next step starts anew, the gradient that it carries back is that of what it is reset to."""
+    """Where the next step starts from a reset state, move the carried gradient to the gradient of that state."""
     not_inlined()
     for row in range(rows.start, rows.stop if cuts.size > 0 else rows.start):
         if cuts[row] > 0:
@@ -71,8 +71,8 @@ def _cut(carried, reset, cuts, rows, columns):
 
 
 def _way_back(declaration, number):
-    """The function, to be compiled, of a phase: the way back through its products, and what comes next, the stages of
-    the gradient of the phase before."""
+    """Build the backward function of a phase: the gradients through its products, then the gradient stages of the phase
+    before."""
     width = OF_OUTPUT if number == 0 else OF_UNITS
     multiply = all_of(
         lambda declaration: [_product_back(declaration, one) for one in declaration.phases[number].products]
@@ -81,7 +81,7 @@ def _way_back(declaration, number):
 
     def run(cell, step, rows, team):
         apart_from_others(cell)
-        barrier(team)  # all of the gates' gradients are there
+        barrier(team)  # wait until the gates' gradients are complete
         zeros, size, panel_grain = step.zeros, step.sizes[width], step.panel_grain
         for claim in range(num_shares(cell, zeros, size, panel_grain, team)):
             vectors = next_share(cell, claim, zeros, size, panel_grain, team)
@@ -93,7 +93,7 @@ def _way_back(declaration, number):
 
 
 def _product_back(declaration, of_r):
-    """The gradient of what a product of R multiplied, added to what is there of it: a function for kernels."""
+    """Build the function that computes the gradient of the source of a product of R, or adds to it."""
     place, adds, of_hidden = declaration.products.index(of_r), declaration.adds_to_source(of_r), of_r.source == "h_prev"
     target, first = inner(located(declaration, f"d{of_r.source}")), of_r.slots.start
 
@@ -140,7 +140,7 @@ _run_phases_back = all_of(
 
 @per_cell
 def _add_vectors(declaration):
-    """`add_vector_gradients`, for a cell that has vectors."""
+    """Call `add_vector_gradients` if the cell has vectors."""
     scalars = len(declaration.scalars)
     if not declaration.vectors:
         return lambda cell, term, dw, is_new, dvectors, hidden_size, team: None
@@ -151,7 +151,7 @@ def _add_vectors(declaration):
 
 @per_cell
 def _clear_vectors(declaration):
-    """`clear_vector_gradients`, for a cell that has vectors."""
+    """Call `clear_vector_gradients` if the cell has vectors."""
     if not declaration.vectors:
         return lambda cell, dvectors, team: None
     return lambda cell, dvectors, team: clear_vector_gradients(dvectors, team)
@@ -162,12 +162,12 @@ _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
 
 @inner
 def _run_step_back(cell, step, rows, team):
-    """One time step of the rows: the gates' gradients, and the gradients of the states before the step."""
+    """Run one time step backward: compute the gates' gradients, and those of the states before the step."""
     sizes, gradients, zeros, panel_grain = step.sizes, step.gradients, step.zeros, step.panel_grain
-    projection = step.weights[len(step.weights) - 2].packed  # behind it are the vectors
+    projection = step.weights[len(step.weights) - 2].packed  # the vectors come last
     projected = projection.panels.size > 0
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
-    if projected:  # the gradient of its sum comes first, all of it
+    if projected:  # the gradient of its output must be complete first
         columns = columns_of(zeros, next_share(cell, 0, zeros, sizes.output, 0, team), sizes.output)
         _cut(gradients.hidden, gradients.reset_hidden, gradients.cuts, rows, columns)
         _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
@@ -207,9 +207,9 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
 
 @inner
 def _steps_back(cell, layer, step, steps, unwanted, schedule, team):
-    """The steps of a layer pass, last step first, and the gradient of their input.
+    """Run some steps of a layer pass, last step first, and compute the gradient of their input.
 
-    The gradient of h before step `unwanted` is not computed; -1 is none.
+    The gradient of h before step `unwanted` is not computed; -1: no such step.
     """
     not_inlined()
     starts, (_, team_of_steps) = layer.starts, team_of_rows(schedule.bounds, team)
@@ -219,7 +219,7 @@ def _steps_back(cell, layer, step, steps, unwanted, schedule, team):
         own = with_field(with_field(step, "from_last", t % 2 == 1), "wants_prev", t != unwanted)
         _run_step_back(cell, own, rows, team_of_steps)
     barrier(team)
-    if step.gradients.x.data.size == 0:  # not wanted either
+    if step.gradients.x.data.size == 0:  # dx is not wanted
         return
     first, count = starts[steps.start], starts[steps.stop] - starts[steps.start]
     for claim in range(num_claims(count, ROWS, team)):
@@ -230,7 +230,7 @@ def _steps_back(cell, layer, step, steps, unwanted, schedule, team):
 
 @inner
 def _bound(gradients, arrays):
-    """The gradients of a layer pass, with those of the call."""
+    """Return the gradients of a layer pass, with the arrays of the call."""
     return Gradients(
         y=or_call_data(gradients.y, arrays.dy), x=or_call_data(gradients.x, arrays.dx), gates=gradients.gates,
         units=gradients.units, hidden=or_call_data(gradients.hidden, arrays.dhx),
@@ -243,7 +243,7 @@ def _bound(gradients, arrays):
 
 @lru_cache
 def _multiplied(declaration, source):
-    """The function, to be compiled, that gives the rows of what a product of R multiplies."""
+    """Build the function that returns the rows that a product of R multiplies."""
     return located(declaration, source)
 
 
@@ -252,15 +252,15 @@ _sources_of_r = all_of(lambda declaration: [_multiplied(declaration, one.source)
 
 @inner
 def _sources(cell, operands, hidden_size, x):
-    """What the products of a layer multiplied, in their order: x, those of the phases, what stands in front of the
-    projection, and for the vectors anything."""
+    """Return what the products of a layer multiplied, in their order: x, the sources of the phases, the input of the
+    projection, and x again for the vectors, which do not read it."""
     units = shifted(operands.gates, operands.gates.stride - hidden_size)
     return (x,) + _sources_of_r(cell, (operands, hidden_size)) + (units, x)
 
 
 @inner
 def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numbers, role, team, whole_team):
-    """The steps of one layer pass, last step first, a chunk at a time."""
+    """Run the steps of one layer pass, last step first, a chunk at a time."""
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
@@ -307,11 +307,11 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
 
 @kernel
 def backward(bound, arrays, thread_id, size, sync):
-    """The steps before of the layer passes: dw (added to), dx, and in place of the following states' gradients those of
-    the states before.
+    """Run the preceding steps of the layer passes backward: add to dw, write dx, and update the gradients of the states
+    in place.
 
-    Calls go from the last steps to the first, whole chunks at a time; the first one packs the weights for all, and the
-    last one works on the first step.
+    Calls go from the last steps to the first, in whole chunks. The first call packs the weights for all; the last one
+    works on the first step.
     """
     post_call(sync, thread_id, size)
     cell, passes, schedule, is_first, is_last, zeros, numbers = values_of(bound)

@@ -1,7 +1,7 @@
 """Losses and their gradients, entry by entry.
 
-A row of scores is summed as `training.sum_of` sums an array: number i in sum i % ROW_LANES, and these from the first
-to the last. A vector register holds a part of them, however wide it is.
+A row of scores is summed as `training.sum_of` sums an array: number i is added to lane i % ROW_LANES, then the lanes
+are added in order. So the sum does not depend on the width of the vector registers.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ _LOG2 = 0.6931471805599453
 
 @inner
 def _log1p(u, real):
-    """log(1 + u) for 0 <= u <= 1, by the series of `cells.activations.softplus`; `real` makes its constants."""
+    """log(1 + u) for 0 <= u <= 1, by the series of `cells.activations.softplus`; `real`: type of its constants."""
     s = u / (real(2) + u)
     q, one = s * s, real(1)
     t = fma(q, fma(q, fma(q, real(1 / 31), real(1 / 29)), real(1 / 27)), real(1 / 25))
@@ -39,7 +39,7 @@ def _log(x):
 
 @inner
 def maximum(values, lanes):
-    """The largest number, where there is no NaN."""
+    """Return the largest number; undefined if there is a NaN."""
     whole, most = values.size - values.size % lanes.size, values[0]
     for j in range(lanes.size):
         lanes[j] = most
@@ -74,7 +74,7 @@ def _sum(values, lanes):
 def softmax_cross_entropy(gradient, losses, scores, targets, lanes, columns, count, thread_id, size, sync):
     """Write -ln p(target) of each row, p being the softmax of its scores, and the gradient (p - onehot)/count.
 
-    The gradient may be where the scores are; `lanes` has room for those of all threads.
+    The gradient may overwrite the scores; `lanes` is scratch for all threads.
     """
     post_call(sync, thread_id, size)
     team = join(sync, thread_id, size)
@@ -89,7 +89,7 @@ def softmax_cross_entropy(gradient, losses, scores, targets, lanes, columns, cou
             result[j] = exp(values[j] - most)
         total = _sum(result, own)
         losses[row] = real(_log(np.float64(total))) - target
-        scale = real(1) / (total * divisor)  # a division for each row and not for each score
+        scale = real(1) / (total * divisor)  # one division per row, not per score
         for j in range(columns):
             result[j] *= scale
         result[targets[row]] -= real(1) / divisor
@@ -100,7 +100,7 @@ def softmax_cross_entropy(gradient, losses, scores, targets, lanes, columns, cou
 def sigmoid_cross_entropy(gradient, losses, scores, targets, count):
     """Write the loss of each entry, max(s, 0) - s*t + log(1 + exp(-|s|)), and the gradient (sigmoid(s) - t)/count.
 
-    The gradient may be where the scores are.
+    The gradient may overwrite the scores.
     """
     real = scores.dtype.type
     zero, factor = real(0), real(1.0 / count)

@@ -1,7 +1,7 @@
-"""Means over the units of a row, with the same order of additions for every number of threads and every machine.
+"""Deterministic means over the units of a row: the order of additions is the same for any threads and any machine.
 
-The units come in blocks. The terms of a block are added in lanes, and the lanes in halves, by the thread that has
-these units; when all threads are done, who reads the mean adds up the blocks in their order.
+Units come in blocks. The thread that has the units of a block sums its terms, first in lanes, then the lanes by
+halving. When all threads are done, the reader of the mean adds up the blocks in order.
 """
 
 from contextlib import contextmanager
@@ -16,11 +16,11 @@ from .cells.declaration import mean_blocks as mean_blocks
 from .machine.registers import I32, I64, VECTOR_BYTES
 
 _LANES = 16
-_TERMS = 256  # whose terms are on the stack at once
+_TERMS = 256  # size of the stack buffer of a mean
 
 
 def terms_on_stack(context, builder, real, count):
-    """Arrays on the stack for the terms of so many means."""
+    """Allocate arrays on the stack for the terms of `count` means."""
     kind = ir.ArrayType(context.get_value_type(real), _TERMS)
     with builder.goto_entry_block():
         arrays = [builder.alloca(kind) for _ in range(count)]
@@ -30,12 +30,12 @@ def terms_on_stack(context, builder, real, count):
 
 
 def mean_blocks_of(builder, units):
-    """Blocks of so many units."""
+    """Return the number of blocks of these units."""
     return builder.sdiv(builder.add(units, I64(MEAN_BLOCK - 1)), I64(MEAN_BLOCK))
 
 
 def mean_of(builder, sums, units):
-    """The mean of so many units, from the sums of their blocks."""
+    """Return the mean of the units, from the sums of their blocks."""
     total = cgutils.alloca_once(builder, sums.type.pointee)
     builder.store(sums.type.pointee(0.0), total)
     with cgutils.for_range(builder, mean_blocks_of(builder, units), intp=I64) as loop:
@@ -45,14 +45,14 @@ def mean_of(builder, sums, units):
 
 @contextmanager
 def parts_on_stack(builder, count):
-    """A loop over as many units as there is room for; gives the first and how many."""
+    """Loop over parts of the units that fit the stack buffer; yields the start and the size of each."""
     with cgutils.for_range_slice(builder, I64(0), count, I64(_TERMS), intp=I64) as (start, _):
         left, most = builder.sub(count, start), I64(_TERMS)
         yield start, builder.select(builder.icmp_signed("<", left, most), left, most)
 
 
 def sum_mean_blocks(builder, terms, count, target):
-    """Write the sums of the blocks of so many terms."""
+    """Write the sum of each block of `count` terms."""
     real, padded = terms.type.pointee, builder.mul(mean_blocks_of(builder, count), I64(MEAN_BLOCK))
     with cgutils.for_range_slice(builder, count, padded, I64(1), intp=I64) as (index, _):
         builder.store(real(0.0), builder.gep(terms, [index]))
@@ -73,6 +73,6 @@ def sum_mean_blocks(builder, terms, count, target):
 
 @intrinsic
 def vectors_of_mean_block(typingctx, array):
-    """Vectors of the array's dtype that a block has; 1 where it has none."""
+    """Return the vectors of a block in the array's dtype, at least 1."""
     count = max(MEAN_BLOCK * array.dtype.bitwidth // 8 // VECTOR_BYTES, 1)
     return types.int64(array), lambda context, builder, signature, arguments: I64(count)

@@ -1,9 +1,9 @@
-"""Numbers that a network draws in training, from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
-1, 2, 3", SC 2011): each is a function of the seed and of what it is for, and of nothing else.
+"""Random numbers of training, from the counter-based Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy
+as 1, 2, 3", SC 2011): each depends only on the seed and on its position.
 
-The key are the two words of the seed. The counter's words are the block of units, the number of the sequence in the
-whole batch, the step, and the stream, of a layer and what is drawn for it. Unit u is of block u // 64 * 16 + u % 16,
-and of that its word u % 64 // 16.
+The key is the two words of the seed. The counter's words are the block of units, the number of the sequence in the
+whole batch, the step, and the stream, which identifies a layer and one of its noises. Unit u has word u % 64 // 16 of
+block u // 64 * 16 + u % 16.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _ALL_STEPS = 0xFFFFFFFF
 
 
 class Draw(NamedTuple):
-    """What is drawn: `one` where a number of 32 bits is below `below`, else `other`."""
+    """A distribution of two values: `one` if a random 32-bit number is below `below`, else `other`."""
 
     below: int
     one: np.generic | bool
@@ -32,23 +32,23 @@ class Draw(NamedTuple):
 
 
 def factor(rate, dtype):
-    """A dropout factor, 0 with this probability, else 1/(1 - rate)."""
+    """Return the distribution of a dropout factor: 0 with probability `rate`, else 1/(1 - rate)."""
     return Draw(round(rate * 2**32), dtype.type(0), dtype.type(0 if rate == 1 else 1 / (1 - rate)))
 
 
 def choice(rate, dtype):
-    """1 with this probability, else 0."""
+    """Return the distribution of a Bernoulli number: 1 with probability `rate`, else 0."""
     return Draw(round(rate * 2**32), dtype.type(1), dtype.type(0))
 
 
 def words(seed):
-    """The two words of a seed of 64 bits."""
+    """Split a 64-bit seed into two words."""
     return seed & 0xFFFFFFFF, seed >> 32
 
 
 class Counter(NamedTuple):
-    """What all numbers of a call have in common: where the rows begin in the batch and in the sequence, the batch's
-    size, the stream, and the words of the seed. Of what is drawn once for all steps `first_step` is -1."""
+    """Counter fields shared by all numbers of a call: where the rows begin in the batch and in the sequence, the
+    batch's size, the stream, and the words of the seed. For noise drawn once for all steps `first_step` is -1."""
 
     batch_size: int
     first_row: int
@@ -60,7 +60,7 @@ class Counter(NamedTuple):
 
 @inner
 def philox(block, row, step, stream, low, high):
-    """Four words of 32 bits, of a counter and a key, each an int64."""
+    """Return four 32-bit words, from a counter and a key given as int64s."""
     c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(step), np.uint64(stream)
     k0, k1 = np.uint64(low), np.uint64(high)
     for _ in range(_ROUNDS):
@@ -72,8 +72,8 @@ def philox(block, row, step, stream, low, high):
 
 @kernel
 def draw(target, count, first, units, counter, what, thread_id, size, sync):
-    """Columns first:first + units of the rows = what is drawn for them; row number t*N + n is sequence n at step t, or
-    n alone."""
+    """Fill columns first:first + units of the rows with noise. Row number t*N + n is sequence n at step t; without
+    steps it is n."""
     post_call(sync, thread_id, size)
     team = join(sync, thread_id, size)
     rows = partition(count, team.thread_id, team.size)
@@ -90,7 +90,7 @@ def draw(target, count, first, units, counter, what, thread_id, size, sync):
 def _draw_row(values, row, step, counter, what):
     group = 4 * _SIDE
     for start in range(0, values.size // group * group, group):
-        for j in range(start, start + _SIDE):  # without a condition in it: vectorised
+        for j in range(start, start + _SIDE):  # no condition inside, so it is vectorised
             words = philox(j - start // 4 * 3, row, step, counter.stream, counter.low, counter.high)
             values[j] = _drawn(words[0], what)
             values[j + _SIDE] = _drawn(words[1], what)

@@ -1,4 +1,4 @@
-"""What a kernel of the time loop works with, each bundle in one place: arrays by the names of what they hold.
+"""Operand bundles of the time-loop kernels: arrays by the names of what they hold.
 
 A new operand of the stages is one field of `Operands` (or `Gradients`), and a name in `stages.places`.
 """
@@ -19,7 +19,7 @@ class Sizes(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What the stages and products of a step read and write.
+    """Arrays that the stages and products of a step read and write.
 
     A position is a valid step (t, n) of a pass; positions are counted step by step. The gate buffer has a row for each
     position. For all other arrays the row lists say which row belongs to a position.
@@ -30,36 +30,36 @@ class Operands(NamedTuple):
     hidden: Matrix
     states_prev: Matrix
     states: Matrix
-    units: Matrix | None = None  # h before a projection, without one `hidden`: set by the kernel
-    vectors: Matrix | None = None  # one row for all positions: set by the kernel
-    inputs: CallMatrix | Matrix | None = None  # a cell's side inputs, behind x in its rows; bound by the kernel
-    noises: Matrix | None = None  # of a sequence; None where nothing is drawn: stages read what is expected of them
+    units: Matrix | None = None  # h before a projection, else `hidden`; set by the kernel
+    vectors: Matrix | None = None  # one row for all positions; set by the kernel
+    inputs: CallMatrix | Matrix | None = None  # a cell's side inputs, the last columns of x; set by the kernel
+    noises: Matrix | None = None  # of a sequence; None without noise: stages then read its expectation
     step_noises: Matrix | None = None  # of each of its steps
 
 
 class Gradients(NamedTuple):
-    """What flows back through a step, by what it is the gradient of."""
+    """Gradients that flow back through a step, each named after its operand."""
 
     y: Matrix
     x: Matrix
-    gates: Matrix  # behind those in a row stand the sums that means are made of, and that of the projection's sum
+    gates: Matrix  # a row ends in the block sums of means, and the gradient of the projection's output
     units: Matrix
     hidden: Matrix
     states: Matrix
-    cuts: np.ndarray | None = None  # of each position 1 where the next step starts anew; empty where none does
-    reset_hidden: Matrix | None = None  # of what states are reset to; without data for zeros
+    cuts: np.ndarray | None = None  # 1 at positions whose next step starts from a reset state; empty without any
+    reset_hidden: Matrix | None = None  # of the states that steps are reset to; without data for zeros
     reset_states: Matrix | None = None
-    inputs: Matrix | None = None  # of the pseudo-layer's own
-    vectors: Matrix | None = None  # of each sequence those of a chunk of steps, added up
+    inputs: Matrix | None = None  # of this pseudo-layer
+    vectors: Matrix | None = None  # per sequence, summed over the steps of a chunk
 
 
 class Facts(NamedTuple):
-    """What all passes of a layer have in common."""
+    """Constants shared by all passes of a layer."""
 
     sizes: Sizes
     products: tuple  # `products.PackedProduct`s
-    places: np.ndarray  # of their weights in the flat ones
-    offsets: np.ndarray  # in the packed ones
+    places: np.ndarray  # of their weights in the flat weights
+    offsets: np.ndarray  # of their weights in the packed weights
 
 
 class LayerPass(NamedTuple):
@@ -69,11 +69,11 @@ class LayerPass(NamedTuple):
     facts: Facts
     starts: np.ndarray
     x: CallMatrix
-    operands: Operands  # the gates counted from the first position whose gates are kept
+    operands: Operands  # its gates start at the first position whose gates are saved
 
 
 class Ends(NamedTuple):
-    """Where the states of all sequences stand in a layer pass before the first step and after the last."""
+    """Rows of the states of all sequences in a layer pass, before the first step and after the last."""
 
     index: int  # of the pseudo-layer
     hidden_initial: Matrix
@@ -83,17 +83,17 @@ class Ends(NamedTuple):
 
 
 class LayerPassBack(NamedTuple):
-    """The same backward: what it was forward, and what is computed of it."""
+    """The backward pass of a layer pass: the forward pass, and its gradients."""
 
     forward: LayerPass
-    gradients: Gradients  # y, x and those of states each a CallMatrix; the gates counted from the first of a chunk
+    gradients: Gradients  # y, x and those of states are CallMatrix; the gates start at the first position of a chunk
     buffer: np.ndarray
-    offsets: np.ndarray  # of what the buffer has room for
+    offsets: np.ndarray  # of the parts of the buffer
 
 
 class Given(NamedTuple):
-    """What a forward call is given, flat: the input, the weights (which may be empty where they are packed already),
-    the initial states of all pseudo-layers (empty for zeros), and where their final ones go (empty without any)."""
+    """Arrays of a forward call, flat: the input, the weights (may be empty if they are packed already), the initial
+    states of all pseudo-layers (empty for zeros), and the targets of their final states (empty: not wanted)."""
 
     x: np.ndarray
     w: np.ndarray
@@ -104,17 +104,17 @@ class Given(NamedTuple):
 
 
 class CallPosition(NamedTuple):
-    """Which of the calls for some steps each this is."""
+    """Position of a call among those that run a few steps each."""
 
-    sums_biases: bool  # the first, where the weights are read where they are
+    sums_biases: bool  # the first call, if weights are read in place
     is_first: bool
     is_last: bool
 
 
 class Arrays(NamedTuple):
-    """What a backward call is given, read as if flat: the weights, the input, and the gradients of the output (empty
-    for zeros), the input (empty if not wanted), the states (of those beside h any array where there are none), the
-    weights (empty if not wanted), and the initial states that steps start anew from (empty where none does)."""
+    """Arrays of a backward call, read as if flat: the weights, the input, and the gradients of the output (empty for
+    zeros), the input (empty if not wanted), the states (dcx: any array if h is the only state), the weights (empty if
+    not wanted), and the states that steps are reset to (empty without resets)."""
 
     w: np.ndarray
     x: np.ndarray
@@ -125,33 +125,33 @@ class Arrays(NamedTuple):
     dw: np.ndarray
     dhx_reset: np.ndarray
     dcx_reset: np.ndarray
-    dw_is_new: bool  # not yet written: the first rows of the call do, others are added
+    dw_is_new: bool  # dw is uninitialised: the first rows of the call write it, others are added
     wants_dhx: bool  # else dhx is undefined after the call
-    goes_back: bool  # through the steps; else the gates' gradients are there, and dw alone is wanted
+    goes_back: bool  # run the steps; else the gates' gradients are computed already, and only dw is wanted
 
 
 class Schedule(NamedTuple):
-    """How a call is worked on: decided before it by the planner, from the sizes alone."""
+    """How a call splits its work: decided beforehand by the planner, from the sizes only."""
 
-    bounds: np.ndarray  # where to cut the rows of every step, for as many teams as have rows of their own; else empty
-    panel_grain: int  # panels that a thread takes at a time, 0 for its share
+    bounds: np.ndarray  # where to split the rows of every step among teams with rows of their own; else empty
+    panel_grain: int  # panels of a work-stealing block; 0: a static split
     num_passes: int  # layer passes of the call
-    split: bool  # whether each of two has a buffer of its own, and half of the team, if its size is even
-    pipelined: bool  # whether the second reads what the first writes (backward: the gradient that it writes)
-    lag: int  # steps after which the first lets the second go on, where they run at once
-    chunk: int  # steps whose input products (backward: gates' gradients) are there at a time
-    keeps_gates: bool  # of all steps; else those of a chunk overwrite the ones before
-    threads: int  # most threads that it pays to have
+    split: bool  # whether each of two passes has its own buffer, and half of the team if its size is even
+    pipelined: bool  # whether the second pass reads what the first writes (backward: its gradient of the input)
+    lag: int  # steps after which the first pass lets the second continue, if they run at once
+    chunk: int  # steps whose input products (backward: gates' gradients) are in the buffer at a time
+    keeps_gates: bool  # of all steps; else those of a chunk overwrite the previous ones
+    threads: int  # the largest number of useful threads
 
 
 class Step(NamedTuple):
-    """What a phase of a step works with."""
+    """Operands of the phases of a step."""
 
     sizes: Sizes
-    weights: tuple  # `products.LayerWeights`; backward a `weight_gradient.Term` for each of the layer's products
+    weights: tuple  # `products.LayerWeights`; backward one `weight_gradient.Term` per product of the layer
     operands: Operands
-    gradients: Gradients  # forward None
+    gradients: Gradients  # None in the forward pass
     zeros: np.ndarray
     panel_grain: int
-    from_last: bool  # whether weights are read from the last panel on
+    from_last: bool  # read the panels of weights in reverse order
     wants_prev: bool  # backward: whether the gradient of h before the step is needed

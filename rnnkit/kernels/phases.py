@@ -1,4 +1,4 @@
-"""What a kernel does for each phase of a cell: decided by the cell's type, when the kernel is compiled."""
+"""Kernel functions that are specialised for a cell when the kernel is compiled, by the cell's type."""
 
 from functools import lru_cache
 
@@ -14,10 +14,10 @@ from .stages import places
 
 
 def per_cell(choose):
-    """Make a function for kernels whose first argument is a cell: the one that `choose` returns for its declaration."""
+    """Make a kernel function of a cell and more arguments; `choose` returns its code for the cell's declaration."""
 
     def function(cell, *arguments):
-        """What kernels call; its code is that of another function for each cell."""
+        """Placeholder that kernels call: `overload` gives it other code for each cell."""
 
     overload(function, jit_options=OPTIONS, strict=False)(
         lambda cell, *arguments: choose(cell.instance_class.declaration)
@@ -33,8 +33,8 @@ def _declaration(cell):
 
 
 def all_of(functions_of):
-    """Make the function for kernels, of a cell and a tuple of arguments, that calls `functions_of(declaration)` with
-    the cell and these, one after the other; it returns what they return, in a tuple.
+    """Make a kernel function of a cell and a tuple of arguments: it calls each of `functions_of(declaration)` with the
+    cell and these arguments, in order, and returns a tuple of their results.
     """
 
     @intrinsic
@@ -61,9 +61,11 @@ def all_of(functions_of):
 
 @intrinsic
 def apart_from_others(typingctx, cell):
-    """Let the function that this stands in, a phase's, be called where its cell has several: all in one, they have so
-    many values in common that registers are handed out in half of the compiler's time. One alone is copied into the
-    step, whose time a call would be a thirtieth of (H = 16, N = 1)."""
+    """Mark the enclosing function, which runs a phase, noinline if its cell has several phases.
+
+    Inlined together they share so many values that register allocation takes half of the compile time. A single phase
+    is inlined: a call would take a thirtieth of the time of a step (H = 16, N = 1).
+    """
     has_others = len(_declaration(cell).phases) > 1
 
     def generate(context, builder, signature, arguments):
@@ -75,15 +77,15 @@ def apart_from_others(typingctx, cell):
 
 
 def located(declaration, name):
-    """The function, to be compiled, that gives the rows of what stands under a name in the `Operands` or the
-    `Gradients`, from the cell, these and hidden_size."""
+    """Build the function that returns the rows of a variable of the cell, from the cell, the `Operands` or `Gradients`
+    and hidden_size."""
     is_gradient, field, slot = places(declaration)[name]
     number = (Gradients if is_gradient else Operands)._fields.index(field)
     return lambda cell, bundle, hidden_size: shifted(bundle[number], slot * hidden_size)
 
 
 def columns_of_slots(slots):
-    """Make the function that gives the first columns of these slots of a gate buffer, from hidden_size."""
+    """Make a kernel function that returns the first columns of these slots of a gate buffer, from hidden_size."""
 
     @intrinsic
     def columns(typingctx, hidden_size):

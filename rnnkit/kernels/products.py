@@ -1,4 +1,4 @@
-"""Which weights the products of a cell use, and packing them for the time loop."""
+"""The weights of a cell's products, and packing them for the time loop."""
 
 from itertools import accumulate
 from typing import NamedTuple
@@ -22,13 +22,13 @@ OF_UNITS, OF_OUTPUT, _OF_INPUT = (Sizes._fields.index(name) for name in ("hidden
 
 
 class PackedProduct(NamedTuple):
-    """One product of the forward pass; it writes neighbouring columns of the gates.
+    """One product of the forward pass; it writes contiguous columns of the gates.
 
     Column first + i is the product with row rows[i] of a matrix of `depth` columns that starts at `start` in the flat
-    weights; the bias, element rows[i] of a vector that starts at `bias`, is added to it. They are the columns of
-    `gates` gates. Without a matrix ("skip" input) `depth` is 0, without a bias `bias` is -1. Its weights
-    are packed as so many `blocks`, of as many rows: one, or with several heads one for each gate and, in it, head. The
-    last of a layer's is that of its vectors, which are a bias of no gate.
+    weights, plus element rows[i] of a bias that starts at `bias`. These are the columns of `gates` gates. Without a
+    matrix ("skip" input) `depth` is 0, without a bias `bias` is -1. The weights are packed as `blocks` blocks of
+    equally many rows: one block, or with several heads one for each head of each gate. The last product of a layer
+    stands for its vectors, which are a bias of no gate.
     """
 
     first: int
@@ -42,10 +42,10 @@ class PackedProduct(NamedTuple):
 
 
 class HeadWeights(NamedTuple):
-    """The weights of a product with several heads: in `packed` from `start` on one block of `size` for each gate and,
-    in it, for each head; the rows of the matrix in the same order."""
+    """Weights of a product with several heads: from `start` on, `packed` has one block of `size` elements for each head
+    of each gate; the rows of the matrix have the same order."""
 
-    packed: np.ndarray  # of all products, or what `formats` has for quantized weights
+    packed: np.ndarray  # of all products; a tuple of `formats` for quantized weights
     start: int
     size: int
     matrix: Matrix
@@ -53,22 +53,22 @@ class HeadWeights(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """A layer's weights, by the product that they are for, and what the gates start from."""
+    """Weights of a layer, by product, and the biases that the gates start from."""
 
-    products: tuple  # of a WeightMatrix for each of the cell's products with one head
-    heads: tuple  # of HeadWeights for each of the others
+    products: tuple  # a WeightMatrix for each product of the cell with one head
+    heads: tuple  # HeadWeights for each of the others
     projection: Packed
     bias: np.ndarray  # of each column of the gates; then the vectors
 
 
 def places_of(products):
-    """(products, 3) int64: of each product what it has alone in a layer, its start, depth and bias."""
+    """Return (products, 3) int64: start, depth and bias of each product, which differ between layers."""
     return np.array([(p.start, p.depth, p.bias) for p in products], np.int64)
 
 
 def offsets_of(products, columns, itemsize, start, precision=None, in_place=False):
-    """Where the panels of each product start in the packed buffer; last where the summed biases of the layer's columns,
-    behind which its vectors stand, start and end. Of weights that are read where they are there are no panels."""
+    """Return where the panels of each product start in the packed buffer, then where the layer's summed biases,
+    including its vectors, start and end. Weights that are read in place have no panels."""
     form, sizes = FORMS[precision], []
     if in_place:
         supply_in_place("columns", itemsize)
@@ -85,12 +85,12 @@ def offsets_of(products, columns, itemsize, start, precision=None, in_place=Fals
 
 
 def depth_of(product):
-    """Which of `Sizes` is that of a row of what a cell's product multiplies."""
+    """Return the index into `Sizes` of the depth of a cell's product."""
     return {"x": _OF_INPUT, "h_prev": OF_OUTPUT}.get(product.source, OF_UNITS)
 
 
 def _weights_of_product(place, product):
-    """The function, to be compiled, that gives the weights of a product of the cell."""
+    """Build the function that returns the weights of a product of the cell."""
     columns, depth = columns_of_slots(product.slots), depth_of(product)
 
     def find(cell, sizes, packed, offsets, products, places, w, thread_id):
@@ -102,7 +102,7 @@ def _weights_of_product(place, product):
 
 
 def _weights_of_heads_of(place, product):
-    """The function, to be compiled, that gives the weights of a product of the cell with several heads."""
+    """Build the function that returns the weights of a product of the cell with several heads."""
     blocks, heads = len(product.slots) * product.heads, product.heads
 
     def find(cell, sizes, packed, offsets, products, places, w, thread_id):
@@ -115,7 +115,7 @@ def _weights_of_heads_of(place, product):
 
 @inner
 def weights_of_block(weights, block, column):
-    """The weights of one gate and head, whose first column of the gates this is."""
+    """Return the weights of one gate and head; `column` is their first column of the gates."""
     matrix, start = weights.matrix, weights.start + block * weights.size
     units = matrix.stride
     panels = _packed(weights.packed, start, start + weights.size, units, units, (column,), weights.thread_id)
@@ -133,8 +133,8 @@ _weights_of_heads = all_of(
 
 @inner
 def vectors_of_head(array, columns, head, units):
-    """The panels of a head's units that are among these columns of all units: a thread's, which begin at a panel of
-    each head or are all."""
+    """Return the panels of a head's units within these columns of all units: those of a thread, which start at a panel
+    of each head, or all."""
     lanes = panel_lanes(array)
     start, stop = max(columns.start - head * units, 0), min(columns.stop - head * units, units)
     return Range(start // lanes, (stop + lanes - 1) // lanes if stop > start else start // lanes)
@@ -142,9 +142,9 @@ def vectors_of_head(array, columns, head, units):
 
 @inner
 def weights_of(cell, sizes, packed, offsets, products, places, w, thread_id):
-    """The weights of the layer with these offsets in the packed buffer and these places in the flat weights; what they
-    need of scratch is the thread's."""
-    start, stop = offsets[offsets.size - 4], offsets[offsets.size - 3]  # behind it the vectors, which have no panels
+    """Return the weights of the layer with these offsets in the packed buffer and these places in the flat weights,
+    with the thread's scratch."""
+    start, stop = offsets[offsets.size - 4], offsets[offsets.size - 3]  # then come the vectors, which have no panels
     return LayerWeights(
         products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, thread_id)),
         heads=_weights_of_heads(cell, (sizes, packed, offsets, products, places, w, thread_id)),
@@ -154,7 +154,7 @@ def weights_of(cell, sizes, packed, offsets, products, places, w, thread_id):
 
 
 def _packed(packed, start, stop, depth, units, columns, thread_id):
-    """The packed matrix that stands there in the packed buffer."""
+    """Return the packed matrix at start:stop of the packed buffer."""
 
 
 @overload(_packed, jit_options=OPTIONS)
@@ -171,7 +171,7 @@ def _packed_of(packed, start, stop, depth, units, columns, thread_id):
 
 @inner
 def sum_biases(products, places, packed, offsets, w, team):
-    """Sum the biases of one layer: each thread a part of its columns."""
+    """Sum the biases of one layer; each thread sums a part of the columns."""
     bias = part(packed, offsets[offsets.size - 2], offsets[offsets.size - 1])
     own = partition(bias.size, team.thread_id, team.size)
     clear(part(bias, own.start, own.stop))

@@ -1,7 +1,7 @@
-"""A range coder on symbols whose frequencies are made from scores (Martin, "Range encoding: an algorithm for removing
-redundancy from a digitised message", 1979; with the carry of Schindler's and LZMA's coders).
+"""A range coder for symbols whose frequencies are computed from scores (Martin, "Range encoding: an algorithm for
+removing redundancy from a digitised message", 1979; with the carry of Schindler's and LZMA's coders).
 
-Only exp works with floating-point numbers, and it has the same bits on every CPU; what follows are integers. A
+Frequencies are bit-identical on every CPU: exp is, and the rest are integers and correctly rounded operations. A
 symbol's weight is w = floor(exp(score - largest score) * 2**22), and its frequency 1 + floor(w * (2**18 - S)/(1 + sum
 of w)) with S symbols: those of a row add up to 2**18 or a little less. The range has 32 bits, of which at least 24 are
 in use: of 256 symbols one that is certain takes 0.0014 bits.
@@ -15,16 +15,16 @@ from .machine.arrays import part
 from .machine.jit import inner, kernel
 
 TOTAL = 1 << 18
-"""What frequencies of a row add up to at most."""
+"""Upper bound of the sum of a row of frequencies."""
 _WEIGHT = float(1 << 22)
 _LEAST_RANGE = 1 << 24
-# A coder's state. The encoder holds back the byte in _BYTE, and behind it so many of 0xFF, which a carry may change;
-# before its first one _PLACE is -1. The decoder has in _LOW how far in the range the number is that it reads.
+# A coder's state. The encoder holds back the byte in _BYTE and after it _HELD bytes 0xFF, which a carry may change;
+# before the first byte _PLACE is -1. The decoder's _LOW is the number that it reads, relative to the range.
 _LOW, _RANGE, _BYTE, _HELD, _PLACE = range(5)
 START_ENCODING = 0, 0xFFFFFFFF, 0, 0, -1
 START_DECODING = 0, 0xFFFFFFFF, 0, 0, 0
 MOST_BYTES = 3
-"""Of a symbol, at most; at the end come `END` more."""
+"""Maximum of a symbol; `END` more finish the code."""
 END = 8
 
 
@@ -59,7 +59,7 @@ def frequencies(table, weights, lanes, scores, class_of, others):
 
 @inner
 def _shift(state, out):
-    """Give out the highest byte of the range's low end, or hold it back while a carry may change it."""
+    """Emit the top byte of the range's low end, or hold it back while a carry may change it."""
     low = state[_LOW]
     if low < 0xFF000000 or low > 0xFFFFFFFF:
         carry, place = low >> 32, state[_PLACE]
@@ -77,7 +77,7 @@ def _shift(state, out):
 
 @kernel
 def encode(state, out, symbols, table):
-    """Encode symbols, each by its row of frequencies; `out` has room for MOST_BYTES of each behind what is in it."""
+    """Encode symbols, each by its row of frequencies; `out` must have MOST_BYTES free for each."""
     size = table.size // max(symbols.size, 1)
     for i in range(symbols.size):
         row, symbol, start, total = part(table, i * size, (i + 1) * size), symbols[i], np.int64(0), np.int64(0)
@@ -94,7 +94,7 @@ def encode(state, out, symbols, table):
 
 @kernel
 def finish(state, out):
-    """Give out what the encoder has held back; returns the number of bytes in `out`."""
+    """Flush the bytes that the encoder holds back; returns the number of bytes in `out`."""
     for _ in range(5):
         _shift(state, out)
     return state[_PLACE]
@@ -102,7 +102,7 @@ def finish(state, out):
 
 @inner
 def _next(state, payload):
-    """The next byte; zeros behind the last one."""
+    """Return the next byte, 0 after the last one."""
     place = state[_PLACE]
     state[_PLACE] = place + 1
     return np.int64(payload[place]) if place < payload.size else np.int64(0)

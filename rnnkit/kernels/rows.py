@@ -1,4 +1,4 @@
-"""Sequences of different lengths: which rows have a step is listed, and what lies beyond the lengths is cleared."""
+"""Packed rows of sequences of different lengths: lists the valid steps, and clears the padding."""
 
 from .machine.bound import values_of
 from .machine.jit import kernel
@@ -13,27 +13,33 @@ def list_rows(bound, given, thread_id, size, sync):
 
     Parameters
     ----------
-    bound
-        The next three, and whether the order is given (`ordered`).
+    bound : (starts, lists, sequences, ordered)
+        The next three, and whether the order of the sequences is given.
     starts : (T + 1,)
         Written: step t has the positions starts[t]:starts[t + 1].
     lists : (5, T*N), with resets (8, T*N)
-        Written at each position: the row t*N + n; n; where the state before the step stands on the reverse way, in an
-        array with an initial state in front and one behind; and before and after the step in one of two places. Behind
-        the last valid one the first list has the rows of the padding. The last three are of resets: where the state
-        before the step stands on the way forward; and whether the next step starts anew, forward and on the reverse
-        way. States that start anew begin with those that stand at T + 2.
+        Written at each position. Rows of states count in an array (T + 2, N) with the initial states of both directions
+        first and last, or, double-buffered, in one (2, N). With resets the reset states follow in the first.
+
+        0. The row t*N + n; after the valid ones, the rows of the padding.
+        1. n.
+        2. The state before the step, in the reverse direction.
+        3. The state before the step, double-buffered, forward.
+        4. The state after the step, double-buffered, forward.
+        5. With resets: the state before the step, forward.
+        6. With resets: whether the next step starts from a reset state, forward.
+        7. With resets: the same in the reverse direction.
     sequences : (5, N)
-        Written for each sequence: its length; the sequences, the longest first (read where `ordered`); the row of its
-        final state in an array with initial states, forward and on the reverse way; and in one of two places, forward.
+        Written for each sequence: its length; the sequences, the longest first (read if `ordered`); the row of its
+        final state, forward and in the reverse direction; and that of the final state double-buffered, forward.
     given : tuple
-        Of each call: lengths (N,), and the marks of resets, (2*(T + 1)*N,), none without any.
+        Of each call: lengths (N,), and the marks of resets, (2*(T + 1)*N,), empty without resets.
     thread_id, size, sync
-        Not read: the work is too little to share.
+        Not read: too little work to split.
     """
     (starts, lists, sequences, ordered), (lengths, marks) = values_of(bound), given
     seq_len, batch_size = starts.size - 1, lengths.size
-    order, reverse = sequences[1], (seq_len + 1) * batch_size  # where the marks of the reverse way begin
+    order, reverse = sequences[1], (seq_len + 1) * batch_size  # start of the marks of the reverse direction
     clear(starts)
     for n in range(batch_size):
         length = lengths[n]
@@ -48,7 +54,7 @@ def list_rows(bound, given, thread_id, size, sync):
         if not ordered:
             order[starts[lengths[n]]] = n
         starts[lengths[n]] += 1
-    count = starts[0] = 0  # and starts[t + 1] is the number of sequences that are longer than t
+    count = starts[0] = 0  # now starts[t + 1] is the number of sequences longer than t
     for t in range(seq_len):
         here = t % 2 * batch_size
         for position in range(starts[t + 1]):
@@ -72,7 +78,7 @@ def list_rows(bound, given, thread_id, size, sync):
 
 @kernel
 def clear_padding(bound, starts, thread_id, size, sync):
-    """padded = 0 in the rows that are listed behind those of all steps; step t has starts[t]:starts[t + 1]."""
+    """Zero the padding rows, which are listed after those of all steps; step t has starts[t]:starts[t + 1]."""
     post_call(sync, thread_id, size)
     (padded,) = values_of(bound)
     team = join(sync, thread_id, size)

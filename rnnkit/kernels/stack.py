@@ -1,4 +1,4 @@
-"""Steps of a whole stack of layers of one direction in one call: what streaming asks for, and brief sequences."""
+"""Steps of a whole unidirectional stack, layer by layer in each step: for streaming and short sequences."""
 
 from .loop import next_share, num_shares, project_inputs, run_step, with_gates
 from .machine.arrays import flat, part
@@ -15,15 +15,21 @@ from .products import sum_biases, weights_of
 
 @kernel
 def run_stack(bound, arrays, thread_id, size, sync):
-    """y (T*N, P), and hy and cy (layers, N, ...), of x (T*N, I), hx and cx; each step runs through all layers.
+    """Compute y (T*N, P), hy and cy (layers, N, ...) from x (T*N, I), hx and cx; each step runs through all layers.
 
-    `arrays` are x, hx, cx, y, hy, cy, the gates, a scratch, and its row numbers, the lengths, none if all are T, the
-    marks (T*N) of states that are zeros before a step, but for those before the first, none if there are none, the
-    flat weights where they are read where they are, else none, all flat, and the sizes T, N, I and that of a row of cy.
-    The gates have N rows for each step of a chunk, whose input products the lowest layer has at a time, and N for the
-    layers above. Of several steps hy and cy have two places, (2*layers, N, ...), and step t writes the place t % 2; y
-    may be empty, where nobody wants it. All rows are computed in every step, from the padding too; those that have
-    ended keep their states, and y is 0. No more than so many `threads` take part.
+    Every step computes all rows, padding included; sequences that have ended keep their states, and their y is 0. At
+    most `threads` threads take part.
+
+    `arrays` has, all of them flat:
+
+    - x, hx, cx, y (empty if not wanted), hy and cy. With several steps hy and cy are double-buffered, (2*layers, N,
+      ...): step t writes buffer t % 2.
+    - The gates, scratch: N rows for each step of a chunk, whose input products the lowest layer computes at once, and N
+      for the layers above; and the numbers of these rows.
+    - The lengths, empty if all are T, and the marks (T*N) of states that are reset to zeros before a step, empty
+      without any. Those before the first step are not read.
+    - The weights if they are read in place, else an empty array.
+    - The sizes T, N, I and that of a row of cy.
     """
     post_call(sync, thread_id, size)
     (cell, sizes, products, places, offsets), packed, zeros, panel_grain, threads = values_of(bound)
@@ -41,7 +47,7 @@ def run_stack(bound, arrays, thread_id, size, sync):
         inputs = Matrix(x, numbers, t * batch_size * row_size, row_size)
         first, before = t % 2 * layers, (t + 1) % 2 * layers if t > 0 else 0
         hidden_prev, cells_prev = hx if t == 0 else hy, cx if t == 0 else cy
-        if marks.size > 0 and t > 0:  # nobody reads these states any more
+        if marks.size > 0 and t > 0:  # these states are not read elsewhere: reset them in place
             for row in range(own_rows.start, own_rows.stop):
                 for layer in range(layers if marks[t * batch_size + row] > 0 else 0):
                     at = (before + layer) * batch_size + row
@@ -90,7 +96,7 @@ def run_stack(bound, arrays, thread_id, size, sync):
 
 @per_cell
 def side_inputs(declaration):
-    """The last columns of the rows of x from this one on, from the cell, x, flat, the row numbers and hidden_size."""
+    """Return the side inputs, the last columns of the rows of x from `row` on; None without any."""
     count = len(declaration.inputs)
     if not count:
         return lambda cell, x, numbers, row, stride, hidden_size: None

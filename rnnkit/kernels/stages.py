@@ -1,4 +1,4 @@
-"""The stages of a cell over the rows of a step: all addresses are computed here, and the cell sees numbers."""
+"""The stages of a cell over the rows of a step. All addresses are computed here; the cell's functions see numbers."""
 
 import operator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from .cells.declaration import MEAN_BLOCK
 from .cells.functions import slope, value
 from .cells.rules import cell_error, describe_stage
 from .cells.uses import helpers_of
-from .machine import activations as activations  # what the functions that cells are written in compile to
+from .machine import activations as activations  # gives the functions that cells use their compiled code
 from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
 from .machine.matrix import row_pointer
@@ -28,13 +28,13 @@ from .means import mean_blocks_of, mean_of, parts_on_stack, sum_mean_blocks, ter
 
 
 def mean_places(declaration):
-    """Name of a mean -> (whether it is the gradient's, its number): the sums of its blocks stand behind the slots."""
+    """Return name of a mean -> (is_gradient, number): the sums of its blocks follow the slots."""
     found = {name: (False, number) for number, name in enumerate(declaration.means)}
     return found | {name: (True, number) for number, name in enumerate(declaration.gradient_means)}
 
 
 def places(declaration):
-    """Name -> (whether it is a gradient, field of `Operands` or `Gradients`, slot in its rows)."""
+    """Return name -> (is_gradient, field of `Operands` or `Gradients`, slot in its rows)."""
     own = {"h_prev": ("hidden_prev", 0), "h": ("units", 0)}
     gradients = {"dh": ("units", 0), "dh_prev": ("hidden", 0)}
     for slot, name in enumerate(declaration.slots):
@@ -55,8 +55,8 @@ def places(declaration):
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RealLiterals(FunctionPass):
-    """Give the numbers in a stage the type of its arguments, those of modules (math.pi) too: 1 - z of a float32 z is no
-    float64."""
+    """Converts the literals in a stage, and constants of modules (math.pi), to the dtype of its arguments: 1 - z of a
+    float32 z is then float32."""
 
     _name = "rnnkit_real_literals"
 
@@ -80,11 +80,11 @@ class _RealLiterals(FunctionPass):
 
 
 def _known(state, value):
-    """What is known of a value before types are: a default, one of the source, of its module, or of another one."""
+    """Return the constant that a value is known to be before typing: a default, a literal, a global of a module."""
     if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
         return value.value
     if isinstance(value, ir.Arg):
-        return getattr(state.args[value.index], "value", None)  # of an argument left out
+        return getattr(state.args[value.index], "value", None)  # of an omitted argument
     if isinstance(value, ir.Expr) and value.op == "getattr":
         owner = _known(state, guard(get_definition, state.func_ir, value.value))
         return getattr(owner, value.attr, None) if isinstance(owner, ModuleType) else None
@@ -99,13 +99,13 @@ class _StageCompiler(COMPILER):
         return [pipeline]
 
 
-_INLINED = {"forceinline": True}  # as a call a unit, a loop is not vectorised and takes 3 to 4 times as long
+_INLINED = {"forceinline": True}  # with a call per unit, a loop is not vectorised and takes 3 to 4 times as long
 _HELPER = OPTIONS | _INLINED | {"pipeline_class": _StageCompiler}
 _COMPILED, _HELPERS = {}, set()
 
 
 def _compiled(stage):
-    """The stage's function for Numba, which knows the functions of numbers that it calls."""
+    """Return the Numba type of the stage's function, whose helpers are registered with Numba."""
     if stage.function not in _COMPILED:
         _know_helpers(stage.function)
         _COMPILED[stage.function] = inner(stage.function, **_INLINED, pipeline_class=_StageCompiler)
@@ -121,7 +121,7 @@ def _know_helpers(function):
 
 
 def _know_activations(function):
-    """Let Numba know what an activation, which is a parameter of a cell, has for this function of it and a number."""
+    """Let Numba resolve this function of an activation, a parameter of a cell, to the activation's own method."""
 
     @overload(function, jit_options=_HELPER, strict=False)
     def of(activation, number):
@@ -136,7 +136,7 @@ _know_activations(slope)
 
 
 def _call_type(typingctx, stage, cell, real):
-    """The type of a stage's call; raise CellError where its equations are not of numbers of one type."""
+    """Return a stage's function and the type of its call; raise CellError if results are not of its dtype."""
     declaration, function = cell.instance_class.declaration, _compiled(stage)
     try:
         found = function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})
@@ -145,11 +145,11 @@ def _call_type(typingctx, stage, cell, real):
         line = where.line if where is not None else None
         text = " ".join(str(getattr(error, "msg", error)).split())[:400]
         cure = "import at the top of the file" if "IMPORT_NAME" in text else ""
-        expected = "be equations of numbers that compile"
+        expected = "consist of equations of numbers that Numba compiles"
         raise cell_error(declaration, describe_stage(stage.function, line), expected, text, cure) from None
     results = found.return_type.types if isinstance(found.return_type, types.BaseTuple) else (found.return_type,)
     if len(results) != len(stage.writes):
-        expected = f"return {len(stage.writes)} numbers, {', '.join(stage.writes)}"
+        expected = f"return {len(stage.writes)} numbers ({', '.join(stage.writes)})"
         raise cell_error(declaration, describe_stage(stage.function), expected, len(results))
     for name, result in zip(stage.writes, results, strict=True):
         if result != real:
@@ -159,9 +159,9 @@ def _call_type(typingctx, stage, cell, real):
 
 
 class _Distinct(llvm.MDValue):
-    """A node of metadata that is no other one, and may have itself among its operands."""
+    """A metadata node that is equal to no other one, and may reference itself."""
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # llvmlite's nodes are equal where their operands are
+    __eq__, __hash__ = object.__eq__, object.__hash__  # llvmlite's nodes are equal if their operands are
 
     def descr(self, buffer):
         buffer += "distinct !{", ", ".join(one.get_reference() for one in self.operands), "}\n"
@@ -169,8 +169,8 @@ class _Distinct(llvm.MDValue):
 
 @contextmanager
 def _parallel_range(builder, count):
-    """A loop whose iterations read and write places of their own: LLVM has not to find out, by comparing all arrays
-    with each other before it, and gives up with many. Gives the index, and the group of those accesses."""
+    """Emit a loop whose iterations are independent, and tell LLVM so: else it compares the addresses of all arrays
+    before the loop, and gives up with many arrays. Yields the index, and the access group of its loads and stores."""
     module, function = builder.module, builder.function
     group = _Distinct(module, [], name=str(len(module.metadata)))
     accesses = module.add_metadata([llvm.MetaDataString(module, "llvm.loop.parallel_accesses"), group])
@@ -189,7 +189,7 @@ def _parallel_range(builder, count):
 
 
 class _Row:
-    """What stands under a cell's names in one row, as LLVM values; `first` is the first unit."""
+    """LLVM values of a cell's variables in one row; `first` is the first unit."""
 
     def __init__(self, context, builder, signature, arguments, row, first):
         self.context, self.builder, self.row, self.first = context, builder, row, first
@@ -202,18 +202,18 @@ class _Row:
         self.starts = {}
 
     def operand(self, is_gradient, field):
-        """A matrix, and its type."""
+        """Return a matrix, and its type."""
         kind = self.kinds[is_gradient]
         number = kind.fields.index(field)
         return self.builder.extract_value(self.bundles[is_gradient], number), kind.types[number]
 
     def column(self, is_gradient, field, column):
-        """Pointer to a column of the row in a matrix."""
+        """Return a pointer to a column of the row in a matrix."""
         matrix, kind = self.operand(is_gradient, field)
         return row_pointer(self.context, self.builder, kind, matrix, self.row, column)
 
     def pointer(self, name):
-        """Where a name's units begin; one pointer a place, or loops would not vectorise."""
+        """Return a pointer to a variable's first unit: always the same one, or loops would not vectorise."""
         *operand, slot = self.places[name]
         if (operand := tuple(operand)) not in self.starts:
             self.starts[operand] = self.column(*operand, self.first)
@@ -223,25 +223,25 @@ class _Row:
         return self.starts[operand, slot]
 
     def common(self, name):
-        """The number that all units have in common, or None."""
+        """Return the value shared by all units, or None."""
         if name in self.means:
             return mean_of(self.builder, self.sums(name), self.hidden_size)
-        if name in self.scalars:  # behind the vectors
+        if name in self.scalars:  # after the vectors
             behind = len(self.declaration.vectors) - len(self.scalars)
             column = self.builder.add(self.builder.mul(self.hidden_size, I64(behind)), I64(self.scalars[name]))
             return self.builder.load(self.column(False, "vectors", column))
-        if name in self.noises and self.operand(*self.places[name][:2])[1] == types.none:  # nothing is drawn
+        if name in self.noises and self.operand(*self.places[name][:2])[1] == types.none:  # no noise is drawn
             return self.expected(self.noises[name])
         return None
 
     def expected(self, noise):
-        """What is expected of a noise."""
+        """Return the expectation of a noise."""
         if noise.choice:
             return self.builder.extract_value(self.cell, self.cell_type.fields.index(noise.rate))
         return self.context.get_value_type(self.cell_type.types[self.cell_type.fields.index(noise.rate)])(1.0)
 
     def sums(self, name):
-        """Where the sums of a mean's blocks stand: behind the slots."""
+        """Return a pointer to the sums of a mean's blocks, which follow the slots."""
         is_gradient, number = self.means[name]
         slots = self.builder.mul(self.hidden_size, I64(len(self.declaration.slots)))
         before = self.builder.mul(mean_blocks_of(self.builder, self.hidden_size), I64(number))
@@ -249,18 +249,17 @@ class _Row:
 
 
 class _Call(NamedTuple):
-    """A stage of a row, ready to be called: what its units have in common or None, where all else is read, and where
-    results go, which a name is for, whether they are terms of a mean, and whether they are added to what is there."""
+    """A stage of a row, ready to be called."""
 
     function: Any
     cell: Any
-    fixed: dict
-    read: list
-    targets: list
+    fixed: dict  # name -> value shared by all units, or None
+    read: list  # of (name, pointer to the first unit) of the others
+    targets: list  # of (pointer, whether it is for terms of a mean, whether to add), one for each result
 
 
 def _emit_units(builder, call, start, size):
-    """The loop of a stage over so many units."""
+    """Emit the loop of a stage over `size` units."""
     with _parallel_range(builder, size) as (number, group):
         index = builder.add(start, number)
         loads = {name: builder.load(builder.gep(first, [index])) for name, first in call.read}
@@ -278,9 +277,9 @@ def _emit_units(builder, call, start, size):
 
 
 def _emit_stage(row, stage, function, count, terms):
-    """A stage over the units of a row; of means that it writes the terms go to the stack, and their sums to the row."""
+    """Emit a stage over the units of a row; terms of means go to the stack, and the sums of their blocks to the row."""
     builder, summed = row.builder, {f"d{one.name}" for one in row.declaration.vectors}  # over the steps of a chunk
-    fixed = {name: row.common(name) for name in stage.reads}  # in their order, which is that of the parameters
+    fixed = {name: row.common(name) for name in stage.reads}  # in the order of the parameters
     read = [(name, row.pointer(name)) for name in stage.reads if fixed[name] is None]
     averaged = dict(zip((name for name in stage.writes if name in row.means), terms, strict=False))
     targets = [(averaged.get(name) or row.pointer(name), name in averaged, name in summed) for name in stage.writes]
@@ -297,9 +296,9 @@ def _emit_stage(row, stage, function, count, terms):
 
 
 def runner(stages_of):
-    """Make the function for kernels that runs `stages_of(declaration)` of a cell, one after the other, for each row.
+    """Make a kernel function that runs `stages_of(declaration)` of a cell, one after the other, for each row.
 
-    Its arguments are the cell, its `Operands` and `Gradients` (forward None), hidden_size, and the rows and units.
+    Its arguments are the cell, its `Operands` and `Gradients` (None in forward), hidden_size, and the rows and units.
     """
 
     @intrinsic

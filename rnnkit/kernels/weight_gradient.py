@@ -1,4 +1,4 @@
-"""The gradients of the weights: products of the gates' gradients and what the weights multiplied, over many rows."""
+"""The gradients of the weights, dW = dgates^T . source, summed over many rows; `source` is what W multiplied."""
 
 from itertools import accumulate
 from typing import NamedTuple
@@ -16,20 +16,20 @@ from .machine.registers import I64, fma, not_inlined
 from .machine.tiles import supply_in_place
 from .machine.transpose import transpose
 
-# Columns that a thread transposes at once: 400 KB a block, in L2 beside the panels of a wide tile; whole tiles of 6
+# Columns that a thread transposes at once: 400 KB, which fit into L2 with the panels of a wide tile; whole tiles of 6
 COLUMN_GRAIN = 96
-PADDING = 16  # elements, a cache line of float32: a power of two would put a square's lines into one cache set
+PADDING = 16  # elements, a cache line of float32: with a power of two a square's lines would share a cache set
 
 
 class Term(NamedTuple):
-    """One product of the forward pass, backward: its weights belong to neighbouring columns of the gates' gradients.
+    """The backward counterpart of a product of the forward pass; it covers contiguous columns of the gates' gradients.
 
-    Column first + i belongs to row weight.rows[i] of a weight matrix, and to that element of its bias. An array is
-    empty where there is no such product or matrix. Of what a unit's own weights (vectors) are multiplied with only the
-    bias is there, and no column is theirs.
+    Column first + i belongs to row weight.rows[i] of a weight matrix, and to the same element of its bias. An array is
+    empty if there is no such product or matrix. The term of a layer's vectors has only the offset of the bias, and
+    covers no columns.
 
-    With several heads the columns come in `blocks` of as many, a head each in turn, and the `stride` numbers of a row
-    of `source` that those of a head multiplied come head by head too; so do the panels.
+    With several heads the columns come in `blocks` of equal size, one head after the other. A row of `source` has
+    `stride` numbers for each head, in the same order; so have the panels.
     """
 
     first: int
@@ -37,24 +37,24 @@ class Term(NamedTuple):
     bias: int  # where the bias starts, -1 without one
     source: Matrix  # what the weights multiplied
     packed: Packed  # the rows of `weight`
-    block: np.ndarray  # room for a block of rows of `source` as panels
+    block: np.ndarray  # buffer for a block of rows of `source` as panels
     blocks: int
     heads: int
 
 
 def column_stride(rows):
-    """Elements from one column of so many rows to the next, transposed."""
+    """Return the elements from one transposed column of so many rows to the next."""
     return (rows + PADDING - 1) // PADDING * PADDING + PADDING
 
 
 def scratch_size(columns, threads, rows):
-    """Elements that `add_weight_gradients` works in, for so many rows at a time."""
+    """Return the scratch elements of `add_weight_gradients`, for so many rows at a time."""
     return columns + threads * COLUMN_GRAIN * column_stride(rows)
 
 
 def offsets_of(products, columns, threads, itemsize, rows, in_place):
-    """Where the panels of each product's weights, those of its source, and the scratch start, and where that ends; of
-    weights and sources that are read where they are there are no panels."""
+    """Return where the panels of each product's weights, those of its source, and the scratch start, and where the
+    scratch ends. Weights and sources that are read in place have no panels."""
     block = min(depth_block(itemsize), rows)
     sizes = [p.blocks * panel_size(p.rows.size // p.blocks, p.depth, 1, itemsize) for p in products]
     sizes += [p.heads * panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
@@ -79,14 +79,14 @@ def _term(product, place, source, w, buffer, offsets):
 
 @inner
 def block_of(term, number):
-    """The rows of the weights that belong to a block of columns."""
+    """Return the rows of the weights that belong to a block of columns."""
     weight, count = term.weight, term.weight.rows.size // term.blocks
     return Matrix(weight.data, part(weight.rows, number * count, (number + 1) * count), weight.start, weight.stride)
 
 
 @inner
 def packed_block(term, number):
-    """The same, packed."""
+    """Return the packed weights that belong to a block of columns."""
     panels, one = term.packed.panels, (0,)
     size = panels.size // term.blocks
     own = part(panels, number * size, (number + 1) * size)
@@ -95,9 +95,9 @@ def packed_block(term, number):
 
 @intrinsic
 def terms_of(typingctx, products, sources, w, buffer, offsets):
-    """What the products of the forward pass, which multiplied `sources`, are backward, in a tuple.
+    """Return a tuple of the terms of the forward pass's products, which multiplied `sources`.
 
-    The function for one is compiled once for all: with one for each the gradient's kernel takes a tenth longer.
+    `_term` is compiled once for all of them: a copy for each takes a tenth more time to compile the gradient's kernel.
     """
     function = types.Dispatcher(_term)
     own = function.get_call_type(typingctx, (products.dtype, types.int64, sources.dtype, w, buffer, offsets), {})
@@ -116,7 +116,7 @@ def terms_of(typingctx, products, sources, w, buffer, offsets):
 
 @inner
 def pack_terms(terms, team):
-    """Pack all weights for the products that take the gradient back through them."""
+    """Pack all weights for the backward products."""
     not_inlined()
     for term in terms:
         for number in range(term.blocks if term.packed.panels.size > 0 else 0):
@@ -127,7 +127,7 @@ def pack_terms(terms, team):
 
 @inner
 def pack_sources(terms, rows, team):
-    """Pack a block of rows of what each term multiplied."""
+    """Pack a block of rows of each term's source."""
     for term in terms:
         for head in range(term.heads if term.block.size > 0 else 0):
             size, units = term.block.size // term.heads, term.weight.stride
@@ -137,7 +137,7 @@ def pack_sources(terms, rows, team):
 
 @inner
 def _sum_rows(sums, dgates, rows, columns):
-    """sums[columns] = the sum over the rows, in their order."""
+    """sums[columns] = the sum over the rows, in order."""
     total = part(sums, columns.start, columns.stop)
     clear(total)
     for row in range(rows.start, rows.stop):
@@ -146,7 +146,7 @@ def _sum_rows(sums, dgates, rows, columns):
 
 @inner
 def _are_summed(terms, columns):
-    """Whether some of these columns are a term's."""
+    """Return whether a term covers some of these columns."""
     for term in terms:
         if term.first < columns.stop and columns.start < term.first + term.weight.rows.size:
             return True
@@ -155,7 +155,7 @@ def _are_summed(terms, columns):
 
 @inner
 def _are_multiplied(terms, columns):
-    """Whether some of these columns are a matrix's."""
+    """Return whether a term with a matrix covers some of these columns."""
     for term in terms:
         own = term.first < columns.stop and columns.start < term.first + term.weight.rows.size
         if own and term.weight.stride > 0:
@@ -165,8 +165,8 @@ def _are_multiplied(terms, columns):
 
 @inner
 def _add_row(dw, dgates_t, columns, source, is_new):
-    """`add_weight_gradients` for a single row: each number of dw is one product. Writing dw row by row, as it lies in
-    memory, takes two thirds of the time that tiles take (H = 512, N = 1)."""
+    """Do the work of `add_weight_gradients` for a single row, where each number of dw is one product. Writing dw in the
+    order of memory takes two thirds of the time of tiles (H = 512, N = 1)."""
     not_inlined()
     for column in range(columns.start, columns.stop):
         own, zero = row_part(dw, column, Range(0, source.size)), source.dtype.type(0)
@@ -181,17 +181,17 @@ def _add_row(dw, dgates_t, columns, source, is_new):
 
 @inner
 def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, numbers, team):
-    """Add to dw, or write where it is new, what the rows, whose sources are packed, contribute; every column of
-    `dgates` is one thread's.
+    """Add the contribution of the rows, whose sources are packed, to dw, or write it if dw is new. Each column of
+    `dgates` is handled by one thread.
 
-    `numbers` are those of all columns; `scratch` has room for their sums, and for a block of every thread.
+    `numbers` lists all columns; `scratch` holds their sums, and a block for each thread.
     """
     not_inlined()
     stride, one = stride_of(rows.stop - rows.start), (0,)
     own = numbers.size + team.thread_id * COLUMN_GRAIN * stride
     for claim in range(num_claims(numbers.size, COLUMN_GRAIN, team)):
         columns = next_block(claim, numbers.size, COLUMN_GRAIN, team)
-        if not _are_summed(terms, columns):  # those of what is kept for the gradient, say
+        if not _are_summed(terms, columns):  # for example slots that are saved for the gradient
             continue
         if _are_multiplied(terms, columns):
             transpose(scratch, own, stride, dgates, rows, columns)
@@ -228,8 +228,8 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
 
 @inner
 def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team):
-    """Add to dw, or write where it is new, the gradients of vectors and of so many scalars: the sum over the sequences,
-    one after the other, and of a scalar then over the units. What the sequences have added up is 0 afterwards."""
+    """Add the gradients of vectors and of so many scalars to dw, or write them if dw is new: the sums over the
+    sequences, in order, and for a scalar then over the units. Clears the sums of the sequences."""
     count, size = dvectors.data.size // dvectors.stride, dvectors.stride - scalars * hidden_size
     if count == 0:  # no sequences
         return
@@ -253,7 +253,7 @@ def add_vector_gradients(term, dw, is_new, dvectors, hidden_size, scalars, team)
 
 @inner
 def _sum_sequences(dvectors, count, columns):
-    """These columns of the first sequence = the sum of all sequences'; those of the others = 0."""
+    """Sum these columns of all sequences into those of the first; clear those of the others."""
     total = part(dvectors.data, columns.start, columns.stop)
     for number in range(1, count):
         first = number * dvectors.stride
@@ -264,6 +264,6 @@ def _sum_sequences(dvectors, count, columns):
 
 @inner
 def clear_vector_gradients(dvectors, team):
-    """Set what all sequences have added up to 0."""
+    """Clear the sums of all sequences."""
     own = partition(dvectors.data.size, team.thread_id, team.size)
     clear(part(dvectors.data, own.start, own.stop))

@@ -1,7 +1,7 @@
-"""The machine that the kernels run on.
+"""The runtime of the kernels: matrix products, threads, and the compiler.
 
-`registers` vector registers and `tile` the micro-kernel on them, which `tiles` compiles and calls; `matrix`,
-`transpose` and `gemm` rows, packing and products; `activations` logistic and tanh; `team`, `sync` and `partition` the
-threads, `forks` what a forked child forgets of them; `jit` the decorators, `arguments` what kernels are given, `cache`
-where machine code is kept between processes.
+Products: `registers` describes the vector registers, `tile` emits the micro-kernel on them, and `tiles` compiles and
+calls it; `matrix` addresses rows, `transpose` and `gemm` pack and multiply. `activations` has exp, logistic and tanh.
+Threads: `team` runs them, `sync` synchronises them, `partition` splits the work, `forks` resets them in a forked child.
+Compiler: `jit` has the decorators, `arguments` the types of arguments, `cache` keeps machine code between processes.
 """

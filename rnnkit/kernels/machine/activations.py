@@ -1,8 +1,7 @@
 """Exponential, logistic and hyperbolic tangent as plain arithmetic that LLVM vectorises, in float32 and float64.
 
-Both rest on exp(v) = 2**n * (1 + p), v = n*log(2) + r, |r| <= log(2)/2, p = exp(r) - 1 (Cody and Waite, "Software
-Manual for the Elementary Functions", 1980). No comparison turns a NaN into a number: what is to be clamped stays where
-the comparison is unordered.
+All of them use exp(v) = 2**n * (1 + p), v = n*log(2) + r, |r| <= log(2)/2, p = exp(r) - 1 (Cody and Waite, "Software
+Manual for the Elementary Functions", 1980). Clamps propagate NaN: an unordered comparison keeps the value.
 """
 
 import math
@@ -20,19 +19,19 @@ from .jit import OPTIONS
 from .registers import emit_fma, fma
 
 _LOG2 = Fraction("0.6931471805599453094172321214581765680755")
-_NEAR = 0.26  # tanh(0.26) is just above 1/4; below, the roundings of e + 2 and of the quotient would cost 2.3 units
+_NEAR = 0.26  # tanh(0.26) is just above 1/4; below it, e/(e + 2) has an error of 2.3 units in the last place
 
 
 class _Format(NamedTuple):
-    """A binary floating-point format and what the reduction of exp needs in it."""
+    """A binary floating-point format, and the constants of exp and tanh in it."""
 
     real: type
     integer: type
     mantissa: int  # stored bits
     bias: int  # of the exponent
     high_bits: int  # of log(2)'s leading part: n * high is exact for every n that occurs
-    exp_degree: int  # of the Taylor series of exp, and number of terms of tanh's: each leaves out less than a quarter
-    tanh_terms: int  # of a unit in the last place
+    exp_degree: int  # of the Taylor series of exp: the rest is below a quarter of a unit in the last place
+    tanh_terms: int  # number of terms of the series of tanh: the same
     tanh_limit: float  # 2|x| from which tanh rounds to 1
     exp_limit: float  # -v from which exp rounds to 0, subnormal results included
     sigmoid_limit: float  # x from which the logistic function rounds to 1
@@ -40,7 +39,7 @@ class _Format(NamedTuple):
 
     @property
     def magic(self):
-        """Adding it rounds a number to an integer, which then stands in the lowest bits of the sum."""
+        """Adding it rounds a number to an integer, which is then in the lowest bits of the sum."""
         return self.real(1.5 * 2**self.mantissa)
 
 
@@ -53,7 +52,7 @@ _FORMATS = {
 def _emit_series(builder, x, coefficients):
     """(c0 + c1*x) + x**2 * ((c2 + c3*x) + ...), Horner's scheme in pairs: no more operations, half of the latency.
 
-    The rows of a small layer are few vectors long, too few to fill the time until the first is done.
+    The rows of a small layer are only a few vectors long, too short to hide the latency.
     """
     constants = [x.type(float(coefficient)) for coefficient in coefficients]
     square = builder.fmul(x, x)
@@ -164,7 +163,7 @@ def _sigmoid_of(x):
     def sigmoid(x):
         bounded = low if x < low else x
         shifted, p = _reduced(-(high if bounded > high else bounded))
-        scale = _lowered_scale(shifted)  # everything is 2**-64 of what it stands for: exp(-x) itself may overflow
+        scale = _lowered_scale(shifted)  # everything is scaled by 2**-64, as exp(-x) may overflow
         return one / (one + fma(scale, p, scale))
 
     return sigmoid
@@ -172,7 +171,7 @@ def _sigmoid_of(x):
 
 @overload(exp, jit_options=OPTIONS)
 def _exp_of(x):
-    """Within 1 unit in the last place, of subnormal results too."""
+    """Within 1 unit in the last place, subnormal results included."""
     form = _FORMATS[x]
     low, high, zero = form.real(-form.exp_limit), form.real(form.overflow), form.real(0)
     two, lower = form.real(2), form.real(2.0**-_LOWER)

@@ -1,7 +1,7 @@
 """Arrays inside kernels: a pointer to the first element, and the number of elements.
 
-Numba's own arrays have seven fields. Each call from function to function passes all of them, and LLVM has to remove
-what is not used: with two fields a kernel compiles in two thirds of the time. Indices must not be negative.
+Numba's own arrays have seven fields. Each call between functions passes all of them, and LLVM has to remove the unused
+ones: with two fields a kernel compiles in two thirds of the time. Indices must not be negative.
 """
 
 import operator
@@ -21,14 +21,14 @@ from numba.extending import (
     unbox,
 )
 
-# In NumPy's PyArrayObject, whose layout is public, data, the number of dimensions and their sizes follow the head, the
-# last part of which is the type.
+# In NumPy's PyArrayObject, whose layout is public, data, the number of dimensions and their sizes follow the header,
+# which ends in the type.
 _TYPE, _DATA, _SHAPE = object.__basicsize__ - 8, object.__basicsize__, object.__basicsize__ + 16
-_ANY_SIZE = 1 << 40  # of an array whose size is nobody's matter
+_ANY_SIZE = 1 << 40  # dummy size of an array given by its address
 
 
 class FlatArray(types.Type):
-    """The Numba type of a one-dimensional, C-contiguous array that a kernel is given."""
+    """The Numba type of a one-dimensional, C-contiguous array that is passed to a kernel."""
 
     def __init__(self, dtype):
         self.dtype = dtype
@@ -93,9 +93,9 @@ def _set(context, builder, signature, arguments):
 
 @unbox(FlatArray)
 def _unbox(kind, array, c):
-    """Read the array's fields from memory, unchecked: `arguments.check_arrays` has looked at the types.
+    """Read the array's fields from memory, unchecked: `arguments.check_arrays` has checked the types.
 
-    In place of an array `bound` takes an address, an int: 0 is an empty array, of any other the size is `_ANY_SIZE`.
+    The address of an array, an int, may replace it: 0 is an empty array, any other one has the size `_ANY_SIZE`.
     """
 
     data, i64 = c.context.get_data_type(kind.dtype).as_pointer(), ir.IntType(64)
@@ -120,24 +120,24 @@ def _unbox(kind, array, c):
 
 
 def _field(builder, pointer, place, kind):
-    """What stands so many bytes behind a pointer to bytes, in LLVM IR."""
+    """Load the field at a byte offset from a pointer, in LLVM IR."""
     return builder.load(builder.bitcast(builder.gep(pointer, [ir.Constant(ir.IntType(64), place)]), kind.as_pointer()))
 
 
 def data_of_object(builder, found, kind):
-    """The pointer to the data of NumPy's object, in LLVM IR."""
+    """Load the data pointer of a NumPy array object, in LLVM IR."""
     return _field(builder, found, _DATA, kind)
 
 
 def shape_of_object(builder, found, dimensions):
-    """The first sizes of NumPy's object, in LLVM IR."""
+    """Load the first sizes of the shape of a NumPy array object, in LLVM IR."""
     i64 = ir.IntType(64)
     shape = _field(builder, found, _SHAPE, i64.as_pointer())
     return [builder.load(builder.gep(shape, [i64(number)])) for number in range(dimensions)]
 
 
 def _type_of_ints(c):
-    """Python's `int`, a pointer in LLVM IR."""
+    """Return a pointer to Python's `int`, in LLVM IR."""
     name = "PyLong_Type"
     found = c.builder.module.globals.get(name) or ir.GlobalVariable(c.builder.module, ir.IntType(8), name)
     found.linkage = "external"
@@ -147,7 +147,7 @@ def _type_of_ints(c):
 
 
 def signature_of(arguments):
-    """The types of a kernel's arguments, one-dimensional arrays as FlatArray, those in tuples, too."""
+    """Return the types of a kernel's arguments, one-dimensional arrays as FlatArray, also inside tuples."""
     return tuple(_as_flat(typeof(value)) for value in arguments)
 
 
@@ -160,7 +160,7 @@ def _as_flat(kind):
 
 
 def view_of(context, builder, kind, array):
-    """Pointer to the first number of an array, and how many there are, in LLVM IR."""
+    """Return a pointer to the first number of an array, and the count, in LLVM IR."""
     if isinstance(kind, FlatArray):
         return [builder.extract_value(array, field) for field in range(2)]
     found = context.make_array(kind)(context, builder, array)
@@ -168,19 +168,19 @@ def view_of(context, builder, kind, array):
 
 
 def data_pointer(context, builder, kind, array, start):
-    """Where element `start` of an array is, of one of more dimensions as if it were flat, in LLVM IR."""
+    """Return a pointer to element `start` of an array, read as if flat, in LLVM IR."""
     return builder.gep(view_of(context, builder, kind, array)[0], [start])
 
 
 def view(context, builder, kind, first, size):
-    """The `size` elements from a pointer on, as a value of FlatArray, in LLVM IR."""
+    """Return the `size` elements from a pointer on, as a value of FlatArray, in LLVM IR."""
     array = ir.Constant(context.get_value_type(kind), ir.Undefined)
     return builder.insert_value(builder.insert_value(array, first, 0), size, 1)
 
 
 @intrinsic
 def flat(typingctx, array):
-    """A C-contiguous array of any number of dimensions in one."""
+    """Return a C-contiguous array of any number of dimensions, flat."""
     result = FlatArray(array.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -191,7 +191,7 @@ def flat(typingctx, array):
 
 @intrinsic
 def part(typingctx, array, start, stop):
-    """array[start:stop] for 0 <= start <= stop <= array.size, without the code for all other bounds."""
+    """array[start:stop] for 0 <= start <= stop <= array.size, without code for other bounds."""
 
     def generate(context, builder, signature, arguments):
         array, start, stop = arguments

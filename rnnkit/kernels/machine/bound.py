@@ -1,7 +1,7 @@
-"""Arguments of a kernel that are the same in many calls: read from Python's objects once, into 64-bit words.
+"""Pre-bound kernel arguments, the same in many calls: flattened once into 64-bit words.
 
-A call of a kernel that is given tuples reads all that is in them: with the layer passes it took 1 to 1.5 us more, a
-third of a short call, and the code for it took a tenth of the time of compiling a kernel.
+A kernel call reads everything in tuples that it receives: for the layer passes this took 1 to 1.5 us, a third of a
+short call, and the code for it a tenth of a kernel's compile time.
 """
 
 from array import array
@@ -19,9 +19,9 @@ _WORD = ir.IntType(64)
 
 
 class Bound(int):
-    """A tuple of numbers, None, arrays, other tuples and `Bound`, for kernels: the address of its words.
+    """A tuple of numbers, None, arrays, tuples and other `Bound`, for kernels: the address of its words.
 
-    It keeps them and the tuple alive. The arrays' contents may change, their size and place may not.
+    It keeps the words and the tuple alive. The contents of the arrays may change; their size and address may not.
     """
 
     def __new__(cls, arguments):
@@ -32,13 +32,13 @@ class Bound(int):
 
 
 def _words(arguments):
-    """The words of a tuple: one for each number, and for each array the address of its object. Those of the tuples in
-    it follow, the last one's first."""
+    """Return the words of a tuple: each number, and the address of each array's object. Then follow the words of nested
+    tuples, the last tuple first."""
     words, tuples = [], [arguments]
     while tuples:
         for value in tuples.pop():
             kind = type(value)
-            if kind is np.ndarray:  # which most are: their data and shape would take ten times as long
+            if kind is np.ndarray:  # the most frequent; reading data and shape would take ten times as long
                 words.append(id(value))
             elif kind is int or kind is bool or kind is Bound:
                 words.append(value)
@@ -79,7 +79,7 @@ def _unbox(kind, value, c):
 
 @intrinsic
 def values_of(typingctx, bound):
-    """Return the tuple of a `Bound`; where that contains others, their tuples."""
+    """Return the tuple of a `Bound`, with the tuples of any `Bound` inside it."""
 
     def generate(context, builder, signature, arguments):
         return _bound(context, builder, signature.args[0], *arguments)
@@ -88,7 +88,7 @@ def values_of(typingctx, bound):
 
 
 def _without_bound(kind):
-    """A type with the tuple's in the place of each `BoundArguments`."""
+    """Return a type with each `BoundArguments` replaced by the type of its tuple."""
     if isinstance(kind, BoundArguments):
         return _without_bound(*kind.types)
     if isinstance(kind, types.BaseTuple) and len(kind) > 0:
@@ -97,7 +97,7 @@ def _without_bound(kind):
 
 
 def _bound(context, builder, kind, pointer):
-    """The tuple, whose words begin there, in LLVM IR."""
+    """Load the tuple whose words start at `pointer`, in LLVM IR."""
     constant, places = builder.module.add_metadata([]), count()
 
     def word():
@@ -109,7 +109,7 @@ def _bound(context, builder, kind, pointer):
 
 
 def _tuple(context, builder, kind, word):
-    """A tuple of this type from the next words, in LLVM IR."""
+    """Load a tuple of this type from the next words, in LLVM IR."""
     values = {n: _leaf(context, builder, one, word) for n, one in enumerate(kind) if not _is_tuple(one)}
     for n, one in reversed(list(enumerate(kind))):
         if _is_tuple(one):
@@ -122,7 +122,7 @@ def _is_tuple(kind):
 
 
 def _leaf(context, builder, kind, word):
-    """What is no tuple, from the next word, in LLVM IR."""
+    """Load a value other than a tuple from the next word, in LLVM IR."""
     if kind == types.none:
         return context.get_dummy_value()
     if isinstance(kind, BoundArguments):
@@ -136,7 +136,7 @@ def _leaf(context, builder, kind, word):
 
 
 def _array(context, builder, kind, found):
-    """A C-contiguous array, whose object is found there."""
+    """Load a C-contiguous array from its object at `found`, in LLVM IR."""
     data = data_of_object(builder, found, context.get_data_type(kind.dtype).as_pointer())
     if isinstance(kind, FlatArray):
         return view(context, builder, kind, data, *shape_of_object(builder, found, 1))

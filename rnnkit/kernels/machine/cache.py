@@ -1,8 +1,9 @@
-"""Where machine code is kept between processes: one file an entry, read only where nobody else can have written it.
+"""The disk cache of machine code: one file per entry, and only files that no other user can have written are loaded.
 
-Numba's own cache keeps an index beside the files of a function. Two processes that add to it at once can leave an index
-that names the other's file, one cut off fails every later process, and whoever can write into its folder has his code
-run. Here the name of a file is a digest of all that its code depends on, and its first bytes are one of the rest.
+Numba's own cache has an index next to the files of a function. Two processes that write at once can leave an index that
+names the other's file, a truncated file breaks every later process, and anyone who can write to its folder can have
+code run. Here the file name is a digest of all that the code depends on, and the file starts with a digest of its
+contents.
 """
 
 import errno
@@ -33,12 +34,12 @@ from ..cells.uses import Unresolved
 _LOGGER = logging.getLogger("rnnkit")
 _DIGEST_BYTES = 32
 _VERSIONS = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, getattr(sys, "abiflags", "")
-# Windows opens no folders and has no owners as POSIX has: there the access lists of the user's profile are the guard.
+# Windows cannot open folders and has no POSIX owners: there the access lists of the user's profile protect the cache.
 _HAS_DESCRIPTORS = os.open in os.supports_dir_fd
 
 
 def _flags(*names):
-    """Those of the flags that this system has; a pipe must not be waited for, bytes not translated."""
+    """Combine the flags that this system has; never wait for a pipe, never translate bytes."""
     return sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", *names))
 
 
@@ -49,25 +50,25 @@ _WRITE = _flags("O_WRONLY", "O_CREAT", "O_EXCL")
 
 
 def root():
-    """Return the user's folder of caches: NUMBA_CACHE_DIR, else XDG_CACHE_HOME, else that in HOME; "" without any.
+    """Return the user's folder of caches: NUMBA_CACHE_DIR, else XDG_CACHE_HOME, else ~/.cache; "" without any.
 
-    As the XDG specification has it, a relative path is no folder: it would be another one in each working directory. It
-    is passed over, but for NUMBA_CACHE_DIR, which was meant for us: `Folder` refuses it.
+    Relative paths, which depend on the working directory, are ignored as the XDG specification requires. A relative
+    NUMBA_CACHE_DIR, set for this purpose, is not ignored: `Folder` refuses it.
     """
-    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""  # "~" where nobody knows
+    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""  # "~" if it is unknown
     inherited = os.environ.get("XDG_CACHE_HOME", ""), os.path.join(home, ".cache")
     return os.fspath(numba.config.CACHE_DIR) or next(filter(os.path.isabs, inherited), "")
 
 
 class _Refusal(OSError):
-    """What could be used, but must not; its text reads on from the path."""
+    """A file or folder that must not be used; the text continues after the path."""
 
 
 class Folder:
-    """A folder of files that this user alone can have written, below one that may be anybody's.
+    """A folder of files that only this user can have written, below a root that may belong to anyone.
 
-    Every access walks down anew, from each folder's descriptor to the next: what was looked at is what is used, whoever
-    renames a folder above meanwhile. Whatever goes wrong is an OSError.
+    Every access opens the folders one by one, each by the descriptor of its parent, so that what was checked is what is
+    used even if someone renames a folder meanwhile. All failures are OSErrors.
     """
 
     def __init__(self, root, *names):
@@ -76,7 +77,7 @@ class Folder:
         self.warned = False
 
     def read(self, name):
-        """Return the bytes last written under this name; None where there are none, or not those that were written."""
+        """Return the bytes last written under this name; None if there are none, or if they are damaged."""
         try:
             with self._opened() as (folder, at):
                 stream = open(at(name), "rb", opener=lambda path, _: os.open(path, _READ, dir_fd=folder))
@@ -88,7 +89,7 @@ class Folder:
         return data if digest == _digest(name, data) else None
 
     def write(self, name, data):
-        """Write beside and rename: another process finds all of it, or what was there before."""
+        """Write a temporary file and rename it: another process finds the whole file, or the previous one."""
         with self._opened(make=True) as (folder, at):
             beside = at(f"{name}.{secrets.token_hex(8)}.tmp")
             file = os.open(beside, _WRITE, 0o600, dir_fd=folder)
@@ -103,7 +104,7 @@ class Folder:
 
     @contextmanager
     def _opened(self, make=False):
-        """Give the folder's descriptor, and what makes of a name in it a path from there."""
+        """Yield the folder's descriptor, and a function from a name in it to the path relative to the descriptor."""
         if not os.path.isabs(self.root):
             raise _Refusal(errno.EPERM, f"must be an absolute path, got {self.root!r}", "the folder of caches")
         if make:
@@ -128,7 +129,7 @@ class Folder:
             os.close(folder)
 
     def _make_root(self):
-        """Make the folder of caches, but not as root in a user's home (sudo): it would shut the user out."""
+        """Make the folder of caches, but not as root in a user's home (sudo): it would lock the user out."""
         root = Path(self.root)
         if _HAS_DESCRIPTORS and os.geteuid() == 0:
             existing = next(folder for folder in (root, *root.parents) if folder.exists())
@@ -156,13 +157,13 @@ def _check_owner(descriptor, path):
 
 
 def _digest(name, data):
-    """What stands before the data, so that neither damage nor another entry's file is taken for code."""
+    """Return the digest before the data, so that neither damage nor another entry's file is taken for code."""
     return hashlib.blake2b(name.encode() + data, digest_size=_DIGEST_BYTES).digest()
 
 
 @cache
 def _source(path):
-    """Digest of a source file; None where a function has none, such as one typed in."""
+    """Return the digest of a source file; None if a function has none, as in interactive code."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -170,7 +171,7 @@ def _source(path):
 
 
 def _classes(types):
-    """The classes of named tuples among the types of a call, and among those of their fields."""
+    """Yield the classes of named tuples among the types of a call, and among those of their fields."""
     for one in types:
         if hasattr(one, "instance_class"):
             yield one.instance_class
@@ -178,9 +179,9 @@ def _classes(types):
 
 
 def _source_of(named_tuple):
-    """Digest of what a class of named tuples says, which is a part of the code; None if nobody knows that.
+    """Return the digest of a class of named tuples, which is a part of the code; None if it cannot be determined.
 
-    Of a user's cell or activation that is what it computes, and not its file: another one may be in `__main__` now.
+    For a user's cell or activation this is a digest of its equations, not of its file: `__main__` may be another one.
     """
     if not _is_own(named_tuple):
         return _source(getattr(sys.modules.get(named_tuple.__module__), "__file__", ""))
@@ -192,7 +193,7 @@ def _source_of(named_tuple):
 
 
 def _is_own(kind):
-    """Whether something is the class of a user's cell, or of an activation of his."""
+    """Return whether `kind` is the class of a user-defined cell or activation."""
     if not isinstance(kind, type) or is_shipped(kind):
         return False
     return hasattr(kind, "declaration") or issubclass(kind, Activation)
@@ -200,32 +201,32 @@ def _is_own(kind):
 
 @cache
 def _say_that_it_is_not_kept(name, why):
-    warnings.warn(f"kernel cache: {name} {why}; each process compiles it anew", RuntimeWarning, stacklevel=2)
+    warnings.warn(f"kernel cache: {name} {why}; each process compiles it again", RuntimeWarning, stacklevel=2)
 
 
 @cache
 def _say_that_it_takes_a_while():
-    """Once a process: a first call is silent for seconds otherwise."""
-    ahead = "`python -m rnnkit warmup` does it ahead, with --precision of quantized ones, but not for cells of your own"
-    _LOGGER.info(f"compiling kernels for this machine, some seconds a mode; {ahead}")
+    """Log once per process, as a first call is silent for seconds otherwise."""
+    ahead = "`python -m rnnkit warmup` (--precision for quantized weights) does it ahead, except for cells of your own"
+    _LOGGER.info(f"compiling kernels for this machine, a few seconds per mode; {ahead}")
 
 
 def _foreign_symbols(library):
-    """Names of what the code of a library refers to and does not have: Python's functions, say."""
+    """Return the undefined symbols of a library, for example Python's functions."""
     module = library._final_module
     symbols = (*module.functions, *module.global_variables)
     return [each.name for each in symbols if each.is_declaration and not each.name.startswith("llvm.")]
 
 
 class _Pickler(NumbaPickler):
-    """Writes of a user's cell that it is one: each process has another class for it, which computes the same."""
+    """Pickles a user-defined cell as its key: each process has its own class, which computes the same."""
 
     def persistent_id(self, value):
         return code_key(value) if _is_own(value) else None
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts the classes that the call came with in their places."""
+    """Replaces the keys by the classes of this call."""
 
     def __init__(self, data, sig):
         super().__init__(io.BytesIO(data))
@@ -245,8 +246,8 @@ _suppliers = {}
 
 
 def supplies(prefix):
-    """Let the decorated function be called with each symbol of this beginning that machine code refers to, before that
-    is loaded: it defines the symbol, where it is not."""
+    """Decorate a function that defines symbols with this prefix, unless they are defined: it is called with each one
+    that machine code refers to, before the code is loaded."""
     return lambda supply: _suppliers.setdefault(prefix, supply)
 
 
@@ -258,14 +259,14 @@ def _supply(symbols):
 
 
 class Cache(FunctionCache):
-    """The compiled signatures of one function, for its dispatcher; where it fails, the call is compiled for."""
+    """The cached signatures of one function, for its dispatcher; if the cache fails, the call is compiled."""
 
     def __init__(self, function, folder):
         self._py_func, self._name, self._folder, self._cache_path = function, repr(function), folder, folder.path
         self.enable()
 
     def load_overload(self, sig, target_context):
-        """Return the compile result that was saved for the signature on such a CPU, or None."""
+        """Return the compile result that was saved for this signature and CPU, or None."""
         name = self._entry(sig, target_context.codegen())
         data = self._try(self._folder.read, name) if name else None
         try:
@@ -273,25 +274,25 @@ class Cache(FunctionCache):
             if saved == sig:
                 _supply(symbols)
                 if any(address_of_symbol(symbol) is None for symbol in symbols):
-                    target_context.refresh()  # brings all that Numba knows to compile, half of the time of a warm call
+                    target_context.refresh()  # loads all of Numba's registries: half of the time of a warm call
                 return CompileResult._rebuild(target_context, *payload)
-        except Exception:  # whole, but not for this process: it names a class that is elsewhere now, say
+        except Exception:  # undamaged, but not for this process: for example a class has moved
             pass
         _say_that_it_takes_a_while()
         return None
 
     def save_overload(self, sig, data):
-        """Keep a compile result, unless addresses of this process are in it."""
+        """Save a compile result, unless it contains addresses of this process."""
         name = self._entry(sig, data.codegen)
         if name and not data.library.has_dynamic_globals:
             self._try(self._folder.write, name, _dumps((sig, _foreign_symbols(data.library), data._reduce())))
 
     def flush(self):
-        """Read and write nothing more: whoever recompiles wants no code of before."""
+        """Disable the cache: a recompilation must not load old code."""
         self.disable()
 
     def _entry(self, sig, codegen):
-        """Name of the file: after all that the code depends on, the CPU's name and features among it."""
+        """Return the name of the file: a digest of all that the code depends on, the CPU and its features included."""
         code = self._py_func.__code__
         sources = _source(code.co_filename), *map(_source_of, _classes(sig))
         if not self._enabled or None in sources:
@@ -301,7 +302,7 @@ class Cache(FunctionCache):
         return f"{code.co_name.strip('<>')}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.nbc"
 
     def _try(self, access, *arguments):
-        """What the access returns; None, and one warning for all of the folder, where it fails."""
+        """Return the result of the access; if it fails, warn once for the whole folder and return None."""
         try:
             return access(*arguments)
         except OSError as error:
@@ -309,7 +310,7 @@ class Cache(FunctionCache):
                 self._folder.warned = True
                 refused = isinstance(error, _Refusal)
                 path = error.filename if refused else self._folder.path
-                problem = error.strerror if refused else f"must be usable, got {error.strerror!r}"
-                cure = "set NUMBA_CACHE_DIR to a folder of your own, or each process compiles anew"
+                problem = error.strerror if refused else f"cannot be used: {error.strerror!r}"
+                cure = "set NUMBA_CACHE_DIR to a folder of your own, or each process compiles again"
                 warnings.warn(f"kernel cache: {path} {problem}; {cure}", RuntimeWarning, stacklevel=2)
             return None

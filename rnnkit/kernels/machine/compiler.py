@@ -1,5 +1,5 @@
-"""The compiler of all kernels and of what they call: `linking.LinkingCompiler`, or Numba's own where it must be; and
-how types are told apart."""
+"""The compiler of all kernels and of what they call, `linking.LinkingCompiler` or else Numba's own; and fingerprints of
+types."""
 
 import inspect
 import pkgutil
@@ -7,7 +7,7 @@ import pkgutil
 from numba import typeof
 from numba.core.compiler import Compiler
 
-# What `linking` and `operators` build on inside of Numba (0.61 to 0.68 have it), with the parameters.
+# Numba internals that `linking` and `operators` rely on, with their parameters; 0.61 to 0.68 have them.
 _INSIDE = {
     "codegen:CPUCodegen._module_pass_manager": "self kwargs",
     "codegen:JITCodeLibrary": "codegen name",
@@ -43,7 +43,7 @@ _INSIDE = {
 
 
 def _parameters(name):
-    """The parameters of something in numba.core; None where there is no such thing."""
+    """Return the parameters of something in numba.core; None if it does not exist."""
     try:
         return " ".join(inspect.signature(pkgutil.resolve_name(f"numba.core.{name}")).parameters)
     except (ImportError, AttributeError):
@@ -51,7 +51,7 @@ def _parameters(name):
 
 
 def _compiler():
-    """The compiler of all functions here; with another Numba its own, which takes twice as long for the same code."""
+    """Return the compiler of all functions here: Numba's own, twice as slow for the same code, if internals differ."""
     if any(_parameters(name) != parameters for name, parameters in _INSIDE.items()):
         return Compiler
     from .linking import LinkingCompiler
@@ -60,7 +60,7 @@ def _compiler():
 
 
 def _fingerprint():
-    """What tells the types of a tuple of numbers and arrays apart: Numba's own quick look, where it has it."""
+    """Return the function that fingerprints the types of a tuple of numbers and arrays: Numba's own, if it exists."""
     try:
         from numba._dispatcher import compute_fingerprint
     except ImportError:

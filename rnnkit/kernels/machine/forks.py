@@ -1,18 +1,18 @@
-"""What a forked child forgets: its parent's threads, of which it has none, and the locks that these held.
+"""Reset of thread state in a forked child, which has none of its parent's threads, but the locks that these held.
 
-`rnnkit.call.forking` has the hook of the fork, and calls `forget` in the child before it lets anything into the engine.
+`rnnkit.call.forking` hooks into the fork, and calls `forget` in the child before it lets any call into the engine.
 """
 
 _functions = []
 
 
 def after_fork_in_child(function):
-    """Let a function without arguments run in each child that this process forks; returns the function."""
+    """Register a function without arguments to run in each forked child; returns the function."""
     _functions.append(function)
     return function
 
 
 def forget():
-    """Run these functions, in the order in which they came."""
+    """Run the registered functions, in order."""
     for function in _functions:
         function()

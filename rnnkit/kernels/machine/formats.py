@@ -1,11 +1,11 @@
-"""What the weights of a packed matrix are: numbers of the network's type, or fewer bits of each.
+"""Storage formats of packed weights: full precision, bfloat16 and int8, and weights that are read in place.
 
-A panel is made of words of 32 bits, a lane each. A word of float32 weights is one of them; of bfloat16 it is two that
-follow each other along k, of int8 four, the first in the lowest bits. Sums are float32 (of int8 exact int32, then
-float32), and so are the states and what is computed from the sums.
+A panel consists of 32-bit words, one per lane. A word holds one float32 weight, or two bfloat16 or four int8 weights
+that are neighbours along k, the first in the lowest bits. Sums are float32 (of int8 exact int32, then float32), and so
+are the states and all that is computed from the sums.
 
-What a machine lacks is written out: without a dot product of bfloat16 the weights are widened and multiplied with the
-float32 values, which are not rounded then; without one of bytes they are widened to 16 bits, with the same bits as
+Missing instructions are emulated: without a dot product of bfloat16 the weights are widened and multiplied with the
+float32 values, which are then not rounded; without one of bytes they are widened to 16 bits, with a bit-identical
 result.
 """
 
@@ -21,13 +21,13 @@ from .jit import OPTIONS
 from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma, panel_lanes
 
 _I16 = ir.IntType(16)
-ROWS_AT_ONCE = 96  # of what is multiplied, converted before: with so many rows reading the panels takes no time
+ROWS_AT_ONCE = 96  # of A, converted at once: enough that the time to read the panels does not matter
 LARGEST = 127  # of a signed byte
-LEAST = 2.0**-100  # of a row's largest magnitude: a row of less is zeros, or 127 by it might be infinite
+LEAST = 2.0**-100  # of a row's largest number: a row of smaller ones is 0, since 127/largest could overflow
 
 
-# Instructions that add a dot product, for registers of so many bytes and a feature in LLVM's names. By assembly: LLVM's
-# own names for them take other types in each version.
+# Instructions that add a dot product, by register size in bytes and LLVM's name of the CPU feature. They are assembly,
+# as LLVM's intrinsics for them take other types in each version.
 _BFLOAT16_DOTS = {
     (64, "avx512bf16"): "vdpbf16ps $3, $2, $0",
     (16, "bf16"): ".arch_extension bf16\nbfdot $0.4s, $2.8h, $3.8h",
@@ -44,7 +44,7 @@ def _instruction(dots):
 
 
 BFLOAT16_DOT, BYTE_DOT = map(_instruction, (_BFLOAT16_DOTS, _BYTE_DOTS))
-# What is added to a signed byte where the machine multiplies unsigned ones with signed ones.
+# Offset of signed bytes on a CPU that multiplies unsigned bytes with signed ones.
 ZERO_POINT = 128 if BYTE_DOT and "busd" in BYTE_DOT else 0
 
 
@@ -56,7 +56,7 @@ def _dot(builder, instruction, total, value, column):
 
 
 class InRows(NamedTuple):
-    """Weights where they are: those of k in a row of their own, row rows[k] of a matrix that starts at `start`."""
+    """Weights in place, one row for each k: row rows[k] of a matrix that starts at `start`."""
 
     words: np.ndarray
     rows: np.ndarray
@@ -65,7 +65,7 @@ class InRows(NamedTuple):
 
 
 class InColumns(NamedTuple):
-    """Weights where they are: those of a unit in a row of their own, row rows[unit] of a matrix."""
+    """Weights in place, one row for each unit: row rows[unit] of a matrix."""
 
     words: np.ndarray
     rows: np.ndarray
@@ -74,7 +74,7 @@ class InColumns(NamedTuple):
 
 
 class Bfloat16(NamedTuple):
-    """Panels of bfloat16 weights, and scratch for what they are multiplied with."""
+    """Panels of bfloat16 weights, and scratch for the converted rows of A."""
 
     words: np.ndarray
     scratch: np.ndarray
@@ -83,7 +83,7 @@ class Bfloat16(NamedTuple):
 
 
 class Int8(NamedTuple):
-    """Panels of int8 weights; of each column its scale, then what is added to its sum; and scratch as above."""
+    """Panels of int8 weights, scratch as above, and `columns`: scales, then offsets of sums."""
 
     words: np.ndarray
     scratch: np.ndarray
@@ -93,7 +93,7 @@ class Int8(NamedTuple):
 
 
 class Float:
-    """A word is a number of the network's type, as is the sum."""
+    """Full precision: a word is a number of the network's dtype, and so is the sum."""
 
     name, per_word, parts, has_scales, in_place = "", 1, 1, False, False
 
@@ -103,11 +103,11 @@ class Float:
 
     @classmethod
     def words(cls, builder, depth):
-        """The words of a column of this depth."""
+        """Return the words of a column of this depth."""
         return builder.udiv(builder.add(depth, I64(cls.per_word - 1)), I64(cls.per_word))
 
     def unpack(self, builder, words):
-        """The vectors that a vector of words is multiplied as, one for each of the `parts` of a word."""
+        """Return the vectors to multiply with for a vector of words, one for each of the `parts` of a word."""
         return [words]
 
     def add(self, builder, value, column, total):
@@ -120,7 +120,7 @@ class _InRows(Float):
 
     @classmethod
     def first_of(cls, unit):
-        """Position in the row list and column of the first weight of a unit."""
+        """Return the position in the row list and the column of the first weight of a unit."""
         return I64(0), unit
 
 
@@ -179,7 +179,7 @@ class Int8Wide(_Int8):
         pairs = ir.VectorType(_I16, 2 * self.vector.count)
         wide = ir.VectorType(I32, pairs.count)
         value, column = (builder.sext(builder.bitcast(one, pairs), wide) for one in (value, column))
-        products = builder.mul(value, column)  # with the sums of neighbours, one instruction: vpmaddwd
+        products = builder.mul(value, column)  # one instruction with the sums of neighbours: vpmaddwd
         even, odd = (
             builder.shuffle_vector(
                 products, ir.Constant(wide, ir.Undefined),
@@ -199,30 +199,30 @@ if BFLOAT16_DOT or BYTE_DOT:
 _BFLOAT16 = Bfloat16Dot if BFLOAT16_DOT else Bfloat16Wide
 _INT8 = Int8Dot if BYTE_DOT else Int8Wide
 FORMS = {None: Float, "bfloat16": _BFLOAT16, "int8": _INT8}
-"""What emits the products with the weights of a plan, by the name that `rnnkit.prepare` takes."""
+"""Class that emits the products with packed weights, by the `precision` of `rnnkit.prepare`."""
 _TUPLES = {"bfloat16": Bfloat16, "int8": Int8}
 _FORM_OF_TUPLE = {kind: FORMS[name] for name, kind in _TUPLES.items()} | {InRows: _InRows, InColumns: _InColumns}
 
 
 def form_of(panels):
-    """What emits the products with panels of this Numba type."""
+    """Return the class that emits the products with panels of this Numba type."""
     return _FORM_OF_TUPLE[panels.instance_class] if isinstance(panels, types.BaseNamedTuple) else Float
 
 
 def storage_type(panels):
-    """The Numba type of the array that panels of this one are in."""
+    """Return the Numba type of the array that holds panels of this type."""
     return panels.types[0] if isinstance(panels, types.BaseNamedTuple) else panels
 
 
 def scratch_words(weights, depth):
-    """Words that a row of so many numbers takes, converted for weights of this form: its scale, and what is said of
-    `converted`."""
+    """Return the words that a row of `depth` numbers takes once converted for weights of this format: its scale, then
+    the numbers (`rounding.converted`)."""
     form = FORMS[weights]
     return 1 + form.parts * -(-depth // form.per_word)
 
 
 def no_panels(dtype, form):
-    """Weights of the form of this name, of no size: what Numba knows the type by."""
+    """Return empty weights of the format of this name, for typing."""
     words, numbers = np.empty(0, dtype), np.empty(0, np.int64)
     for kind in (InRows, InColumns):
         if _FORM_OF_TUPLE[kind].name == form:
@@ -232,7 +232,7 @@ def no_panels(dtype, form):
 
 
 def packed_as(weights, words, scratch, scratch_size, numbers):
-    """The packed weights as the kernels take them, with scratch of `scratch_size` words for each thread."""
+    """Return packed weights as kernels take them, with scratch of `scratch_size` words for each thread."""
     if weights is None:
         return words
     kind = _TUPLES[weights]
@@ -241,7 +241,7 @@ def packed_as(weights, words, scratch, scratch_size, numbers):
 
 @intrinsic
 def storage(typingctx, panels):
-    """The array that the panels are in."""
+    """Return the array that holds the panels."""
     is_tuple = isinstance(panels, types.BaseNamedTuple)
     return storage_type(panels)(panels), lambda context, builder, signature, arguments: (
         builder.extract_value(arguments[0], 0) if is_tuple else arguments[0]
@@ -250,7 +250,7 @@ def storage(typingctx, panels):
 
 @intrinsic
 def words_of(typingctx, panels, depth):
-    """Words that a column of this depth takes in the panels."""
+    """Return the words that a column of this depth takes in the panels."""
     form = form_of(panels)
     return types.int64(panels, types.int64), lambda context, builder, signature, arguments: form.words(
         builder, arguments[1]
@@ -258,7 +258,7 @@ def words_of(typingctx, panels, depth):
 
 
 def panels_of(packed, start, stop, columns, thread_id):
-    """A product's panels of quantized weights, of so many columns, in the packed buffer, with the thread's scratch."""
+    """Return a product's panels of quantized weights in the packed buffer, with the thread's scratch."""
 
 
 @overload(panels_of, jit_options=OPTIONS)

@@ -1,7 +1,7 @@
 """Matrix products on packed panels: packing, and the blocked product.
 
-A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded. With 4 lanes,
-gates i f g o and 6 units, in memory from left to right and from top to bottom:
+A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded. For 4 lanes,
+gates i f g o and 6 units, in the order of memory:
 
     panel 0, units 0-3:   k = 0   iiii ffff gggg oooo
                           k = 1   iiii ffff gggg oooo
@@ -9,8 +9,8 @@ gates i f g o and 6 units, in memory from left to right and from top to bottom:
     panel 1, units 4-5:   k = 0   ii00 ff00 gg00 oo00
                           ...
 
-Where a tile does not take all the gates at once (`shapes.group_size`), each group of gates has such a block of its own
-in a panel, first all k of i and f, then all k of g and o.
+If a tile does not take all gates at once (`shapes.group_size`), each group of gates has such a block in a panel: first
+all k of i and f, then all k of g and o.
 """
 
 from typing import NamedTuple
@@ -43,36 +43,36 @@ from .shapes import (
 from .tiles import rows_of_tile, tile, units_of_tile
 from .transpose import transpose
 
-# k is cut so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
+# k is split so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
 _BLOCK_BYTES = 4096
-_STREAMS = 16  # rows that are packed at once, each read as a stream
-# A step that reads its weights from the last panel back, where the one before read them forth, finds those in the cache
-# that were read last. One row, Zen 5: LSTM with 1 MB in an L2 of 1 MB 0.78 of the time, with 2 to 4 MB 0.85 to 0.93,
-# GRU with 110 to 440 KB 0.75 to 0.9. A STREAM is asked for ahead across its panels: runs of so many bytes are read
-# forth, shorter ones take up to 1.1 times as long. A share that fits into L1 is there whatever the order.
+_STREAMS = 16  # rows packed at once, each read as a stream
+# Steps alternate the order of panels, so that a step finds those in the cache that the previous one read last (one row,
+# Zen 5: LSTM with 1 MB in an L2 of 1 MB 0.78 of the time, with 2 to 4 MB 0.85 to 0.93, GRU with 110 to 440 KB 0.75 to
+# 0.9). STREAM tiles prefetch across panels, so these are reversed in runs of _RUN_BYTES (shorter runs: up to 1.1 times
+# the time). A share of up to _FIRST_BYTES fits into L1 and is not reversed.
 _RUN_BYTES, _FIRST_BYTES = 1 << 18, 1 << 16
 
 
 def depth_block(itemsize):
-    """Number of k that a product works through at once."""
+    """Return the largest number of k in a block of a product."""
     return _BLOCK_BYTES // itemsize
 
 
 def padded(columns, itemsize):
-    """Columns in whole vectors."""
+    """Round columns up to whole vectors."""
     lanes = VECTOR_BYTES // itemsize
     return -(-columns // lanes) * lanes
 
 
 def panel_size(depth, units, gates, itemsize):
-    """Elements of a packed matrix of `depth` rows and `units` columns of `gates` gates each."""
+    """Return the elements of a packed matrix of `depth` rows and `units` columns of `gates` gates each."""
     return padded(units, itemsize) * depth * gates
 
 
 class Packed(NamedTuple):
-    """A packed matrix of `depth` rows; `columns` are those of a product in which each of its gates begins.
+    """A packed matrix of `depth` rows; `columns` are the first columns of its gates in the product.
 
-    Its panels are an array, or what `formats` has for quantized weights.
+    Its panels are an array, or a tuple of `formats` for quantized weights and weights in place.
     """
 
     panels: np.ndarray
@@ -86,17 +86,17 @@ group_of, near_of = inner(group_size), inner(near_bytes)
 
 @inner
 def depth_block_of(array):
-    """`depth_block` for the array's dtype, in kernels: a constant, as the array's itemsize is not."""
+    """Return `depth_block` for the array's dtype, in kernels as a constant."""
     return _BLOCK_BYTES // VECTOR_BYTES * panel_lanes(array)
 
 
 def blocks_of(panels, words):
-    """Blocks of k that a product of so many words works through, one after the other."""
+    """Return the number of blocks of k of a product with so many words."""
 
 
 @overload(blocks_of, jit_options=OPTIONS)
 def _blocks_of(panels, words):
-    if form_of(panels).has_scales:  # once for all of k
+    if form_of(panels).has_scales:  # the scale applies once to all of k
         return lambda panels, words: 1
 
     def blocks(panels, words):
@@ -107,7 +107,7 @@ def _blocks_of(panels, words):
 
 
 def is_far(panels, columns, nbytes, rows):
-    """Whether the tiles of a product of so many rows and bytes of weights are FAR."""
+    """Return whether the tiles of a product of so many rows and bytes of weights are FAR."""
 
 
 @overload(is_far, jit_options=OPTIONS)
@@ -118,7 +118,7 @@ def _is_far(panels, columns, nbytes, rows):
 
 
 def ends_in_tail(packed):
-    """Whether the last panel of the matrix is that of a TAIL tile."""
+    """Return whether the last panel of the matrix has a TAIL tile."""
 
 
 @overload(ends_in_tail, jit_options=OPTIONS)
@@ -134,14 +134,14 @@ def _ends_in_tail(packed):
 
 @inner
 def vectors_of(array, units):
-    """Number of panels of `units` columns."""
+    """Return the number of panels of `units` columns."""
     lanes = panel_lanes(array)
     return (units + lanes - 1) // lanes
 
 
 @inner
 def columns_of(array, vectors, units):
-    """The columns in a range of panels."""
+    """Return the columns in a range of panels."""
     lanes = panel_lanes(array)
     return Range(min(vectors.start * lanes, units), min(vectors.stop * lanes, units))
 
@@ -163,7 +163,7 @@ def pack_columns(panels, weights, units, gates, team):
 
 @inner
 def _pack_panel(panels, at, stride, weights, rows, columns):
-    """Pack the transpose of at most a vector of rows, padded with zeros."""
+    """Pack the transpose of up to one vector of rows, padded with zeros."""
     width, lanes = rows.stop - rows.start, panel_lanes(panels)
     transpose(panels, at, stride, weights, rows, columns)
     for k in range(columns.stop - columns.start if width < lanes else 0):
@@ -173,7 +173,7 @@ def _pack_panel(panels, at, stride, weights, rows, columns):
 
 @inner
 def pack_rows(panels, b, rows, units, team):
-    """Pack B[k, unit] = b[row rows.start + k, unit], one gate; a few rows at a time, which are read as streams."""
+    """Pack B[k, unit] = b[row rows.start + k, unit], one gate; a few rows at a time, read as streams."""
     lanes, depth = panel_lanes(panels), rows.stop - rows.start
     vectors = partition(vectors_of(panels, units), team.thread_id, team.size)
     for start in range(0, depth, _STREAMS):
@@ -192,8 +192,8 @@ def pack_rows(panels, b, rows, units, team):
 
 @inner
 def shape_of_tile(columns, rows, whole, near, far, tail):
-    """The shape of the next tile, where there are so many rows and whole panels, the weights are near or far, and
-    whether what is no whole panel is a tail."""
+    """Choose the shape of the next tile from the numbers of rows and whole panels left, from whether the weights are
+    near or far, and whether a partial panel is a tail."""
     if tail and whole <= 0 and rows > 1:
         return TAIL
     if far and whole >= units_of_tile(columns, FAR):
@@ -205,7 +205,7 @@ def shape_of_tile(columns, rows, whole, near, far, tail):
 
 @inner
 def _panels_of_run(columns, shape, panel_bytes):
-    """Panels of tiles of a shape that are read one after the other before those in front of them."""
+    """Return the panels of a run, which are read forward when runs are read in reverse."""
     size = units_of_tile(columns, shape)
     return size * max(1, _RUN_BYTES // (size * panel_bytes)) if shape == STREAM else size
 
@@ -215,7 +215,7 @@ def product(c, a, rows, packed, vectors, bias, overwrite, from_last):
     """C[rows, columns] = (bias[columns] if overwrite else C[rows, columns]) + A[rows, :depth] . panels.
 
     For a range of positions in both row lists, and the units of a range of panels. Each element is one chain of fused
-    multiply-adds, k ascending, whatever the blocks and tiles, and whether the panels are read from the last one on.
+    multiply-adds, k ascending, for any blocks and tiles and either order of panels.
     """
     not_inlined()
     at_once = rows_at_once(packed.panels, rows.stop - rows.start)
@@ -228,7 +228,7 @@ def product(c, a, rows, packed, vectors, bias, overwrite, from_last):
 
 @inner
 def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
-    """The same, for the rows of A from its first on."""
+    """Compute `product` for rows of A that are converted: its row number 0 belongs to rows.start."""
     columns, whole = packed.columns, packed.units // panel_lanes(storage(packed.panels))
     depth, count = words_of(packed.panels, packed.depth), rows.stop - rows.start
     lanes, gates = panel_lanes(storage(packed.panels)), len(columns)
@@ -241,7 +241,7 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
         shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vectors.start, near, far, tail)
         size = _panels_of_run(columns, shape, panel_bytes)
         runs = (vectors.stop - vectors.start + size - 1) // size
-    blocks = 1 if count == 1 else blocks_of(packed.panels, depth)  # for one row no panel is read twice
+    blocks = 1 if count == 1 else blocks_of(packed.panels, depth)  # with one row no panel is read twice
     for block in range(blocks):
         k = partition(depth, block, blocks)
         begins = overwrite and k.start == 0
@@ -264,15 +264,15 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
 
 
 class WeightMatrix(NamedTuple):
-    """The weights of a product: packed, or where there are no panels the rows of a matrix, which are read where they
-    are, gate by gate."""
+    """The weights of a product: packed, or, without panels, the rows of a matrix, which are read in place gate by
+    gate."""
 
     packed: Packed
     matrix: Matrix
 
 
 def product_with(c, a, rows, weights, vectors, bias, overwrite, from_last):
-    """`product` with these weights, packed or not, to the same bits."""
+    """Compute `product` with weights that are packed or in place; the results are bit-identical."""
 
 
 @overload(product_with, jit_options=OPTIONS)
@@ -291,7 +291,7 @@ def _product_with(c, a, rows, weights, vectors, bias, overwrite, from_last):
 
 @inner
 def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
-    """Gate by gate: a unit's weights are a row of the matrix."""
+    """Compute the product gate by gate from weights in place: a unit's weights are a row of the matrix."""
     not_inlined()
     matrix, units, columns = weights.matrix, weights.packed.units, weights.packed.columns
     for gate in range(len(columns)):
@@ -308,7 +308,7 @@ def _product_in_place(c, a, rows, weights, vectors, bias, overwrite):
 
 @inner
 def _product_by_panels(c, a, rows, weights, units, column, vectors, bias, overwrite):
-    """The same for one gate and many rows: a few panels at a time are packed into the L1 cache, and serve all rows."""
+    """Compute it for one gate and many rows: pack a few panels at a time into the L1 cache, for all rows."""
     not_inlined()
     panels, one = on_stack(weights.data), (0,)
     lanes, size, most = panel_lanes(panels), units_of_tile(one, WIDE), rows_of_tile(one, WIDE)
@@ -328,7 +328,7 @@ def _product_by_panels(c, a, rows, weights, units, column, vectors, bias, overwr
 
 @inner
 def product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, from_last):
-    """The same with B[k, :] in row k of a matrix, packed or where there are no panels where they are."""
+    """Compute `product` with B[k, :] in row k of a matrix `b`, which is packed or, without panels, read in place."""
     if weights.panels.size > 0:
         product(c, a, rows, weights, vectors, bias, overwrite, from_last)
     else:
@@ -339,8 +339,8 @@ def product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, from_last)
 
 @inner
 def _tiles_in_place(c, a, rows, weights, vectors, bias, overwrite, units, most, is_row):
-    """The product with the weights of one gate, tile by tile, each of so many vectors and rows where there are as many;
-    of one row alone (`is_row`) as many vectors as hide the latency."""
+    """Compute the product with the weights of one gate in place, in tiles of up to `units` vectors and `most` rows; for
+    a single row (`is_row`) of as many vectors as hide the latency."""
     not_inlined()
     count, depth, vector = rows.stop - rows.start, Range(0, weights.depth), vectors.start
     whole, one = min(vectors.stop, weights.units // panel_lanes(storage(weights.panels))), (0,)

@@ -1,7 +1,7 @@
-"""The tiles of products whose weights are read where they are: nothing is packed, and each sum is the same chain.
+"""Tiles that read unpacked weights in place; each sum is the same chain as with packed weights.
 
-Rows of weights are loaded as vectors. Where a row has the weights of one unit, as many rows as a vector has lanes are
-transposed in registers, a square at a time, which serves all rows of A.
+Rows of weights are loaded as vectors. If a row has the weights of one unit, as many rows as a vector has lanes are
+transposed in registers, one square at a time, and each square is used for all rows of A.
 """
 
 from llvmlite import ir
@@ -12,14 +12,14 @@ from .tile import Tile
 from .transpose import emit_transpose
 
 MAX_ROWS_IN_PLACE = 8
-"""Rows of A that a square of weights is transposed for."""
+"""Maximum of the rows of A per transposed square of weights."""
 
-# With few rows each unit's sum waits for its last multiply-add, so two squares are at work at once: one row then reads
-# weights from L2 at 90 GB/s in place of 60, from L3 at 70 in place of 50 (Zen 5). With four the rows that are read side
-# by side, often a power of two bytes apart, do not stay in L1. The CPU reads ahead in two squares by itself: to ask for
-# the next ones takes 1.03 to 1.1 times as long (1 row, 2 to 8 MB). In one square, of more rows, it saves up to a tenth.
+# With few rows each sum waits for its last multiply-add, so a tile has two squares: one row then reads weights from L2
+# at 90 GB/s instead of 60, from L3 at 70 instead of 50 (Zen 5). With four squares the rows that are read side by side,
+# often a power of two bytes apart, do not stay in L1. With two squares the CPU prefetches by itself; prefetching the
+# next ones takes 1.03 to 1.1 times as long (1 row, 2 to 8 MB). With one square, of more rows, it saves up to a tenth.
 FEW_ROWS, FEW_VECTORS = 4 if REGISTERS == 32 else 2, 2
-"""Up to so many rows of A as many vectors of units are a tile."""
+"""With up to FEW_ROWS rows of A a tile has FEW_VECTORS vectors of units."""
 
 
 class RowsTile(Tile):
@@ -57,7 +57,7 @@ class ColumnsTile(Tile):
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
         first, last, self.b_row = builder.gep(b, [begin]), builder.sub(width, I64(1)), []
         for unit in map(I64, range(self.units * self.lanes)):
-            if self.may_be_cut:  # instead of rows behind the last one that one again
+            if self.may_be_cut:  # clamp to the last row
                 unit = builder.select(builder.icmp_signed("<", unit, last), unit, last)
             number = builder.load(builder.gep(b_rows, [unit]))
             self.b_row.append(builder.gep(first, [builder.mul(number, ldb)]))
@@ -81,18 +81,18 @@ class ColumnsTile(Tile):
 
     @staticmethod
     def _end_square(builder):
-        """Let LLVM load no vector of the next square before: two do not stay in registers. The CPU does so."""
+        """Keep LLVM from hoisting loads of the next square: two do not fit in registers. The CPU overlaps them."""
         builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
 
     def _square(self, builder, pointers):
-        """The next vector of each row, turned into the weights of each k; one square alone asks for that behind it."""
+        """Transpose the next vector of each row into the weights of each k; a single square prefetches the next one."""
         for pointer in pointers if self.units == 1 else ():
             self._prefetch(builder, builder.gep(pointer, [I64(self.lanes)]))
         rows = [builder.bitcast(pointer, self.vector.as_pointer()) for pointer in pointers]
         return emit_transpose(builder, [builder.load(row, align=self.align) for row in rows])
 
     def _gathered(self, builder, pointers):
-        """The number at each pointer, in one vector."""
+        """Gather the numbers at the pointers into one vector."""
         found = ir.Constant(self.vector, ir.Undefined)
         for lane, pointer in enumerate(pointers):
             found = builder.insert_element(found, builder.load(pointer), I32(lane))

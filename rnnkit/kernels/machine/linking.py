@@ -1,7 +1,7 @@
-"""How functions are compiled that only kernels call: for their callers alone, which link their code.
+"""Compiles functions that only kernels call to LLVM IR, which is linked into the kernels and optimised there.
 
-Numba optimises each function by itself and turns it into machine code, although its callers link its code and compile
-it once more, level upon level. Of a first call that was two thirds of the time.
+Numba optimises each function and emits its machine code, although its callers link the code and compile it again, at
+each level of calls. This took two thirds of the time of a first call.
 """
 
 from llvmlite import binding
@@ -16,21 +16,21 @@ from .operators import KeptFlags, keeping_answers
 from .registers import ABI_ARGUMENTS
 from .tile import NAME
 
-# Passes for what kernels do not contain (closures, `with`, array expressions, exceptions with arguments, references
-# that are counted) and for reports. They took a twelfth of the time.
+# Numba's passes for what kernels do not contain (closures, `with`, array expressions, exceptions with arguments,
+# counted references) and for reports. They took a twelfth of the time.
 _SKIPPED = {
     "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
     "IRLegalization", "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes",
     "DumpParforDiagnostics",
 }
-# Numba's own first passes, then LLVM's at level 2 in place of 3: they leave a sixth less code, in three quarters of the
-# time, and it is as fast.
+# Numba's own first passes, then LLVM's at level 2 instead of 3: a sixth less code in three quarters of the time, which
+# is as fast.
 _FIRST_PASSES, _LEVEL = {"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, 2
-_KNOWS_OPTION = binding.llvm_version_info[0] <= 22  # to LLVM an option that it does not know is the process's end
+_KNOWS_OPTION = binding.llvm_version_info[0] <= 22  # an unknown option makes LLVM abort the process
 
 
 class _LinkedLibrary(JITCodeLibrary):
-    """The code of one function as it was lowered, neither optimised nor emitted."""
+    """The lowered code of one function, neither optimised nor emitted."""
 
     def __init__(self, codegen, name):
         super().__init__(codegen, name)
@@ -40,60 +40,60 @@ class _LinkedLibrary(JITCodeLibrary):
         self.linked[library] = None
 
     def add_llvm_module(self, ll_module):
-        """Let whatever links the module have a copy of what it uses, and drop that where it is inlined."""
+        """Give symbols linkonce_odr linkage: each user of the module gets a copy, which is dropped once inlined."""
         for symbol in (*ll_module.functions, *ll_module.global_variables):
             if not symbol.is_declaration and symbol.linkage.name in ("external", "common"):
                 symbol.linkage = "linkonce_odr"
         self._final_module = ll_module
 
     def _ensure_finalized(self):
-        """There is nothing to do; callers ask for it."""
+        """Do nothing: there is nothing to finalise."""
 
     def _get_module_for_linking(self):
         return self._final_module
 
 
 class _KernelLibrary(JITCodeLibrary):
-    """The code of a kernel and of all that it calls, optimised as a whole, and not a function at a time before."""
+    """The code of a kernel and of all that it calls, optimised as a whole."""
 
     def add_llvm_module(self, ll_module):
         self._final_module.link_in(ll_module)
 
     def _optimize_final_module(self):
-        """Run LLVM's passes. What the kernel calls is nobody else's: LLVM then drops arguments that are not used.
+        """Run LLVM's passes. The kernel's callees become internal, so that LLVM drops their unused arguments.
 
-        Each field of an array or a named tuple that is handed on is an argument of its own. A step of a small network
-        stored several hundred of them, and takes 0.7 to 0.9 of the time without (H = 16 to 64, N = 1, Zen 5).
+        Each field of an array or a named tuple is an argument of its own. A step of a small network stored several
+        hundred of them; without these it takes 0.7 to 0.9 of the time (H = 16 to 64, N = 1, Zen 5).
         """
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
         stages = [self._codegen._module_pass_manager(**_FIRST_PASSES)]
-        if not self._has_tiles():  # which are emitted as they are to run
+        if not self._has_tiles():  # which are emitted in their final form
             stages.append(_second_passes(self._codegen))
         for made in stages:
-            manager, *builder = made if isinstance(made, tuple) else (made,)  # before Numba 0.62 there is no builder
+            manager, *builder = made if isinstance(made, tuple) else (made,)  # no builder before Numba 0.62
             manager.run(self._final_module, *builder)
 
     def _has_tiles(self):
         return any(function.name.startswith(NAME) for function in self._final_module.functions)
 
     def _finalize_specific(self):
-        """Emit machine code, without strength reduction: among the addresses of a stage's thirty arrays LLVM looked for
-        fewer ones half of that time, and the code of a layer norm took 1.01 to 1.04 times as long. Tiles have it."""
+        """Emit machine code, except for tiles without strength reduction: LLVM spent half of that time on the addresses
+        of a stage's thirty arrays. Without it a layer norm takes 1.01 to 1.04 times as long."""
         is_without = _KNOWS_OPTION and not self._has_tiles()
         if is_without:
             binding.set_option("", "-disable-lsr=true")
         try:
             super()._finalize_specific()
         finally:
-            if is_without:  # Numba's lock is held: nobody else's functions are compiled so
+            if is_without:  # under Numba's lock: no other function is compiled like this
                 binding.set_option("", "-disable-lsr=false")
 
 
 def _second_passes(codegen):
-    """LLVM's own, without unrolling: loops over units are vectorised, and of the others a copy is as fast as eight, but
-    for which a kernel's code took an eighth more time."""
+    """Return LLVM's own passes, without unrolling: loops over units are vectorised anyway, and for the others it costs
+    an eighth of a kernel's compile time and gains nothing."""
     level = min(_LEVEL, config.OPT)
     if not hasattr(codegen, "_pass_builder"):  # before Numba 0.62
         return codegen._module_pass_manager(opt=level)
@@ -105,8 +105,8 @@ def _second_passes(codegen):
 
 
 def _call_of(fndesc, libraries):
-    """Return what emits a call of a function, as Numba does, but without the thirty instructions that look for an
-    exception and pass it on: kernels and what they call raise none. Compiling them took a twentieth of the time."""
+    """Return what emits a call of a function, as Numba does, but without the thirty instructions that pass on an
+    exception: kernels and what they call raise none. Compiling these took a twentieth of the time."""
 
     def call(context, builder, signature, arguments):
         function = context.declare_function(builder.module, fndesc)
@@ -123,7 +123,7 @@ def _call_of(fndesc, libraries):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(NativeLowering):
-    """Numba's own, which with `no_compile` leaves nobody who finds the function: here callers do."""
+    """Lowers as Numba does, but registers a function with `no_compile`, so that its callers find it."""
 
     _name = "rnnkit_lowering"
 
@@ -135,9 +135,9 @@ class _Lowering(NativeLowering):
         if not state.flags.no_compile:
             return True
         fndesc, environment = state.cr.fndesc, state.cr.env
-        # What callers know the function by; nobody calls it, so it has no address.
+        # Identifies the function to callers; nobody calls the object, so it has no address.
         entry = _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, environment, (library,))
-        # The libraries of the functions it calls come behind its own: the linker takes what has been asked for before.
+        # The libraries of its callees come after its own: the linker takes only symbols that are already undefined.
         call = _call_of(fndesc, (library, *library.linked))
         state.targetctx.insert_func_defn([(call, entry, fndesc.argtypes)])
         state.cr = state.cr._replace(cfunc=entry)
@@ -145,7 +145,7 @@ class _Lowering(NativeLowering):
 
 
 class LinkingCompiler(Compiler):
-    """Emits what Python can call, a kernel; everything else is linked into what calls it."""
+    """Emits code only for kernels, which Python calls; everything else is linked into its callers."""
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
         flags, typingctx = KeptFlags(flags), keeping_answers(typingctx)

@@ -1,4 +1,4 @@
-"""Rows of a flat array that are listed by number: how every kernel is told what to read and what to write."""
+"""Views of rows of a flat array, listed by row number: kernels receive all operands in this form."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from .jit import inner
 
 
 class Matrix(NamedTuple):
-    """Rows of a flat array: row number r stands at data[start + rows[r]*stride:]."""
+    """Rows of a flat array: row number r starts at data[start + rows[r]*stride]."""
 
     data: np.ndarray
     rows: np.ndarray
@@ -20,7 +20,7 @@ class Matrix(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The numbers from `start` on, below `stop`."""
+    """The numbers of range(start, stop)."""
 
     start: int
     stop: int
@@ -28,18 +28,18 @@ class Range(NamedTuple):
 
 @inner
 def offset(matrix, row):
-    """Where the row at position `row` of the row list starts."""
+    """Return where the row at position `row` of the row list starts."""
     return matrix.start + matrix.rows[row] * matrix.stride
 
 
 @inner
 def shifted(matrix, columns):
-    """The rows from another column on."""
+    """Return the rows from another column on."""
     return Matrix(matrix.data, matrix.rows, matrix.start + columns, matrix.stride)
 
 
 class CallMatrix(NamedTuple):
-    """Rows of what is laid out, or of an array that each call gives: the matrix then has no data (`lacks_data`)."""
+    """A matrix whose data each call may supply: it has none of its own if `lacks_data`."""
 
     matrix: Matrix
     lacks_data: bool
@@ -47,14 +47,14 @@ class CallMatrix(NamedTuple):
 
 @inner
 def or_call_data(rows, data):
-    """The matrix of a `CallMatrix`, in a call that gives this array."""
+    """Return the matrix of a `CallMatrix`, with the call's data if it lacks data."""
     own = rows.matrix
     return Matrix(data if rows.lacks_data else own.data, own.rows, own.start, own.stride)
 
 
 @intrinsic(prefer_literal=True)
 def with_field(typingctx, bundle, field, value):
-    """A named tuple with another value in the field of this name, which is written out where this is called."""
+    """Return a named tuple with another value in one field; `field` must be a literal."""
     if not isinstance(field, types.StringLiteral):
         return None
     number = bundle.fields.index(field.literal_value)
@@ -69,21 +69,21 @@ def with_field(typingctx, bundle, field, value):
 
 
 def matrix_pointers(context, builder, kind, matrix, row, column):
-    """Where row number 0 begins at this column, the row numbers from position `row` on, and the stride, in LLVM IR."""
+    """Return where row number 0 has this column, the row numbers from position `row` on, and the stride, in LLVM IR."""
     data, rows, start, stride = (builder.extract_value(matrix, field) for field in range(4))
     first = data_pointer(context, builder, kind.types[0], data, builder.add(start, column))
     return first, data_pointer(context, builder, kind.types[1], rows, row), stride
 
 
 def row_pointer(context, builder, kind, matrix, row, column):
-    """Where a column of the row at position `row` of the row list is, in LLVM IR."""
+    """Return a pointer to a column of the row at position `row` of the row list, in LLVM IR."""
     first, rows, stride = matrix_pointers(context, builder, kind, matrix, row, column)
     return builder.gep(first, [builder.mul(builder.load(rows), stride)])
 
 
 @intrinsic
 def row_part(typingctx, matrix, row, columns):
-    """A range of columns of the row at position `row` of the row list."""
+    """Return a range of columns of the row at position `row` of the row list."""
     result = FlatArray(matrix.types[0].dtype)
 
     def generate(context, builder, signature, arguments):

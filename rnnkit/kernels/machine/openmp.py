@@ -1,7 +1,7 @@
-"""A team whose threads are those of an OpenMP runtime that the process has anyway.
+"""A team that runs on the threads of an OpenMP runtime that the process has anyway.
 
-Its threads go on spinning for a while after each of its own regions, PyTorch's after each product say, and take the
-cores from helpers of ours. In a region that we open they work instead.
+Such threads spin for a while after each region of their own, for example after each of PyTorch's products, and compete
+with our helpers for cores. In a region that we open they do our work instead.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ from .sync import AWAKE_SPINS, CLOSED, NUMBER, SPIN_LIMIT, TICKET, TICKET_STEP, 
 from .team import WORK_PER_SPIN
 
 _THREAD_NUMBER, _CALLER, _SYNC, _SIZE, _KNOWN, _SPINS, _FIELDS = range(7)
-"""Elements of what the threads of a region are given: where to ask for one's number, what the first one calls, and the
-arguments of `take_part` for the others."""
+"""Fields passed to the threads of a region: the functions that return a thread's number and that the first thread
+calls, and the arguments of `take_part` for the others."""
 
 
 def _emit_others_part(context, module, kind):
-    """Emit the function of the threads but the first, by Numba's convention, as what calls compiled functions must."""
+    """Emit the function of all threads but the first, by Numba's convention, so that it can call compiled functions."""
     function = ir.Function(module, ir.FunctionType(I32, [*kind.args[:2], I64.as_pointer()]), "others_part")
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
@@ -41,7 +41,7 @@ def _emit_others_part(context, module, kind):
 
 @intrinsic
 def _entry(typingctx):
-    """Address of the C function that all threads of a region run."""
+    """Return the address of the C function that all threads of a region run."""
 
     def generate(context, builder, signature, arguments):
         module, kind = builder.module, builder.function.function_type
@@ -75,12 +75,12 @@ def _region_entry():
 
 
 class OpenMPTeam:
-    """The threads of a runtime, for one caller at a time.
+    """The threads of a runtime, used by one caller at a time.
 
     Parameters
     ----------
     library : ctypes.CDLL
-        The runtime, with GNU's entry points: libgomp, or another one that has them too.
+        The runtime, with GNU's entry points: libgomp, or another one that has them, too.
     size : int
         Number of threads, the caller among them.
     """
@@ -99,22 +99,22 @@ class OpenMPTeam:
         assert len(self._fields) == _FIELDS
 
     def is_awake(self, work):
-        """Whether a region is opened sooner than brief work is done: it is not."""
+        """Return False: opening a region takes longer than brief work."""
         return False
 
     def run(self, kernel, work, arguments):
-        """Run the kernel on all threads that come; one caller at a time."""
+        """Run the kernel on all threads that arrive; one caller at a time."""
         self._number = number = self._number + 1
         self._sync[NUMBER], self._sync[SPIN_LIMIT] = number, work // WORK_PER_SPIN
         self._fields[_KNOWN] = number - 1
         self._call_now, self._error, self._done = (kernel, arguments), None, False
         self._parallel(self._entry, self._fields.ctypes.data, self._size, 0)
-        if not self._done:  # without an error: ctypes has swallowed what a signal's handler raised before `_call` began
+        if not self._done:  # without an error: a signal handler raised before `_call` began, which ctypes swallowed
             error, self._error = self._error or KeyboardInterrupt(), None
             raise error
 
     def _call(self):
-        """What the first thread of a region does, in Python: an error waits until the region has ended."""
+        """Run the kernel as the first thread of a region; `run` raises its error when the region has ended."""
         kernel, arguments = self._call_now
         closed = self._number * TICKET_STEP + CLOSED
         try:
@@ -124,5 +124,5 @@ class OpenMPTeam:
             self._error = error
         finally:
             self._call_now = None
-            if self._sync[TICKET] < closed:  # it handed out none: nobody is to wait for one
+            if self._sync[TICKET] < closed:  # the kernel handed out no tickets: nobody may wait for one
                 self._sync[TICKET] = closed

@@ -1,8 +1,8 @@
-"""What operators do in kernels: as Numba has it, but asked once, and with less code where operands are int64.
+"""Operators in kernels: as in Numba, but with cached typing, and with less code for int64 operands.
 
-At each place in a source Numba asks up to four times all who implement the operator: those of lists, sets and strings,
-too, what they make of the sum of two integers. Its quotient of two integers has eight blocks, and their minimum is a
-function that may raise: both are a few instructions here.
+At each use of an operator Numba tries all overloads, those of lists, sets and strings included, up to four times. Its
+quotient of two integers has eight blocks, and their minimum is a function that may raise; here both are a few
+instructions.
 """
 
 import operator
@@ -19,7 +19,7 @@ _INT64S = types.int64, types.int64
 
 
 class KeptFlags(Flags):
-    """Flags of a compilation, of which equal ones are the same object: an answer holds for some flags."""
+    """Flags of a compilation, interned: equal flags are the same object, so they can be part of a cache key."""
 
     __slots__ = ()
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -65,11 +65,11 @@ def _lower_choice(function, order):
 _lower_choice(_least, "<")
 _lower_choice(_largest, ">")
 _OWN = {operator.floordiv: _quotient, min: _least, max: _largest}
-"""What stands for a function of two int64 here."""
+"""Replacements of functions of two int64."""
 
 
 class _Operator(types.Function):
-    """An operator as Numba has it, which asks once."""
+    """An operator of Numba with memoised typing."""
 
     def __init__(self, function, own):
         super().__init__(function.templates)
@@ -88,7 +88,7 @@ class _Operator(types.Function):
 
 
 class _Context(Context):
-    """The typing context of which it is made, with all that is registered there, but with these operators."""
+    """A copy of a typing context, with all that is registered there, but with these operators."""
 
     def __init__(self, context):
         vars(self).update(vars(context))

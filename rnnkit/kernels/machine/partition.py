@@ -1,26 +1,26 @@
-"""How work is shared out among the threads of a team."""
+"""Splits work among the threads of a team: static shares, work stealing, and teams of their own."""
 
 from .arrays import part
 from .jit import inner
 from .matrix import Range
 from .sync import CACHE_LINE, MEETING, PASSED, TAKEN, TEAMS, Team, exchange, load
 
-_MOST_BLOCKS = 1 << 20  # of a share
-# Shares that a thread looks into, its own first. Each takes two cache lines from other cores, 0.1 to 0.4 us.
+_MOST_BLOCKS = 1 << 20  # of a thread's share
+# Shares that a thread takes blocks of, its own first. Each costs two cache lines of other cores, 0.1 to 0.4 us.
 _SHARES = 4
 
 
 @inner
 def partition(count, thread_id, size):
-    """The share of a thread in `count` items."""
-    if size == 1:  # without a division: those of a step took 16 ns
+    """Return the share of a thread in `count` items."""
+    if size == 1:  # no divisions: those of a step took 16 ns
         return Range(0, count)
     return Range(count * thread_id // size, count * (thread_id + 1) // size)
 
 
 @inner
 def num_claims(count, grain, team):
-    """How often each thread calls `next_block`."""
+    """Return how often each thread calls `next_block`."""
     if grain == 0:
         return 1
     return min(team.size, _SHARES) * _claims_of_share(count, grain, team)
@@ -34,11 +34,11 @@ def _claims_of_share(count, grain, team):
 
 @inner
 def next_block(claim, count, grain, team):
-    """The items of a thread's claim: `grain` of its own share, in later claims of the next threads'.
+    """Return the block of a thread's claim (work stealing): `grain` items of its own share, later of other threads'.
 
-    Empty if somebody else has done it. A core that is slower than the others, or has other work as well, does less, and
-    nobody waits for its share. With grain 0 there is one claim for the whole share, which is nobody else's. Between two
-    loops over claims, and behind the last, comes a barrier.
+    The block is empty if another thread has taken it. A core that is slower, or has other work too, takes fewer blocks,
+    and nobody waits for its share. With grain 0 there is one claim, for the thread's whole share. A barrier must follow
+    each loop over claims.
     """
     if grain == 0:
         return partition(count, team.thread_id, team.size)
@@ -53,21 +53,21 @@ def next_block(claim, count, grain, team):
 
 @inner
 def _is_mine(team, place, number):
-    """Count up what is taken of a share to include this number, unless it does so already."""
+    """Try to take block `number` of a share; returns False if another thread has taken it."""
     sync = team.sync
-    none = load(sync, PASSED) * _MOST_BLOCKS  # all know the same, as long as one is at work; wraps after months
+    none = load(sync, PASSED) * _MOST_BLOCKS  # PASSED is constant during a loop; wraps after months
     before = load(sync, place)
     taken = before - none
-    if not 0 <= taken < _MOST_BLOCKS:  # that was an earlier loop
+    if not 0 <= taken < _MOST_BLOCKS:  # the count of an earlier loop
         taken = 0
     return taken == number and exchange(sync, place, before, none + number + 1)
 
 
 @inner
 def split_team(tasks, split, team):
-    """Share out one or two tasks: each to a team of its own, or else all to the whole team, one after the other.
+    """Assign one or two tasks: each to a team of its own, or all of them, in order, to the whole team.
 
-    Returns the range of the tasks, and the team that they are for.
+    Returns the range of tasks of this thread's team, and the team.
     """
     if not split or team.size % tasks > 0:
         return Range(0, tasks), team
@@ -80,13 +80,13 @@ def split_team(tasks, split, team):
 
 @inner
 def shares_rows(bounds, team):
-    """Whether the team is made of teams that each have rows of the batch: the number k those from bounds[k] on."""
+    """Return whether the team consists of teams with their own rows of the batch: team k from bounds[k] on."""
     return team.size > 1 and bounds.size > 1 and team.size % (bounds.size - 1) == 0
 
 
 @inner
 def team_of_rows(bounds, team):
-    """The number of the team that the thread belongs to, and that team: where all share the rows, the whole one."""
+    """Return the number of the thread's team, and the team: the whole one unless teams have their own rows."""
     if not shares_rows(bounds, team):
         return 0, team
     size = team.size // (bounds.size - 1)

@@ -1,4 +1,4 @@
-"""What the machine's vector registers are, and the few operations on them that kernels spell out in LLVM IR."""
+"""The CPU's vector registers, and the operations on them that kernels emit as LLVM IR."""
 
 import ctypes
 import sys
@@ -12,13 +12,13 @@ from numba.extending import intrinsic
 from .arrays import FlatArray, data_pointer, view
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
-ABI_ARGUMENTS = 2  # by Numba's convention a function's first two are where its result and an error go
-STACK_BYTES = 1 << 15  # of `on_stack`: what a small L1 cache holds
+ABI_ARGUMENTS = 2  # by Numba's convention the first two are pointers for the result and for an error
+STACK_BYTES = 1 << 15  # of `on_stack`, the size of a small L1 cache
 
 
 def _host():
-    """Bytes per vector register, number of vector registers, whether the compilation target has a fused multiply-add,
-    and what else it can do, in LLVM's names."""
+    """Return the bytes per vector register, the number of registers, whether the compilation target has a fused
+    multiply-add, and its features in LLVM's names."""
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     features = {name[1:] for name in features.split(",") if name.startswith("+")}
     if triple.startswith(("aarch64", "arm64")):
@@ -31,11 +31,11 @@ def _host():
 
 
 def _arm_dots():
-    """This ARM CPU's dot products. LLVM derives them from the CPU's name, and does not tell."""
+    """Return this ARM CPU's dot products, which LLVM knows from the CPU's name but does not report as features."""
     if config.CPU_NAME:
-        return set()  # compiled for another CPU, which has what the features say
+        return set()  # compiled for another CPU: only its features count
     if sys.platform == "darwin":
-        return {"dotprod"}  # every one that macOS runs on
+        return {"dotprod"}  # every ARM CPU that macOS runs on
     if sys.platform != "linux":
         return set()
     said_by_kernel = ctypes.CDLL(None).getauxval
@@ -48,7 +48,7 @@ VECTOR_BYTES, REGISTERS, HAS_FMA, FEATURES = _host()
 
 
 def emit_fma(builder, a, b, c):
-    """a*b + c with one rounding; as product and sum where the machine cannot fuse (there libm would emulate it)."""
+    """a*b + c with one rounding; product and sum if the CPU has no FMA, which libm would emulate."""
     if not HAS_FMA:
         return builder.fadd(builder.fmul(a, b), c)
     scalar = a.type.element if isinstance(a.type, ir.VectorType) else a.type
@@ -60,7 +60,7 @@ def emit_fma(builder, a, b, c):
 
 @intrinsic
 def not_inlined(typingctx):
-    """Let the function that this stands in be called, not copied into its callers: it would be optimised in each."""
+    """Mark the enclosing function noinline: inlined, it would be optimised again in each caller."""
 
     def generate(context, builder, signature, arguments):
         builder.function.attributes.add("noinline")
@@ -71,10 +71,10 @@ def not_inlined(typingctx):
 
 @intrinsic
 def on_stack(typingctx, array):
-    """STACK_BYTES of uninitialised memory, as an array of the dtype of this one, until the function that calls this
+    """Return STACK_BYTES of uninitialised memory, as an array of this one's dtype, valid until the calling function
     returns.
 
-    That function must not be inlined: in a loop of its caller each turn would take more.
+    That function must not be inlined: in a loop, each iteration would take more of the stack.
     """
     result = FlatArray(array.dtype)
 
@@ -107,14 +107,14 @@ def copy_vector(typingctx, target, at, source, start):
 
 @intrinsic
 def panel_lanes(typingctx, array):
-    """Elements of the array's dtype in one vector register."""
+    """Return the elements of the array's dtype in one vector register."""
     count = VECTOR_BYTES * 8 // array.dtype.bitwidth
     return types.int64(array), lambda context, builder, signature, arguments: I64(count)
 
 
 @intrinsic
 def fma(typingctx, a, b, c):
-    """a*b + c, fused where the machine can."""
+    """a*b + c, fused if the CPU has FMA."""
     return a(a, a, a), lambda context, builder, signature, arguments: emit_fma(builder, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""What quantized weights are multiplied with: rows of float32 numbers, as words like those of the panels."""
+"""Converts rows of float32 numbers to the format of the quantized weights that they are multiplied with."""
 
 import numpy as np
 from llvmlite import ir
@@ -24,7 +24,7 @@ from .registers import I32, real_of
 
 
 def rows_at_once(panels, count):
-    """Rows that are multiplied at a time: all, or those that there is scratch for."""
+    """Return the rows that are multiplied at a time: all, or as many as fit the scratch."""
 
 
 @overload(rows_at_once, jit_options=OPTIONS)
@@ -35,7 +35,7 @@ def _rows_at_once_of(panels, count):
 
 
 def converted(panels, a, rows, depth):
-    """What is multiplied with the panels in place of these rows of A, its own row number 0 for the first."""
+    """Return the rows of A, converted, to multiply the panels with; row number 0 is the first of these rows."""
 
 
 @overload(converted, jit_options=OPTIONS)
@@ -72,10 +72,10 @@ def _round(target, source, words):
 
 @inner
 def _scaled(target, source):
-    """Write the row's scale, and return what its numbers are multiplied with."""
+    """Write the row's scale, and return the factor that converts its numbers."""
     largest = _magnitude(source.dtype.type(0))
     for k in range(source.size):
-        largest = max(largest, _magnitude(source[k]))  # as integers: the largest of all is NaN
+        largest = max(largest, _magnitude(source[k]))  # as bit patterns, so that NaN is the largest
     value = real_of(largest)
     if value < source.dtype.type(LEAST):
         target[0] = 0
@@ -91,7 +91,7 @@ def _byte_at(source, k):
 
 
 def _as_bytes(write):
-    """What rounds a row to bytes, `write` putting four of them into a word or two."""
+    """Build the function that rounds a row to bytes; `write` puts four of them into one word or two."""
 
     @inner
     def convert(target, source, words):
@@ -123,13 +123,13 @@ _quads, _pairs = _as_bytes(_write_quad), _as_bytes(_write_pairs)
 
 @intrinsic
 def _bfloat16_pair(typingctx, low, high):
-    """Two float32 rounded to bfloat16, to even where two are as near, in one word."""
+    """Round two float32 to bfloat16, ties to even, in one word."""
 
     def rounded(builder, value):
         bits = builder.bitcast(value, I32)
         odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
         near = builder.add(bits, builder.add(odd, I32(0x7FFF)))
-        quiet = builder.or_(bits, I32(0x400000))  # a NaN whose low bits alone say so would become infinite
+        quiet = builder.or_(bits, I32(0x400000))  # or a NaN with only low bits set would become infinite
         return builder.lshr(builder.select(builder.fcmp_unordered("uno", value, value), quiet, near), I32(16))
 
     def generate(context, builder, signature, arguments):
@@ -141,7 +141,7 @@ def _bfloat16_pair(typingctx, low, high):
 
 @intrinsic
 def _magnitude(typingctx, value):
-    """The bits of |value|, as an int32: ordered as the numbers are, NaN above all."""
+    """Return the bits of |value| as an int32: in the order of the numbers, with NaN largest."""
 
     def generate(context, builder, signature, arguments):
         return builder.and_(builder.bitcast(*arguments, I32), I32(0x7FFFFFFF))
@@ -151,9 +151,9 @@ def _magnitude(typingctx, value):
 
 @intrinsic
 def _word(typingctx, values, scale):
-    """The products of the values with the scale, rounded to integers, in one word; four of them as unsigned bytes."""
+    """Scale the values, round them to integers, and pack them into one word, four of them with ZERO_POINT added."""
     bits = 32 // values.count
-    first = 1.5 * 2**23 + (ZERO_POINT if bits == 8 else 0)  # in whose lowest bits the rounded number stands
+    first = 1.5 * 2**23 + (ZERO_POINT if bits == 8 else 0)  # adding it puts the rounded number into the lowest bits
 
     def generate(context, builder, signature, arguments):
         values, scale = arguments

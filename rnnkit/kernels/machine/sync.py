@@ -1,9 +1,9 @@
-"""How the threads of a team come together inside a kernel: who takes part, and the barrier. Emitted as LLVM IR.
+"""Synchronisation of a team inside kernels: joining a call, barriers, and progress. Emitted as LLVM IR.
 
-All state is in one int64 array, `sync`. The caller of a kernel posts there what is to be run, hands out tickets to
-helpers, and stops when each has one, or after so many spins: a helper that sleeps, or whose core is taken by another
-program, costs no more than that. A helper goes from one call to the next in compiled code: back in Python it would wait
-for the interpreter's lock, which the caller holds between two calls, for longer than a small kernel takes.
+All state is in one int64 array, `sync`. The caller of a kernel publishes the call there and hands out tickets to
+helpers, until each has one or a limit of spins is reached: a helper that sleeps, or whose core another program uses,
+costs no more than that. A helper goes from call to call in compiled code: in Python it would wait for the GIL, which
+the caller holds between two calls, for longer than a small kernel takes.
 """
 
 import sys
@@ -19,25 +19,30 @@ from .arrays import data_pointer
 from .jit import inner, kernel
 from .registers import ABI_ARGUMENTS, I32, I64
 
-# Elements of `sync`, in groups on cache lines of their own. ARRIVED counts those who are at a barrier, PASSED the
-# barriers: on one line, which comes to the last one to arrive, and from there to those who wait. TICKET is the next
-# ticket, number*TICKET_STEP + thread_id, plus CLOSED once the team is complete; _MOST says how many there are. PROGRESS
-# says how far the first of two teams has come, where the second waits for it. From TAKEN on each thread has a line,
-# which says what is taken of its share of the work (`partition.next_block`), and from MEETING on in it a barrier for
-# threads that share rows (`partition.team_of_rows`). Behind the elements of the whole team are those of the teams that
-# it may split into (`partition.split_team`).
+# Elements of `sync`, in groups on separate cache lines:
+#   ARRIVED     threads at the barrier
+#   PASSED      barriers so far; on the line of ARRIVED, which the last thread to arrive passes on to those that wait
+#   TICKET      next ticket: number*TICKET_STEP + thread_id, plus CLOSED once the team is complete
+#   PROGRESS    steps that the first of two pipelined teams has done
+#   NUMBER      number of the call
+#   SPIN_LIMIT  spins that the caller waits for helpers
+#   _MOST       number of tickets
+#   _FUNCTION, _FRAME   the published call
+#   TAKEN       one line for each thread: the blocks taken of its share (`partition.next_block`), and from MEETING on a
+#               barrier for threads that share rows (`partition.team_of_rows`)
+# The elements of the teams that the team may split into (`partition.split_team`) follow those of the whole team.
 ARRIVED, PASSED, TICKET, PROGRESS, TAKEN = 0, 1, 16, 48, 64
 NUMBER, SPIN_LIMIT, _MOST, _FUNCTION, _FRAME = range(32, 37)
 CACHE_LINE, MEETING = 16, 8
-TEAMS = 3  # the whole one and two that it splits into
+TEAMS = 3  # the whole team, and the two that it may split into
 TICKET_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleeping one takes 80 us to wake
-_SPINS_BEFORE_YIELD = 4000  # who waits longer (about 100 us) has lost its partner's core: let others run
-_NO_CALL = 1 << 40  # a number that none has
+_SPINS_BEFORE_YIELD = 4000  # after about 100 us the awaited thread has probably lost its core: yield
+_NO_CALL = 1 << 40  # larger than any number of a call
 
 
 class Team(NamedTuple):
-    """The threads that run a kernel, as one of them sees it: number `thread_id` of `size`, and what they meet at."""
+    """The threads that run a kernel, as seen by thread `thread_id` of `size`; `sync` holds their shared state."""
 
     thread_id: int
     size: int
@@ -45,12 +50,12 @@ class Team(NamedTuple):
 
 
 def sync_size(size):
-    """Elements of `sync` for a team of so many."""
+    """Return the elements of `sync` for a team of `size` threads."""
     return TEAMS * (TAKEN + size * CACHE_LINE)
 
 
 def _emit_pause(builder):
-    """Tell the core that this is a waiting loop."""
+    """Tell the core that this is a spin loop."""
     machine = builder.module.triple.split("-")[0]
     if machine == "x86_64":
         hint, arguments = "llvm.x86.sse2.pause", []
@@ -73,7 +78,7 @@ def _pause(typingctx):
 
 @intrinsic
 def _give_way(typingctx):
-    """Let another thread have the core."""
+    """Yield the core to another thread."""
 
     def generate(context, builder, signature, arguments):
         name = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
@@ -104,7 +109,7 @@ def store(typingctx, sync, place, value):
 
 @intrinsic
 def _add(typingctx, sync, place, value):
-    """Add to a counter; returns what it was."""
+    """Add to a counter; returns its old value."""
 
     def generate(context, builder, signature, arguments):
         sync, place, value = arguments
@@ -128,8 +133,8 @@ def exchange(typingctx, sync, place, expected, value):
 
 
 def _helpers_entry(kernel, frame_type, own_place):
-    """A function (frame, thread_id, size) that calls the kernel with the arguments in the frame, but as that thread:
-    thread_id and size have their place among them."""
+    """Emit the function (frame, thread_id, size) that calls the kernel with the arguments in the frame, but with this
+    thread_id and size, which are at `own_place`."""
     kind = ir.FunctionType(ir.VoidType(), [frame_type.as_pointer(), I64, I64])
     entry = ir.Function(kernel.module, kind, f"{kernel.name}.helper")
     entry.linkage = "internal"
@@ -146,10 +151,10 @@ def _helpers_entry(kernel, frame_type, own_place):
 
 @intrinsic
 def post_call(typingctx, sync, thread_id, size):
-    """Let helpers call the kernel that this stands in, with the arguments of this call.
+    """Publish this call of the enclosing kernel, with its arguments, to the helpers.
 
-    They lie in the caller's stack frame: valid for who has a ticket, since the caller does not leave before. The last
-    ones are thread_id, size and sync (`jit.TeamKernel`), of which sync, an array, is several in LLVM's function.
+    The arguments are in the caller's stack frame, which is valid for helpers with a ticket, as the caller waits for
+    them. The last ones are thread_id, size and sync (`jit.TeamKernel`); sync, an array, is several arguments in LLVM.
     """
 
     def generate(context, builder, signature, arguments):
@@ -177,7 +182,7 @@ def post_call(typingctx, sync, thread_id, size):
 
 @intrinsic
 def _call_posted(typingctx, sync, thread_id, size):
-    """Run what the caller has posted, as this thread."""
+    """Run the published call as this thread."""
 
     def generate(context, builder, signature, arguments):
         sync, *numbers = arguments
@@ -195,7 +200,7 @@ def _call_posted(typingctx, sync, thread_id, size):
 
 @inner
 def _wait(spins):
-    """Wait once more for another thread; returns how often that was."""
+    """Spin once; returns the count of spins."""
     _pause()
     if spins > _SPINS_BEFORE_YIELD:
         _give_way()
@@ -204,10 +209,10 @@ def _wait(spins):
 
 @inner
 def join(sync, thread_id, size, most=CLOSED):
-    """The team that runs the kernel, of `size` threads for all but the first.
+    """Return the team that runs the kernel. For helpers it has `size` threads.
 
-    That is the caller: it hands out so many tickets, or the `most` that it has work for, and waits as long as it may;
-    how many have come then all others are told.
+    Thread 0, the caller, hands out tickets for up to `size` threads, at most `most`, and waits for SPIN_LIMIT spins.
+    Then it closes the tickets, which tells the helpers the size of the team.
     """
     size = min(size, most) if thread_id == 0 else size
     if thread_id > 0 or size == 1:
@@ -225,11 +230,11 @@ def join(sync, thread_id, size, most=CLOSED):
 
 @inner
 def take_part(sync, known, last, most_spins):
-    """Take part in every call after number `known`, until none comes for so many spins, or the last one's number is
-    `last`; returns that number.
+    """Take part in every call after number `known`, until none comes for `most_spins` spins, or until number `last`;
+    returns the number of the last call seen.
 
-    One that comes to a call too late, when no ticket is left or the team is complete, waits for the next; that others
-    were enough keeps nobody awake.
+    A helper that is late, when no ticket is left or the team is complete, waits for the next call. A call that was
+    complete without it does not keep it awake.
     """
     waited = 0
     while waited < most_spins and known < last:
@@ -240,7 +245,7 @@ def take_part(sync, known, last, most_spins):
                 spins = 0
                 while load(sync, TICKET) % TICKET_STEP < CLOSED:
                     spins = _wait(spins)
-                _call_posted(sync, taken, load(sync, TICKET) % TICKET_STEP - CLOSED)  # `taken` is its thread_id
+                _call_posted(sync, taken, load(sync, TICKET) % TICKET_STEP - CLOSED)  # `taken` is the thread_id
                 known, waited = number, 0
         elif number > known:
             known, waited = number, waited if taken % CLOSED >= load(sync, _MOST) else 0
@@ -252,17 +257,17 @@ def take_part(sync, known, last, most_spins):
 
 @kernel
 def serve(sync, known, most_spins):
-    """This is where helpers live."""
+    """Run the main loop of a helper thread."""
     return take_part(sync, known, _NO_CALL, most_spins)
 
 
 @inner
 def barrier(team):
-    """Return once all threads of the team are here."""
+    """Return once all threads of the team have arrived."""
     if team.size == 1:
         return
     sync, spins = team.sync, 0
-    passed = load(sync, PASSED)  # stays that until this thread has arrived, too
+    passed = load(sync, PASSED)  # constant until this thread has arrived, too
     if _add(sync, ARRIVED, 1) == team.size - 1:
         store(sync, ARRIVED, 0)
         store(sync, PASSED, passed + 1)
@@ -273,13 +278,13 @@ def barrier(team):
 
 @inner
 def post_progress(team, progress):
-    """Let the team that waits for this one go on; said by one thread, behind a barrier of its team."""
+    """Signal progress to the waiting team; called by one thread after a barrier of its team."""
     store(team.sync, PROGRESS, progress)
 
 
 @inner
 def wait_for_progress(team, progress):
-    """Return once the team in front has come this far."""
+    """Return once the leading team has made this progress."""
     spins = 0
     while load(team.sync, PROGRESS) < progress:
         spins = _wait(spins)

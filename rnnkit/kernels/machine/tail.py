@@ -1,4 +1,4 @@
-"""The tile of a panel of which C has a quarter of the lanes or fewer: those of all gates are one vector."""
+"""The tile of a last panel of which C uses at most a quarter of the lanes: then all gates fit in one vector."""
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -8,7 +8,7 @@ from .tile import Tile
 
 
 class TailTile(Tile):
-    """A NARROW tile works on a vector for each gate; with H = 450, of which 2 units are left, one more in 29 panels."""
+    """A NARROW tile would take a vector for each gate: with H = 450 the last 2 units would cost one panel of 29."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -34,7 +34,7 @@ class TailTile(Tile):
         return builder.bitcast(pointer, self.quarter.as_pointer())
 
     def _joined(self, builder, quarters):
-        """One vector; of three gates the last quarter is zero."""
+        """Concatenate quarters to one vector; with three gates the last quarter is zero."""
         quarters = [*quarters, ir.Constant(self.quarter, None)][:4]
         while len(quarters) > 1:
             count = 2 * quarters[0].type.count

@@ -1,12 +1,12 @@
-"""A team of threads that run one kernel together, each on its part.
+"""The engine's own thread pool with atomic barriers: a team of threads that run one kernel together.
 
 Why not Numba's threading layers: OpenMP kills a forked child, workqueue aborts when two Python threads call at once
-and takes 87 us for a fork and join, TBB has to be installed and preloaded. A team's threads meet at atomic counters
-inside the kernel instead, which costs well below a microsecond a step, and the layers stay to the user's own code.
+and takes 87 us for a fork and join, TBB has to be installed and preloaded. A team synchronises at atomic counters
+inside the kernel, which takes well below a microsecond a step, and leaves Numba's layers to the user's code.
 
-A helper thread waits inside a compiled loop (`sync.serve`) for a while after each kernel, then sleeps. If the team
-is busy with a call of another Python thread, if the work is small or no helper comes in time, the caller runs the
-kernel alone: results do not depend on it.
+A helper thread spins in a compiled loop (`sync.serve`) for a while after each kernel, then sleeps. If another Python
+thread's call uses the team, if the work is small, or if no helper arrives in time, the caller runs the kernel on its
+own; results do not depend on this.
 """
 
 import inspect
@@ -28,12 +28,12 @@ from .forks import after_fork_in_child
 from .jit import TeamKernel
 from .sync import AWAKE_SPINS, CLOSED, NUMBER, SPIN_LIMIT, TICKET, TICKET_STEP, serve, sync_size
 
-_SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: what it takes to wake helpers that sleep
-_WAKING_WORK = 250_000  # multiply-adds in the 5 us that the caller takes to wake one of them
+_SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: as long as it takes to wake sleeping helpers
+_WAKING_WORK = 250_000  # multiply-adds in the 5 us that the caller spends to wake one of them
 BRIEF_WORK = 500_000
-"""Multiply-adds up to which a call runs on one thread, about 4 us: more pay with helpers that are awake."""
-WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half of what the work takes
-_CLOSELY = 100e-6  # seconds between brief calls, within which helpers stay awake
+"""Multiply-adds up to which a call runs on one thread, about 4 us; above, it pays to use helpers that are awake."""
+WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half as long as the work takes
+_CLOSELY = 100e-6  # seconds between brief calls, up to which helpers are woken for them
 
 
 class _Team:
@@ -41,37 +41,37 @@ class _Team:
         self.size = size
         self.sync = np.zeros(sync_size(size), np.int64)
         self.number = 0  # of the last call
-        self.called = 0.0  # when the last brief work came
+        self.called = 0.0  # time of the last brief call
         self.shut_down = False
-        # Compiled before there is a helper: one inside the compiler would leave its lock taken to a forked child.
+        # Compiled before helpers exist: one inside the compiler could leave its lock held in a forked child.
         self.serve = _machine_code(serve, (self.sync, 0, 0))
         self.helpers = []
         try:
             for _ in range(1, size):
                 helper = _Helper(self)
-                self.helpers.append(helper)  # before it runs: whoever runs can be shut_down
+                self.helpers.append(helper)  # before it starts, so that `shutdown` reaches it
                 helper.start()
-        except RuntimeError:  # the system gives no more threads: those that came do the work
+        except RuntimeError:  # the system allows no more threads: use those that there are
             self.helpers.remove(helper)
         except BaseException:
             self.shutdown()
             raise
 
     def run(self, kernel, work, arguments):
-        """Run the kernel on all threads that come; one caller at a time."""
+        """Run the kernel on all threads that arrive; one caller at a time."""
         number = self.number + 1
         closed = number * TICKET_STEP + CLOSED
-        try:  # from here on: a call whose tickets never close would keep the helpers awake
+        try:  # before the number changes: tickets that never close would keep the helpers awake
             self.number = number
             self.sync[NUMBER], self.sync[SPIN_LIMIT] = number, work // WORK_PER_SPIN
             kernel(*arguments, 0, 1 + self.wake(work), self.sync)
         finally:
-            if self.sync[TICKET] < closed:  # it handed out none; no function call: behind it a handler might run
+            if self.sync[TICKET] < closed:  # it handed out none; no function call, after which a handler might run
                 self.sync[TICKET] = closed
 
     def is_awake(self, work):
-        """Whether as many helpers are awake as pay for brief work; else they are woken if calls follow each other
-        closely, for the next call."""
+        """Return whether enough helpers are awake for brief work. If not, wake them for the next call, provided that
+        calls come in quick succession."""
         now = time.perf_counter()
         closely, self.called = now - self.called < _CLOSELY, now
         if sum(not helper.asleep for helper in self.helpers) >= self._paying(work):
@@ -84,7 +84,7 @@ class _Team:
         return min(len(self.helpers), math.isqrt(work // _WAKING_WORK))
 
     def wake(self, work):
-        """Wake helpers that sleep, so that as many are awake as pay for so much work; returns how many that are."""
+        """Wake as many sleeping helpers as pay for so much work; returns the number of helpers that are awake."""
         sleeping = [helper for helper in self.helpers if helper.asleep]
         awake = len(self.helpers) - len(sleeping)
         woken = sleeping[: max(self._paying(work) - awake, 0)]
@@ -114,7 +114,7 @@ class _Helper(threading.Thread):
         team, done = self.team, 0
         while not team.shut_down:
             done = team.serve(team.sync, done, AWAKE_SPINS)
-            self.asleep = True  # before the look at the number: a call after that look rings
+            self.asleep = True  # before reading the number: a call after that rings
             if team.number <= done and not team.shut_down:
                 self.wake_event.get()
             self.asleep = False
@@ -122,14 +122,14 @@ class _Helper(threading.Thread):
 
 _entering = threading.RLock()  # a signal's handler may call, too
 _callers = set()
-"""A token of the call whose work is shared out. It is put here inside a `try` and taken out in the `finally` by
-`discard`, in one step: an exception from a signal handler, which may come between any two instructions, leaves none."""
+"""A token of the call that uses the team. It is added inside a `try` and removed in the `finally` by `discard`, in one
+step: an exception from a signal handler, which may come between any two instructions, leaves no token behind."""
 _code = {}
 _team = None
 
 
 class _Lent(threading.local):
-    """What a Python thread's calls run on instead: another number of threads, and another team."""
+    """Override, for one Python thread, of the number of threads and of the team."""
 
     size = team = None
 
@@ -138,8 +138,8 @@ _lent = _Lent()
 _alone = np.zeros(sync_size(1), np.int64)
 
 
-class lent:  # a class of its own takes a quarter of the time of a generator
-    """Run the kernels that this Python thread calls meanwhile on so many threads; those of `team`, where one is given.
+class lent:  # a class takes a quarter of the time of a generator
+    """Run the kernels that this Python thread calls meanwhile on `size` threads, or on the threads of `team`.
 
     A team has `run(kernel, work, arguments)` and `is_awake(work)`, as `_Team` has them.
     """
@@ -158,21 +158,21 @@ class lent:  # a class of its own takes a quarter of the time of a generator
 
 
 def wanted_size():
-    """Return the number of threads: what was lent, else NUMBA_NUM_THREADS, or what numba.set_num_threads said since."""
+    """Return the number of threads: that of `lent`, of numba.set_num_threads, or else NUMBA_NUM_THREADS."""
     if _lent.size is not None:
         return _lent.size
-    # `numba.get_num_threads` would start Numba's threading layer; where it runs, what that asks answers in a tenth of
-    # the time.
+    # `numba.get_num_threads` would start Numba's threading layer. If that runs, the function inside answers in a tenth
+    # of the time.
     return parallel._get_num_threads() if parallel._is_initialized else numba.config.NUMBA_NUM_THREADS
 
 
 def most_threads():
-    """Return the number of threads that calls may come to have; numba.set_num_threads sets no more."""
+    """Return the largest number of threads of later calls: numba.set_num_threads sets no more."""
     return max(wanted_size(), numba.config.NUMBA_NUM_THREADS)
 
 
 def _enter(call):
-    """The team of the wanted size, for this call alone; None while another one has it."""
+    """Reserve the team of the wanted size for this call; None while another call uses it."""
     global _team
     size = wanted_size()
     with _entering:
@@ -189,10 +189,10 @@ def _enter(call):
 
 
 def _machine_code(kernel, arguments):
-    """The machine code of a kernel for the arguments' types.
+    """Return the machine code of a kernel for the arguments' types.
 
-    Under Numba's lock from the first to the last: who holds that while the process forks knows that nobody is in here,
-    in an import that Numba puts off until then, say.
+    All of it under Numba's lock: whoever holds the lock during a fork knows that no thread is in here, for example in
+    an import that Numba postpones until then.
     """
     with global_compiler_lock:
         signature = signature_of(arguments)
@@ -201,7 +201,7 @@ def _machine_code(kernel, arguments):
 
 
 def _code_of(kernel, arguments):
-    """The machine code of a team's kernel for arguments of these types, from now on in _code."""
+    """Return the machine code of a team's kernel for arguments of these types, cached in _code."""
     key = kernel, types_of(kernel, arguments)
     code = _code.get(key)
     if code is None:
@@ -216,8 +216,8 @@ def _code_of(kernel, arguments):
 def run(kernel, work, *arguments, site=None):
     """Run `kernel(*arguments, thread_id, size, sync)` on all threads of the team, for `work` multiply-adds in all.
 
-    The look at the arguments' types takes 60 ns for each number and array, those in tuples, too. A `site` is the dict
-    of a place that calls each kernel with arguments of the same types every time: only the first call looks at them.
+    The key of the arguments' types takes 60 ns for each number and array, also inside tuples. A `site` is the dict of a
+    place that always calls each kernel with arguments of the same types: then only the first call computes the key.
     """
     _run(_code_at(site, kernel, arguments), work, arguments)
 
@@ -247,10 +247,10 @@ def _run(kernel, work, arguments):
 
 
 def bound(kernel, work, like, *arguments, site=None):
-    """Return what runs a kernel as `run` does, on these arguments as one `Bound` and a last one that each call gives
-    it, which must have the type of `like`.
+    """Return a function of one argument that runs a kernel as `run` does, on `arguments` pre-bound (`Bound`) and then
+    on its own argument, which must have the type of `like`.
 
-    With a `site`, as `run` takes it, each call but the first one from there takes 3 to 6 us less.
+    With a `site`, as in `run`, each call except the first one from there takes 3 to 6 us less.
     """
     own = Bound(arguments)
     code = _code_at(site, kernel, (own, like))
@@ -262,7 +262,6 @@ def bound(kernel, work, like, *arguments, site=None):
 
 @after_fork_in_child
 def _after_fork():
-    """A forked child has none of its parent's threads: its first call makes a team of its own."""
+    """Forget the team: a forked child has none of its parent's threads, and its first call makes a new team."""
     global _entering, _callers, _team
     _entering, _callers, _team = threading.RLock(), set(), None
-

@@ -1,6 +1,6 @@
 """The micro-kernel of every matrix product: one tile of C, held in registers, emitted as LLVM IR.
 
-`tiles` compiles them and calls them; `shapes` says which there are.
+`tiles` compiles and calls the tile functions; `shapes` lists their shapes.
 """
 
 from llvmlite import ir
@@ -10,21 +10,21 @@ from .registers import I32, I64, VECTOR_BYTES, emit_fma
 from .shapes import FAR, NAMES, NARROW, STREAM, group_size, has_shape, most_rows, rows_of_code, rows_of_vectors, units
 
 NAME = "rnnkit_tile_"
-"""What the names of all tile functions begin with."""
+"""Prefix of the names of all tile functions."""
 
 _UNROLL = 4  # k steps per loop iteration; hides the loop's own two instructions behind 4*24 multiply-adds
-_LINE_BYTES = 64  # what a cache hands on, and a prefetch brings
-# Lines of a STREAM in an iteration. It is as fast as caches hand on its panel, and they ask ahead by what each
-# instruction has read before. With 32 lines, LLVM's choice, a panel of four gates comes from L2 at 120 GB/s, with 8 at
-# 175 to 225; a plain loop reads 240 (Zen 5).
+_LINE_BYTES = 64  # the unit of caches and of a prefetch
+# Cache lines per iteration of STREAM. It is bound by the bandwidth of the caches, and hardware prefetchers follow what
+# each instruction reads. With 32 lines, LLVM's choice, a panel of four gates comes from L2 at 120 GB/s, with 8 at 175
+# to 225; a plain loop reads 240 (Zen 5).
 _LINES = 8
-# Bytes that a STREAM asks for ahead: without, weights come from L3 at 100 GB/s, with 2048 or 4096 at 115; from memory
-# (32 MB, Zen 5) 4096 take 0.92 to 0.96 of the time of 2048.
+# Bytes that STREAM prefetches ahead. Without prefetch weights come from L3 at 100 GB/s, with 2048 or 4096 at 115; from
+# memory (32 MB, Zen 5) 4096 takes 0.92 to 0.96 of the time of 2048.
 _AHEAD = 4096
 
 
 def function_type(form, real, gates):
-    """Type of a tile function of so many gates, its arguments in the order of `Tile.function`."""
+    """Return the type of a tile function of so many gates, with arguments in the order of `Tile.function`."""
     pointer, indices = real.as_pointer(), I64.as_pointer()
     matrix, panels = [pointer, indices, I64], [pointer, I64]
     weights, scales = matrix if form.in_place else panels, [pointer, pointer] if form.has_scales else []
@@ -35,15 +35,15 @@ def function_type(form, real, gates):
 class Tile:
     """Emits one tile function: C[rows, :] = start + sum over k, ascending, of A[rows, k] * B[k, :].
 
-    Here a k is a word of the panels' form, which may hold several numbers.
-    C's columns are `gates` times `units` neighbouring vectors. All rows x gates x units vectors of C live in registers
-    while k runs; each k loads gates*units vectors of the packed panel and broadcasts one value per row. Where so many
-    do not fit, k runs once for each group of gates. With 16 registers and 4 gates, 6 rows of 2 gates at a time reach
-    0.90 of the FMA peak, where 2 rows of 4 gates, which read L2 three times as often, reach 0.60 (Zen 3, 20 rows).
+    Here a k is a word of the panels' format, which may hold several numbers. C's columns are `gates` times `units`
+    neighbouring vectors. All rows x gates x units vectors of C stay in registers while k runs; each k loads gates*units
+    vectors of the packed panel and broadcasts one value per row. If that many do not fit, k runs once for each group of
+    gates. With 16 registers and 4 gates, 6 rows of 2 gates at a time reach 0.90 of the FMA peak; 2 rows of 4 gates,
+    which read L2 three times as often, reach 0.60 (Zen 3, 20 rows).
     """
 
     has_shape = staticmethod(has_shape)
-    masks_weights = False  # whether what is behind the last column may not even be read: panels are padded
+    masks_weights = False  # whether loads of B past the last column need a mask; panels are padded
 
     def __init__(self, module, form, real, bits, gates, shape):
         self.real, self.gates, self.units, self.may_be_cut = real, gates, units(gates, shape), shape == NARROW
@@ -59,7 +59,7 @@ class Tile:
         self.name = f"{NAME}{self.suffix}{form.name}_{gates}_{NAMES[shape]}"
 
     def function(self):
-        """The tile function of this shape, emitted into the module."""
+        """Emit the tile function of this shape into the module, and return it."""
         function = ir.Function(self.module, function_type(self.form, self.real, self.gates), self.name)
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -94,45 +94,45 @@ class Tile:
         return function
 
     def _find_weights(self, builder, begin, width, b, ldb):
-        """Say where the weights of the first k are, for those columns that are below the width."""
+        """Set the pointers to the weights of the first k, for columns below the width."""
         self.ldb, most = ldb, group_size(self.gates)
         self.groups = [self._group_pointer(builder, b, begin, first) for first in range(0, self.gates, most)]
 
     def _group_pointer(self, builder, b, begin, first):
-        """Where the group of gates from `first` on stands in the panel, at k = begin; and its vectors per k."""
+        """Return a pointer to the group of gates from `first` on in the panel, at k = begin; and its vectors per k."""
         size = min(group_size(self.gates), self.gates - first)
         depth = builder.udiv(self.ldb, I64(self.gates))  # of the whole panel, times the lanes
         start = builder.add(builder.mul(depth, I64(first)), builder.mul(begin, I64(size * self.lanes)))
         return builder.gep(b, [start]), size
 
     def _cases(self):
-        """Of each piece of code the numbers of rows that it serves for."""
+        """Return the row counts that each code path handles."""
         return rows_of_code(self.gates, self.shape)
 
     def _position(self, builder, rows, i, cases):
-        """The i-th position, in code that serves for these numbers of rows. Where there are fewer, the last one again:
-        it is computed twice."""
+        """Return the i-th position, on the code path of these row counts. With fewer rows it is the last one, which is
+        then computed more than once."""
         if i < cases[0]:
             return I64(i)
         return builder.select(builder.icmp_signed("<", I64(i), rows), I64(i), builder.sub(rows, I64(1)))
 
     def _row(self, builder, data, rows, stride, position):
-        """Pointer to the row whose number stands at a position of `rows`."""
+        """Return a pointer to the row whose number is at a position of `rows`."""
         number = builder.load(builder.gep(rows, [position]))
         return builder.gep(data, [builder.mul(number, stride)])
 
     def _mask(self, builder, width):
-        """Lanes below `width`: the last panel may be wider than C."""
+        """Return the mask of lanes below `width`: the last panel may be wider than C."""
         index = ir.Constant(ir.VectorType(I64, self.lanes), [I64(lane) for lane in range(self.lanes)])
         return builder.icmp_signed("<", index, self._in_every_lane(builder, width))
 
     def _columns(self, builder, row):
-        """Pointers to the group's vectors of C (or of the bias) in one row, as the columns place them."""
+        """Yield pointers to the group's vectors of C (or of the bias) in one row, at the columns of the gates."""
         for gate, unit in (divmod(vector, self.units) for vector in self.group):
             yield builder.gep(row, [builder.add(self.columns[gate], I64(unit * self.lanes))])
 
     def _panel_columns(self, builder, k):
-        """Pointers to the group's vectors of the panels, and where each stands within its panel's row of k."""
+        """Yield pointers to the group's vectors of the panels, the vectors per k, and the place of each among them."""
         for vector in self.group:
             gate, unit = divmod(vector, self.units)
             number, within = divmod(gate, group_size(self.gates))
@@ -164,9 +164,10 @@ class Tile:
         builder.call(store, [value, pointer, I32(self.align), mask])
 
     def _whole_or_cut(self, builder, emit):
-        """What `emit(mask)` emits, a list of values; where C may cut off the panel once more, with a mask of its lanes.
+        """Return the values of `emit(mask)`: without a mask, or, if C may end within the panel, also with a mask of its
+        lanes, and the choice at run time.
 
-        Instructions with a mask take many times as long on some CPUs (to store 8 numbers on Zen 3).
+        Masked instructions take many times as long on some CPUs (storing 8 numbers on Zen 3).
         """
         if not self.may_be_cut:
             return emit(None)
@@ -178,7 +179,7 @@ class Tile:
         return self._merged(builder, *found)
 
     def _merged(self, builder, *sides):
-        """The values of that side, (values, last block), from which control came."""
+        """Merge the values of the sides, (values, last block) each: those of the side that ran."""
         merged = []
         for values in zip(*(values for values, _ in sides), strict=True):
             phi = builder.phi(values[0].type)
@@ -188,15 +189,15 @@ class Tile:
         return merged
 
     def _columns_of(self, builder, row):
-        """The group's vectors of C (or of the bias) in one row."""
+        """Load the group's vectors of C (or of the bias) in one row."""
         return self._whole_or_cut(
             builder, lambda mask: [self._load(builder, pointer, mask) for pointer in self._columns(builder, row)]
         )
 
     def _start(self, builder, c_row):
-        """The tile's first values: the bias in every row where C is overwritten, else what C holds.
+        """Return the initial sums of the tile: the bias in every row if C is overwritten, else C.
 
-        A sum that is scaled at the end begins with what its columns say.
+        A sum that is scaled at the end starts from the offset of its column.
         """
         if self.form.has_scales:
             columns = self._columns_of(builder, self.scales[1])
@@ -214,7 +215,7 @@ class Tile:
         return self._merged(builder, bias, before)
 
     def _iteration(self, builder, a_row, k, step, sums):
-        """sums + A[rows, k] * B[k, :] for so many k."""
+        """Return sums + A[rows, k] * B[k, :] for `step` values of k."""
         for turn in range(step):
             own = builder.add(k, I64(turn))
             if self.asks_ahead:
@@ -223,7 +224,7 @@ class Tile:
         return sums
 
     def _multiply_add(self, builder, a_row, k, turn, sums):
-        """sums + A[rows, k] * B[k, :] for one k, the `turn`-th of an iteration of the loop."""
+        """Return sums + A[rows, k] * B[k, :] for one k, the `turn`-th of an iteration of the loop."""
         columns, parts = self._weights(builder, k, turn), self.form.parts
         result, k = [], builder.mul(k, I64(parts)) if parts > 1 else k
         for i, row in enumerate(a_row):
@@ -237,7 +238,7 @@ class Tile:
         return result
 
     def _weights(self, builder, k, turn):
-        """The group's vectors of the panels, each unpacked."""
+        """Load the group's vectors of the panels, and unpack each."""
         columns = []
         for pointer, size, within in self._panel_columns(builder, k):
             words = self._load(builder, pointer, self.weights_mask)
@@ -252,14 +253,14 @@ class Tile:
         return builder.shuffle_vector(builder.insert_element(undefined, value, I32(0)), undefined, zeros)
 
     def _prefetch(self, builder, pointer):
-        """Ask for the cache line at the pointer, which may lie beyond the array: a prefetch never faults."""
+        """Prefetch the cache line at the pointer, which may be past the array: a prefetch never faults."""
         pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
         prefetch = cgutils.get_or_insert_function(self.module, kind, "llvm.prefetch.p0")
         builder.call(prefetch, [pointer, I32(0), I32(3), I32(1)])  # to read, into all levels, data
 
     def _loop(self, builder, a_row, sums, start, stop, step):
-        """Run k from `start` to `stop` by `step`, `step` multiply-adds an iteration; returns the sums behind it."""
+        """Run k from `start` to `stop`, `step` multiply-adds per iteration; returns the sums after the loop."""
         before = builder.block
         head, body, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
         builder.branch(head)
@@ -282,14 +283,14 @@ class Tile:
         return running
 
     def _unrolled_no_further(self):
-        """What LLVM knows a loop by, a node whose first operand is itself, and is told about it."""
+        """Return the metadata of a loop that LLVM must not unroll: a node whose first operand is itself."""
         node = ir.MDValue(self.module, [], str(len(self.module.metadata)))
         option = ir.MetaDataString(self.module, "llvm.loop.unroll.disable")
         node.operands = node, self.module.add_metadata([option])
         return node
 
     def _unroll(self):
-        """k of an iteration of the loop."""
+        """Return the number of k per iteration of the loop."""
         return max(1, _LINES * _LINE_BYTES // VECTOR_BYTES // len(self.group)) if self.streams else _UNROLL
 
     def _tile(self, builder, a_row, c_row):
@@ -309,8 +310,8 @@ class Tile:
         self._whole_or_cut(builder, store)
 
     def _scaled(self, builder, a_row, c_row, sums):
-        """What C is to hold: its first values and the sums times the scales of their row, which stands in front of it,
-        and of their column."""
+        """Yield the results: the initial values of C plus each sum times the scales of its row, stored before the row,
+        and of its column."""
         sums = iter(sums)
         scales, bias = (self._columns_of(builder, row) for row in (self.scales[0], self.bias))
         for a, c in zip(a_row, c_row, strict=True):

@@ -1,7 +1,7 @@
-"""The tile functions, compiled once for each number of gates, and the calls of them.
+"""Compiles the tile functions, once for each number of gates, and calls them.
 
-They are long, and apart from the kernels, which find their addresses in a table: LLVM would optimise them anew in each
-kernel, which took a third of the time of a first call.
+They are long, so they are compiled separately, and kernels call them through a table of addresses: LLVM would optimise
+them again in each kernel, which took a third of the time of a first call.
 """
 
 import ctypes
@@ -32,11 +32,11 @@ _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
 @supplies(_TABLE)
 def _supply_table(symbol, in_use=False):
-    """Define the symbol of a table, unless it is: the addresses of the tile functions for panels of some form and dtype
-    and so many gates, one a shape. Weights that are read where they are have an empty one until it is `in_use`: they
-    take 0.6 CPU s to compile, and only small calls read them.
+    """Define the symbol of a table, unless it is defined: the addresses of the tile functions for panels of one format,
+    dtype and number of gates, one per shape. For weights in place the table is empty until it is `in_use`: they take
+    0.6 CPU s to compile, and only small calls read them.
 
-    It is there once, also if the modules are loaded anew, and never freed: machine code holds its address.
+    The table exists once, even if modules are reloaded, and is never freed: machine code holds its address.
     """
     form, dtype, gates = symbol.removeprefix(_TABLE).split("_")
     with global_compiler_lock:  # as in `team`
@@ -54,7 +54,7 @@ def _supply_table(symbol, in_use=False):
 
 @cache
 def supply_in_place(form, itemsize):
-    """Compile what reads weights of this form where they are, unless it is."""
+    """Compile the tiles for weights of this format in place, unless they are compiled."""
     _supply_table(_symbol(form, np.dtype(f"f{itemsize}"), 1), in_use=True)
 
 
@@ -63,11 +63,11 @@ def _symbol(form, dtype, gates):
 
 
 def _entry(builder, panels, gates, shape):
-    """Pointer to the place of a tile function's address in its table."""
+    """Return a pointer to a tile function's address in its table."""
     symbol = _symbol(form_of(panels).name, storage_type(panels).dtype, gates)
     table = builder.module.globals.get(symbol)
     if table is None:
-        _supply_table(symbol)  # before there is code that refers to it, whoever compiles that
+        _supply_table(symbol)  # before there is code that refers to it
         table = ir.GlobalVariable(builder.module, ir.ArrayType(I64, len(SHAPES)), symbol)
     return builder.gep(table, [I64(0), shape])
 
@@ -92,7 +92,7 @@ def _write_addresses(typingctx, like, columns, table):
 
 @kernel
 def _compile(like, columns, table):
-    """Compile the tile functions for such panels and as many gates as there are columns, and write where they are."""
+    """Compile the tile functions for such panels and as many gates as columns, and write their addresses."""
     _write_addresses(like, columns, table)
 
 
@@ -100,9 +100,9 @@ def _compile(like, columns, table):
 def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite, ahead):
     """C[rows, columns] = (bias if overwrite else C[rows, columns]) + A[rows - first, k] . panels[k].
 
-    For one tile of registers, which begins with the panel number `vector`, a range of positions in C's row list and
-    one of words. In the shape NARROW only those lanes of a vector are C's that its units reach; in the shape FAR panels
-    are asked for from the element `ahead` on.
+    For one tile of registers, which starts at panel number `vector`, a range of positions in C's row list and a range
+    of words. A NARROW tile writes only the lanes within C's units; a FAR tile prefetches panels from element `ahead`
+    on.
     """
     gates = len(packed.types[3])
 
@@ -128,7 +128,7 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
             weights = matrix_pointers(context, builder, panels, data, *form.first_of(unit))
         else:
             weights = data_pointer(context, builder, words, array, builder.mul(vector, panel)), panel
-        if form.has_scales:  # as if they stood at the columns of C
+        if form.has_scales:  # addressed by the columns of C
             own = builder.extract_value(data, len(panels.types) - 1)
             first, size = view_of(context, builder, panels.types[-1], own)
             first = builder.gep(first, [builder.sub(unit, columns[0])])
@@ -149,7 +149,7 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
 
 
 def _of_tile(number):
-    """Make the function for kernels that gives `number(gates, shape)` of a tile of len(columns) gates."""
+    """Make a kernel function that returns `number(gates, shape)` of a tile of len(columns) gates."""
 
     @intrinsic
     def of_tile(typingctx, columns, shape):

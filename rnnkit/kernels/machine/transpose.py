@@ -10,14 +10,14 @@ from .matrix import matrix_pointers, offset
 from .registers import I32, I64, VECTOR_BYTES, panel_lanes
 
 _BLOCK_BYTES = 16
-"""Within so many bytes of a register numbers change places in the cheapest way, four times a cycle on Zen 5."""
+"""Bytes of a register within which shuffles are cheapest, four per cycle on Zen 5."""
 
 
 def emit_transpose(builder, vectors):
-    """The transpose of n vectors of n lanes: first that of each small square within the registers' blocks, by
-    interleaving runs of one, two, ... numbers, then that of the blocks.
+    """Transpose n vectors of n lanes: first each small square within the blocks of the registers, by interleaving runs
+    of one, two, ... numbers, then the blocks.
 
-    Each step is an instruction of its own on x86, without a mask from memory.
+    Each step is one instruction on x86, without a mask from memory.
     """
     count = len(vectors)
     size = min(count, _BLOCK_BYTES // (VECTOR_BYTES // count))
@@ -27,7 +27,7 @@ def emit_transpose(builder, vectors):
 
 
 def _emit_small(builder, vectors, size):
-    """Vector k: number k of each block of each of so many vectors."""
+    """Return vectors: vector k has number k of each block of each of the `size` vectors."""
     run, half = 1, size // 2
     while run < size:
         halves = (range(0, half, run), range(half, size, run))
@@ -41,7 +41,7 @@ def _emit_small(builder, vectors, size):
 
 
 def _emit_merged(builder, a, b, size, runs):
-    """Of each block of so many numbers these runs, start and length, of a and of b in turn."""
+    """Take, from each block of `size` numbers, these runs (start, length) of a and of b alternately."""
     count, mask = a.type.count, []
     for block in range(0, count, size):
         for start, length in runs:
@@ -50,7 +50,7 @@ def _emit_merged(builder, a, b, size, runs):
 
 
 def _emit_blocks(builder, vectors, size):
-    """Vector k: block k of each vector, one after the other."""
+    """Return vectors: vector k has block k of each vector, in order."""
     if len(vectors) == 1:
         return vectors
     count, result = vectors[0].type.count, [None] * len(vectors)
