@@ -126,7 +126,7 @@ def measured(case: cases.Case, threads: int) -> float:
     """Median seconds of an inference."""
     given = cases.problem(case, "infer")
     plan = rnnkit.prepare(given.desc, given.w)
-    with team.lent(threads):
+    with team.thread_override(threads):
         times = []
         for _ in range(12):
             start = time.perf_counter()

@@ -64,7 +64,7 @@ def _threads_of_the_engine(request, monkeypatch):
 
     mark, wanted_size = request.node.get_closest_marker("cores"), team.wanted_size
     if mark is None:
-        monkeypatch.setattr(team, "wanted_size", lambda: 1 if team._lent.size is None else wanted_size())
+        monkeypatch.setattr(team, "wanted_size", lambda: 1 if team._local.size is None else wanted_size())
     elif num_cores() < (needed := mark.args[0]):
         pytest.skip(f"needs {needed} cores, {num_cores()} here")
 
@@ -103,7 +103,8 @@ def every_helper_comes(monkeypatch):
     """Calls of any size run on as many threads as `team.wanted_size` says: small ones would run on one."""
     from rnnkit.kernels.machine import team
 
-    for name, value in (("_SMALL_WORK", 0), ("BRIEF_WORK", 0), ("_WAKING_WORK", 1), ("WORK_PER_SPIN", 1e-3)):
+    limits = {"_WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1e-3}
+    for name, value in limits.items():
         monkeypatch.setattr(team, name, value)
     monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
 

@@ -9,7 +9,7 @@ from standin_rules import NOT_SUPPORTED, PACKED, SMALL_H, STANDARD, UNPACKED, WO
 
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import Matrix
-from rnnkit.kernels.noise import Counter, draw, factor, words
+from rnnkit.kernels.noise import Counter, draw, dropout_factor, seed_words
 
 FORWARD_DONE, DATA_DONE = 1, 2  # what a reserve space has been used for
 
@@ -98,8 +98,8 @@ class Computing:
         for layer in range(1, arrays.fields["num_layers"]):
             mask = np.empty(shape)
             rows = Matrix(mask.reshape(-1), np.arange(count), 0, shape[2])
-            counter = Counter(shape[1], 0, 0, layer * 256 + 255, *words(seed))
-            team.run(draw, mask.size, rows, count, 0, shape[2], counter, factor(probability, mask.dtype))
+            counter = Counter(shape[1], 0, 0, layer * 256 + 255, *seed_words(seed))
+            team.run(draw, mask.size, rows, count, 0, shape[2], counter, dropout_factor(probability, mask.dtype))
             masks.append(mask)
         return masks
 

@@ -12,7 +12,7 @@ from messages import says
 from rnnkit import infer
 from rnnkit.compression import container
 from rnnkit.compression.container import Damage
-from rnnkit.kernels.machine.team import lent
+from rnnkit.kernels.machine.team import thread_override
 from rnnkit.language_model import coding, compressor
 from rnnkit.language_model.compressor import compress, decompress
 
@@ -95,7 +95,7 @@ def test_a_model_that_learns_takes_less_space_and_stays_as_it_was():
 def test_every_number_of_threads_writes_the_same_file(way):
     found = set()
     for size in (1, 2, 3):
-        with lent(size):
+        with thread_override(size):
             found.add(compress(TEXT, **way))
     assert len(found) == 1
 

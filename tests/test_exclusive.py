@@ -134,7 +134,7 @@ def assert_nothing_taken(workspace, plan):
 
 def test_an_exception_at_any_moment_leaves_nothing_taken(monkeypatch, alarm):
     monkeypatch.setattr(team, "wanted_size", lambda: 2)
-    for constant in ("_SMALL_WORK", "BRIEF_WORK"):
+    for constant in ("_WAKE_THRESHOLD", "SINGLE_THREAD_WORK"):
         monkeypatch.setattr(team, constant, 0)
     rng, problem = random.Random(0), PROBLEM.twin(hidden_size=5, input_size=3, seq_len=3)
     result, gradients = train(problem)
@@ -163,8 +163,8 @@ def test_an_exception_at_any_moment_leaves_nothing_taken(monkeypatch, alarm):
 )
 def test_an_exception_right_after_what_takes_leaves_nothing_taken(monkeypatch, owner, name):
     monkeypatch.setattr(team, "wanted_size", lambda: 2)
-    monkeypatch.setattr(team, "_SMALL_WORK", 0)
-    monkeypatch.setattr(team, "BRIEF_WORK", 0)
+    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(team, "SINGLE_THREAD_WORK", 0)
     result, gradients = train(PROBLEM)
     workspace, plan, take = result.workspace, rnnkit.prepare(PROBLEM.desc, PROBLEM.w), getattr(owner, name)
 
@@ -185,8 +185,8 @@ def test_an_exception_right_after_what_takes_leaves_nothing_taken(monkeypatch, o
 def test_a_thread_that_does_not_start(monkeypatch, trouble):
     """Where the system gives no more threads, those that came do the work; an exception leaves none behind."""
     monkeypatch.setattr(team, "wanted_size", lambda: 3)
-    monkeypatch.setattr(team, "_SMALL_WORK", 0)
-    monkeypatch.setattr(team, "BRIEF_WORK", 0)
+    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(team, "SINGLE_THREAD_WORK", 0)
     expected, started, start = PROBLEM.infer(), [], team._Helper.start
     team._team.shutdown()
 

@@ -96,7 +96,7 @@ from rnnkit.kernels.machine import team
 
 net, x = rnnkit.RNN(3, 5, bidirectional=True, seed=0), np.ones((2, 2, 3), np.float32)
 plan, found = net.prepare(), []
-team.BRIEF_WORK, team.wanted_size = 0, lambda: 2
+team.SINGLE_THREAD_WORK, team.wanted_size = 0, lambda: 2
 
 
 class Again(set):

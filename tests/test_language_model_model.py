@@ -13,7 +13,7 @@ from tolerances import assert_close
 import rnnkit
 from rnnkit import training
 from rnnkit.cells import LayerNormLSTM
-from rnnkit.kernels.machine.team import lent
+from rnnkit.kernels.machine.team import thread_override
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.model import Parameters, State, TextModel
 
@@ -79,7 +79,7 @@ def test_a_large_batch_has_the_gradient_of_its_rows_on_any_number_of_threads():
     found = []
     for size in (1, 2, 3):
         model.gradient.flat.fill(0)
-        with lent(size):
+        with thread_override(size):
             nats, _ = model.add_gradient(inputs, targets, count=37 * 17)
         found.append((nats, model.gradient.flat.tobytes()))
     assert len(set(found)) == 1

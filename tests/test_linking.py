@@ -28,7 +28,7 @@ from rnnkit.kernels.machine import jit, team
 from rnnkit.kernels.machine.arrays import signature_of
 from rnnkit.kernels.machine.cache import Folder
 from rnnkit.kernels.machine.jit import OPTIONS, inner, kernel
-from rnnkit.kernels.machine.operators import KeptFlags, keeping_answers
+from rnnkit.kernels.machine.operators import InternedFlags, cached_context
 from rnnkit.kernels.machine.registers import not_inlined
 
 
@@ -208,7 +208,7 @@ def calls(monkeypatch):
     run = team.run
 
     def watched(kernel, work, *arguments):
-        made.append((kernel, (*arguments, 0, 1, team._alone)))
+        made.append((kernel, (*arguments, 0, 1, team._SINGLE_SYNC)))
         return run(kernel, work, *arguments)
 
     monkeypatch.setattr(team, "run", watched)
@@ -257,10 +257,10 @@ def test_an_operator_is_looked_up_once(asked):
 
 
 def test_what_an_operator_does_depends_on_flags(asked):
-    addition = keeping_answers(cpu_target.typing_context).resolve_value_type(operator.add)
+    addition = cached_context(cpu_target.typing_context).resolve_value_type(operator.add)
     shorts = numba.int16, numba.int16
     for error_model in ("numpy", "python", "numpy"):
-        flags = KeptFlags()
+        flags = InternedFlags()
         flags.error_model = error_model
         with ConfigStack().enter(flags.copy()):
             addition.get_call_type(cpu_target.typing_context, shorts, {})

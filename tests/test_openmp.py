@@ -63,7 +63,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("absent", [0, 1, 2], ids=["all", "one late", "alone"])
 def test_bits_are_those_of_every_other_team(network, absent):
     expected, runtime = results(network), Runtime(absent)
-    with team.lent(THREADS, OpenMPTeam(runtime, THREADS)):
+    with team.thread_override(THREADS, OpenMPTeam(runtime, THREADS)):
         assert team.wanted_size() == THREADS
         assert_same(results(network), expected)
     assert set(runtime.regions) == {THREADS} and len(runtime.regions) >= 5
@@ -72,7 +72,7 @@ def test_bits_are_those_of_every_other_team(network, absent):
 def test_other_threads_of_a_region_take_part(network):
     """In one call of many at least: who comes late, as most do on a busy machine, stays out."""
     own, seen = OpenMPTeam(Runtime(), THREADS), 0
-    with team.lent(THREADS, own):
+    with team.thread_override(THREADS, own):
         for _ in range(2000):
             results(network)
             seen = own._sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED
@@ -85,18 +85,18 @@ def test_other_threads_of_a_region_take_part(network):
 def test_small_work_opens_no_region(seq_len):
     """Neither what is brief nor what would pay with helpers that are awake: 77,000 multiply-adds, and 1.5 million."""
     desc, runtime = rnnkit.RNNDescriptor("gru", 24, 40), Runtime()
-    with team.lent(THREADS, OpenMPTeam(runtime, THREADS)):
+    with team.thread_override(THREADS, OpenMPTeam(runtime, THREADS)):
         rnnkit.infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((seq_len, 10, 24), np.float32))
     assert runtime.regions == []
 
 
 def test_a_number_of_threads_is_lent_to_one_thread_for_a_while():
     before, seen = team.wanted_size(), []
-    with team.lent(7):
+    with team.thread_override(7):
         other = threading.Thread(target=lambda: seen.append(team.wanted_size()))
         other.start()
         other.join()
-        with team.lent(5):
+        with team.thread_override(5):
             seen.append(team.wanted_size())
         seen.append(team.wanted_size())
     assert seen == [before, 5, 7] and team.wanted_size() == before
@@ -114,7 +114,7 @@ def test_an_error_in_a_region_is_raised_behind_it(network):
 
     with pytest.raises(_Stopped):
         own.run(kernel, 10**9, ())
-    with team.lent(THREADS, own):
+    with team.thread_override(THREADS, own):
         found = results(network)
     assert_same(found, results(network))
 
@@ -137,7 +137,7 @@ def test_a_second_caller_runs_alone(network):
     expected, own, found = results(network), OpenMPTeam(Runtime(), THREADS), []
 
     def call():
-        with team.lent(THREADS, own):
+        with team.thread_override(THREADS, own):
             found.extend(results(network) for _ in range(3))
 
     crowd = [threading.Thread(target=call) for _ in range(4)]
@@ -171,7 +171,7 @@ assert torch.equal(step(), first)
 output = own(x)[0].detach().numpy()
 if os.fork() == 0:  # no operation of PyTorch's here, which would hang
     with threads.threads():
-        alone = team._lent.size == 2 and team._lent.team is None  # before a call, which would hang
+        alone = team._local.size == 2 and team._local.team is None  # before a call, which would hang
     os._exit(0 if alone and (own(x)[0].detach().numpy() == output).all() else 1)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 regions = lent._number

@@ -13,7 +13,7 @@ from rnnkit.cpu import planner
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
 from rnnkit.cpu.rows import same_length
-from rnnkit.kernels.loop import fitting
+from rnnkit.kernels.loop import usable_threads
 from rnnkit.kernels.machine import sync, team
 from rnnkit.kernels.machine.jit import kernel
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
@@ -187,8 +187,8 @@ def test_as_many_ranks_as_make_whole_teams(come, inside):
         bounds=bounds, panel_grain=0, num_passes=1, split=True, pipelined=False, lag=1, chunk=1, keeps_gates=False,
         threads=8,
     )  # fmt: skip
-    assert for_python(fitting)(come, schedule) == inside
-    assert for_python(fitting)(come, schedule._replace(bounds=bounds[:3], num_passes=2)) == inside
+    assert for_python(usable_threads)(come, schedule) == inside
+    assert for_python(usable_threads)(come, schedule._replace(bounds=bounds[:3], num_passes=2)) == inside
 
 
 @pytest.mark.cores(2)
@@ -196,7 +196,7 @@ def test_a_helper_that_nobody_needs_sleeps():
     """Also while calls go on, each with as many threads as it asks for."""
     elements = np.zeros(sync.sync_size(2), np.int64)
     serve = team._machine_code(sync.serve, (elements, 0, 0))
-    elements[sync._MOST], number = 2, 0
+    elements[sync._NUM_TICKETS], number = 2, 0
     with ThreadPoolExecutor(1) as pool:
         helper, deadline = pool.submit(serve, elements, 0, 5_000_000), time.monotonic() + 30
         while not helper.done() and time.monotonic() < deadline:
@@ -215,7 +215,8 @@ def test_a_few_threads_less_for_a_little_time():
 def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
     """All others know how many they are, where they would have been whole teams with it."""
     for owner, name, value in (
-        (team, "_SMALL_WORK", 0), (team, "BRIEF_WORK", 0), (team, "_WAKING_WORK", 1), (team, "WORK_PER_SPIN", 1),
+        (team, "_WAKE_THRESHOLD", 0), (team, "SINGLE_THREAD_WORK", 0),
+        (team, "_WAKING_WORK", 1), (team, "WORK_PER_SPIN", 1),
         (planner, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1])),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)

@@ -22,7 +22,7 @@ from rnnkit.kernels.machine.gemm import Packed, WeightMatrix
 from rnnkit.kernels.machine.jit import inner
 from rnnkit.kernels.machine.matrix import Matrix, Range
 from rnnkit.kernels.machine.sync import Team
-from rnnkit.kernels.machine.tiles import supply_in_place
+from rnnkit.kernels.machine.tiles import ensure_in_place_tiles
 
 
 @inner
@@ -55,7 +55,7 @@ def test_products_in_place_have_the_bits_of_packed_ones(dtype, units, depth, cou
     weights, rows, some = _rows(w, order), Range(0, count), rng.permutation(count)
     nothing = np.empty(0, w.dtype)
     for form in ("columns", "rows"):
-        supply_in_place(form, w.itemsize)
+        ensure_in_place_tiles(form, w.itemsize)
     for overwrite in (True, False):
         found, panels = [], np.empty(gemm.panel_size(depth, units, gates, w.itemsize), dtype)
         _pack_columns(panels, weights, units, gates, ALONE)

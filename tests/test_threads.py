@@ -37,8 +37,8 @@ def calls(monkeypatch, soil):
     merely busy.
     """
     soil(0xFF)
-    monkeypatch.setattr(team, "_SMALL_WORK", 0)
-    monkeypatch.setattr(team, "BRIEF_WORK", 0)
+    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(team, "SINGLE_THREAD_WORK", 0)
     run, run_together, seen = team.run, team._Team.run, []
 
     def watched(kernel, kind, work, *arguments):
@@ -51,7 +51,7 @@ def calls(monkeypatch, soil):
         size = int(self.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED)
         passed = self.sync - before
         barriers = tuple(passed[sync.PASSED :: len(before) // sync.TEAMS].tolist())
-        meetings = int(passed[sync.TAKEN + sync.MEETING + sync.PASSED])
+        meetings = int(passed[sync.TAKEN + sync.BARRIER + sync.PASSED])
         taken = slice(sync.TAKEN, sync.TAKEN + size * sync.CACHE_LINE, sync.CACHE_LINE)
         claims = int((self.sync != before)[taken].sum())
         seen[-1] = Call(seen[-1].kernel, size, barriers, int(self.sync[sync.PROGRESS]), claims, meetings)

@@ -104,7 +104,7 @@ def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, lay
     whole = problem.forward()
     expected = problem.backward(whole.workspace)
     monkeypatch.setattr(team, "wanted_size", lambda: threads)
-    monkeypatch.setattr(team, "_SMALL_WORK", 0)
+    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
     monkeypatch.setattr(planner, "_CALL_WORK", 1)
     for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)) if dealt else ():
         monkeypatch.setattr(planner, constant, value)

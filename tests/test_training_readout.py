@@ -7,7 +7,7 @@ from messages import says
 from problems import Problem
 from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
-from rnnkit.kernels.machine.team import lent
+from rnnkit.kernels.machine.team import thread_override
 from rnnkit.training import dense, dense_backward, init_dense, last_output, last_output_backward
 
 DTYPES = ("float32", "float64")
@@ -76,7 +76,7 @@ def test_rows_alone_and_any_number_of_threads_have_the_same_bits(rows, input_siz
     w, x, dy = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
     found = []
     for size in (1, 2, 3):
-        with lent(size):
+        with thread_override(size):
             found.append((dense(w, x, num_outputs), *dense_backward(w, x, dy)))
     for other in found[1:]:
         for name, one, expected in zip(("y", "dx", "dw"), other, found[0], strict=True):

@@ -123,7 +123,7 @@ class RangeEncoder:
 
     def encode_checked(self, symbols: np.ndarray, table: np.ndarray) -> None:
         """Encode without checks: int64 symbols and a C-contiguous table."""
-        self._bound += self._coder.MOST_BYTES * symbols.size
+        self._bound += self._coder.MAX_BYTES * symbols.size
         if self._bound + self._coder.END > self._out.size:
             grown = np.empty(2 * (self._bound + self._coder.END), np.uint8)
             grown[: self._out.size] = self._out

@@ -18,7 +18,7 @@ from rnnkit.cpu.run import Run, drop, kept_runs
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import Arrays, Gradients, LayerPassBack
+from rnnkit.kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 
 
 def backward(
@@ -47,10 +47,10 @@ def gradient_of(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, th
 def arrays_of(
     w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray,
     of_resets: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
-) -> Arrays:
+) -> BackwardArrays:
     """The arrays of a call, as the kernel takes them; dy, dcx and those of `reset_gradients` may be None."""
     dy, dcx, *of_resets = (0 if one is None else dense(one) for one in (dy, dcx, *of_resets))
-    return Arrays(dense(w), dense(x), dy, dx, dhx, dcx, dw, *of_resets, dw_is_new, wants_dhx, True)
+    return BackwardArrays(dense(w), dense(x), dy, dx, dhx, dcx, dw, *of_resets, dw_is_new, wants_dhx, True)
 
 
 def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
@@ -103,13 +103,13 @@ class ReadyGradient(NamedTuple):
     """A group of pseudo-layers that is ready to run backward, as `run.ReadyGroup` is forward."""
 
     layers: tuple[Layer, ...]  # in the order of the passes: of a stack the upper first
-    calls: list[Callable[[Arrays], None]]  # of the kernel, the last steps first
+    calls: list[Callable[[BackwardArrays], None]]  # of the kernel, the last steps first
     dx: list[np.ndarray | None]  # of each pass, (T, N, I): None is that of the call
 
 
 class Gradient:
     """The backward of a network, or of a segment of a chain of its layers, ready to run: all that the kernel calls need
-    but the `Arrays` of the call.
+    but the `BackwardArrays` of the call.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Gradient:
             if is_stack(group):
                 dy = backs[-1].dx
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
-        like = Arrays(*[np.empty(0, self._dtype)] * (len(Arrays._fields) - 3), False, True, True)
+        like = BackwardArrays(*[np.empty(0, self._dtype)] * (len(BackwardArrays._fields) - 3), False, True, True)
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
@@ -155,7 +155,7 @@ class Gradient:
             calls.append(team.bound(loop_gradient.backward, work, like, *arguments, site=layer.site))
         return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
-    def run(self, arrays: Arrays, dx_of_network: np.ndarray) -> None:
+    def run(self, arrays: BackwardArrays, dx_of_network: np.ndarray) -> None:
         """Through all groups, from the highest to the lowest; the gradients of side inputs are added to the last
         columns of the network's dx (T, N, ...), unless that is empty."""
         for own in self._of_inputs:
@@ -227,7 +227,7 @@ class RunBack(NamedTuple):
     inputs: np.ndarray | None  # of its side inputs
     vectors: np.ndarray | None  # of those of each sequence
 
-    def layer_pass(self, part: Part) -> LayerPassBack:
+    def layer_pass(self, part: Part) -> LayerPassBackward:
         """A part of the steps, for a kernel."""
         layer, dtype, cells = self.run.layer, self.run.hidden.dtype, self.run.cells.shape[-1]
         batch = part.batch._replace(shift=layer.index * len(self.units))
@@ -235,14 +235,14 @@ class RunBack(NamedTuple):
             y=part.rows.or_call_data(self.dy, self.run.hidden.shape[-1], dtype, layer.outputs.start),
             x=part.rows.or_call_data(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
             units=part.batch.of(self.units), hidden=batch.or_call_data(None, layer.sizes.output, dtype),
-            states=batch.or_call_data(None, cells, dtype), cuts=part.cuts[layer.direction],
+            states=batch.or_call_data(None, cells, dtype), reset_marks=part.cuts[layer.direction],
             reset_hidden=batch.or_call_data(None, layer.sizes.output, dtype),
             reset_states=batch.or_call_data(None, cells, dtype),
             inputs=None if self.inputs is None else part.rows.of(self.inputs),
             vectors=None if self.vectors is None else part.batch.of(self.vectors),
         )  # fmt: skip
         forward = self.run.layer_pass(part, keeps_gates=True)
-        return LayerPassBack(forward, gradients, self.buffer, self.offsets)
+        return LayerPassBackward(forward, gradients, self.buffer, self.offsets)
 
 
 def add(target: np.ndarray, addend: np.ndarray, steps: StepRows) -> None:

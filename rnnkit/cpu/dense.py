@@ -17,7 +17,7 @@ from rnnkit.kernels import dense, weight_gradient
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.gemm import depth_block, padded, panel_size
 from rnnkit.kernels.machine.in_place import MAX_ROWS_IN_PLACE
-from rnnkit.kernels.machine.tiles import supply_in_place
+from rnnkit.kernels.machine.tiles import ensure_in_place_tiles
 
 _SCRATCH = "weights", "x", "scratch", "zeros"
 _idle: deque[Arena] = deque()
@@ -26,7 +26,7 @@ _sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "floa
 
 def _reads_in_place(rows: int, work: int) -> bool:
     """Whether the weights are read where they are: what few rows are multiplied with is sooner read than packed."""
-    return rows <= MAX_ROWS_IN_PLACE or work <= team.BRIEF_WORK
+    return rows <= MAX_ROWS_IN_PLACE or work <= team.SINGLE_THREAD_WORK
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def _panels_and_bias(dtype: np.dtype, units: int, depth: int, arena: Arena | Non
     """Memory for the panels of the weights and for the bias; without an arena the weights are read in place."""
     itemsize = dtype.itemsize
     if arena is None:
-        supply_in_place("columns", itemsize)
+        ensure_in_place_tiles("columns", itemsize)
         return np.empty(0, dtype), np.empty(padded(units, itemsize), dtype)
     panels = arena.take("panels", (panel_size(depth, units, 1, itemsize),), dtype)
     return panels, arena.take("bias", (padded(units, itemsize),), dtype)
@@ -108,11 +108,11 @@ def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: n
     if not rows:
         return
     work, block = 2 * rows * depth * units, min(depth_block(itemsize), rows)
-    threads = 1 if work <= team.BRIEF_WORK else team.most_threads()
+    threads = 1 if work <= team.SINGLE_THREAD_WORK else team.max_threads()
     sizes = weight_gradient.scratch_size(units, threads, block), padded(depth, itemsize)
     arrays = dx.reshape(-1), dw, *(as_dense(array).reshape(-1) for array in (dy, x, w))
     if _reads_in_place(rows, work):
-        supply_in_place("rows", itemsize)
+        ensure_in_place_tiles("rows", itemsize)
         none = np.empty(0, w.dtype)
         _backward(work, *arrays, none, none, *(np.empty(size, w.dtype) for size in sizes), rows, units, depth)
         return

@@ -18,7 +18,6 @@ from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
-from rnnkit.kernels.operands import Arrays
 
 _ROWS = 32  # of all calls that are gathered
 _MOST_SEQUENCES = 6  # of a call: with 8 it has enough to do with the gradient while it reads it
@@ -51,7 +50,7 @@ class Gathered:
             arena, layout = Arena(), workspace_layout(desc, 1, batch_size)
             memory = arena.side_by_side(layout), *own
             self._each.append(_Call(memory, {one.name: arena.take(*one) for one in layout}))
-        self._arguments = Arrays(0, x.reshape(-1), 0, 0, 0, 0, 0, 0, 0, False, False, False)
+        self._arguments = BackwardArrays(0, x.reshape(-1), 0, 0, 0, 0, 0, 0, 0, False, False, False)
 
     @property
     def is_full(self) -> bool:

@@ -15,10 +15,10 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.bound import Bound
-from rnnkit.kernels.machine.formats import FORMS
+from rnnkit.kernels.machine.formats import FORMATS
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.means import mean_blocks
-from rnnkit.kernels.operands import Facts, Sizes
+from rnnkit.kernels.operands import LayerConstants, Sizes
 from rnnkit.kernels.products import PackedProduct, depth_of, offsets_of, pack_layer, places_of
 
 DESCRIPTORS = 64
@@ -48,7 +48,7 @@ class Layer(NamedTuple):
     width: int  # of a row of the network's input: x and the side inputs, which have the last `inputs_size` columns
     inputs_size: int
     precision: str | None  # of the weights, as `rnnkit.prepare` takes it
-    facts: Bound  # `Facts` of it, as kernels read them
+    facts: Bound  # `LayerConstants` of it, as kernels read them
     site: dict[Any, Any]  # of its calls of kernels (`team.bound`); under "drawn" that of calls that read noises
 
     @property
@@ -70,7 +70,7 @@ class Layer(NamedTuple):
     def recurrent_weights(self) -> int:
         """Words that the largest product of R in a step reads."""
         largest = max(product.rows.size * product.depth for product in self.products[1:-2])
-        return largest // FORMS[self.precision].per_word
+        return largest // FORMATS[self.precision].per_word
 
 
 @lru_cache(DESCRIPTORS)
@@ -90,7 +90,7 @@ def layers_of(desc: RNNDescriptor, precision: str | None = None, in_place: bool 
         width = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
         work = products[0].rows.size * sizes.input, step_work, len(declaration.phases) + desc.projected
-        bound = Facts(sizes, products, places_of(products), offsets)
+        bound = LayerConstants(sizes, products, places_of(products), offsets)
         facts = cell, sizes, gate_columns(desc), products, bound.places, width, offsets, *work, passes
         heads, lanes = declaration.heads, VECTOR_BYTES // desc.np_dtype.itemsize
         shares_units = heads == 1 or sizes.hidden // heads % lanes == 0

@@ -15,7 +15,7 @@ def softmax_cross_entropy(scores: np.ndarray, targets: np.ndarray, count: float,
     """Write the gradient (rows, C), which may be where the scores are, and return the losses (rows,)."""
     found = np.empty(len(scores), scores.dtype)
     if scores.size:
-        lanes = np.empty(team.most_threads() * losses.ROW_LANES, scores.dtype)
+        lanes = np.empty(team.max_threads() * losses.ROW_LANES, scores.dtype)
         arrays = gradient.reshape(-1), found, as_dense(scores).reshape(-1), as_dense(targets), lanes
         team.run(losses.softmax_cross_entropy, _WORK * scores.size, *arrays, scores.shape[1], count)
     return found

@@ -7,7 +7,7 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.machine.formats import FORMS, LARGEST, LEAST
+from rnnkit.kernels.machine.formats import FORMATS, MAX_INT8, MIN_MAGNITUDE
 from rnnkit.kernels.machine.gemm import padded
 from rnnkit.kernels.machine.registers import VECTOR_BYTES
 from rnnkit.kernels.machine.shapes import group_size
@@ -58,7 +58,7 @@ def _in_words(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _bfloat16_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
-    per_word = FORMS["bfloat16"].per_word
+    per_word = FORMATS["bfloat16"].per_word
     return _joined([_in_words(_bfloat16(group), per_word) for _, group in _groups(panels, product)])
 
 
@@ -73,10 +73,10 @@ def _int8_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
     """The panels, the scale of each column, and what is added to its sum: minus what the zero point adds to it."""
     lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
     scales, corrections = np.zeros((2, product.gates, padded(units, _ONE)), np.float32)
-    corrections, rounded, form = corrections.view(np.int32), [], FORMS["int8"]
+    corrections, rounded, form = corrections.view(np.int32), [], FORMATS["int8"]
     for first, group in _groups(panels, product):
-        largest, one = np.abs(group).max(axis=1), np.float32(LARGEST)
-        own = np.where(largest < LEAST, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
+        largest, one = np.abs(group).max(axis=1), np.float32(MAX_INT8)
+        own = np.where(largest < MIN_MAGNITUDE, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
         usual = own > 0
         inverse = np.divide(one, largest, out=np.zeros_like(largest), where=usual)
         whole = np.rint(np.where(usual[:, None], group, 0) * inverse[:, None]).astype(np.int8)

@@ -18,8 +18,8 @@ from rnnkit.kernels import dropout
 from rnnkit.kernels.loop import forward
 from rnnkit.kernels.machine import team
 from rnnkit.kernels.machine.matrix import CallMatrix
-from rnnkit.kernels.noise import Counter, Draw, choice, draw, factor, words
-from rnnkit.kernels.operands import CallPosition, Ends, Given, LayerPass, Operands, Schedule
+from rnnkit.kernels.noise import Counter, Draw, bernoulli, draw, dropout_factor, seed_words
+from rnnkit.kernels.operands import CallPosition, EndStates, ForwardArrays, LayerPass, Operands, Schedule
 from rnnkit.kernels.rows import clear_padding
 
 _STREAMS = 256  # of a pseudo-layer: those of its noises, and the last that of dropout in front of a layer
@@ -52,13 +52,13 @@ class Run(NamedTuple):
             start, stop = steps.seq_len - stop, steps.seq_len - start
         return steps.part(start, stop)
 
-    def ends(self, steps: StepRows) -> Ends:
+    def ends(self, steps: StepRows) -> EndStates:
         """The initial and the final states, for a kernel."""
         direction = self.layer.direction
         hidden = steps.initial[direction], steps.final[direction]
         cells = (steps.passing_ends if direction == 0 else steps.passing_ends[::-1]) if self.passing else hidden
         states = [rows.of(self.hidden, self.layer.outputs.start) for rows in hidden]
-        return Ends(self.layer.index, *states, *(rows.of(self.cells) for rows in cells))
+        return EndStates(self.layer.index, *states, *(rows.of(self.cells) for rows in cells))
 
     def layer_pass(self, part: Part, keeps_gates: bool) -> LayerPass:
         """A part of the steps, for a kernel. Of the gates there are those of all steps, or of a chunk."""
@@ -108,13 +108,13 @@ def final_states(desc: RNNDescriptor, batch_size: int) -> tuple[np.ndarray, Any]
     return hy, np.empty((count, batch_size, desc.states_size), dtype) if desc.has_cell_state else None
 
 
-def given(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> Given:
+def given(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> ForwardArrays:
     """The arrays of a call, as the kernel takes them; w is dense, hx, cx and cy may be None."""
     hx, cx = 0 if hx is None else dense(hx), 0 if cx is None else dense(cx)
-    return Given(dense(x), w, hx, cx, hy, 0 if cy is None else cy)
+    return ForwardArrays(dense(x), w, hx, cx, hy, 0 if cy is None else cy)
 
 
-Calls = tuple[Layer, Sequence[Callable[[Given], None]]]
+Calls = tuple[Layer, Sequence[Callable[[ForwardArrays], None]]]
 """A group of pseudo-layers that is ready to run: its lowest one, and the calls of the kernel."""
 
 
@@ -129,13 +129,13 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
         passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
         position = CallPosition(in_place and not calls, not calls, stop == steps.seq_len)
         arguments = layer.cell, filled(passes, layer), ends, schedule, position, packed, zeros
-        calls.append(team.bound(forward, work, Given(*[zeros] * 6), *arguments, site=site))
+        calls.append(team.bound(forward, work, ForwardArrays(*[zeros] * 6), *arguments, site=site))
     if steps.with_resets:
         calls.insert(0, partial(_set_reset_states, runs, steps))
     return layer, calls
 
 
-def _set_reset_states(runs: Sequence[Run], steps: StepRows, own: Given) -> None:
+def _set_reset_states(runs: Sequence[Run], steps: StepRows, own: ForwardArrays) -> None:
     """Write what states start anew from."""
     hx, cx = steps.reset_to
     for run in runs:
@@ -156,7 +156,7 @@ def ready_to_train(
 
 
 def train_groups(
-    ready: Sequence[Calls], own: Given, workspace: Workspace, steps: StepRows, first_step: int = 0
+    ready: Sequence[Calls], own: ForwardArrays, workspace: Workspace, steps: StepRows, first_step: int = 0
 ) -> None:
     """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace.
 
@@ -177,7 +177,7 @@ def _draw_noises(workspace: Workspace, steps: StepRows, first_step: int) -> None
     for number, noise in enumerate(cell.declaration.noises):
         rate, first = float(getattr(cell, noise.rate)), columns[noise.per_step]
         columns[noise.per_step] += size
-        what = (choice if noise.choice else factor)(rate, desc.np_dtype)
+        what = (bernoulli if noise.choice else dropout_factor)(rate, desc.np_dtype)
         for index in range(desc.num_pseudo_layers):
             array = workspace.arrays.get(f"{'step_' if noise.per_step else ''}noises_{index}")
             if array is not None:
@@ -202,7 +202,7 @@ def _draw(
     size = steps.batch_size
     parts = [(part.rows, part.count, first_step + part.rows.shift // max(size, 1)) for part in steps.parts()]
     for rows, count, step in parts if first_step >= 0 else [(Rows(row_numbers(size)), size, first_step)]:
-        counter = Counter(size, workspace.options.first_row, step, stream, *words(workspace.seed))
+        counter = Counter(size, workspace.options.first_row, step, stream, *seed_words(workspace.seed))
         team.run(draw, count * units, rows.of(array), count, first, units, counter, what)
 
 

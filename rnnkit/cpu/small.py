@@ -22,7 +22,7 @@ from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import Arrays, Given
+from rnnkit.kernels.operands import BackwardArrays, ForwardArrays
 
 __all__ = ["Gathered", "PreparedInference", "SmallCall", "gathers", "is_small"]
 
@@ -81,7 +81,7 @@ class SmallCall:
         self._cells = (*self._states[:2], desc.states_size) if desc.has_cell_state else None
         self.nbytes = workspace.memory.arena.nbytes
         self.is_copied = seq_len == 1 or self.ws_memory.nbytes <= COPIED_BYTES
-        self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.BRIEF_WORK and not self._ready.packing
+        self.is_brief = 2 * _work(desc, seq_len, batch_size) <= team.SINGLE_THREAD_WORK and not self._ready.packing
 
     def forward(
         self, w: np.ndarray, x: np.ndarray | int, hx: np.ndarray | int, cx: np.ndarray | int, seed: int | None = None
@@ -89,7 +89,7 @@ class SmallCall:
         """y, which is overwritten by the next forward, hy and cy, None without cells; a state of 0 is zeros. A network
         that draws needs a seed."""
         hy, cy = np.empty(self._states, w.dtype), None if self._cells is None else np.empty(self._cells, w.dtype)
-        own = Given(x, w, hx, cx, hy, 0 if cy is None else cy)
+        own = ForwardArrays(x, w, hx, cx, hy, 0 if cy is None else cy)
         for pack in self._ready.packing:
             pack(w)
         self._workspace.seed = seed
@@ -111,7 +111,7 @@ class SmallCall:
             gradient = self._gradients.pop()
         except IndexError:  # the first time, or another thread is at work with it
             gradient = gradient_of(self.desc, self._ready.arrays, self._steps, self._threads, Arena())
-        gradient.run(Arrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, dw_is_new, wants_dhx, True), dx)
+        gradient.run(BackwardArrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, dw_is_new, wants_dhx, True), dx)
         if gathered is not None:
             gathered.take(self.ws_address, gradient.dgates_address, x if type(x) is int else x.ctypes.data)
         self._gradients.append(gradient)
@@ -158,7 +158,7 @@ class PreparedInference:
         if self._is_laid_out:
             self._sequences = None
         self.takes_addresses = self._sequences is not None or self._is_laid_out
-        self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.BRIEF_WORK
+        self.is_brief = self._sequences is not None and _work(desc, seq_len, batch_size) <= team.SINGLE_THREAD_WORK
 
     def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """y, hy and cy, of arrays, or of addresses of C-contiguous ones if it `takes_addresses`; states may be None."""

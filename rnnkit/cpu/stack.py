@@ -95,7 +95,7 @@ class Stack:
             nbytes += packed.nbytes
             packing = () if self._in_place else ready_to_pack(packed, self._layers)
         if self._form is not None:  # more threads than there is scratch for do not come in, however many there will be
-            threads = min(threads, team.most_threads())
+            threads = min(threads, team.max_threads())
             packed = self.with_scratch(chunk * rows, threads, take)
             nbytes += packed.scratch.nbytes
         panel_grain = self._panel_grain if rows >= self._rows_for_grain else 0

@@ -22,7 +22,7 @@ from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .means import vectors_of_mean_block
 from .operands import Step
-from .phases import all_of, apart_from_others, columns_of_slots, located, per_cell
+from .phases import all_of, columns_of_slots, matrix_of, noinline_if_many_phases, per_cell
 from .products import sum_biases, vectors_of_head, weights_of, weights_of_block
 from .stages import runner
 
@@ -86,7 +86,7 @@ def _phase(declaration, number):
     run_stages = runner(lambda declaration: declaration.phases[number].forward)
 
     def run(cell, step, rows, team):
-        apart_from_others(cell)
+        noinline_if_many_phases(cell)
         units, panel_grain = step.sizes.hidden, step.panel_grain
         if number > 0:
             barrier(team)  # wait until what R multiplies is complete
@@ -102,7 +102,7 @@ def _phase(declaration, number):
 def _product(declaration, of_r):
     """Build the function that adds a product of a phase to the gates; columns of its own start from the bias."""
     place = [one for one in declaration.products if (one.heads > 1) == (of_r.heads > 1)].index(of_r)
-    source, apart_columns = inner(located(declaration, of_r.source)), columns_of_slots(of_r.apart)
+    source, apart_columns = inner(matrix_of(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
     def begin(cell, step, rows, units):
         gates, weights = step.operands.gates, step.weights
@@ -118,7 +118,7 @@ def _product(declaration, of_r):
         begin(cell, step, rows, units)
         weights, values = step.weights, source(cell, step.operands, step.sizes.hidden)
         own = weights.products[place]
-        product_with(step.operands.gates, values, rows, own, vectors, weights.bias, False, step.from_last)
+        product_with(step.operands.gates, values, rows, own, vectors, weights.bias, False, step.reverse_panels)
 
     def multiply_by_heads(cell, step, rows, vectors, units):
         begin(cell, step, rows, units)
@@ -129,7 +129,7 @@ def _product(declaration, of_r):
             own = weights_of_block(weights.heads[place], block, first * hidden + block * size)
             panels = vectors_of_head(step.zeros, units, head, size)
             of_head = shifted(values, head * size)
-            product_with(gates, of_head, rows, own, panels, weights.bias, False, step.from_last)
+            product_with(gates, of_head, rows, own, panels, weights.bias, False, step.reverse_panels)
 
     return multiply if heads == 1 else multiply_by_heads
 
@@ -147,7 +147,7 @@ def run_step(cell, step, rows, team):
         count = vectors_of(step.zeros, step.sizes.output)
         for claim in range(num_claims(count, panel_grain, team)):
             vectors = next_block(claim, count, panel_grain, team)
-            product(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.from_last)
+            product(operands.hidden, operands.units, rows, projection, vectors, step.zeros, True, step.reverse_panels)
 
 
 @inner
@@ -205,13 +205,13 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
 
 
 @inner
-def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_team):
+def _run_pass(cell, layer, schedule, packed, zeros, arrays, role, team, whole_team):
     """Run the steps of one layer pass, a chunk of input products at a time."""
     facts, sizes = layer.facts, layer.facts.sizes
     weights = weights_of(
-        cell, sizes, packed, facts.offsets, facts.products, facts.places, given.w, whole_team.thread_id
+        cell, sizes, packed, facts.offsets, facts.products, facts.places, arrays.w, whole_team.thread_id
     )
-    num_steps, x = layer.starts.size - 1, or_call_data(layer.x, given.x)
+    num_steps, x = layer.starts.size - 1, or_call_data(layer.x, arrays.x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
     for done in range(0, num_steps, chunk):
@@ -220,7 +220,7 @@ def _run_pass(cell, layer, schedule, packed, zeros, given, role, team, whole_tea
         skipped = 0 if schedule.keeps_gates else layer.starts[steps.start]
         gates = shifted(layer.operands.gates, -skipped * layer.operands.gates.stride)
         operands = with_gates(cell, sizes, weights, layer.operands, gates)
-        operands = with_inputs(cell, operands, given.x)
+        operands = with_inputs(cell, operands, arrays.x)
         if role == FOLLOWS:
             wait_for_progress(whole_team, to_do)
         _project_chunk(cell, layer, weights, x, gates, steps, schedule, team)
@@ -244,7 +244,7 @@ def role_of(index, tasks, schedule):
 
 
 @inner
-def fitting(size, schedule):
+def usable_threads(size, schedule):
     """Return how many of `size` threads the schedule has work for: a multiple of its teams, if there are that many."""
     most, teams = min(size, schedule.threads), max(schedule.bounds.size - 1, 1)
     if schedule.split and schedule.threads % schedule.num_passes == 0:
@@ -271,30 +271,30 @@ def _copy_states(states, width, all_states, index, begins, team):
 
 
 @kernel
-def forward(bound, given, thread_id, size, sync):
+def forward(bound, arrays, thread_id, size, sync):
     """Run the next steps of the layer passes, from the states of this call or those that the previous call left."""
     post_call(sync, thread_id, size)
     cell, passes, ends, schedule, position, packed, zeros = values_of(bound)
-    team = join(sync, thread_id, size, fitting(size, schedule))
+    team = join(sync, thread_id, size, usable_threads(size, schedule))
     for index in range(schedule.num_passes if position.is_first else 0):
         layer, own = passes[index], ends[index]
         if position.sums_biases:
             facts = layer.facts
-            sum_biases(facts.products, facts.places, storage(packed), facts.offsets, given.w, team)
-        _copy_states(own.hidden_initial, layer.facts.sizes.output, given.hx, own.index, True, team)
-        if given.cy.size > 0:
-            _copy_states(own.states_initial, own.states_initial.stride, given.cx, own.index, True, team)
+            sum_biases(facts.products, facts.places, storage(packed), facts.offsets, arrays.w, team)
+        _copy_states(own.hidden_initial, layer.facts.sizes.output, arrays.hx, own.index, True, team)
+        if arrays.cy.size > 0:
+            _copy_states(own.states_initial, own.states_initial.stride, arrays.cx, own.index, True, team)
     if position.is_first:
         barrier(team)
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.panel_grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
-        _run_pass(cell, passes[index], schedule, packed, zeros, given, role, own_team, team)
+        _run_pass(cell, passes[index], schedule, packed, zeros, arrays, role, own_team, team)
     barrier(team)
     for index in range(schedule.num_passes if position.is_last else 0):
         own = ends[index]
-        _copy_states(own.hidden_final, passes[index].facts.sizes.output, given.hy, own.index, False, team)
-        if given.cy.size > 0:
-            _copy_states(own.states_final, own.states_final.stride, given.cy, own.index, False, team)
+        _copy_states(own.hidden_final, passes[index].facts.sizes.output, arrays.hy, own.index, False, team)
+        if arrays.cy.size > 0:
+            _copy_states(own.states_final, own.states_final.stride, arrays.cy, own.index, False, team)
     if position.is_last:
         barrier(team)

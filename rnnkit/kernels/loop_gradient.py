@@ -14,11 +14,11 @@ from .loop import (
     LEADS,
     ROWS,
     columns_of_input,
-    fitting,
     next_share,
     num_shares,
     role_of,
     rows_of_step,
+    usable_threads,
     with_inputs,
 )  # fmt: skip
 from .machine.arrays import part
@@ -30,7 +30,7 @@ from .machine.partition import next_block, num_claims, partition, split_team, te
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, apart_from_others, located, per_cell
+from .phases import all_of, matrix_of, noinline_if_many_phases, per_cell
 from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
 from .weight_gradient import (
@@ -59,28 +59,28 @@ def _add_output_gradient(target, dh, dy, rows, columns):
 
 
 @inner
-def _cut(carried, reset, cuts, rows, columns):
+def _apply_resets(carried, reset, reset_marks, rows, columns):
     """Where the next step starts from a reset state, move the carried gradient to the gradient of that state."""
     not_inlined()
-    for row in range(rows.start, rows.stop if cuts.size > 0 else rows.start):
-        if cuts[row] > 0:
+    for row in range(rows.start, rows.stop if reset_marks.size > 0 else rows.start):
+        if reset_marks[row] > 0:
             own = row_part(carried, row, columns)
             if reset.data.size > 0:
                 add(row_part(reset, row, columns), own)
             clear(own)
 
 
-def _way_back(declaration, number):
+def _phase_backward(declaration, number):
     """Build the backward function of a phase: the gradients through its products, then the gradient stages of the phase
     before."""
     width = OF_OUTPUT if number == 0 else OF_UNITS
     multiply = all_of(
-        lambda declaration: [_product_back(declaration, one) for one in declaration.phases[number].products]
+        lambda declaration: [_product_backward(declaration, one) for one in declaration.phases[number].products]
     )
     run_stages = runner(lambda declaration: declaration.phases[number - 1].gradient if number > 0 else ())
 
     def run(cell, step, rows, team):
-        apart_from_others(cell)
+        noinline_if_many_phases(cell)
         barrier(team)  # wait until the gates' gradients are complete
         zeros, size, panel_grain = step.zeros, step.sizes[width], step.panel_grain
         for claim in range(num_shares(cell, zeros, size, panel_grain, team)):
@@ -92,18 +92,18 @@ def _way_back(declaration, number):
     return run
 
 
-def _product_back(declaration, of_r):
+def _product_backward(declaration, of_r):
     """Build the function that computes the gradient of the source of a product of R, or adds to it."""
     place, adds, of_hidden = declaration.products.index(of_r), declaration.adds_to_source(of_r), of_r.source == "h_prev"
-    target, first = inner(located(declaration, f"d{of_r.source}")), of_r.slots.start
+    target, first = inner(matrix_of(declaration, f"d{of_r.source}")), of_r.slots.start
 
     def multiply(cell, step, rows, vectors, columns):
-        if of_hidden and not step.wants_prev:
+        if of_hidden and not step.needs_dh_prev:
             return
         dgates, dsource = step.gradients.gates, target(cell, step.gradients, step.sizes.hidden)
         dproduct, term = shifted(dgates, first * step.sizes.hidden), step.weights[place]
-        zeros, from_last = step.zeros, step.from_last
-        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, vectors, zeros, not adds, from_last)
+        zeros, reverse_panels = step.zeros, step.reverse_panels
+        product_of_rows(dsource, dproduct, rows, term.packed, term.weight, vectors, zeros, not adds, reverse_panels)
 
     def clear_source(cell, step, rows, vectors, columns):
         dsource = target(cell, step.gradients, step.sizes.hidden)
@@ -116,7 +116,7 @@ def _product_back(declaration, of_r):
     blocks, heads = len(of_r.slots) * of_r.heads, of_r.heads
 
     def multiply_by_heads(cell, step, rows, vectors, columns):
-        if of_hidden and not step.wants_prev:
+        if of_hidden and not step.needs_dh_prev:
             return
         term, zeros, hidden = step.weights[place], step.zeros, step.sizes.hidden
         size, dsource = hidden // heads, target(cell, step.gradients, hidden)
@@ -126,15 +126,15 @@ def _product_back(declaration, of_r):
             packed, weight = packed_block(term, block), block_of(term, block)
             own = vectors_of_head(zeros, columns, head, size)
             of_head = shifted(dsource, head * size)
-            product_of_rows(of_head, dproduct, rows, packed, weight, own, zeros, is_new, step.from_last)
+            product_of_rows(of_head, dproduct, rows, packed, weight, own, zeros, is_new, step.reverse_panels)
 
     if not of_r.slots:
         return leave if adds else clear_source
     return multiply if heads == 1 else multiply_by_heads
 
 
-_run_phases_back = all_of(
-    lambda declaration: [_way_back(declaration, number) for number in reversed(range(len(declaration.phases)))]
+_run_phases_backward = all_of(
+    lambda declaration: [_phase_backward(declaration, number) for number in reversed(range(len(declaration.phases)))]
 )
 
 
@@ -161,7 +161,7 @@ _run_last_stages = runner(lambda declaration: declaration.phases[-1].gradient)
 
 
 @inner
-def _run_step_back(cell, step, rows, team):
+def _run_step_backward(cell, step, rows, team):
     """Run one time step backward: compute the gates' gradients, and those of the states before the step."""
     sizes, gradients, zeros, panel_grain = step.sizes, step.gradients, step.zeros, step.panel_grain
     projection = step.weights[len(step.weights) - 2].packed  # the vectors come last
@@ -169,23 +169,23 @@ def _run_step_back(cell, step, rows, team):
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projected:  # the gradient of its output must be complete first
         columns = columns_of(zeros, next_share(cell, 0, zeros, sizes.output, 0, team), sizes.output)
-        _cut(gradients.hidden, gradients.reset_hidden, gradients.cuts, rows, columns)
+        _apply_resets(gradients.hidden, gradients.reset_hidden, gradients.reset_marks, rows, columns)
         _add_output_gradient(total, gradients.hidden, gradients.y, rows, columns)
         barrier(team)
     for claim in range(num_shares(cell, zeros, sizes.hidden, panel_grain, team)):
         vectors = next_share(cell, claim, zeros, sizes.hidden, panel_grain, team)
         columns = columns_of(zeros, vectors, sizes.hidden)
         if projected:
-            product(gradients.units, total, rows, projection, vectors, zeros, True, step.from_last)
+            product(gradients.units, total, rows, projection, vectors, zeros, True, step.reverse_panels)
         else:
-            _cut(gradients.hidden, gradients.reset_hidden, gradients.cuts, rows, columns)
+            _apply_resets(gradients.hidden, gradients.reset_hidden, gradients.reset_marks, rows, columns)
             _add_output_gradient(gradients.units, gradients.hidden, gradients.y, rows, columns)
         for state in range(gradients.states.stride // sizes.hidden):
             first = state * sizes.hidden
             of_state = Range(first + columns.start, first + columns.stop)
-            _cut(gradients.states, gradients.reset_states, gradients.cuts, rows, of_state)
+            _apply_resets(gradients.states, gradients.reset_states, gradients.reset_marks, rows, of_state)
         _run_last_stages(cell, step.operands, gradients, sizes.hidden, rows, columns)
-    _run_phases_back(cell, (step, rows, team))
+    _run_phases_backward(cell, (step, rows, team))
     if panel_grain > 0:
         barrier(team)
 
@@ -206,18 +206,18 @@ def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
 
 
 @inner
-def _steps_back(cell, layer, step, steps, unwanted, schedule, team):
+def _run_steps_backward(cell, layer, step, steps, skip_step, schedule, team):
     """Run some steps of a layer pass, last step first, and compute the gradient of their input.
 
-    The gradient of h before step `unwanted` is not computed; -1: no such step.
+    The gradient of h before step `skip_step` is not computed; -1: no such step.
     """
     not_inlined()
     starts, (_, team_of_steps) = layer.starts, team_of_rows(schedule.bounds, team)
     for index in range(steps.start, steps.stop):
         t = index if layer.reverse else steps.start + steps.stop - 1 - index
         rows = rows_of_step(starts, t, schedule.bounds, team)
-        own = with_field(with_field(step, "from_last", t % 2 == 1), "wants_prev", t != unwanted)
-        _run_step_back(cell, own, rows, team_of_steps)
+        own = with_field(with_field(step, "reverse_panels", t % 2 == 1), "needs_dh_prev", t != skip_step)
+        _run_step_backward(cell, own, rows, team_of_steps)
     barrier(team)
     if step.gradients.x.data.size == 0:  # dx is not wanted
         return
@@ -229,12 +229,12 @@ def _steps_back(cell, layer, step, steps, unwanted, schedule, team):
 
 
 @inner
-def _bound(gradients, arrays):
+def _gradients_of_call(gradients, arrays):
     """Return the gradients of a layer pass, with the arrays of the call."""
     return Gradients(
         y=or_call_data(gradients.y, arrays.dy), x=or_call_data(gradients.x, arrays.dx), gates=gradients.gates,
         units=gradients.units, hidden=or_call_data(gradients.hidden, arrays.dhx),
-        states=or_call_data(gradients.states, arrays.dcx), cuts=gradients.cuts,
+        states=or_call_data(gradients.states, arrays.dcx), reset_marks=gradients.reset_marks,
         reset_hidden=or_call_data(gradients.reset_hidden, arrays.dhx_reset),
         reset_states=or_call_data(gradients.reset_states, arrays.dcx_reset), inputs=gradients.inputs,
         vectors=gradients.vectors,
@@ -244,7 +244,7 @@ def _bound(gradients, arrays):
 @lru_cache
 def _multiplied(declaration, source):
     """Build the function that returns the rows that a product of R multiplies."""
-    return located(declaration, source)
+    return matrix_of(declaration, source)
 
 
 _sources_of_r = all_of(lambda declaration: [_multiplied(declaration, one.source) for one in declaration.products[1:]])
@@ -259,11 +259,11 @@ def _sources(cell, operands, hidden_size, x):
 
 
 @inner
-def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numbers, role, team, whole_team):
+def _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, numbers, role, team, whole_team):
     """Run the steps of one layer pass, last step first, a chunk at a time."""
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
-    starts, num_steps, bound = forward.starts, forward.starts.size - 1, _bound(layer.gradients, arrays)
+    starts, num_steps, bound = forward.starts, forward.starts.size - 1, _gradients_of_call(layer.gradients, arrays)
     multiplied = _sources(cell, forward.operands, forward.facts.sizes.hidden, or_call_data(forward.x, arrays.x))
     terms = terms_of(forward.facts.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
@@ -273,21 +273,22 @@ def _run_pass_back(cell, layer, schedule, is_first, is_last, arrays, zeros, numb
         _clear_vectors(cell, bound.vectors, team)
         barrier(team)
     chunk, lag = schedule.chunk, schedule.chunk if role == ALONE else schedule.lag
-    unwanted = -1
+    skip_step = -1
     if is_last and not arrays.wants_dhx:
-        unwanted = num_steps - 1 if forward.reverse else 0
+        skip_step = num_steps - 1 if forward.reverse else 0
     for done in range(0, num_steps, chunk):
         count = min(chunk, num_steps - done)
         start = done if forward.reverse else num_steps - done - count
         dgates = shifted(bound.gates, -starts[start] * bound.gates.stride)
         gradients = with_field(bound, "gates", dgates)
         step = Step(forward.facts.sizes, terms, operands, gradients, zeros, schedule.panel_grain, False, True)
-        for earlier in range(0, count if arrays.goes_back else 0, lag):
+        for earlier in range(0, count if arrays.runs_steps else 0, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
                 wait_for_progress(whole_team, done + now)
             own = Range(earlier, now) if forward.reverse else Range(count - now, count - earlier)
-            _steps_back(cell, forward, step, Range(start + own.start, start + own.stop), unwanted, schedule, team)
+            own = Range(start + own.start, start + own.stop)
+            _run_steps_backward(cell, forward, step, own, skip_step, schedule, team)
             if role == LEADS:
                 barrier(team)
                 if team.thread_id == 0:
@@ -315,11 +316,12 @@ def backward(bound, arrays, thread_id, size, sync):
     """
     post_call(sync, thread_id, size)
     cell, passes, schedule, is_first, is_last, zeros, numbers = values_of(bound)
-    team = join(sync, thread_id, size, fitting(size, schedule))
+    team = join(sync, thread_id, size, usable_threads(size, schedule))
     tasks, own_team = split_team(schedule.num_passes, schedule.split and schedule.panel_grain == 0, team)
     for index in range(tasks.start, tasks.stop):
         role = role_of(index, tasks, schedule)
-        _run_pass_back(cell, passes[index], schedule, is_first, is_last, arrays, zeros, numbers, role, own_team, team)
+        layer = passes[index]
+        _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, numbers, role, own_team, team)
     barrier(team)
 
 

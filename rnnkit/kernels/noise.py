@@ -31,17 +31,17 @@ class Draw(NamedTuple):
     other: np.generic | bool
 
 
-def factor(rate, dtype):
+def dropout_factor(rate, dtype):
     """Return the distribution of a dropout factor: 0 with probability `rate`, else 1/(1 - rate)."""
     return Draw(round(rate * 2**32), dtype.type(0), dtype.type(0 if rate == 1 else 1 / (1 - rate)))
 
 
-def choice(rate, dtype):
+def bernoulli(rate, dtype):
     """Return the distribution of a Bernoulli number: 1 with probability `rate`, else 0."""
     return Draw(round(rate * 2**32), dtype.type(1), dtype.type(0))
 
 
-def words(seed):
+def seed_words(seed):
     """Split a 64-bit seed into two words."""
     return seed & 0xFFFFFFFF, seed >> 32
 

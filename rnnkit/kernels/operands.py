@@ -46,14 +46,14 @@ class Gradients(NamedTuple):
     units: Matrix
     hidden: Matrix
     states: Matrix
-    cuts: np.ndarray | None = None  # 1 at positions whose next step starts from a reset state; empty without any
+    reset_marks: np.ndarray | None = None  # 1 at positions whose next step starts from a reset state; empty without any
     reset_hidden: Matrix | None = None  # of the states that steps are reset to; without data for zeros
     reset_states: Matrix | None = None
     inputs: Matrix | None = None  # of this pseudo-layer
     vectors: Matrix | None = None  # per sequence, summed over the steps of a chunk
 
 
-class Facts(NamedTuple):
+class LayerConstants(NamedTuple):
     """Constants shared by all passes of a layer."""
 
     sizes: Sizes
@@ -66,13 +66,13 @@ class LayerPass(NamedTuple):
     """One direction of one layer, forward. Step t of a call has the positions starts[t]:starts[t + 1]."""
 
     reverse: bool
-    facts: Facts
+    facts: LayerConstants
     starts: np.ndarray
     x: CallMatrix
     operands: Operands  # its gates start at the first position whose gates are saved
 
 
-class Ends(NamedTuple):
+class EndStates(NamedTuple):
     """Rows of the states of all sequences in a layer pass, before the first step and after the last."""
 
     index: int  # of the pseudo-layer
@@ -82,7 +82,7 @@ class Ends(NamedTuple):
     states_final: Matrix
 
 
-class LayerPassBack(NamedTuple):
+class LayerPassBackward(NamedTuple):
     """The backward pass of a layer pass: the forward pass, and its gradients."""
 
     forward: LayerPass
@@ -91,7 +91,7 @@ class LayerPassBack(NamedTuple):
     offsets: np.ndarray  # of the parts of the buffer
 
 
-class Given(NamedTuple):
+class ForwardArrays(NamedTuple):
     """Arrays of a forward call, flat: the input, the weights (may be empty if they are packed already), the initial
     states of all pseudo-layers (empty for zeros), and the targets of their final states (empty: not wanted)."""
 
@@ -111,7 +111,7 @@ class CallPosition(NamedTuple):
     is_last: bool
 
 
-class Arrays(NamedTuple):
+class BackwardArrays(NamedTuple):
     """Arrays of a backward call, read as if flat: the weights, the input, and the gradients of the output (empty for
     zeros), the input (empty if not wanted), the states (dcx: any array if h is the only state), the weights (empty if
     not wanted), and the states that steps are reset to (empty without resets)."""
@@ -127,7 +127,7 @@ class Arrays(NamedTuple):
     dcx_reset: np.ndarray
     dw_is_new: bool  # dw is uninitialised: the first rows of the call write it, others are added
     wants_dhx: bool  # else dhx is undefined after the call
-    goes_back: bool  # run the steps; else the gates' gradients are computed already, and only dw is wanted
+    runs_steps: bool  # run the steps; else the gates' gradients are computed already, and only dw is wanted
 
 
 class Schedule(NamedTuple):
@@ -153,5 +153,5 @@ class Step(NamedTuple):
     gradients: Gradients  # None in the forward pass
     zeros: np.ndarray
     panel_grain: int
-    from_last: bool  # read the panels of weights in reverse order
-    wants_prev: bool  # backward: whether the gradient of h before the step is needed
+    reverse_panels: bool  # read the panels of weights in reverse order
+    needs_dh_prev: bool  # backward: whether the gradient of h before the step is needed

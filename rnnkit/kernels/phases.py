@@ -60,7 +60,7 @@ def all_of(functions_of):
 
 
 @intrinsic
-def apart_from_others(typingctx, cell):
+def noinline_if_many_phases(typingctx, cell):
     """Mark the enclosing function, which runs a phase, noinline if its cell has several phases.
 
     Inlined together they share so many values that register allocation takes half of the compile time. A single phase
@@ -76,7 +76,7 @@ def apart_from_others(typingctx, cell):
     return types.void(cell), generate
 
 
-def located(declaration, name):
+def matrix_of(declaration, name):
     """Build the function that returns the rows of a variable of the cell, from the cell, the `Operands` or `Gradients`
     and hidden_size."""
     is_gradient, field, slot = places(declaration)[name]

@@ -8,13 +8,13 @@ from numba.extending import overload
 
 from .machine.arrays import part
 from .machine.bound import values_of
-from .machine.formats import FORMS, Float, form_of, panels_of, storage
+from .machine.formats import FORMATS, FullPrecision, format_of, panels_of, storage
 from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_lanes, panel_size
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, clear
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
-from .machine.tiles import supply_in_place
+from .machine.tiles import ensure_in_place_tiles
 from .operands import Sizes
 from .phases import all_of, columns_of_slots
 
@@ -69,9 +69,9 @@ def places_of(products):
 def offsets_of(products, columns, itemsize, start, precision=None, in_place=False):
     """Return where the panels of each product start in the packed buffer, then where the layer's summed biases,
     including its vectors, start and end. Weights that are read in place have no panels."""
-    form, sizes = FORMS[precision], []
+    form, sizes = FORMATS[precision], []
     if in_place:
-        supply_in_place("columns", itemsize)
+        ensure_in_place_tiles("columns", itemsize)
     for p in products:
         if in_place:
             sizes.append(0)
@@ -159,14 +159,14 @@ def _packed(packed, start, stop, depth, units, columns, thread_id):
 
 @overload(_packed, jit_options=OPTIONS)
 def _packed_of(packed, start, stop, depth, units, columns, thread_id):
-    def whole(packed, start, stop, depth, units, columns, thread_id):
+    def full_precision(packed, start, stop, depth, units, columns, thread_id):
         return Packed(part(packed, start, stop), depth, units, columns)
 
-    def reduced(packed, start, stop, depth, units, columns, thread_id):
+    def quantized(packed, start, stop, depth, units, columns, thread_id):
         panels = panels_of(packed, start, stop, len(columns) * units, thread_id)
         return Packed(panels, depth, units, columns)
 
-    return whole if form_of(packed) is Float else reduced
+    return full_precision if format_of(packed) is FullPrecision else quantized
 
 
 @inner

@@ -17,13 +17,13 @@ from .machine.jit import inner, kernel
 TOTAL = 1 << 18
 """Upper bound of the sum of a row of frequencies."""
 _WEIGHT = float(1 << 22)
-_LEAST_RANGE = 1 << 24
+_MIN_RANGE = 1 << 24
 # A coder's state. The encoder holds back the byte in _BYTE and after it _HELD bytes 0xFF, which a carry may change;
 # before the first byte _PLACE is -1. The decoder's _LOW is the number that it reads, relative to the range.
 _LOW, _RANGE, _BYTE, _HELD, _PLACE = range(5)
 START_ENCODING = 0, 0xFFFFFFFF, 0, 0, -1
 START_DECODING = 0, 0xFFFFFFFF, 0, 0, 0
-MOST_BYTES = 3
+MAX_BYTES = 3
 """Maximum of a symbol; `END` more finish the code."""
 END = 8
 
@@ -77,7 +77,7 @@ def _shift(state, out):
 
 @kernel
 def encode(state, out, symbols, table):
-    """Encode symbols, each by its row of frequencies; `out` must have MOST_BYTES free for each."""
+    """Encode symbols, each by its row of frequencies; `out` must have MAX_BYTES free for each."""
     size = table.size // max(symbols.size, 1)
     for i in range(symbols.size):
         row, symbol, start, total = part(table, i * size, (i + 1) * size), symbols[i], np.int64(0), np.int64(0)
@@ -87,7 +87,7 @@ def encode(state, out, symbols, table):
         step = state[_RANGE] // total
         state[_LOW] += step * start
         state[_RANGE] = step * row[symbol]
-        while state[_RANGE] < _LEAST_RANGE:
+        while state[_RANGE] < _MIN_RANGE:
             state[_RANGE] <<= 8
             _shift(state, out)
 
@@ -132,6 +132,6 @@ def decode(state, payload, symbols, table):
         state[_LOW] -= step * start
         state[_RANGE] = step * row[symbol]
         symbols[i] = symbol
-        while state[_RANGE] < _LEAST_RANGE:
+        while state[_RANGE] < _MIN_RANGE:
             state[_RANGE] <<= 8
             state[_LOW] = (state[_LOW] << 8 | _next(state, payload)) & 0xFFFFFFFF

@@ -107,32 +107,32 @@ _COMPILED, _HELPERS = {}, set()
 def _compiled(stage):
     """Return the Numba type of the stage's function, whose helpers are registered with Numba."""
     if stage.function not in _COMPILED:
-        _know_helpers(stage.function)
+        _register_helpers(stage.function)
         _COMPILED[stage.function] = inner(stage.function, **_INLINED, pipeline_class=_StageCompiler)
     return types.Dispatcher(_COMPILED[stage.function])
 
 
-def _know_helpers(function):
+def _register_helpers(function):
     for helper in helpers_of(function):
         if helper not in _HELPERS:
             _HELPERS.add(helper)
-            _know_helpers(helper)
+            _register_helpers(helper)
             overload(helper, jit_options=_HELPER, strict=False)(lambda *numbers, own=helper: own)
 
 
-def _know_activations(function):
+def _register_activation(function):
     """Let Numba resolve this function of an activation, a parameter of a cell, to the activation's own method."""
 
     @overload(function, jit_options=_HELPER, strict=False)
     def of(activation, number):
         own = getattr(getattr(activation, "instance_class", None), function.__name__, None)
         if own is not None:
-            _know_helpers(own)
+            _register_helpers(own)
         return own
 
 
-_know_activations(value)
-_know_activations(slope)
+_register_activation(value)
+_register_activation(slope)
 
 
 def _call_type(typingctx, stage, cell, real):

@@ -13,7 +13,7 @@ from .machine.jit import inner
 from .machine.matrix import Matrix, Range, add, clear, copy, row_part, shifted
 from .machine.partition import next_block, num_claims, partition
 from .machine.registers import I64, fma, not_inlined
-from .machine.tiles import supply_in_place
+from .machine.tiles import ensure_in_place_tiles
 from .machine.transpose import transpose
 
 # Columns that a thread transposes at once: 400 KB, which fit into L2 with the panels of a wide tile; whole tiles of 6
@@ -59,7 +59,7 @@ def offsets_of(products, columns, threads, itemsize, rows, in_place):
     sizes = [p.blocks * panel_size(p.rows.size // p.blocks, p.depth, 1, itemsize) for p in products]
     sizes += [p.heads * panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
     if in_place:
-        supply_in_place("rows", itemsize)
+        ensure_in_place_tiles("rows", itemsize)
         sizes = [0] * len(sizes)
     sizes += [scratch_size(columns, threads, block)]
     return np.array(list(accumulate(sizes, initial=0)), np.int64)

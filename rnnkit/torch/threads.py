@@ -25,14 +25,14 @@ def threads() -> AbstractContextManager[None]:
     """Run the engine's calls meanwhile on the number of threads that PyTorch has."""
     size = torch.get_num_threads()
     team = _team(size) if size > 1 and not _forked else None
-    return _lent()(size, team)
+    return _thread_override()(size, team)
 
 
 @cache
-def _lent() -> Any:
+def _thread_override() -> Any:
     with forking.importing:
-        from rnnkit.kernels.machine.team import lent
-    return lent
+        from rnnkit.kernels.machine.team import thread_override
+    return thread_override
 
 
 @cache

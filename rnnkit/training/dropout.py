@@ -68,12 +68,12 @@ def dropout_mask(
 def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
     from rnnkit.kernels.machine import team  # which imports Numba
     from rnnkit.kernels.machine.matrix import Matrix
-    from rnnkit.kernels.noise import Counter, draw, factor, words
+    from rnnkit.kernels.noise import Counter, draw, dropout_factor, seed_words
 
     (steps, rows, features), mask = shape, np.empty(shape, dtype)
     count = steps * rows
     if mask.size:
-        counter = Counter(rows, first_row, 0, _STREAM, *words(seed))
+        counter = Counter(rows, first_row, 0, _STREAM, *seed_words(seed))
         matrix = Matrix(mask.reshape(-1), row_numbers(count), 0, features)
-        team.run(draw, mask.size, matrix, count, 0, features, counter, factor(rate, mask.dtype))
+        team.run(draw, mask.size, matrix, count, 0, features, counter, dropout_factor(rate, mask.dtype))
     return mask

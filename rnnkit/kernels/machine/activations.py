@@ -22,7 +22,7 @@ _LOG2 = Fraction("0.6931471805599453094172321214581765680755")
 _NEAR = 0.26  # tanh(0.26) is just above 1/4; below it, e/(e + 2) has an error of 2.3 units in the last place
 
 
-class _Format(NamedTuple):
+class _FloatFormat(NamedTuple):
     """A binary floating-point format, and the constants of exp and tanh in it."""
 
     real: type
@@ -43,9 +43,9 @@ class _Format(NamedTuple):
         return self.real(1.5 * 2**self.mantissa)
 
 
-_FORMATS = {
-    types.float32: _Format(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 104.0, 17.4, 89.0),
-    types.float64: _Format(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 746.0, 37.5, 710.0),
+_FLOAT_FORMATS = {
+    types.float32: _FloatFormat(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 104.0, 17.4, 89.0),
+    types.float64: _FloatFormat(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 746.0, 37.5, 710.0),
 }
 
 
@@ -70,7 +70,7 @@ def _exp_minus_one(typingctx, r):
 
     def generate(context, builder, signature, arguments):
         (x,) = arguments
-        coefficients = [Fraction(1, math.factorial(k)) for k in range(2, _FORMATS[r].exp_degree + 1)]
+        coefficients = [Fraction(1, math.factorial(k)) for k in range(2, _FLOAT_FORMATS[r].exp_degree + 1)]
         return emit_fma(builder, builder.fmul(x, x), _emit_series(builder, x, coefficients), x)
 
     return r(r), generate
@@ -91,7 +91,7 @@ def _tanh_near_zero(typingctx, x):
     def generate(context, builder, signature, arguments):
         (value,) = arguments
         square = builder.fmul(value, value)
-        tail = _emit_series(builder, square, _tanh_coefficients(_FORMATS[x].tanh_terms)[1:])
+        tail = _emit_series(builder, square, _tanh_coefficients(_FLOAT_FORMATS[x].tanh_terms)[1:])
         return emit_fma(builder, builder.fmul(value, square), tail, value)
 
     return x(x), generate
@@ -101,7 +101,7 @@ def _power_of_two(raised):
     @intrinsic
     def power_of_two(typingctx, shifted):
         """2**(n + raised), n being the integer in the lowest bits of `shifted` (see `_reduced`)."""
-        form = _FORMATS[shifted]
+        form = _FLOAT_FORMATS[shifted]
         offset = form.bias + raised - int(form.magic.view(form.integer))
 
         def generate(context, builder, signature, arguments):
@@ -125,7 +125,7 @@ def _reduced(v):
 
 @overload(_reduced, jit_options=OPTIONS)
 def _reduced_of(v):
-    form = _FORMATS[v]
+    form = _FLOAT_FORMATS[v]
     high = math.floor(_LOG2 * 2**form.high_bits) / 2**form.high_bits
     minus_high, minus_low = form.real(-high), form.real(-float(_LOG2 - Fraction(high)))
     per_log2, magic = form.real(float(1 / _LOG2)), form.magic
@@ -141,7 +141,7 @@ def _reduced_of(v):
 @overload(tanh, jit_options=OPTIONS)
 def _tanh_of(x):
     """e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
-    form = _FORMATS[x]
+    form = _FLOAT_FORMATS[x]
     limit, near, one, two = form.real(form.tanh_limit), form.real(_NEAR), form.real(1), form.real(2)
 
     def tanh(x):
@@ -157,7 +157,7 @@ def _tanh_of(x):
 @overload(sigmoid, jit_options=OPTIONS)
 def _sigmoid_of(x):
     """Within 3 units in the last place."""
-    form = _FORMATS[x]
+    form = _FLOAT_FORMATS[x]
     low, high, one = form.real(-form.exp_limit), form.real(form.sigmoid_limit), form.real(2.0**-_LOWER)
 
     def sigmoid(x):
@@ -172,7 +172,7 @@ def _sigmoid_of(x):
 @overload(exp, jit_options=OPTIONS)
 def _exp_of(x):
     """Within 1 unit in the last place, subnormal results included."""
-    form = _FORMATS[x]
+    form = _FLOAT_FORMATS[x]
     low, high, zero = form.real(-form.exp_limit), form.real(form.overflow), form.real(0)
     two, lower = form.real(2), form.real(2.0**-_LOWER)
 

@@ -82,7 +82,7 @@ def values_of(typingctx, bound):
     """Return the tuple of a `Bound`, with the tuples of any `Bound` inside it."""
 
     def generate(context, builder, signature, arguments):
-        return _bound(context, builder, signature.args[0], *arguments)
+        return _load_bound(context, builder, signature.args[0], *arguments)
 
     return _without_bound(bound)(bound), generate
 
@@ -96,7 +96,7 @@ def _without_bound(kind):
     return kind
 
 
-def _bound(context, builder, kind, pointer):
+def _load_bound(context, builder, kind, pointer):
     """Load the tuple whose words start at `pointer`, in LLVM IR."""
     constant, places = builder.module.add_metadata([]), count()
 
@@ -126,7 +126,7 @@ def _leaf(context, builder, kind, word):
     if kind == types.none:
         return context.get_dummy_value()
     if isinstance(kind, BoundArguments):
-        return _bound(context, builder, kind, builder.inttoptr(word(), _WORD.as_pointer()))
+        return _load_bound(context, builder, kind, builder.inttoptr(word(), _WORD.as_pointer()))
     if isinstance(kind, (FlatArray, types.Array)):
         return _array(context, builder, kind, builder.inttoptr(word(), ir.IntType(8).as_pointer()))
     if isinstance(kind, types.Float):

@@ -183,16 +183,16 @@ def _source_of(named_tuple):
 
     For a user's cell or activation this is a digest of its equations, not of its file: `__main__` may be another one.
     """
-    if not _is_own(named_tuple):
+    if not _is_user_defined(named_tuple):
         return _source(getattr(sys.modules.get(named_tuple.__module__), "__file__", ""))
     try:
         return code_key(named_tuple)
     except Unresolved as error:
-        _say_that_it_is_not_kept(named_tuple.__qualname__.rpartition(".")[2], str(error))
+        _warn_not_cached(named_tuple.__qualname__.rpartition(".")[2], str(error))
         return None
 
 
-def _is_own(kind):
+def _is_user_defined(kind):
     """Return whether `kind` is the class of a user-defined cell or activation."""
     if not isinstance(kind, type) or is_shipped(kind):
         return False
@@ -200,12 +200,12 @@ def _is_own(kind):
 
 
 @cache
-def _say_that_it_is_not_kept(name, why):
+def _warn_not_cached(name, why):
     warnings.warn(f"kernel cache: {name} {why}; each process compiles it again", RuntimeWarning, stacklevel=2)
 
 
 @cache
-def _say_that_it_takes_a_while():
+def _log_compiling():
     """Log once per process, as a first call is silent for seconds otherwise."""
     ahead = "`python -m rnnkit warmup` (--precision for quantized weights) does it ahead, except for cells of your own"
     _LOGGER.info(f"compiling kernels for this machine, a few seconds per mode; {ahead}")
@@ -222,7 +222,7 @@ class _Pickler(NumbaPickler):
     """Pickles a user-defined cell as its key: each process has its own class, which computes the same."""
 
     def persistent_id(self, value):
-        return code_key(value) if _is_own(value) else None
+        return code_key(value) if _is_user_defined(value) else None
 
 
 class _Unpickler(pickle.Unpickler):
@@ -230,10 +230,10 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, data, sig):
         super().__init__(io.BytesIO(data))
-        self._own = {code_key(kind): kind for kind in _classes(sig) if _is_own(kind)}
+        self._user_classes = {code_key(kind): kind for kind in _classes(sig) if _is_user_defined(kind)}
 
     def persistent_load(self, digest):
-        return self._own[digest]
+        return self._user_classes[digest]
 
 
 def _dumps(value):
@@ -242,18 +242,18 @@ def _dumps(value):
     return stream.getvalue()
 
 
-_suppliers = {}
+_providers = {}
 
 
-def supplies(prefix):
+def symbol_provider(prefix):
     """Decorate a function that defines symbols with this prefix, unless they are defined: it is called with each one
     that machine code refers to, before the code is loaded."""
-    return lambda supply: _suppliers.setdefault(prefix, supply)
+    return lambda supply: _providers.setdefault(prefix, supply)
 
 
-def _supply(symbols):
+def _define_symbols(symbols):
     for symbol in symbols:
-        for prefix, supply in _suppliers.items():
+        for prefix, supply in _providers.items():
             if symbol.startswith(prefix):
                 supply(symbol)
 
@@ -272,13 +272,13 @@ class Cache(FunctionCache):
         try:
             saved, symbols, payload = _Unpickler(data, sig).load() if data else (None, (), None)
             if saved == sig:
-                _supply(symbols)
+                _define_symbols(symbols)
                 if any(address_of_symbol(symbol) is None for symbol in symbols):
                     target_context.refresh()  # loads all of Numba's registries: half of the time of a warm call
                 return CompileResult._rebuild(target_context, *payload)
         except Exception:  # undamaged, but not for this process: for example a class has moved
             pass
-        _say_that_it_takes_a_while()
+        _log_compiling()
         return None
 
     def save_overload(self, sig, data):

@@ -22,8 +22,8 @@ from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma, panel_lanes
 
 _I16 = ir.IntType(16)
 ROWS_AT_ONCE = 96  # of A, converted at once: enough that the time to read the panels does not matter
-LARGEST = 127  # of a signed byte
-LEAST = 2.0**-100  # of a row's largest number: a row of smaller ones is 0, since 127/largest could overflow
+MAX_INT8 = 127  # of a signed byte
+MIN_MAGNITUDE = 2.0**-100  # of a row's largest number: a row of smaller ones is 0, since 127/largest could overflow
 
 
 # Instructions that add a dot product, by register size in bytes and LLVM's name of the CPU feature. They are assembly,
@@ -92,7 +92,7 @@ class Int8(NamedTuple):
     columns: np.ndarray
 
 
-class Float:
+class FullPrecision:
     """Full precision: a word is a number of the network's dtype, and so is the sum."""
 
     name, per_word, parts, has_scales, in_place = "", 1, 1, False, False
@@ -115,7 +115,7 @@ class Float:
         return emit_fma(builder, value, column, total)
 
 
-class _InRows(Float):
+class _InRows(FullPrecision):
     name, in_place = "rows", True
 
     @classmethod
@@ -124,7 +124,7 @@ class _InRows(Float):
         return I64(0), unit
 
 
-class _InColumns(Float):
+class _InColumns(FullPrecision):
     name, in_place = "columns", True
 
     @classmethod
@@ -132,14 +132,14 @@ class _InColumns(Float):
         return unit, I64(0)
 
 
-class Bfloat16Dot(Float):
+class Bfloat16Dot(FullPrecision):
     name, per_word = "bfloat16", 2
 
     def add(self, builder, value, column, total):
         return _dot(builder, BFLOAT16_DOT, total, value, column)
 
 
-class Bfloat16Wide(Float):
+class Bfloat16Wide(FullPrecision):
     name, per_word, parts = "bfloat16", 2, 2
 
     def unpack(self, builder, words):
@@ -150,7 +150,7 @@ class Bfloat16Wide(Float):
         return [builder.bitcast(half, self.vector) for half in (low, high)]
 
 
-class _Int8(Float):
+class _Int8(FullPrecision):
     name, per_word, has_scales = "int8", 4, True
 
     def __init__(self, real, lanes):
@@ -198,15 +198,15 @@ if BFLOAT16_DOT or BYTE_DOT:
     binding.initialize_native_asmparser()
 _BFLOAT16 = Bfloat16Dot if BFLOAT16_DOT else Bfloat16Wide
 _INT8 = Int8Dot if BYTE_DOT else Int8Wide
-FORMS = {None: Float, "bfloat16": _BFLOAT16, "int8": _INT8}
+FORMATS = {None: FullPrecision, "bfloat16": _BFLOAT16, "int8": _INT8}
 """Class that emits the products with packed weights, by the `precision` of `rnnkit.prepare`."""
 _TUPLES = {"bfloat16": Bfloat16, "int8": Int8}
-_FORM_OF_TUPLE = {kind: FORMS[name] for name, kind in _TUPLES.items()} | {InRows: _InRows, InColumns: _InColumns}
+_FORM_OF_TUPLE = {kind: FORMATS[name] for name, kind in _TUPLES.items()} | {InRows: _InRows, InColumns: _InColumns}
 
 
-def form_of(panels):
+def format_of(panels):
     """Return the class that emits the products with panels of this Numba type."""
-    return _FORM_OF_TUPLE[panels.instance_class] if isinstance(panels, types.BaseNamedTuple) else Float
+    return _FORM_OF_TUPLE[panels.instance_class] if isinstance(panels, types.BaseNamedTuple) else FullPrecision
 
 
 def storage_type(panels):
@@ -217,7 +217,7 @@ def storage_type(panels):
 def scratch_words(weights, depth):
     """Return the words that a row of `depth` numbers takes once converted for weights of this format: its scale, then
     the numbers (`rounding.converted`)."""
-    form = FORMS[weights]
+    form = FORMATS[weights]
     return 1 + form.parts * -(-depth // form.per_word)
 
 
@@ -227,7 +227,7 @@ def no_panels(dtype, form):
     for kind in (InRows, InColumns):
         if _FORM_OF_TUPLE[kind].name == form:
             return kind(words, numbers, 0, 0)
-    weights = next(weights for weights, one in FORMS.items() if one.name == form)
+    weights = next(weights for weights, one in FORMATS.items() if one.name == form)
     return packed_as(weights, words, words, 0, numbers)
 
 
@@ -251,7 +251,7 @@ def storage(typingctx, panels):
 @intrinsic
 def words_of(typingctx, panels, depth):
     """Return the words that a column of this depth takes in the panels."""
-    form = form_of(panels)
+    form = format_of(panels)
     return types.int64(panels, types.int64), lambda context, builder, signature, arguments: form.words(
         builder, arguments[1]
     )

@@ -19,7 +19,7 @@ import numpy as np
 from numba.extending import overload
 
 from .arrays import part
-from .formats import Float, InColumns, InRows, form_of, storage, words_of
+from .formats import FullPrecision, InColumns, InRows, format_of, storage, words_of
 from .in_place import FEW_ROWS, FEW_VECTORS, MAX_ROWS_IN_PLACE
 from .jit import OPTIONS, inner
 from .matrix import Matrix, Range, offset, shifted
@@ -96,7 +96,7 @@ def blocks_of(panels, words):
 
 @overload(blocks_of, jit_options=OPTIONS)
 def _blocks_of(panels, words):
-    if form_of(panels).has_scales:  # the scale applies once to all of k
+    if format_of(panels).has_scales:  # the scale applies once to all of k
         return lambda panels, words: 1
 
     def blocks(panels, words):
@@ -112,7 +112,7 @@ def is_far(panels, columns, nbytes, rows):
 
 @overload(is_far, jit_options=OPTIONS)
 def _is_far(panels, columns, nbytes, rows):
-    far = far_bytes(len(columns)) if form_of(panels) is Float else NEVER_FAR
+    far = far_bytes(len(columns)) if format_of(panels) is FullPrecision else NEVER_FAR
     least = far_rows(len(columns))
     return lambda panels, columns, nbytes, rows: nbytes >= far and rows >= least
 
@@ -123,7 +123,7 @@ def ends_in_tail(packed):
 
 @overload(ends_in_tail, jit_options=OPTIONS)
 def _ends_in_tail(packed):
-    has_tails = form_of(packed.types[0]) is Float and has_tail(len(packed.types[3]))
+    has_tails = format_of(packed.types[0]) is FullPrecision and has_tail(len(packed.types[3]))
 
     def ends(packed):
         lanes = panel_lanes(storage(packed.panels))
@@ -211,7 +211,7 @@ def _panels_of_run(columns, shape, panel_bytes):
 
 
 @inner
-def product(c, a, rows, packed, vectors, bias, overwrite, from_last):
+def product(c, a, rows, packed, vectors, bias, overwrite, reverse_panels):
     """C[rows, columns] = (bias[columns] if overwrite else C[rows, columns]) + A[rows, :depth] . panels.
 
     For a range of positions in both row lists, and the units of a range of panels. Each element is one chain of fused
@@ -223,11 +223,12 @@ def product(c, a, rows, packed, vectors, bias, overwrite, from_last):
     while start < rows.stop:
         own = Range(start, min(start + at_once, rows.stop))
         start = own.stop
-        _product(c, converted(packed.panels, a, own, packed.depth), own, packed, vectors, bias, overwrite, from_last)
+        values = converted(packed.panels, a, own, packed.depth)
+        _product(c, values, own, packed, vectors, bias, overwrite, reverse_panels)
 
 
 @inner
-def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
+def _product(c, a, rows, packed, vectors, bias, overwrite, reverse_panels):
     """Compute `product` for rows of A that are converted: its row number 0 belongs to rows.start."""
     columns, whole = packed.columns, packed.units // panel_lanes(storage(packed.panels))
     depth, count = words_of(packed.panels, packed.depth), rows.stop - rows.start
@@ -237,7 +238,7 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, from_last):
     tail = ends_in_tail(packed)
     far = is_far(packed.panels, columns, nbytes, count)
     runs, size, panel_bytes = 1, vectors.stop - vectors.start, depth * gates * VECTOR_BYTES
-    if from_last and size * panel_bytes > _FIRST_BYTES:
+    if reverse_panels and size * panel_bytes > _FIRST_BYTES:
         shape = shape_of_tile(columns, count, min(vectors.stop, whole) - vectors.start, near, far, tail)
         size = _panels_of_run(columns, shape, panel_bytes)
         runs = (vectors.stop - vectors.start + size - 1) // size
@@ -271,22 +272,22 @@ class WeightMatrix(NamedTuple):
     matrix: Matrix
 
 
-def product_with(c, a, rows, weights, vectors, bias, overwrite, from_last):
+def product_with(c, a, rows, weights, vectors, bias, overwrite, reverse_panels):
     """Compute `product` with weights that are packed or in place; the results are bit-identical."""
 
 
 @overload(product_with, jit_options=OPTIONS)
-def _product_with(c, a, rows, weights, vectors, bias, overwrite, from_last):
-    def packed(c, a, rows, weights, vectors, bias, overwrite, from_last):
-        product(c, a, rows, weights.packed, vectors, bias, overwrite, from_last)
+def _product_with(c, a, rows, weights, vectors, bias, overwrite, reverse_panels):
+    def packed(c, a, rows, weights, vectors, bias, overwrite, reverse_panels):
+        product(c, a, rows, weights.packed, vectors, bias, overwrite, reverse_panels)
 
-    def either(c, a, rows, weights, vectors, bias, overwrite, from_last):
+    def either(c, a, rows, weights, vectors, bias, overwrite, reverse_panels):
         if weights.packed.panels.size > 0:
-            product(c, a, rows, weights.packed, vectors, bias, overwrite, from_last)
+            product(c, a, rows, weights.packed, vectors, bias, overwrite, reverse_panels)
         else:
             _product_in_place(c, a, rows, weights, vectors, bias, overwrite)
 
-    return either if form_of(weights.types[0].types[0]) is Float else packed
+    return either if format_of(weights.types[0].types[0]) is FullPrecision else packed
 
 
 @inner
@@ -327,10 +328,10 @@ def _product_by_panels(c, a, rows, weights, units, column, vectors, bias, overwr
 
 
 @inner
-def product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, from_last):
+def product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, reverse_panels):
     """Compute `product` with B[k, :] in row k of a matrix `b`, which is packed or, without panels, read in place."""
     if weights.panels.size > 0:
-        product(c, a, rows, weights, vectors, bias, overwrite, from_last)
+        product(c, a, rows, weights, vectors, bias, overwrite, reverse_panels)
     else:
         own, one = Packed(InRows(b.data, b.rows, b.start, b.stride), weights.depth, weights.units, (0,)), (0,)
         wide = units_of_tile(one, WIDE), rows_of_tile(one, WIDE)

@@ -44,7 +44,7 @@ class ColumnsTile(Tile):
         super().__init__(*arguments)
         shape = arguments[-1]
         self.units = self.vectors = FEW_VECTORS if shape == WIDE else 1
-        self.most_rows = FEW_ROWS if shape == WIDE else MAX_ROWS_IN_PLACE
+        self.max_rows = FEW_ROWS if shape == WIDE else MAX_ROWS_IN_PLACE
 
     @staticmethod
     def has_shape(gates, shape):
@@ -52,12 +52,12 @@ class ColumnsTile(Tile):
 
     def _cases(self):
         cases = range(1, 2), range(2, 3), range(3, 5), range(5, MAX_ROWS_IN_PLACE + 1)
-        return [rows for rows in cases if max(rows) <= self.most_rows]
+        return [rows for rows in cases if max(rows) <= self.max_rows]
 
     def _find_weights(self, builder, begin, width, b, b_rows, ldb):
         first, last, self.b_row = builder.gep(b, [begin]), builder.sub(width, I64(1)), []
         for unit in map(I64, range(self.units * self.lanes)):
-            if self.may_be_cut:  # clamp to the last row
+            if self.is_partial:  # clamp to the last row
                 unit = builder.select(builder.icmp_signed("<", unit, last), unit, last)
             number = builder.load(builder.gep(b_rows, [unit]))
             self.b_row.append(builder.gep(first, [builder.mul(number, ldb)]))

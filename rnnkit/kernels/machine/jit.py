@@ -43,7 +43,7 @@ OPTIONS = {
 }
 
 
-_OF_TEAM = "thread_id", "size", "sync"  # which `sync.post_call` finds by position
+_TEAM_PARAMETERS = "thread_id", "size", "sync"  # which `sync.post_call` finds by position
 
 
 class _Inner(CPUDispatcher):
@@ -107,7 +107,7 @@ def kernel(function):
     A function whose last parameters are `thread_id, size, sync` is run by a team.
     """
     names = tuple(inspect.signature(function).parameters)
-    runs_in_team = names[-len(_OF_TEAM) :] == _OF_TEAM
+    runs_in_team = names[-len(_TEAM_PARAMETERS) :] == _TEAM_PARAMETERS
     if "thread_id" in names and not runs_in_team:
         expected = "thread_id, size and sync must be the last parameters, in this order"
         raise TypeError(f"{function.__name__}: {expected}, got {', '.join(names)}")

@@ -12,7 +12,7 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
-from .operators import KeptFlags, keeping_answers
+from .operators import InternedFlags, cached_context
 from .registers import ABI_ARGUMENTS
 from .tile import NAME
 
@@ -148,7 +148,7 @@ class LinkingCompiler(Compiler):
     """Emits code only for kernels, which Python calls; everything else is linked into its callers."""
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
-        flags, typingctx = KeptFlags(flags), keeping_answers(typingctx)
+        flags, typingctx = InternedFlags(flags), cached_context(typingctx)
         flags.no_compile = flags.no_cpython_wrapper
         targetctx = targetctx.subtarget(typing_context=typingctx)
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)

@@ -18,7 +18,7 @@ from numba.extending import lower_builtin
 _INT64S = types.int64, types.int64
 
 
-class KeptFlags(Flags):
+class InternedFlags(Flags):
     """Flags of a compilation, interned: equal flags are the same object, so they can be part of a cache key."""
 
     __slots__ = ()
@@ -103,4 +103,4 @@ class _Context(Context):
         return self._operators[found]
 
 
-keeping_answers = cache(_Context)
+cached_context = cache(_Context)

@@ -3,9 +3,9 @@
 from .arrays import part
 from .jit import inner
 from .matrix import Range
-from .sync import CACHE_LINE, MEETING, PASSED, TAKEN, TEAMS, Team, exchange, load
+from .sync import BARRIER, CACHE_LINE, PASSED, TAKEN, TEAMS, Team, exchange, load
 
-_MOST_BLOCKS = 1 << 20  # of a thread's share
+_MAX_BLOCKS = 1 << 20  # of a thread's share
 # Shares that a thread takes blocks of, its own first. Each costs two cache lines of other cores, 0.1 to 0.4 us.
 _SHARES = 4
 
@@ -55,10 +55,10 @@ def next_block(claim, count, grain, team):
 def _is_mine(team, place, number):
     """Try to take block `number` of a share; returns False if another thread has taken it."""
     sync = team.sync
-    none = load(sync, PASSED) * _MOST_BLOCKS  # PASSED is constant during a loop; wraps after months
+    none = load(sync, PASSED) * _MAX_BLOCKS  # PASSED is constant during a loop; wraps after months
     before = load(sync, place)
     taken = before - none
-    if not 0 <= taken < _MOST_BLOCKS:  # the count of an earlier loop
+    if not 0 <= taken < _MAX_BLOCKS:  # the count of an earlier loop
         taken = 0
     return taken == number and exchange(sync, place, before, none + number + 1)
 
@@ -91,5 +91,5 @@ def team_of_rows(bounds, team):
         return 0, team
     size = team.size // (bounds.size - 1)
     number = team.thread_id // size
-    start = TAKEN + number * size * CACHE_LINE + MEETING
+    start = TAKEN + number * size * CACHE_LINE + BARRIER
     return number, Team(team.thread_id % size, size, part(team.sync, start, start + PASSED + 1))

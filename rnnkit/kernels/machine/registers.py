@@ -38,10 +38,10 @@ def _arm_dots():
         return {"dotprod"}  # every ARM CPU that macOS runs on
     if sys.platform != "linux":
         return set()
-    said_by_kernel = ctypes.CDLL(None).getauxval
-    said_by_kernel.argtypes, said_by_kernel.restype = [ctypes.c_ulong], ctypes.c_ulong
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
     bits = {"dotprod": (16, 20), "bf16": (26, 14)}  # AT_HWCAP, AT_HWCAP2: Linux, asm/hwcap.h
-    return {name for name, (word, bit) in bits.items() if said_by_kernel(word) >> bit & 1}
+    return {name for name, (word, bit) in bits.items() if getauxval(word) >> bit & 1}
 
 
 VECTOR_BYTES, REGISTERS, HAS_FMA, FEATURES = _host()

@@ -7,15 +7,15 @@ from numba.extending import intrinsic, overload
 
 from .arrays import part
 from .formats import (
-    LARGEST,
-    LEAST,
+    MAX_INT8,
+    MIN_MAGNITUDE,
     ROWS_AT_ONCE,
     ZERO_POINT,
     Bfloat16Dot,
     Bfloat16Wide,
     Int8Dot,
     Int8Wide,
-    form_of,
+    format_of,
     words_of,
 )
 from .jit import OPTIONS, inner
@@ -29,7 +29,7 @@ def rows_at_once(panels, count):
 
 @overload(rows_at_once, jit_options=OPTIONS)
 def _rows_at_once_of(panels, count):
-    if form_of(panels).per_word == 1:
+    if format_of(panels).per_word == 1:
         return lambda panels, count: count
     return lambda panels, count: ROWS_AT_ONCE
 
@@ -40,7 +40,7 @@ def converted(panels, a, rows, depth):
 
 @overload(converted, jit_options=OPTIONS)
 def _converted_of(panels, a, rows, depth):
-    form = form_of(panels)
+    form = format_of(panels)
     if form.per_word == 1:
         return lambda panels, a, rows, depth: Matrix(a.data, part(a.rows, rows.start, rows.stop), a.start, a.stride)
     convert, parts = {Bfloat16Dot: _round, Bfloat16Wide: _copy, Int8Dot: _quads, Int8Wide: _pairs}[form], form.parts
@@ -77,10 +77,10 @@ def _scaled(target, source):
     for k in range(source.size):
         largest = max(largest, _magnitude(source[k]))  # as bit patterns, so that NaN is the largest
     value = real_of(largest)
-    if value < source.dtype.type(LEAST):
+    if value < source.dtype.type(MIN_MAGNITUDE):
         target[0] = 0
         return source.dtype.type(0)
-    one = source.dtype.type(LARGEST)
+    one = source.dtype.type(MAX_INT8)
     target[0] = value / one if value < source.dtype.type(np.inf) else source.dtype.type(np.nan)
     return one / value
 

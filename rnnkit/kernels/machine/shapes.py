@@ -18,7 +18,7 @@ Several rows:
 NAMES = "row", "stream", "wide", "narrow", "far", "tail"
 
 _CHAINS = 8  # sums that hide the latency of two FMA units
-_MOST_ROWS = _CHAINS  # more would only increase the code
+_MAX_ROWS = _CHAINS  # more would only increase the code
 _VECTORS = 4 if REGISTERS == 32 else 2  # vectors of the panels that a wide tile of few gates multiplies at once
 _GROUP = 4 if REGISTERS == 32 else 3  # most vectors of the panels that fit in registers with the sums of many rows
 _STREAM_SUMS = 256 // VECTOR_BYTES  # that use 64 bytes a cycle, L2's maximum, if an addition takes 4 cycles
@@ -66,7 +66,7 @@ def far_bytes(gates):
 
 def far_rows(gates):
     """Return the fewest rows of a product with FAR tiles."""
-    return (_FAR_TILES - 1) * most_rows(gates, FAR) + 1
+    return (_FAR_TILES - 1) * max_rows(gates, FAR) + 1
 
 
 def has_tail(gates):
@@ -80,10 +80,10 @@ def has_tail(gates):
 
 def rows_of_vectors(vectors):
     """Return the rows whose sums, with the panel's vectors and one broadcast value, fit in the registers."""
-    return max(1, min(_MOST_ROWS, (REGISTERS - vectors - 1) // vectors))
+    return max(1, min(_MAX_ROWS, (REGISTERS - vectors - 1) // vectors))
 
 
-def most_rows(gates, shape):
+def max_rows(gates, shape):
     """Return the largest number of rows of a tile."""
     if shape == TAIL:
         return _TAIL_ROWS
@@ -95,7 +95,7 @@ def rows_of_code(gates, shape):
     if shape == TAIL:
         return [range(1, 5), range(5, 9), range(9, _TAIL_ROWS + 1)]
     fewest = far_rows(gates) // _FAR_TILES if shape == FAR else 1
-    return [(count,) for count in range(fewest, most_rows(gates, shape) + 1)]
+    return [(count,) for count in range(fewest, max_rows(gates, shape) + 1)]
 
 
 def has_shape(gates, shape):

@@ -26,14 +26,14 @@ from .registers import ABI_ARGUMENTS, I32, I64
 #   PROGRESS    steps that the first of two pipelined teams has done
 #   NUMBER      number of the call
 #   SPIN_LIMIT  spins that the caller waits for helpers
-#   _MOST       number of tickets
+#   _NUM_TICKETS   number of tickets
 #   _FUNCTION, _FRAME   the published call
-#   TAKEN       one line for each thread: the blocks taken of its share (`partition.next_block`), and from MEETING on a
+#   TAKEN       one line for each thread: the blocks taken of its share (`partition.next_block`), and from BARRIER on a
 #               barrier for threads that share rows (`partition.team_of_rows`)
 # The elements of the teams that the team may split into (`partition.split_team`) follow those of the whole team.
 ARRIVED, PASSED, TICKET, PROGRESS, TAKEN = 0, 1, 16, 48, 64
-NUMBER, SPIN_LIMIT, _MOST, _FUNCTION, _FRAME = range(32, 37)
-CACHE_LINE, MEETING = 16, 8
+NUMBER, SPIN_LIMIT, _NUM_TICKETS, _FUNCTION, _FRAME = range(32, 37)
+CACHE_LINE, BARRIER = 16, 8
 TEAMS = 3  # the whole team, and the two that it may split into
 TICKET_STEP, CLOSED = 1 << 20, 1 << 19
 AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleeping one takes 80 us to wake
@@ -77,7 +77,7 @@ def _pause(typingctx):
 
 
 @intrinsic
-def _give_way(typingctx):
+def _yield_core(typingctx):
     """Yield the core to another thread."""
 
     def generate(context, builder, signature, arguments):
@@ -203,7 +203,7 @@ def _wait(spins):
     """Spin once; returns the count of spins."""
     _pause()
     if spins > _SPINS_BEFORE_YIELD:
-        _give_way()
+        _yield_core()
     return spins + 1
 
 
@@ -218,7 +218,7 @@ def join(sync, thread_id, size, most=CLOSED):
     if thread_id > 0 or size == 1:
         return Team(thread_id, size, sync)
     store(sync, PROGRESS, 0)
-    store(sync, _MOST, size)
+    store(sync, _NUM_TICKETS, size)
     first = load(sync, NUMBER) * TICKET_STEP + 1
     store(sync, TICKET, first)
     for _ in range(load(sync, SPIN_LIMIT)):
@@ -240,7 +240,7 @@ def take_part(sync, known, last, most_spins):
     while waited < most_spins and known < last:
         ticket = load(sync, TICKET)
         number, taken = ticket // TICKET_STEP, ticket % TICKET_STEP
-        if number > known and taken < load(sync, _MOST):
+        if number > known and taken < load(sync, _NUM_TICKETS):
             if exchange(sync, TICKET, ticket, ticket + 1):
                 spins = 0
                 while load(sync, TICKET) % TICKET_STEP < CLOSED:
@@ -248,7 +248,7 @@ def take_part(sync, known, last, most_spins):
                 _call_posted(sync, taken, load(sync, TICKET) % TICKET_STEP - CLOSED)  # `taken` is the thread_id
                 known, waited = number, 0
         elif number > known:
-            known, waited = number, waited if taken % CLOSED >= load(sync, _MOST) else 0
+            known, waited = number, waited if taken % CLOSED >= load(sync, _NUM_TICKETS) else 0
         else:
             waited += 1
             _pause()

@@ -28,12 +28,12 @@ from .forks import after_fork_in_child
 from .jit import TeamKernel
 from .sync import AWAKE_SPINS, CLOSED, NUMBER, SPIN_LIMIT, TICKET, TICKET_STEP, serve, sync_size
 
-_SMALL_WORK = 4_000_000  # multiply-adds, about 30 us on one thread: as long as it takes to wake sleeping helpers
+_WAKE_THRESHOLD = 4_000_000  # multiply-adds, about 30 us on one thread: as long as it takes to wake sleeping helpers
 _WAKING_WORK = 250_000  # multiply-adds in the 5 us that the caller spends to wake one of them
-BRIEF_WORK = 500_000
+SINGLE_THREAD_WORK = 500_000
 """Multiply-adds up to which a call runs on one thread, about 4 us; above, it pays to use helpers that are awake."""
 WORK_PER_SPIN = 6_000  # multiply-adds on one thread in two spins: wait half as long as the work takes
-_CLOSELY = 100e-6  # seconds between brief calls, up to which helpers are woken for them
+_BURST_SECONDS = 100e-6  # seconds between brief calls, up to which helpers are woken for them
 
 
 class _Team:
@@ -73,21 +73,21 @@ class _Team:
         """Return whether enough helpers are awake for brief work. If not, wake them for the next call, provided that
         calls come in quick succession."""
         now = time.perf_counter()
-        closely, self.called = now - self.called < _CLOSELY, now
-        if sum(not helper.asleep for helper in self.helpers) >= self._paying(work):
+        closely, self.called = now - self.called < _BURST_SECONDS, now
+        if sum(not helper.asleep for helper in self.helpers) >= self._useful_helpers(work):
             return True
         if closely:
             self.wake(work)
         return False
 
-    def _paying(self, work):
+    def _useful_helpers(self, work):
         return min(len(self.helpers), math.isqrt(work // _WAKING_WORK))
 
     def wake(self, work):
         """Wake as many sleeping helpers as pay for so much work; returns the number of helpers that are awake."""
         sleeping = [helper for helper in self.helpers if helper.asleep]
         awake = len(self.helpers) - len(sleeping)
-        woken = sleeping[: max(self._paying(work) - awake, 0)]
+        woken = sleeping[: max(self._useful_helpers(work) - awake, 0)]
         for helper in woken:
             helper.ring()
         return awake + len(woken)
@@ -128,17 +128,17 @@ _code = {}
 _team = None
 
 
-class _Lent(threading.local):
+class _ThreadLocal(threading.local):
     """Override, for one Python thread, of the number of threads and of the team."""
 
     size = team = None
 
 
-_lent = _Lent()
-_alone = np.zeros(sync_size(1), np.int64)
+_local = _ThreadLocal()
+_SINGLE_SYNC = np.zeros(sync_size(1), np.int64)
 
 
-class lent:  # a class takes a quarter of the time of a generator
+class thread_override:  # a class takes a quarter of the time of a generator
     """Run the kernels that this Python thread calls meanwhile on `size` threads, or on the threads of `team`.
 
     A team has `run(kernel, work, arguments)` and `is_awake(work)`, as `_Team` has them.
@@ -150,23 +150,23 @@ class lent:  # a class takes a quarter of the time of a generator
         self.given = size, team
 
     def __enter__(self):
-        self.before = _lent.size, _lent.team
-        _lent.size, _lent.team = self.given
+        self.before = _local.size, _local.team
+        _local.size, _local.team = self.given
 
     def __exit__(self, *error):
-        _lent.size, _lent.team = self.before
+        _local.size, _local.team = self.before
 
 
 def wanted_size():
-    """Return the number of threads: that of `lent`, of numba.set_num_threads, or else NUMBA_NUM_THREADS."""
-    if _lent.size is not None:
-        return _lent.size
+    """Return the number of threads: that of `thread_override`, of numba.set_num_threads, or else NUMBA_NUM_THREADS."""
+    if _local.size is not None:
+        return _local.size
     # `numba.get_num_threads` would start Numba's threading layer. If that runs, the function inside answers in a tenth
     # of the time.
     return parallel._get_num_threads() if parallel._is_initialized else numba.config.NUMBA_NUM_THREADS
 
 
-def most_threads():
+def max_threads():
     """Return the largest number of threads of later calls: numba.set_num_threads sets no more."""
     return max(wanted_size(), numba.config.NUMBA_NUM_THREADS)
 
@@ -179,8 +179,8 @@ def _enter(call):
         if _callers:
             return None
         _callers.add(call)
-        if _lent.team is not None:
-            return _lent.team
+        if _local.team is not None:
+            return _local.team
         if _team is None or _team.size != size:
             if _team is not None:
                 _team.shutdown()
@@ -209,7 +209,7 @@ def _code_of(kernel, arguments):
             got = ", ".join(inspect.signature(kernel).parameters)
             raise TypeError(f"{kernel.__name__}: the parameters must end in thread_id, size and sync, got {got}")
         check_arrays(kernel, arguments)
-        code = _code[key] = _machine_code(kernel, (*arguments, 0, 1, _alone))
+        code = _code[key] = _machine_code(kernel, (*arguments, 0, 1, _SINGLE_SYNC))
     return code
 
 
@@ -232,16 +232,16 @@ def _code_at(site, kernel, arguments):
 
 
 def _run(kernel, work, arguments):
-    if work <= BRIEF_WORK or wanted_size() == 1:
-        kernel(*arguments, 0, 1, _alone)
+    if work <= SINGLE_THREAD_WORK or wanted_size() == 1:
+        kernel(*arguments, 0, 1, _SINGLE_SYNC)
         return
     call = object()
     try:
         team = _enter(call)
-        if team is not None and (work > _SMALL_WORK or team.is_awake(work)):
+        if team is not None and (work > _WAKE_THRESHOLD or team.is_awake(work)):
             team.run(kernel, work, arguments)
         else:
-            kernel(*arguments, 0, 1, _alone)
+            kernel(*arguments, 0, 1, _SINGLE_SYNC)
     finally:
         _callers.discard(call)
 
@@ -254,10 +254,10 @@ def bound(kernel, work, like, *arguments, site=None):
     """
     own = Bound(arguments)
     code = _code_at(site, kernel, (own, like))
-    if work > BRIEF_WORK:
+    if work > SINGLE_THREAD_WORK:
         return lambda last: _run(code, work, (own, last))
     alone = partial(code, own)
-    return lambda last: alone(last, 0, 1, _alone)
+    return lambda last: alone(last, 0, 1, _SINGLE_SYNC)
 
 
 @after_fork_in_child

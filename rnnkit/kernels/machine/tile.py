@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from .registers import I32, I64, VECTOR_BYTES, emit_fma
-from .shapes import FAR, NAMES, NARROW, STREAM, group_size, has_shape, most_rows, rows_of_code, rows_of_vectors, units
+from .shapes import FAR, NAMES, NARROW, STREAM, group_size, has_shape, max_rows, rows_of_code, rows_of_vectors, units
 
 NAME = "rnnkit_tile_"
 """Prefix of the names of all tile functions."""
@@ -46,9 +46,9 @@ class Tile:
     masks_weights = False  # whether loads of B past the last column need a mask; panels are padded
 
     def __init__(self, module, form, real, bits, gates, shape):
-        self.real, self.gates, self.units, self.may_be_cut = real, gates, units(gates, shape), shape == NARROW
-        self.shape, self.streams, self.asks_ahead = shape, shape == STREAM, shape == FAR
-        self.most_rows = most_rows(gates, shape)
+        self.real, self.gates, self.units, self.is_partial = real, gates, units(gates, shape), shape == NARROW
+        self.shape, self.streams, self.prefetches_next = shape, shape == STREAM, shape == FAR
+        self.max_rows = max_rows(gates, shape)
         self.lanes = VECTOR_BYTES * 8 // bits
         self.vector = ir.VectorType(real, self.lanes)
         self.form = form(real, self.lanes)
@@ -71,7 +71,7 @@ class Tile:
         a = builder.gep(a, [builder.mul(begin, I64(self.form.parts))])
         self._find_weights(builder, begin, width, *weights)
         self.is_whole = builder.icmp_signed(">=", width, I64(self.lanes))
-        self.mask = self._mask(builder, width) if self.may_be_cut else None
+        self.mask = self._mask(builder, width) if self.is_partial else None
         self.weights_mask = self.mask if self.masks_weights else None
         most, done = group_size(self.gates), function.append_basic_block("done")
         switch = builder.switch(rows, done)
@@ -169,7 +169,7 @@ class Tile:
 
         Masked instructions take many times as long on some CPUs (storing 8 numbers on Zen 3).
         """
-        if not self.may_be_cut:
+        if not self.is_partial:
             return emit(None)
         found = []
         with builder.if_else(self.is_whole) as sides:
@@ -218,7 +218,7 @@ class Tile:
         """Return sums + A[rows, k] * B[k, :] for `step` values of k."""
         for turn in range(step):
             own = builder.add(k, I64(turn))
-            if self.asks_ahead:
+            if self.prefetches_next:
                 self._prefetch(builder, builder.gep(self.ahead, [builder.mul(own, I64(self.gates * self.lanes))]))
             sums = self._multiply_add(builder, a_row, own, turn, sums)
         return sums
@@ -278,11 +278,11 @@ class Tile:
             phi.add_incoming(value, builder.block)
         back = builder.branch(head)
         if self.streams:
-            back.set_metadata("llvm.loop", self._unrolled_no_further())
+            back.set_metadata("llvm.loop", self._no_unroll_metadata())
         builder.position_at_end(after)
         return running
 
-    def _unrolled_no_further(self):
+    def _no_unroll_metadata(self):
         """Return the metadata of a loop that LLVM must not unroll: a node whose first operand is itself."""
         node = ir.MDValue(self.module, [], str(len(self.module.metadata)))
         option = ir.MetaDataString(self.module, "llvm.loop.unroll.disable")

@@ -15,13 +15,13 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from .arrays import data_pointer, view_of
-from .cache import supplies
-from .formats import Float, form_of, no_panels, storage_type
+from .cache import symbol_provider
+from .formats import FullPrecision, format_of, no_panels, storage_type
 from .in_place import ColumnsTile, RowsTile
 from .jit import DIGEST, kernel
 from .matrix import matrix_pointers
 from .registers import I64, VECTOR_BYTES
-from .shapes import FAR, SHAPES, TAIL, most_rows, units
+from .shapes import FAR, SHAPES, TAIL, max_rows, units
 from .tail import TailTile
 from .tile import Tile, function_type
 
@@ -30,8 +30,8 @@ _TILES = {"rows": RowsTile, "columns": ColumnsTile}
 _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
 
-@supplies(_TABLE)
-def _supply_table(symbol, in_use=False):
+@symbol_provider(_TABLE)
+def _define_table(symbol, in_use=False):
     """Define the symbol of a table, unless it is defined: the addresses of the tile functions for panels of one format,
     dtype and number of gates, one per shape. For weights in place the table is empty until it is `in_use`: they take
     0.6 CPU s to compile, and only small calls read them.
@@ -53,9 +53,9 @@ def _supply_table(symbol, in_use=False):
 
 
 @cache
-def supply_in_place(form, itemsize):
+def ensure_in_place_tiles(form, itemsize):
     """Compile the tiles for weights of this format in place, unless they are compiled."""
-    _supply_table(_symbol(form, np.dtype(f"f{itemsize}"), 1), in_use=True)
+    _define_table(_symbol(form, np.dtype(f"f{itemsize}"), 1), in_use=True)
 
 
 def _symbol(form, dtype, gates):
@@ -64,10 +64,10 @@ def _symbol(form, dtype, gates):
 
 def _entry(builder, panels, gates, shape):
     """Return a pointer to a tile function's address in its table."""
-    symbol = _symbol(form_of(panels).name, storage_type(panels).dtype, gates)
+    symbol = _symbol(format_of(panels).name, storage_type(panels).dtype, gates)
     table = builder.module.globals.get(symbol)
     if table is None:
-        _supply_table(symbol)  # before there is code that refers to it
+        _define_table(symbol)  # before there is code that refers to it
         table = ir.GlobalVariable(builder.module, ir.ArrayType(I64, len(SHAPES)), symbol)
     return builder.gep(table, [I64(0), shape])
 
@@ -76,10 +76,10 @@ def _entry(builder, panels, gates, shape):
 def _write_addresses(typingctx, like, columns, table):
     def generate(context, builder, signature, arguments):
         panels, gates = signature.args[0], len(columns)
-        form, kind = form_of(panels), storage_type(panels).dtype
+        form, kind = format_of(panels), storage_type(panels).dtype
         for shape in SHAPES:
             tiles = TailTile if shape == TAIL else _TILES.get(form.name, Tile)
-            if not tiles.has_shape(gates, shape) or (shape in _OF_FLOATS and form is not Float):
+            if not tiles.has_shape(gates, shape) or (shape in _OF_FLOATS and form is not FullPrecision):
                 continue
             real = context.get_value_type(kind)
             function = tiles(builder.module, form, real, kind.bitwidth, gates, shape).function()
@@ -110,7 +110,7 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
         shape, c, a, rows, first, packed, vector, k, bias, overwrite, ahead = arguments
         _, c_type, a_type, _, _, packed_type, _, _, bias_type, _, _ = signature.args
         panels = packed_type.types[0]
-        form, words = form_of(panels), storage_type(panels)
+        form, words = format_of(panels), storage_type(panels)
         kind = words.dtype
         start, stop = (builder.extract_value(rows, field) for field in range(2))
         begin, end = (builder.extract_value(k, field) for field in range(2))
@@ -122,7 +122,7 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
         a_first, a_rows, lda = matrix_pointers(context, builder, a_type, a, builder.sub(start, first), I64(0))
         columns = cgutils.unpack_tuple(builder, columns, gates)
         scales, array = [], data
-        if form is not Float:
+        if form is not FullPrecision:
             array = builder.extract_value(data, 0)
         if form.in_place:
             weights = matrix_pointers(context, builder, panels, data, *form.first_of(unit))
@@ -164,4 +164,4 @@ def _of_tile(number):
     return of_tile
 
 
-units_of_tile, rows_of_tile = _of_tile(units), _of_tile(most_rows)
+units_of_tile, rows_of_tile = _of_tile(units), _of_tile(max_rows)
