@@ -10,7 +10,7 @@ class WorkspaceError(RuntimeError):
 
 
 class BackendError(RuntimeError):
-    """The device or its library cannot do what was asked."""
+    """The device or its library cannot do what is requested."""
 
 
 def message(function: str, argument: str, expected: str = "", got: Any = None, cure: str = "") -> str:

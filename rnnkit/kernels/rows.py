@@ -24,8 +24,8 @@ def list_rows(bound, given, thread_id, size, sync):
         0. The row t*N + n; after the valid ones, the rows of the padding.
         1. n.
         2. The state before the step, in the reverse direction.
-        3. The state before the step, double-buffered, forward.
-        4. The state after the step, double-buffered, forward.
+        3. The state before the step, double-buffered, forward; in the reverse direction the state after it.
+        4. The state after the step, double-buffered, forward; in the reverse direction the state before it.
         5. With resets: the state before the step, forward.
         6. With resets: whether the next step starts from a reset state, forward.
         7. With resets: the same in the reverse direction.

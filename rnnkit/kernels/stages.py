@@ -227,8 +227,8 @@ class _Row:
         if name in self.means:
             return mean_of(self.builder, self.sums(name), self.hidden_size)
         if name in self.scalars:  # after the vectors
-            behind = len(self.declaration.vectors) - len(self.scalars)
-            column = self.builder.add(self.builder.mul(self.hidden_size, I64(behind)), I64(self.scalars[name]))
+            before = len(self.declaration.vectors) - len(self.scalars)
+            column = self.builder.add(self.builder.mul(self.hidden_size, I64(before)), I64(self.scalars[name]))
             return self.builder.load(self.column(False, "vectors", column))
         if name in self.noises and self.operand(*self.places[name][:2])[1] == types.none:  # no noise is drawn
             return self.expected(self.noises[name])

@@ -35,7 +35,7 @@ def types_of(kernel, arguments):
 
 
 def check_arrays(kernel, arguments):
-    """Raise a TypeError unless all arrays are C-contiguous and writeable: others would be compiled for anew."""
+    """Raise a TypeError unless all arrays are C-contiguous and writeable: Numba would see others as new types."""
     for value in arguments:
         if isinstance(value, (tuple, Bound)):
             check_arrays(kernel, value.arguments if isinstance(value, Bound) else value)

@@ -91,15 +91,15 @@ class Folder:
     def write(self, name, data):
         """Write a temporary file and rename it: another process finds the whole file, or the previous one."""
         with self._opened(make=True) as (folder, at):
-            beside = at(f"{name}.{secrets.token_hex(8)}.tmp")
-            file = os.open(beside, _WRITE, 0o600, dir_fd=folder)
+            temporary = at(f"{name}.{secrets.token_hex(8)}.tmp")
+            file = os.open(temporary, _WRITE, 0o600, dir_fd=folder)
             try:
                 with open(file, "wb") as stream:
                     stream.write(_digest(name, data) + data)
-                os.replace(beside, at(name), src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(temporary, at(name), src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(OSError):
-                    os.unlink(beside, dir_fd=folder)
+                    os.unlink(temporary, dir_fd=folder)
                 raise
 
     @contextmanager

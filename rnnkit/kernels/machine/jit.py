@@ -30,7 +30,7 @@ def _digest():
 
 
 DIGEST = _digest()
-"""Of all kernel sources."""
+"""Digest of all kernel sources."""
 FOLDER = Folder(root(), "rnnkit", DIGEST)
 # No fastmath: fused operations are written as `fma`, so that values are bit-identical in the vectorised body of a loop
 # and in its scalar rest, on one thread and on many. Loops over units vectorise without it.

@@ -256,8 +256,8 @@ def bound(kernel, work, like, *arguments, site=None):
     code = _code_at(site, kernel, (own, like))
     if work > SINGLE_THREAD_WORK:
         return lambda last: _run(code, work, (own, last))
-    alone = partial(code, own)
-    return lambda last: alone(last, 0, 1, _SINGLE_SYNC)
+    call = partial(code, own)
+    return lambda last: call(last, 0, 1, _SINGLE_SYNC)
 
 
 @after_fork_in_child
