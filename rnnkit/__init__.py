@@ -1,7 +1,7 @@
 """A recurrent-network engine for NumPy: stacks of vanilla, LSTM and GRU layers, forward and backward.
 
-One call runs all layers and directions over a batch (T, N, I) of sequences of any lengths, another gives every
-gradient.  All weights live in one flat buffer in cuDNN's own order.
+One call runs all layers and directions over a batch (T, N, I) of sequences of any lengths.  A second call computes
+all gradients.  All weights are in one flat buffer, in cuDNN's order.
 
 Letters in shapes: T seq_len, N batch_size, I input_size, H hidden_size, P proj_size (H without projection),
 L num_layers, D num_directions.
@@ -9,34 +9,34 @@ L num_layers, D num_directions.
 Networks with their weights:
 
     LSTM, GRU, RNN        forward, backward, infer, prepare, save, copy, astype, to
-    Network               of any mode, or of a cell of your own
-    load                  a network from a file
+    Network               any mode, or your own cell
+    load                  read a network from a file
 
-The same on arrays:
+Functions on arrays:
 
-    RNNDescriptor         what a network is: mode, sizes, options
-    forward, infer        all steps of a batch; forward keeps what backward needs
-    backward              every gradient
-    Forward, Infer, Backward, Workspace        what they return
+    RNNDescriptor         mode, sizes and options of a network
+    forward, infer        run all steps of a batch; forward saves what backward needs
+    backward              compute all gradients
+    Forward, Infer, Backward, Workspace        the result types of these calls
 
-Weights that are packed once:
+Weights packed once, for many calls:
 
     prepare, Plan         infer and step
-    Stream                the states of many streams: `plan.stream`
+    Stream                the states of many sequences between calls (`plan.stream`)
 
 The flat buffer:
 
     init_weights, pack_weights, num_weights    make one
     weight_views, weight_layout, WeightBlock   its blocks by name
-    workspace_nbytes      the memory that a forward keeps
+    workspace_nbytes      bytes that forward saves for backward
 
-When something is wrong:
+Debugging and errors:
 
-    set_debug             notices weights and inputs that have changed between forward and backward
-    check_cell            compares the gradients of a cell of your own with differences
+    set_debug             backward then raises if w or x changed since forward
+    check_cell            checks the gradients of a custom cell against finite differences
     BackendError, WorkspaceError
 
-Imported by name: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.compression, rnnkit.torch,
+Import these explicitly: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.compression, rnnkit.torch,
 rnnkit.sklearn, rnnkit.interop, rnnkit.distributed.  On the command line: python -m rnnkit.
 """
 
@@ -46,7 +46,7 @@ from rnnkit.call.debugging import set_debug as set_debug
 from rnnkit.call.workspace import Workspace as Workspace
 from rnnkit.call.workspace import workspace_nbytes as workspace_nbytes
 
-# As themselves and not in `__all__`: `help` writes out in full, tuples' methods too, what is named there.
+# Re-exported with `as` instead of `__all__`: `help` expands each name in `__all__`, with all methods of named tuples.
 from rnnkit.cell_check import check_cell as check_cell
 from rnnkit.descriptor.descriptor import RNNDescriptor as RNNDescriptor
 from rnnkit.descriptor.weights import WeightBlock as WeightBlock
@@ -74,11 +74,11 @@ from rnnkit.network.stream import Stream as Stream
 
 if TYPE_CHECKING:
     __version__: str
-else:  # to a type checker it would say that any name is here
+else:  # hidden from type checkers: a module `__getattr__` makes them accept any name
 
     def __getattr__(name):
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import version  # on first use: it takes longer to import than all of this package
+        from importlib.metadata import version  # imported on first use: it takes longer than all of rnnkit
 
         return version("rnnkit")

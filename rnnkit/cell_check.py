@@ -1,6 +1,6 @@
-"""check_cell: a cell's gradients against differences of its values, one number at a time.
+"""check_cell: compare a cell's gradients with central finite differences, one variable at a time.
 
-A name has a number of each unit: of one alone, or of three where the cell takes means over them.
+Each variable holds one number per unit. There is one unit, or three if the cell takes means over units.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import numpy as np
 
 from rnnkit.call import checks
 from rnnkit.descriptor.modes import checked_cell
-from rnnkit.errors import message
 from rnnkit.kernels.cells.cell import derived
 from rnnkit.kernels.cells.rules import CellError, run
 
 _TRIALS = 32
 _STEP = 6e-6  # the cube root of the float64 machine epsilon balances truncation and rounding
-_BOUND = 1e-7  # of a difference, relative to the size of what it is made of
-_R = 0.7  # the recurrent weight of a unit, where R multiplies what a stage wrote
-_UNITS = 3  # of a row, where there are means
-_Values = dict[str, list[float]]  # of each name those of all units
-_KINK = 1e-5  # differences that a step of twice the length changes by so much: there is no derivative nearby
+_TOLERANCE = 1e-7  # of |gradient - difference|, relative to the magnitude of the loss and of the difference
+_RECURRENT_WEIGHT = 0.7  # stands in for R where it multiplies the output of a stage
+_UNITS = 3  # if the cell takes means over units
+_Values = dict[str, list[float]]  # name of a variable -> its number for each unit
+_KINK = 1e-5  # a trial is skipped if doubling the step changes the difference by more: it is near a kink
 
 
-class Row(NamedTuple):
-    """One line of the table: what the loss was derived by, and the worst trial."""
+class CheckRow(NamedTuple):
+    """One row of the table: a variable, and its trial with the largest error."""
 
     name: str
     kind: str
@@ -36,16 +35,16 @@ class Row(NamedTuple):
     gradient: float
     difference: float
     error: float
-    derived: float | None = None  # the gradient that follows from the forward equations, of one that is written by hand
+    derived: float | None = None  # for a hand-written gradient: the one derived from the equations
 
     @property
     def right(self) -> bool:
-        """Whether gradient and difference agree in every trial; false for a NaN, and where no trial could be used."""
+        """Whether gradient and difference agree in every trial. False for a NaN, and if every trial was skipped."""
         return self.trials > 0 and self.error <= 1
 
 
-class Checked(tuple):  # type: ignore[type-arg]
-    """The rows of `check_cell`, which print as a table."""
+class CheckReport(tuple):  # type: ignore[type-arg]
+    """The result of `check_cell`: a tuple of rows that prints as a table."""
 
     __slots__ = ()
 
@@ -59,34 +58,36 @@ class Checked(tuple):  # type: ignore[type-arg]
         return "\n".join(lines)
 
 
-def check_cell(cell: Any, seed: int = 0) -> Checked:
-    """Compare the gradients of a cell with central differences of its values, in float64, one number at a time.
+def check_cell(cell: Any, seed: int = 0) -> CheckReport:
+    """Check the gradients of a cell against central finite differences, in float64.
+
+    The check runs 32 trials with random inputs. In each it varies one variable at a time.
 
     Parameters
     ----------
     cell : cell
-        With its parameters, or its class where they all have defaults.
+        The cell with its parameters, or its class if all parameters have defaults.
     seed : int
-        Of the numbers that are drawn: 32 times those of a unit and the gradients by what it computes.
+        Seed of the random inputs and output gradients, at least 0.
 
     Returns
     -------
-    Checked
-        A tuple with a row for each gate, product that is kept apart, state, vector and h_prev: the gradient and the
-        difference of the trial in which they are farthest apart, and where the gradient is written by hand that which
-        is derived from the forward equations, if they have one. Printed it is a table.
+    CheckReport
+        A tuple that prints as a table. It has one row for each gate, separate recurrent product, state, vector, scalar
+        and side input, and for h_prev. A row shows the cell's gradient and the finite difference in the trial with the
+        largest error. If the gradient is hand-written, the row also shows the gradient derived from the equations.
 
     Raises
     ------
     CellError
-        A gradient is not that of the values; the message names those that are wrong, and holds the table. Or a stage
-        does not compute with the numbers of a trial, math.log with one below 0 say; the message has both.
+        A gradient is wrong; the message names the wrong ones and contains the table. Or a stage fails on the inputs of
+        a trial, for example math.log of a negative number; the message gives the stage and the inputs.
     TypeError, ValueError
-        `cell` is no cell, or has no such parameters, or `seed` is no int from 0 on.
+        `cell` is not a cell, its parameters are invalid, or `seed` is not an int of at least 0.
 
     Notes
     -----
-    No kernel is compiled. Where a cell has no derivative, in the kink of a ReLU say, a trial is left out.
+    No kernel is compiled. A trial near a point without a derivative, such as the kink of a ReLU, is skipped.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
     checks.seed("check_cell", seed)
     declaration, other = cell.declaration, _derived(cell)
     kinds, rng, units = _kinds(declaration), np.random.default_rng(seed), _UNITS if declaration.means else 1
-    worst = {name: Row(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
+    worst = {name: CheckRow(name, kind, 0, math.nan, math.nan, 0.0) for name, kind in kinds.items()}
     for _ in range(_TRIALS):
         given = dict(zip(kinds, rng.normal(size=(len(kinds), units)).tolist(), strict=True))
         given |= {scalar.name: given[scalar.name][:1] * units for scalar in declaration.scalars}
@@ -112,16 +113,15 @@ def check_cell(cell: Any, seed: int = 0) -> Checked:
         for name in kinds:
             pair = _gradient_by(found, name, kinds), _gradient_by(derived, name, kinds) if other else None
             worst[name] = _compared(cell, worst[name], given, weights, *pair)
-    table = Checked(worst.values())
+    table = CheckReport(worst.values())
     wrong = [row.name for row in table if not row.right]
     if wrong:
-        got = f"another d{', d'.join(wrong)}\n{table!r}"
-        raise CellError(message("check_cell", f"the gradients of {cell!r}", "be those of its values", got))
+        raise CellError(f"check_cell: {cell!r} has wrong gradients d{', d'.join(wrong)}\n{table!r}")
     return table
 
 
 def _kinds(declaration: Any) -> dict[str, str]:
-    """What the loss is derived by, and what each is."""
+    """Return the variables to differentiate by, and the kind of each."""
     kinds = {gate.name: "gate" for gate in declaration.gates}
     kinds |= {gate.apart: "product" for gate in declaration.gates if gate.apart is not None}
     kinds |= {f"{state}_prev": "state" for state in declaration.states}
@@ -131,7 +131,7 @@ def _kinds(declaration: Any) -> dict[str, str]:
 
 
 def _derived(cell: Any) -> Any:
-    """The declaration with the gradient that is derived, of a cell that has another one; None without."""
+    """Return the declaration with the derived gradient, for a cell with a hand-written one; else None."""
     if cell.declaration.derivation_version is None:
         with suppress(CellError):
             return derived(type(cell))
@@ -139,7 +139,7 @@ def _derived(cell: Any) -> Any:
 
 
 def _gradient_by(found: _Values, name: str, kinds: dict[str, str]) -> float:
-    """That by a name of the first unit, or by a scalar, which all have."""
+    """Return the gradient by a variable of the first unit, or by a scalar: the sum over all units."""
     own = found.get(f"d{name}", [0.0])
     return sum(own) if kinds[name] == "scalar" else own[0]
 
@@ -158,35 +158,36 @@ def _run(declaration: Any, cell: Any, values: _Values, stages: Any) -> None:
 
 
 def _step(declaration: Any, cell: Any, given: _Values) -> _Values:
-    """What all names hold behind the step."""
+    """Return the values of all variables after the step."""
     values = {"h_prev": [0.0] * len(next(iter(given.values())))} | given
     for phase in declaration.phases:
-        # Those of the first are in what is given.
+        # The inputs of the trial already contain the products of the first phase.
         for product in phase.products if phase is not declaration.phases[0] else ():
             for name in declaration.names_of(product):
                 pairs = zip(values[name], values[product.source], strict=True)
-                values[name] = [gate + _R * source for gate, source in pairs]
+                values[name] = [gate + _RECURRENT_WEIGHT * source for gate, source in pairs]
         _run(declaration, cell, values, phase.forward)
     return values
 
 
 def _gradients(declaration: Any, cell: Any, values: _Values, weights: _Values) -> _Values:
-    """The gradients by all that the step began from."""
+    """Return the gradients by all inputs of the step."""
     found = values | {f"d{name}": weight for name, weight in weights.items()}
     for phase in reversed(declaration.phases):
         _run(declaration, cell, found, phase.gradient)
         for product in phase.products if phase is not declaration.phases[0] else ():
             source, names = f"d{product.source}", declaration.names_of(product)
-            through = [_R * sum(units) for units in zip(*(found[f"d{name}"] for name in names), strict=True)]
+            columns = zip(*(found[f"d{name}"] for name in names), strict=True)
+            through = [_RECURRENT_WEIGHT * sum(units) for units in columns]
             before = found[source] if declaration.adds_to_source(product) else [0.0] * len(through)
             found[source] = [one + other for one, other in zip(before, through, strict=True)]
     return found
 
 
 def _compared(
-    cell: Any, row: Row, given: _Values, weights: _Values, gradient: float, derived: float | None
-) -> Row:
-    """The row, or that of this trial where it is worse."""
+    cell: Any, row: CheckRow, given: _Values, weights: _Values, gradient: float, derived: float | None
+) -> CheckRow:
+    """Return the row, updated if the error of this trial is larger."""
 
     def loss(distance: float) -> float:
         moved = [one + distance for one in given[row.name]]
@@ -199,7 +200,7 @@ def _compared(
     if curved > _KINK * size:
         return row
     distances = [abs(one - difference) for one in (gradient, derived) if one is not None]
-    error = math.inf if any(map(math.isnan, distances)) else max(distances) / (_BOUND * size + curved)
+    error = math.inf if any(map(math.isnan, distances)) else max(distances) / (_TOLERANCE * size + curved)
     if row.trials and error <= row.error:
         return row._replace(trials=row.trials + 1)
     return row._replace(trials=row.trials + 1, gradient=gradient, difference=difference, error=error, derived=derived)

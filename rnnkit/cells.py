@@ -1,7 +1,7 @@
-"""Cells of your own: a page of equations, which runs on the same loops as the built-in ones.
+"""Custom cells: you write the equations, and they run in the same compiled loops as the built-in cells.
 
-A cell is a NamedTuple class under the decorator :func:`cell`, handed to :class:`rnnkit.RNNDescriptor` or
-:class:`rnnkit.Network` in place of a mode's name:
+A cell is a NamedTuple class, decorated with :func:`cell`. Pass it to :class:`rnnkit.RNNDescriptor` or
+:class:`rnnkit.Network` instead of the name of a mode:
 
 >>> from typing import NamedTuple
 >>> import rnnkit
@@ -16,48 +16,50 @@ A cell is a NamedTuple class under the decorator :func:`cell`, handed to :class:
 >>> rnnkit.Network(Leaky(rate=0.1), 64, 128, seed=0)
 <Network: RNNDescriptor(Leaky(rate=0.1), 64, 128), 24832 weights>
 
-A stage is a function of numbers, those of one unit. It reads by the names of its parameters and writes to the names in
-its decorator:
+A stage is a function of numbers that computes one unit. Its parameters name what it reads, its decorator names what it
+writes. The names:
 
 ======================  ================================================================================
-``f``                   a gate: its pre-activation W x + R h + biases, then what a stage wrote to it
+``f``                   a gate: the pre-activation W x + R h + biases, until a stage overwrites it
 ``c_prev``, ``c``       a state before and after the step (``states="c"``, or several: ``states="c n m"``)
 ``h_prev``, ``h``       the hidden state before and after the step
-``p``                   a vector, a weight of the unit's own (``vectors="p"``), or a scalar, one of the layer
-``a``                   a side input, which each call gives (``inputs="a"``), or a noise, which training draws
-                        (``noises=[Noise("a", "rate")]``)
-``t``                   any other name: what a stage hands on to later ones
+``p``                   a vector: one weight per unit (``vectors="p"``); or a scalar: one weight per layer
+                        (``scalars="p"``)
+``a``                   a side input, an argument of each call (``inputs="a"``); or a noise, which training draws at
+                        random (``noises=[Noise("a", "rate")]``)
+``t``                   any other name: an intermediate value for later stages
 ======================  ================================================================================
 
-:func:`mean` of a number is its mean over all units of the row, with which later equations go on.
+:func:`mean` of a value is its mean over all units of the layer, for one sequence. Later equations can use it.
 
-The gradient is derived from these equations (:func:`derived_source` prints it), or written by hand in stages under
-``@gradient``. Stages run in their order. :class:`Gate` says what R multiplies for a gate. A stage may call what is
-here, functions of numbers of your own, and functions whose derivative is given (:func:`derivative`); numbers in it,
-``math.pi`` too, take the type of the network. A function handed in from around the class, an activation say, is a part
-of its source.
+Stages run in the order in which the class defines them. :class:`Gate` declares what R multiplies for a gate. A stage
+may call the functions of this module, your own functions of numbers, and functions with a declared derivative
+(:func:`derivative`). Constants, for example ``math.pi``, take the dtype of the network. A function from an enclosing
+scope, such as an activation, counts as source of the cell.
 
-By hand: ``df``, ``dc`` and ``dh`` are the gradients of the loss by each name, in stages that run in the reverse order.
-A gradient stage overwrites what it writes: to add to a gradient that an earlier one left, read it. At the end a gate's
-gradient is that by its pre-activation, and ``dc_prev`` that by the state before the step: it takes the place of
-``dc``.
+The gradient is derived from the equations; :func:`derived_source` prints it. You can also write it by hand, in stages
+decorated with ``@gradient``. These run from the last one of the class to the first. ``df``, ``dc`` and ``dh`` are the gradients of the loss with
+respect to f, c and h. A gradient stage overwrites the names that it writes; to add to a gradient of an earlier stage,
+read it first. After the last stage ``df`` must be the gradient with respect to the pre-activation, and ``dc_prev`` the
+gradient with respect to the previous state. ``dc_prev`` reuses the memory of ``dc``.
 
-Cells to use as they are: :class:`LayerNormLSTM`, :class:`LayerNormGRU`, :class:`RegularizedLSTM`,
+Ready-made cells: :class:`LayerNormLSTM`, :class:`LayerNormGRU`, :class:`RegularizedLSTM`,
 :class:`RegularizedGRU`, :class:`VariationalLSTM`, :class:`VariationalGRU`, :class:`PeepholeLSTM`, :class:`CoupledLSTM`,
 :class:`ActivatedLSTM`,
 :class:`MultiplicativeLSTM`, :class:`SLSTM`, :class:`MultiHeadSLSTM`, :class:`JANET`, :class:`RAN`, :class:`AUGRU`,
 :class:`MinimalGatedUnit`, :class:`LiGRU`, :class:`MinGRU`, :class:`UGRNN`, :class:`FastGRNN`, :class:`STAR`,
 :class:`MinimalRNN`, :class:`IndRNN`, :class:`NBR`, :class:`CoRNN` and :class:`LEM`. Some take activations as
-parameters, ``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``; a cell of your own may too: ``value(self.gate, i)`` and, of
-that value, ``slope(self.gate, i)`` of a field ``gate: Activation = Sigmoid()``. An activation of your own is a
-NamedTuple class of floats under ``@Activation.register``, with the methods ``value(self, x)`` and ``slope(self, y)``.
+parameters, for example ``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``. Your own cell can, too: declare a field ``gate:
+Activation = Sigmoid()``. Then ``y = value(self.gate, x)`` applies the activation, and ``slope(self.gate, y)`` is its
+derivative, computed from y. Your own activation is a NamedTuple class of floats, decorated with
+``@Activation.register``, with the methods ``value(self, x)`` and ``slope(self, y)``.
 
-Machine code is kept on disk under a digest of all that the cell computes. Files of its networks have a digest of its
-equations, and of what they use: see :func:`rnnkit.load`.
-:func:`rnnkit.check_cell` compares the gradients with differences of the values.
+Compiled kernels are cached on disk, keyed by a digest of the cell. Files of networks contain a digest of the cell's
+equations and of the functions that they use: see :func:`rnnkit.load`. :func:`rnnkit.check_cell` checks the gradients
+against finite differences.
 """
 
-# ruff: noqa: F401  what is imported here is what there is: `__all__` lists it
+# ruff: noqa: F401  every import here is public: `__all__` is built from them
 from importlib import import_module
 
 from rnnkit.kernels.cells.activations import (
@@ -90,7 +92,7 @@ from rnnkit.kernels.cells.cell import (
 from rnnkit.kernels.cells.derivatives import derivative
 from rnnkit.kernels.cells.functions import clip, exp, fma, mean, sigmoid, slope, tanh, value
 
-_CELLS = {  # by name, the module; each is imported, and its gradient derived, when it is asked for
+_CELLS = {  # name -> module, imported on first access, because that derives the gradient
     "AUGRU": "augru", "ActivatedLSTM": "activated_lstm", "CoRNN": "cornn", "CoupledLSTM": "coupled_lstm",
     "FastGRNN": "fast_grnn", "IndRNN": "indrnn", "JANET": "janet", "LEM": "lem", "LayerNormGRU": "layer_norm",
     "LayerNormLSTM": "layer_norm", "LiGRU": "ligru", "MinGRU": "mingru", "MinimalGatedUnit": "minimal_gated_unit",

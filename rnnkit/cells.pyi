@@ -1,4 +1,4 @@
-# The types of `cells.py`, whose functions are written for the compiler and have no annotations.
+# Types of `cells.py`: its functions are written for the compiler and have no annotations.
 
 from abc import ABCMeta
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Types for whoever checks his program: what the names of modes and options are, and what comes out of a network."""
+"""Type aliases for users of a type checker: modes, options, and the inputs and results of a network."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Initial: TypeAlias = Literal["zeros", "hx"]
 DType: TypeAlias = HostDType | HalfDType | type[np.floating[Any]] | np.dtype[Any]
 
 Cell: TypeAlias = tuple[Any, ...] | type[tuple[Any, ...]]
-"""A cell with its parameters, or its class: named tuples under the decorator of :mod:`rnnkit.cells`."""
+"""A cell with its parameters, or its class: a NamedTuple class decorated with `rnnkit.cells.cell`."""
 
-Floats: TypeAlias = "NDArray[np.floating[Any]]"  # imported, numpy.typing takes a fifth of the time of all of rnnkit
-"""What goes into a network and comes out, of its dtype; a cupy.ndarray where a cupy.ndarray went in."""
+Floats: TypeAlias = "NDArray[np.floating[Any]]"  # importing numpy.typing would be a fifth of rnnkit's import time
+"""Arrays of the network's dtype that it takes and returns: CuPy in, CuPy out."""
 
 States = TypeVar("States")
-"""What a network has for cx and cy: None, `Floats`, or of a cell with several states a tuple of these."""
+"""Type of cx and cy: None, one array, or a tuple of arrays for a cell with several states."""
 
 
 class RNNOptions(TypedDict, total=False):
-    """Options of every network."""
+    """Options of every mode."""
 
     bias: Bias | bool
     input_mode: InputMode
@@ -40,17 +40,17 @@ class RNNOptions(TypedDict, total=False):
 
 
 class GRUOptions(RNNOptions, total=False):
-    """Those of a GRU."""
+    """Options of a GRU."""
 
     reset_after: bool
 
 
 class LSTMOptions(RNNOptions, total=False):
-    """Those of an LSTM."""
+    """Options of an LSTM."""
 
     proj_size: int | None
     cell_clip: tuple[float, float] | None
 
 
 class Options(GRUOptions, LSTMOptions, total=False):
-    """Those of all networks; the descriptor refuses what does not go with the mode."""
+    """Options of any mode; the descriptor raises for an option that its mode does not have."""

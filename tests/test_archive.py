@@ -336,7 +336,7 @@ def test_what_a_killed_save_leaves_the_next_removes(tmp_path):
 
 
 def test_what_another_save_is_writing_stays(tmp_path):
-    with archive._beside(os.fspath(tmp_path / "net")) as (file, _):
+    with archive._temporary(os.fspath(tmp_path / "net")) as (file, _):
         GRU(3, 2).save(tmp_path / "net")
         assert sorted(os.listdir(tmp_path)) == [os.path.basename(file.name), "net"]
         file.close()  # as it is before the rename

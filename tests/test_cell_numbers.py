@@ -9,7 +9,7 @@ from test_cell_rules import back, declared, output
 import rnnkit
 from rnnkit import cells
 from rnnkit.cells import CellError, Vector
-from rnnkit.descriptor.saved import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_json, descriptor_of
 
 HUGE = 10**400
 PARAMETERS = [
@@ -40,7 +40,7 @@ def test_the_ends_of_the_range_are_taken():
 
 @pytest.mark.parametrize(("kind", "number"), [(cells.IndRNN(cells.Elu(0.5)), "0.5"), (Independent(shift=1234), "1234")])
 def test_such_a_number_in_a_file_is_damage(kind, number):
-    text = text_of(rnnkit.RNNDescriptor(kind, 3, 4))
+    text = descriptor_json(rnnkit.RNNDescriptor(kind, 3, 4))
     with pytest.raises(ValueError, match=says("RNNDescriptor: mode", "float64")):
         descriptor_of(text.replace(number, str(HUGE)), type(kind))
 

@@ -13,7 +13,7 @@ from messages import says
 
 import rnnkit
 from rnnkit.cells import Activation, Affine, LeakyRelu, cell, forward, gradient, tanh, value
-from rnnkit.descriptor.saved import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_json, descriptor_of
 from rnnkit.kernels.cells.activations import USER_ACTIVATIONS
 from rnnkit.kernels.cells.source import code_key, source_of
 from rnnkit.kernels.cells.uses import Unresolved
@@ -121,11 +121,11 @@ KEPT = rnnkit.RNNDescriptor(Kept, 3, 4)
 
 def test_the_source_is_the_same_in_all_versions():
     for source in SOURCE, SOURCE_0_9:
-        assert descriptor_of(text_of(KEPT).replace(SOURCE, source), Kept) == KEPT
+        assert descriptor_of(descriptor_json(KEPT).replace(SOURCE, source), Kept) == KEPT
 
 
 def test_another_source_is_taken_when_asked_for():
-    text = text_of(KEPT).replace(SOURCE, "2:0")
+    text = descriptor_json(KEPT).replace(SOURCE, "2:0")
     with pytest.raises(ValueError, match=says("", "Kept", "source 2:0", SOURCE)):
         descriptor_of(text, Kept)
     assert descriptor_of(text, Kept, check_source=False) == KEPT
@@ -144,7 +144,7 @@ def test_a_cell_without_a_text_is_saved_and_says_so_when_loaded(tmp_path):
 
 def test_an_activation_of_ones_own_is_in_the_file_with_its_source(monkeypatch):
     desc = rnnkit.RNNDescriptor(Kept(last=Bent(0.5)), 3, 4)
-    text = text_of(desc)
+    text = descriptor_json(desc)
     assert descriptor_of(text, Kept) == desc
     assert desc != rnnkit.RNNDescriptor(Kept(last=LeakyRelu(0.5)), 3, 4)  # of the same number
     with pytest.raises(ValueError, match=says("", "Bent", "source 2:0", source_of(Bent))):

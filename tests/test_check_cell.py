@@ -8,7 +8,7 @@ import pytest
 from messages import says
 
 import rnnkit
-from rnnkit.cell_check import Row
+from rnnkit.cell_check import CheckRow
 from rnnkit.cells import CellError, cell, clip, forward, gradient
 from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
 from rnnkit.kernels.cells.lstm import LSTM
@@ -42,7 +42,7 @@ def test_the_table():
     (1, 1.0, True), (1, math.nextafter(1, 2), False), (1, math.nan, False), (0, 0.0, False),
 ])  # fmt: skip
 def test_a_row_is_right_up_to_the_error_that_is_allowed(trials, error, right):
-    assert Row("a", "gate", trials, 0.5, 0.5, error).right is right
+    assert CheckRow("a", "gate", trials, 0.5, 0.5, error).right is right
 
 
 PLANTED = [
@@ -104,7 +104,7 @@ def test_an_error_in_a_part_of_the_numbers_is_named(kind):
 
 
 @pytest.mark.parametrize(("given", "got"), [("lstm", "str"), (3, "int"), (rnnkit.GRU, "type")])
-def test_what_is_no_cell(given, got):
+def test_what_is_not_a_cell(given, got):
     with pytest.raises(TypeError, match=says("check_cell: cell", "a cell", got)):
         rnnkit.check_cell(given)
 

@@ -185,7 +185,7 @@ def test_a_network_of_a_shipped_cell_is_loaded_without_it(tmp_path):
     net.save(tmp_path / "net")
     found = rnnkit.load(tmp_path / "net")
     assert found.desc == net.desc and np.array_equal(found.weights, net.weights)
-    text = rnnkit.descriptor.saved.text_of(net.desc)
+    text = rnnkit.descriptor.saved.descriptor_json(net.desc)
     for name in ("Sigmoid", "cell", "__all__", "Nobody"):  # what that module has beside cells, and what it has not
         with pytest.raises(ValueError, match=f"cell {name}\\b"):
             rnnkit.descriptor.saved.descriptor_of(text.replace("PeepholeLSTM", name))

@@ -40,7 +40,7 @@ def test_the_names_of_a_module_are_those_of_the_page(module):
 
 
 def test_help_names_all_modules():
-    listed = re.search(r"^Imported by name: (.*?)\.  ", rnnkit.__doc__, re.MULTILINE | re.DOTALL)[1]
+    listed = re.search(r"^Import these explicitly: (.*?)\.  ", rnnkit.__doc__, re.MULTILINE | re.DOTALL)[1]
     assert {"rnnkit", *re.findall(r"rnnkit\.\w+", listed)} == set(PUBLIC_OF)
 
 

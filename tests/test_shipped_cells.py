@@ -13,7 +13,7 @@ from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
 import rnnkit
 from rnnkit import cells
-from rnnkit.descriptor.saved import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_json, descriptor_of
 
 OUTPUTS, GRADIENTS = ("y", "hy", "cy"), ("dx", "dhx", "dcx", "dw")
 
@@ -342,13 +342,13 @@ def test_a_network_with_activations_is_saved_and_loaded(tmp_path):
 
 @pytest.mark.parametrize("gate", [[], ["Swish"], [["Tanh"]], ["Tanh", 1.0], ["LeakyRelu"]], ids=str)
 def test_an_activation_that_a_file_should_not_have_is_refused(gate):
-    text = text_of(rnnkit.RNNDescriptor(cells.PeepholeLSTM, 3, 4))
+    text = descriptor_json(rnnkit.RNNDescriptor(cells.PeepholeLSTM, 3, 4))
     assert '"gate": ["Sigmoid"]' in text
     with pytest.raises(ValueError, match=re.escape(f"activation {gate}")):
         descriptor_of(text.replace('["Sigmoid"]', json.dumps(gate)), cells.PeepholeLSTM)
 
 
 def test_numbers_of_an_activation_in_a_file_are_checked():
-    text = text_of(rnnkit.RNNDescriptor(cells.IndRNN(cells.Elu(0.5)), 3, 4)).replace("0.5", "-0.5")
+    text = descriptor_json(rnnkit.RNNDescriptor(cells.IndRNN(cells.Elu(0.5)), 3, 4)).replace("0.5", "-0.5")
     with pytest.raises(ValueError, match=says("RNNDescriptor: mode, IndRNN's activation, alpha", "finite", 0, -0.5)):
         descriptor_of(text, cells.IndRNN)

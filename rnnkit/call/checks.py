@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from rnnkit.common.arrays import device_of, library_of, no_array, overlap
+from rnnkit.common.arrays import device_of, library_of, not_an_array, overlap
 from rnnkit.descriptor.descriptor import RNNDescriptor, only_with
 from rnnkit.descriptor.modes import text_of_mode
 from rnnkit.descriptor.states import arrays_of
@@ -50,7 +50,7 @@ def same_place(function: str, name: str, value: Any, like: Any) -> None:
     """Check that a value is an array, of the library of another one and on its device."""
     library = library_of(like)
     if library_of(value) is None:
-        raise no_array(function, name, f"a {library.__name__}.ndarray", value)
+        raise not_an_array(function, name, f"a {library.__name__}.ndarray", value)
     if library_of(value) is not library:
         cure = f"move it with cupy.{'asnumpy' if library is np else 'asarray'}"
         raise wrong_type(function, name, f"a {library.__name__}.ndarray as the others are", value, cure)
@@ -89,7 +89,7 @@ def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, li
     if usual and x.ndim == len(dims) and x.shape[-1] == desc.input_size:
         return
     if like is None and library_of(x) is None:
-        raise no_array(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
+        raise not_an_array(function, "x", "a numpy.ndarray or a cupy.ndarray", x)
     array(function, "x", x, (None,) * (len(dims) - 1) + (desc.input_size,), dims, desc, x if like is None else like)
 
 
@@ -185,7 +185,7 @@ def initial(function: str, value: Any, resets: Any) -> bool:
 def integers(function: str, name: str, value: Any, kinds: str = "iu", expected: str = "hold integers") -> ndarray:
     """Check an array or a sequence on the host, whose dtype is of those kinds unless it is empty; returns a copy."""
     if library_of(value) is not np and (isinstance(value, (ndarray, str, bytes)) or not isinstance(value, Sequence)):
-        raise no_array(function, name, "None or an integer array on the host", value)
+        raise not_an_array(function, name, "None or an integer array on the host", value)
     try:
         found = np.array(value)
     except (ValueError, TypeError, RuntimeError) as error:  # rows of different length, or what is no number

@@ -1,1 +1,1 @@
-"""What all of the package uses and nobody else: arrays of either library, sizes, lazy attributes, extras."""
+"""Shared internals: NumPy and CuPy arrays, numbers, lazy attributes, optional packages."""

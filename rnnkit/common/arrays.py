@@ -1,4 +1,4 @@
-"""Which library an array is of: NumPy's are on the host, CuPy's on a GPU."""
+"""Tell NumPy arrays (on the host) from CuPy arrays (on a GPU)."""
 
 from __future__ import annotations
 
@@ -15,45 +15,46 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[Any]"
-"""A numpy.ndarray, or a cupy.ndarray, which type checkers know nothing of."""
+"""A numpy.ndarray or a cupy.ndarray; type checkers do not know the latter."""
 
 
 def library_of(value: Any) -> ModuleType | None:
-    """Return numpy or cupy, or None for what is an array of neither. cupy is never imported for it.
+    """Return the module numpy or cupy for its arrays, None for anything else. Never imports cupy.
 
-    Of NumPy's subclasses a memmap alone is taken for an array: others, masked ones say, mean more than their memory.
+    memmap is the only subclass of numpy.ndarray that counts: others, for example masked arrays, mean more than their
+    data.
     """
     if type(value) is np.ndarray or type(value) is np.memmap:
         return np
-    cupy = sys.modules.get("cupy")  # who has a CuPy array has imported it
+    cupy = sys.modules.get("cupy")  # if there is a CuPy array, cupy is imported
     return cupy if cupy is not None and isinstance(value, cupy.ndarray) else None
 
 
 def device_of(array: Any) -> str:
-    """Return where an array is, for a message."""
+    """Return the name of an array's device, for a message."""
     return "the host (NumPy)" if isinstance(array, np.ndarray) else f"GPU {array.device.id} (CuPy)"
 
 
 def on_host(array: Any) -> np.ndarray:
-    """Return the array itself, or a copy of it from a GPU."""
+    """Return the array itself if it is on the host, else a copy on the host."""
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def beside(array: Any) -> Any:
-    """Return the context in which CuPy makes arrays on this one's device, not on the current one; on the host none."""
+def device_context(array: Any) -> Any:
+    """Return a context in which CuPy allocates on the GPU of this array; on the host it does nothing."""
     return nullcontext() if isinstance(array, np.ndarray) else array.device
 
 
 def copy_of(array: Any) -> Any:
     """Return a copy on the same device."""
-    with beside(array):
+    with device_context(array):
         return array.copy()
 
 
 def overlap(one: Any, other: Any) -> bool:
-    """Return whether two arrays of one library may share memory: whether their addresses overlap.
+    """Return whether two arrays of one library may share memory: whether their address ranges overlap.
 
-    cupy.may_share_memory is False for a view that went through another library, DLPack say.
+    Not cupy.may_share_memory: it is False for a view that went through another library, for example by DLPack.
     """
     library = library_of(one)
     if library is np:
@@ -64,10 +65,10 @@ def overlap(one: Any, other: Any) -> bool:
     return start < other_stop and other_start < stop
 
 
-def folded(array: Any) -> bool:
-    """Return whether elements of an array may share memory with one another: a row that stands for all, say.
+def overlaps_itself(array: Any) -> bool:
+    """Return whether elements of an array may share memory with one another, as in a broadcast view.
 
-    True too for some that have none in common, whose rows lie between one another's elements; no slice makes these.
+    May also be True for interleaved strides without a shared element; slicing cannot produce these.
     """
     extent = array.dtype.itemsize
     for stride, count in sorted((abs(stride), count) for stride, count in zip(array.strides, array.shape, strict=True)):
@@ -77,11 +78,11 @@ def folded(array: Any) -> bool:
     return False
 
 
-def no_array(function: str, name: str, expected: str, value: Any) -> TypeError:
-    """Return the error that an argument is of no class that is taken for an array."""
+def not_an_array(function: str, name: str, expected: str, value: Any) -> TypeError:
+    """Return the error for an argument that is not a supported array."""
     cure = ""
     if isinstance(value, np.ndarray):
-        cure = f"a subclass is taken for no array but for what it means beside: give numpy.asarray({name})"
+        cure = f"subclasses of numpy.ndarray are not supported: pass numpy.asarray({name})"
         if isinstance(value, np.ma.MaskedArray):
-            cure = f"a mask is not looked at: give {name}.filled(0), and lengths for padding"
+            cure = f"masks are ignored: pass {name}.filled(0), and use lengths for padding"
     return wrong_type(function, name, expected, value, cure)

@@ -1,4 +1,4 @@
-"""Attributes that are computed when they are first asked for."""
+"""Attributes that are computed on first access."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class lazy:
-    """`functools.cached_property` without its lock: a fork could leave that taken in the child (Python 3.11).
+    """`functools.cached_property` without its lock, which a fork could leave locked in the child (Python 3.11).
 
-    Two threads may compute the value twice, to the same result.
+    Two threads may both compute the value; the results are equal.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Numbers that a user gives, as floats; the largest size; numbers that are drawn."""
+"""Number helpers: conversion to float, the largest size, portable uniform random numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from rnnkit.errors import message, wrong_type
 
-MAX_SIZE = 2**31 - 1  # cuDNN's sizes are of C's int
+MAX_SIZE = 2**31 - 1  # cuDNN's sizes are C ints
 
 
 def real_number(function: str, argument: str, value: Any, expected: str = "a float") -> float:
-    """Return a number as a float; raise what is wrong with the argument."""
+    """Convert a real number to a float; raise TypeError or ValueError for anything else."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise wrong_type(function, argument, expected, value)
     try:
@@ -23,8 +23,8 @@ def real_number(function: str, argument: str, value: Any, expected: str = "a flo
 
 
 def uniform(rng: np.random.Generator, low: float, high: float, size: Any) -> np.ndarray:
-    """Return numbers in [low, high), with the same bits on every machine.
+    """Return uniform numbers in [low, high), bit-identical on every machine.
 
-    `rng.uniform` has these bits only where its compiler fuses no multiply-add: on ARM64 it does.
+    Not `rng.uniform`: on ARM64 its compiler fuses the multiply-add, which changes the bits.
     """
     return rng.random(size) * (high - low) + low

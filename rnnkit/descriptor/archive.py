@@ -249,7 +249,7 @@ def _check_members(file: Reader, members: dict[str, Any]) -> None:
 @contextmanager
 def replacing(function: str, path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file for writing: nobody ever sees half of it, and a failure leaves what was there before."""
-    with _beside(name_of(function, path), function) as (file, target):
+    with _temporary(name_of(function, path), function) as (file, target):
         yield file
         file.flush()
         os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
@@ -259,7 +259,7 @@ def replacing(function: str, path: str | PathLike[str]) -> Iterator[BinaryIO]:
 
 def check_target(path: str | PathLike[str]) -> None:
     """Raise what `write` would raise about the place: before the work whose result is to be written there."""
-    with _beside(name_of("save", path)):
+    with _temporary(name_of("save", path)):
         pass
 
 
@@ -273,7 +273,7 @@ def _status(function: str, name: str | bytes) -> os.stat_result:
 
 
 @contextmanager
-def _beside(name: str | bytes, function: str = "save") -> Iterator[tuple[BinaryIO, str]]:
+def _temporary(name: str | bytes, function: str = "save") -> Iterator[tuple[BinaryIO, str]]:
     """Open a new file in the folder of the target, with its mode; in the end it is removed, unless it was renamed."""
     known = None
     with suppress(FileNotFoundError):
@@ -281,45 +281,45 @@ def _beside(name: str | bytes, function: str = "save") -> Iterator[tuple[BinaryI
     if not os.path.basename(name):
         raise ValueError(message(function, f"path {name!r}", "name a file", "a folder or nothing"))
     target = os.fsdecode(os.path.realpath(name))  # symbolic links stay, and what they point to is written
-    beside = ""
+    temporary = ""
     try:
         with naming(name):
             file, lock = _create(os.path.dirname(target))
-            beside = file.name
+            temporary = file.name
             with file, lock:
                 if known:
-                    _set_owner_and_mode(beside, known)
+                    _set_owner_and_mode(temporary, known)
                 yield file, target
     finally:
         with suppress(FileNotFoundError):
-            os.remove(beside)
+            os.remove(temporary)
 
 
 def _create(folder: str) -> tuple[BinaryIO, BinaryIO]:
     """Make a file of a short name of its own; return it, and the same file locked for as long as that one is open."""
-    _remove_left(folder)
+    _remove_stale(folder)
     while True:
-        beside = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
-        file = open(beside, "x+b")
+        temporary = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
+        file = open(temporary, "x+b")
         lock = os.fdopen(os.dup(file.fileno()), "rb")
         try_lock(lock, wait=True)
-        if os.path.exists(beside):  # else another saver took it for one that was left
+        if os.path.exists(temporary):  # else another saver took it for one that was left
             return file, lock
         file.close()
         lock.close()
 
 
-def _remove_left(folder: str) -> None:
+def _remove_stale(folder: str) -> None:
     """Remove the files of savers that were killed: nobody holds their locks any more."""
     with suppress(OSError):  # a folder that cannot be listed, or is not there
         for entry in os.scandir(folder):
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
-                with suppress(OSError), open(entry.path, "rb", opener=_open_at_once) as file:
+                with suppress(OSError), open(entry.path, "rb", opener=_open_nonblocking) as file:
                     if try_lock(file, wait=False):
                         os.remove(entry.path)
 
 
-def _open_at_once(name: str, flags: int) -> int:
+def _open_nonblocking(name: str, flags: int) -> int:
     """Open neither a link nor, waiting for its other end, a FIFO."""
     return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
@@ -337,8 +337,8 @@ def try_lock(file: BinaryIO, wait: bool) -> bool | None:
     return True
 
 
-def _set_owner_and_mode(beside: str, known: os.stat_result) -> None:
+def _set_owner_and_mode(temporary: str, known: os.stat_result) -> None:
     if hasattr(os, "chown"):
         with suppress(OSError):  # only root gives files away; the group may be one of the user's
-            os.chown(beside, known.st_uid, known.st_gid)
-    os.chmod(beside, stat.S_IMODE(known.st_mode))
+            os.chown(temporary, known.st_uid, known.st_gid)
+    os.chmod(temporary, stat.S_IMODE(known.st_mode))

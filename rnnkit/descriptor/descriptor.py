@@ -19,7 +19,7 @@ from rnnkit.types import Bias, Cell, DType, InputMode, Mode
 
 ADDED = {"allow_tf32"}  # fields that older files do not have
 # Options that not every mode has: what belongs to them.
-_OWN = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
+_MODE_OPTIONS = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,7 +189,7 @@ class RNNDescriptor:
         Both have the same weights; a workspace belongs to the one that forward was given.
         """
         given = {field.name: getattr(self, field.name) for field in fields(self)} | {"dropout": 0.0}
-        return self if not self.draws else (_Evaluating if self.draws_noise else RNNDescriptor)(**given)
+        return self if not self.draws else (_EvalDescriptor if self.draws_noise else RNNDescriptor)(**given)
 
     @lazy
     def row_size(self) -> int:
@@ -267,7 +267,7 @@ class RNNDescriptor:
         return layer > 0 or self.input_mode == "linear"
 
 
-class _Evaluating(RNNDescriptor):
+class _EvalDescriptor(RNNDescriptor):
     """A network whose cell would draw noises, and does not."""
 
     draws_noise = False  # type: ignore[assignment]
@@ -288,7 +288,7 @@ def check_descriptor(function: str, desc: Any) -> None:
 
 def only_with(option: str) -> str:
     """Say which modes have an option, for a message about another one."""
-    return " and ".join(f'mode="{mode}"' for mode in modes_with(option)).join(("only ", f" has {_OWN[option]}"))
+    return " and ".join(f'mode="{mode}"' for mode in modes_with(option)).join(("only ", f" has {_MODE_OPTIONS[option]}"))
 
 
 def _check_combination(desc: RNNDescriptor) -> None:
@@ -297,7 +297,7 @@ def _check_combination(desc: RNNDescriptor) -> None:
 
     if desc.input_mode == "skip" and desc.input_size != desc.hidden_size:
         refuse("input_size", f'equal hidden_size={desc.hidden_size} with input_mode="skip"')
-    for option in _OWN:
+    for option in _MODE_OPTIONS:
         default = RNNDescriptor.__dataclass_fields__[option].default
         if getattr(desc, option) != default and not has_option(desc.mode, option):
             cure = only_with(option) if isinstance(desc.mode, str) else ""

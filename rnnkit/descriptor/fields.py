@@ -22,12 +22,12 @@ HOST_DTYPES: tuple[str, ...] = get_args(HostDType)
 DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision on a GPU alone
 
 
-def _size(name: str, value: Any, most: int = MAX_SIZE) -> int:
+def _size(name: str, value: Any, maximum: int = MAX_SIZE) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type("RNNDescriptor", name, "an int", value)
     size = int(value)
-    if not 1 <= size <= most:
-        raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {most}", size))
+    if not 1 <= size <= maximum:
+        raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {maximum}", size))
     return size
 
 
@@ -104,7 +104,7 @@ FIELDS: dict[str, Callable[[str, Any], Any]] = {
     "mode": lambda _, value: checked("RNNDescriptor", value),
     "input_size": _size,
     "hidden_size": _size,
-    "num_layers": partial(_size, most=MAX_LAYERS),
+    "num_layers": partial(_size, maximum=MAX_LAYERS),
     "bidirectional": _flag,
     "bias": _bias,
     "input_mode": partial(_choice, INPUT_MODES),

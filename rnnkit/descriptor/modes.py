@@ -39,7 +39,7 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
     """Return a cell with its parameters, each of its type; raise what is wrong with the argument."""
     kind = value if isinstance(value, type) else type(value)
     if not hasattr(kind, "declaration"):
-        raise no_cell(function, argument, expected, value)
+        raise not_a_cell(function, argument, expected, value)
     if isinstance(value, type):
         missing = [name for name in kind._fields if name not in kind._field_defaults]
         if missing:
@@ -55,7 +55,7 @@ def checked_cell(function: str, argument: str, value: Any, expected: str = "a ce
     return kind(**own)
 
 
-def no_cell(function: str, argument: str, expected: str, value: Any) -> TypeError:
+def not_a_cell(function: str, argument: str, expected: str, value: Any) -> TypeError:
     """Return the error that an argument is no cell."""
     kind = value if isinstance(value, type) else type(value)
     if any(isinstance(one, Stage) for one in vars(kind).values()):
@@ -149,25 +149,25 @@ def has_option(mode: Any, option: str) -> bool:
     return option == "proj_size" and takes_projection
 
 
-def stored(mode: Any) -> Any:
+def serialized(mode: Any) -> Any:
     """A mode as it stands in files: its name, or what tells its cell."""
-    return _said_of(mode, _saved_source)
+    return _serialized(mode, _saved_source)
 
 
 def text_in_process(mode: Any) -> str:
     """A text that tells a cell with its parameters from all others of this process, and is the same in others unless
     the source is unknown."""
-    return json.dumps(_said_of(mode, _source_in_process))
+    return json.dumps(_serialized(mode, _source_in_process))
 
 
-def _said_of(mode: Any, source: Callable[[type], str | None]) -> Any:
+def _serialized(mode: Any, source: Callable[[type], str | None]) -> Any:
     if isinstance(mode, str):
         return mode
-    parameters = {name: _parameter_said(value, source) for name, value in mode._asdict().items()}
+    parameters = {name: _serialized_parameter(value, source) for name, value in mode._asdict().items()}
     return {"cell": type(mode).declaration.name, "source": source(type(mode)), "parameters": parameters}
 
 
-def _parameter_said(parameter: Any, source: Callable[[type], str | None]) -> Any:
+def _serialized_parameter(parameter: Any, source: Callable[[type], str | None]) -> Any:
     if not isinstance(parameter, Activation):
         return parameter
     name, own = type(parameter).__name__, source(type(parameter))
@@ -203,7 +203,7 @@ def _source_in_process(kind: type) -> str | None:
 _NO_SOURCE = "none: "
 
 
-def restored(found: Any, cell: type | None, check_source: bool = True) -> Any:
+def deserialized(found: Any, cell: type | None, check_source: bool = True) -> Any:
     """The mode that a file holds; `cell` is what a user gave: needed for one that is not of this package."""
     if not isinstance(found, dict):
         return found
@@ -220,7 +220,7 @@ def restored(found: Any, cell: type | None, check_source: bool = True) -> Any:
         _check_source(cell, source)
     if set(found["parameters"]) != set(cell._fields):  # type: ignore[attr-defined]
         raise ValueError(f"a cell with the parameters {sorted(found['parameters'])}")
-    return cell(**{name: _restored(value, check_source) for name, value in found["parameters"].items()})
+    return cell(**{name: _deserialized_parameter(value, check_source) for name, value in found["parameters"].items()})
 
 
 def _check_source(kind: type, source: Any) -> None:
@@ -246,7 +246,7 @@ def _shipped(name: Any, source: Any) -> type | None:
     return found if hasattr(found, "declaration") else None
 
 
-def _restored(parameter: Any, check_source: bool) -> Any:
+def _deserialized_parameter(parameter: Any, check_source: bool) -> Any:
     if isinstance(parameter, list):
         known, (name, *numbers) = ACTIVATIONS, parameter or [None]
     elif isinstance(parameter, dict) and set(parameter) == {"activation", "source", "numbers"}:

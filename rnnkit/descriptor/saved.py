@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.common.arrays import Array, library_of, no_array, on_host
+from rnnkit.common.arrays import Array, library_of, not_an_array, on_host
 from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import ADDED, RNNDescriptor
-from rnnkit.descriptor.modes import restored, stored
+from rnnkit.descriptor.modes import deserialized, serialized
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.errors import message
 
@@ -21,9 +21,9 @@ FORMAT = 1
 MEMBERS = ("format", "descriptor", "weights")
 
 
-def text_of(desc: RNNDescriptor) -> str:
+def descriptor_json(desc: RNNDescriptor) -> str:
     """Return a descriptor as it stands in files."""
-    return json.dumps({field.name: getattr(desc, field.name) for field in fields(desc)} | {"mode": stored(desc.mode)})
+    return json.dumps({field.name: getattr(desc, field.name) for field in fields(desc)} | {"mode": serialized(desc.mode)})
 
 
 def descriptor_of(text: str, cell: type | None = None, check_source: bool = True) -> RNNDescriptor:
@@ -38,14 +38,14 @@ def descriptor_of(text: str, cell: type | None = None, check_source: bool = True
         missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
         if missing or unknown:
             raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
-        return RNNDescriptor(**found | {"mode": restored(found["mode"], cell, check_source)})
+        return RNNDescriptor(**found | {"mode": deserialized(found["mode"], cell, check_source)})
     except (TypeError, ValueError, ImportError, RecursionError) as error:
         raise ValueError(str(error)[:400]) from error
 
 
 def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
     """Return what stands in the file of a network, by name."""
-    return dict(zip(MEMBERS, (FORMAT, text_of(desc), on_host(w)), strict=True))
+    return dict(zip(MEMBERS, (FORMAT, descriptor_json(desc), on_host(w)), strict=True))
 
 
 def write(path: str | PathLike[str], desc: RNNDescriptor, w: Array, arrays: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ def _plain(name: str, value: Any) -> np.ndarray:
     if name in MEMBERS:
         raise ValueError(message("save", name, f"have another name than {', '.join(MEMBERS)}", "that"))
     if isinstance(value, np.ma.MaskedArray):
-        raise no_array("save", name, "a plain array", value)
+        raise not_an_array("save", name, "a plain array", value)
     try:
         array = on_host(value) if library_of(value) is not None else np.asarray(value)
     except ValueError as error:  # rows of different lengths
@@ -70,7 +70,7 @@ def _plain(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def others(file: archive.Reader) -> dict[str, np.ndarray]:
+def extra_arrays(file: archive.Reader) -> dict[str, np.ndarray]:
     """Return what a file holds beside the network, by name."""
     names = [name for name in file.names() if name not in MEMBERS]
     file.require(tuple(names))

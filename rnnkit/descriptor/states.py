@@ -9,12 +9,12 @@ import numpy as np
 from rnnkit.descriptor.descriptor import RNNDescriptor
 
 
-def joined(desc: RNNDescriptor, states: Any) -> Any:
+def concatenate_states(desc: RNNDescriptor, states: Any) -> Any:
     """Return the states (L*D, N, H) of a tuple in one array (L*D, N, S*H); a single state and None as they are."""
     return states if states is None or len(desc.states) < 2 else np.concatenate(states, axis=2)
 
 
-def apart(desc: RNNDescriptor, states: Any) -> Any:
+def split_states(desc: RNNDescriptor, states: Any) -> Any:
     """Return each state in an array of its own; a single state and None as they are."""
     if len(desc.states) < 2:
         return states

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.common.arrays import beside, device_of, library_of, no_array
+from rnnkit.common.arrays import device_context, device_of, library_of, not_an_array
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_views
 from rnnkit.errors import message, wrong_shape
@@ -28,7 +28,7 @@ class Views(Mapping[str, Floats]):
             raise ValueError(message(self._function, "views", f"hold {', '.join(self._blocks)}", repr(name)))
         argument, block = f'views["{name}"]', self._blocks[name]
         if library_of(array) is None:
-            raise no_array(self._function, argument, "an array", array)
+            raise not_an_array(self._function, argument, "an array", array)
         if array.dtype != block.dtype:
             expected, cure = f"be {block.dtype} as the descriptor says", f'convert it with .astype("{block.dtype}")'
             raise TypeError(message(self._function, argument, expected, array.dtype, cure))
@@ -58,5 +58,5 @@ def write(function: str, argument: str, array: Any, buffer: Any) -> None:
     if isinstance(buffer, np.ndarray) and not buffer.flags.writeable:
         expected, cure = "stay as it is in read-only memory", "net.copy() has memory of its own"
         raise ValueError(message(function, argument, expected, "another array", cure))
-    with beside(buffer):
+    with device_context(buffer):
         buffer[...] = array

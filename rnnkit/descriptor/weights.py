@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.common.arrays import library_of, no_array
+from rnnkit.common.arrays import library_of, not_an_array
 from rnnkit.common.numbers import uniform
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.kernels.cells.cell import Scalar
 
-_DRAWN = 1 << 16  # numbers drawn at once in float64: the buffer itself is then all the memory that is taken
-_KEPT = 64  # descriptors whose layout is kept: a program has few at a time, a search through many must not keep all
+_DRAW_CHUNK = 1 << 16  # numbers drawn at once in float64: the buffer itself is then all the memory that is taken
+_MAX_LAYOUTS = 64  # descriptors whose layout is kept: a program has few at a time, a search through many must not keep all
 
 
 class WeightBlock(NamedTuple):
@@ -181,8 +181,8 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     vectors = desc.cell.declaration.vectors
     own = _layout(desc)[len(_layout(desc)) - desc.num_pseudo_layers * len(vectors) :]
     end = own[0].start if own else w.size
-    for start in range(0, end, _DRAWN):
-        part = w[start : min(start + _DRAWN, end)]
+    for start in range(0, end, _DRAW_CHUNK):
+        part = w[start : min(start + _DRAW_CHUNK, end)]
         part[:] = uniform(rng, -bound, bound, part.size)
     for number, (_, shape, start) in enumerate(own):
         _, low, high = vectors[number % len(vectors)]
@@ -249,7 +249,7 @@ def suffix_of(layer: int, direction: int) -> str:
 def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> None:
     """Check a flat buffer on whichever device: it needs only a dtype, a shape and flags."""
     if isinstance(w, np.ndarray) and library_of(w) is None:
-        raise no_array(function, argument, "a plain array", w)
+        raise not_an_array(function, argument, "a plain array", w)
     if not (hasattr(w, "dtype") and hasattr(w, "shape") and hasattr(w, "flags")):
         raise wrong_type(function, argument, "an array", w)
     if w.dtype != desc.np_dtype:
@@ -261,7 +261,7 @@ def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> 
         raise ValueError(message(function, argument, "be C-contiguous", f"strides {w.strides}", cure))
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MAX_LAYOUTS)
 def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
     blocks, start = [], 0
     for name, shape in _named_shapes(desc):
@@ -270,7 +270,7 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
     return tuple(blocks)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MAX_LAYOUTS)
 def _size(desc: RNNDescriptor) -> int:
     first, above = (
         sum(prod(shape) for blocks in _BLOCKS for _, shape in blocks(desc, layer))
@@ -329,7 +329,7 @@ def host_array(function: str, argument: str, value: Any) -> np.ndarray:
     if getattr(value, "requires_grad", False):  # a PyTorch tensor, which does not convert itself then
         value = value.detach()
     if isinstance(value, np.ndarray) and library_of(value) is None:
-        raise no_array(function, argument, "a plain array", value)
+        raise not_an_array(function, argument, "a plain array", value)
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # an array on a GPU; ragged lists; a conjugated tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rnnkit.common.arrays import Array, library_of, no_array
+from rnnkit.common.arrays import Array, library_of, not_an_array
 from rnnkit.distributed.launch import check_comm, check_int
 from rnnkit.errors import BackendError, message
 
@@ -107,7 +107,7 @@ def _blocks(array: Array) -> Iterator[Array]:
 def _check_buffer(function: str, name: str, value: Any, comm: Any) -> None:
     library = library_of(value)
     if library is None:
-        raise no_array(function, name, "a numpy.ndarray or a cupy.ndarray", value)
+        raise not_an_array(function, name, "a numpy.ndarray or a cupy.ndarray", value)
     if value.dtype not in (np.float32, np.float64):
         raise TypeError(message(function, name, "be float32 or float64", value.dtype))
     if not value.flags.c_contiguous:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.descriptor import archive
-from rnnkit.descriptor.saved import descriptor_of, text_of
+from rnnkit.descriptor.saved import descriptor_json, descriptor_of
 from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, network
 from rnnkit.interop.packages import package
@@ -101,7 +101,7 @@ def save_safetensors(net: Network, path: str | PathLike[str], prefix: str = "") 
     package("save_safetensors", "safetensors")
     from safetensors.numpy import save
 
-    data = save({before + name: block for name, block in blocks.items()}, {DESCRIPTOR: text_of(net.desc)})
+    data = save({before + name: block for name, block in blocks.items()}, {DESCRIPTOR: descriptor_json(net.desc)})
     with archive.replacing("save_safetensors", path) as file:
         file.write(data)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rnnkit.call.options import options_of
 from rnnkit.compression.coder import RangeDecoder, RangeEncoder, write_frequencies
-from rnnkit.descriptor.saved import text_of
+from rnnkit.descriptor.saved import descriptor_json
 from rnnkit.language_model.model import State, TextModel
 from rnnkit.training import Adam, clip_gradient_norm
 
@@ -196,6 +196,6 @@ def _of_rows(state: State, count: int) -> State:
 
 def digest(model: TextModel) -> bytes:
     """Return a 16-byte digest of a model: its network, alphabet and weights."""
-    found = sha256(text_of(model.desc).encode() + b"\0")
+    found = sha256(descriptor_json(model.desc).encode() + b"\0")
     found.update(model.alphabet.tobytes() + b"\0" + model.parameters.flat.tobytes())
     return found.digest()[:16]

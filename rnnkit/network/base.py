@@ -12,7 +12,7 @@ from typing import Any, Generic, Self
 import numpy as np
 
 from rnnkit.call.workspace import Workspace
-from rnnkit.common.arrays import Array, beside, copy_of, library_of, on_host
+from rnnkit.common.arrays import Array, copy_of, device_context, library_of, on_host
 from rnnkit.descriptor import saved
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.views import Views, write
@@ -137,7 +137,7 @@ class BaseNetwork(Generic[States]):
         desc = replace(self._desc, dtype=dtype, allow_tf32=False)
         if desc.dtype == self._desc.dtype:
             return self.copy()
-        with np.errstate(over="ignore"), beside(self._weights):
+        with np.errstate(over="ignore"), device_context(self._weights):
             return object.__new__(type(self))._set(desc, self._weights.astype(desc.np_dtype), self._copies())
 
     def to(self, library: ModuleType) -> Self:
@@ -164,8 +164,8 @@ class BaseNetwork(Generic[States]):
             move = library.asarray
         else:
             raise wrong_type(f"{type(self).__name__}.to", "library", "the module numpy or cupy", library)
-        beside_it = {name: _array(value) for name, value in self.arrays.items()}
-        arrays = {name: move(array) if _is_number(array) else array for name, array in beside_it.items()}
+        extra = {name: _array(value) for name, value in self.arrays.items()}
+        arrays = {name: move(array) if _fits_gpu(array) else array for name, array in extra.items()}
         return object.__new__(type(self))._set(self._desc, move(self._weights), arrays)
 
     @property
@@ -387,7 +387,7 @@ def _array(value: Any) -> Array:
     return value if library_of(value) is not None else np.asarray(value)
 
 
-def _is_number(array: Any) -> bool:
+def _fits_gpu(array: Any) -> bool:
     """Whether an array can be on a GPU: text cannot."""
     return library_of(array) is not np or array.dtype.kind in "biufc"
 

@@ -16,7 +16,7 @@ from rnnkit.call.side_inputs import apart_of, shapes_of, with_inputs
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
-from rnnkit.descriptor.states import apart, arrays_of, joined
+from rnnkit.descriptor.states import arrays_of, concatenate_states, split_states
 from rnnkit.errors import message, wrong_type
 from rnnkit.types import Floats, Initial, States
 
@@ -203,7 +203,7 @@ def forward(
     memory = workspace.memory if workspace is not None else popped(idle) or chosen.Memory()
     try:
         memory.renew(call)
-        cx = joined(desc, cx)
+        cx = concatenate_states(desc, cx)
         x = with_inputs("forward", desc, x, inputs)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
         filled.input_shapes = shapes_of(desc, inputs)
@@ -212,7 +212,7 @@ def forward(
         if workspace is None and checkpoint_steps is None and memory.is_small:
             filled.lease, y = Lease(memory, idle), y.copy()
             y.flags.writeable = False  # as a view of what backward reads
-        return Forward(y, hy, apart(desc, cy), filled)
+        return Forward(y, hy, split_states(desc, cy), filled)
     finally:
         memory.calls.discard(call)
 
@@ -311,11 +311,11 @@ def backward(
     chosen, call = backend("backward", "backward", desc, x, workspace.options), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)
-        dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, joined(desc, dcy), dw)
+        dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, concatenate_states(desc, dcy), dw)
         if workspace.input_shapes:
             dx, of_inputs = apart_of(desc, dx, workspace.input_shapes)
-            return BackwardWithInputs(dx, dhx, apart(desc, dcx), dw, of_inputs)
-        return Backward(dx, dhx, apart(desc, dcx), dw)
+            return BackwardWithInputs(dx, dhx, split_states(desc, dcx), dw, of_inputs)
+        return Backward(dx, dhx, split_states(desc, dcx), dw)
     finally:
         workspace.memory.calls.discard(call)
 
@@ -370,5 +370,5 @@ def infer(
     options = options_of("infer", desc, seq_len, batch_size, *asked)
     checks.weights("infer", w, desc, x)
     chosen = backend("infer", "infer", desc, x, options)
-    y, hy, cy = chosen.infer(desc, w, with_inputs("infer", desc, x, inputs), hx, joined(desc, cx), options)
-    return Infer(y, hy, apart(desc, cy))
+    y, hy, cy = chosen.infer(desc, w, with_inputs("infer", desc, x, inputs), hx, concatenate_states(desc, cx), options)
+    return Infer(y, hy, split_states(desc, cy))

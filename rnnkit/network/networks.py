@@ -10,8 +10,8 @@ import numpy as np
 from rnnkit.common.arrays import Array
 from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.descriptor.modes import no_cell
-from rnnkit.descriptor.saved import others, read
+from rnnkit.descriptor.modes import not_a_cell
+from rnnkit.descriptor.saved import extra_arrays, read
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.classes import class_of, mode_of
@@ -210,12 +210,12 @@ def load(
     were found to be those of the descriptor, and memory is taken for what is in the file, not for what it claims.
     """
     if cell is not None and not (isinstance(cell, type) and hasattr(cell, "declaration")):
-        raise no_cell("load", "cell", "None or the class of a cell", cell)
+        raise not_a_cell("load", "cell", "None or the class of a cell", cell)
     if not isinstance(check_source, bool):
         raise wrong_type("load", "check_source", "a bool", check_source)
     with archive.opened("load", path) as file:
         net = network_of(*read(file, cell, check_source))
-        net.arrays = others(file)
+        net.arrays = extra_arrays(file)
     return net
 
 

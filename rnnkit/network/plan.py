@@ -14,13 +14,13 @@ from rnnkit.call.steps import with_zeros
 from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
-from rnnkit.descriptor.states import apart, joined
+from rnnkit.descriptor.states import concatenate_states, split_states
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.engine import Infer, backend, check_call
 from rnnkit.network.stream import Stream
 from rnnkit.types import Initial, Precision, States
 
-_LONGEST_INT8 = 2**31 // 127**2  # products of two bytes, whose sum is exact in 32 bits
+_MAX_INT8_TERMS = 2**31 // 127**2  # products of two bytes, whose sum is exact in 32 bits
 
 
 class Plan(Generic[States]):
@@ -86,8 +86,8 @@ class Plan(Generic[States]):
         if lengths is not None or resets is not None:  # of the network alone prepare has checked it
             check("infer", self.desc, options, "plan.infer", self._place)
         x = with_inputs("infer", self.desc, x, inputs)
-        y, hy, cy = self._network.infer(x, hx, joined(self.desc, cx), options)
-        return Infer(y, hy, apart(self.desc, cy))
+        y, hy, cy = self._network.infer(x, hx, concatenate_states(self.desc, cx), options)
+        return Infer(y, hy, split_states(self.desc, cy))
 
     def step(
         self, x: Any, hx: Any = None, cx: Any = None, *, inputs: Any = None, resets: Any = None
@@ -130,8 +130,8 @@ class Plan(Generic[States]):
             x = with_inputs("step", desc, x, inputs)
         if len(desc.states) < 2:
             return Infer(*self._network.step(x, hx, cx))
-        y, hy, cy = self._network.step(x, hx, joined(desc, cx))
-        return Infer(y, hy, apart(desc, cy))
+        y, hy, cy = self._network.step(x, hx, concatenate_states(desc, cx))
+        return Infer(y, hy, split_states(desc, cy))
 
     def stream(self, num_streams: int) -> Stream:
         """Return what holds the states of many streams and steps all or some of them.
@@ -215,8 +215,8 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
     options = options_of("prepare", desc, 0, 0, precision=precision)
     if precision is not None:
         longest = max(desc.input_size, desc.hidden_size, desc.num_directions * desc.output_size)
-        if precision == "int8" and longest > _LONGEST_INT8:
-            expected = f"be None or bfloat16 for sums of more than {_LONGEST_INT8} products"
+        if precision == "int8" and longest > _MAX_INT8_TERMS:
+            expected = f"be None or bfloat16 for sums of more than {_MAX_INT8_TERMS} products"
             raise ValueError(message("prepare", "precision", expected, f"'int8' and {longest}"))
         check("prepare", desc, options, "plan.infer", QUANTIZED)
     return Plan(desc, w, options)

@@ -13,7 +13,7 @@ from rnnkit.call.forking import Call, at_work, new_call
 from rnnkit.call.options import check, checked_resets, options_of
 from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import row_numbers
-from rnnkit.common.arrays import folded, library_of, no_array, on_host
+from rnnkit.common.arrays import library_of, not_an_array, on_host, overlaps_itself
 from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
 
 
@@ -74,10 +74,10 @@ class Stream:
         self._calls: set[Call] = set()  # a token of each call at work, as `Memory` has them
         self._arena = Arena()
         self._scratch: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
-        self._places = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
+        self._positions = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
         sizes = {"hx": self.desc.output_size} | ({"cx": self.desc.states_size} if self.desc.has_cell_state else {})
         self._names = tuple(sizes)
-        self._states = self._alone("stream", self._zeros, sizes.values())
+        self._states = self._exclusively("stream", self._zeros, sizes.values())
         self._buffers: Any = None  # what a step of all streams writes: never the memory of the states
 
     def _zeros(self, sizes: Iterable[int]) -> tuple[Any, ...]:
@@ -122,7 +122,7 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        return self._alone("step", self._step, x, rows, out, inputs, resets)
+        return self._exclusively("step", self._step, x, rows, out, inputs, resets)
 
     def run(self, x: Any, lengths: Any = None, *, rows: Any = None, inputs: Any = None, resets: Any = None) -> Any:
         """Run several time steps of all streams, or of some.
@@ -152,7 +152,7 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        return self._alone("run", self._run, x, lengths, rows, inputs, resets)
+        return self._exclusively("run", self._run, x, lengths, rows, inputs, resets)
 
     def reset(self, rows: Any = None) -> None:
         """Have all streams, or some, begin again with a state of zeros.
@@ -169,7 +169,7 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        self._alone("reset", self._reset, rows)
+        self._exclusively("reset", self._reset, rows)
 
     @property
     def state(self) -> dict[str, np.ndarray]:
@@ -177,7 +177,7 @@ class Stream:
 
         Of a cell with several states beside h "cx" holds them side by side, in their order.
         """
-        return self._alone("state", self._state)
+        return self._exclusively("state", self._state)
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from saved states: the steps that follow have the same bits.
@@ -194,9 +194,9 @@ class Stream:
         WorkspaceError
             Another thread's call is at work on this object.
         """
-        self._alone("restore", self._restore, state)
+        self._exclusively("restore", self._restore, state)
 
-    def _alone(self, function: str, method: Callable[..., Any], *arguments: Any) -> Any:
+    def _exclusively(self, function: str, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call the method, on the states' device, unless another call is at work."""
         calls, call = self._calls, new_call()
         try:
@@ -272,7 +272,7 @@ class Stream:
         for name, array, own in zip(self._names, found, self._states, strict=True):
             argument = f"state[{name!r}]"
             if library_of(array) is not np:
-                raise no_array("restore", argument, "a numpy.ndarray", array)
+                raise not_an_array("restore", argument, "a numpy.ndarray", array)
             if array.dtype != own.dtype:
                 raise TypeError(message("restore", argument, f"be {own.dtype} as the descriptor says", array.dtype))
             if array.shape != own.shape:
@@ -314,7 +314,7 @@ class Stream:
         checks.array("step", "out", out, (count, self.desc.output_size), (dim, size), self.desc, self._network.weights)
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             raise ValueError(message("step", "out", "be writeable", "a read-only array"))
-        if folded(out):
+        if overlaps_itself(out):
             expected = "have memory of its own for each element"
             raise ValueError(message("step", "out", expected, f"strides {out.strides}"))
 
@@ -338,9 +338,9 @@ class Stream:
         return numbers, count, "number of rows"
 
     def _check_each_once(self, function: str, rows: np.ndarray) -> None:
-        places, own = self._places, row_numbers(rows.size)
-        places[rows] = own  # of a stream that is named twice, the last one's
-        if places[rows].tobytes() != own.tobytes():  # array_equal takes 2 us more
-            twice = int(np.flatnonzero(places[rows] != own)[0])
-            got = f"{rows[twice]} at {twice} and at {places[rows[twice]]}"
+        positions, own = self._positions, row_numbers(rows.size)
+        positions[rows] = own  # of a stream that is named twice, the last one's
+        if positions[rows].tobytes() != own.tobytes():  # array_equal takes 2 us more
+            twice = int(np.flatnonzero(positions[rows] != own)[0])
+            got = f"{rows[twice]} at {twice} and at {positions[rows[twice]]}"
             raise ValueError(message(function, "rows", "name no stream twice", got))

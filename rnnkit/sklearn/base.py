@@ -12,7 +12,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rnnkit import training
-from rnnkit.common.arrays import no_array
+from rnnkit.common.arrays import not_an_array
 from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.descriptor.weights import init_weights
 from rnnkit.errors import message, wrong_type
@@ -212,7 +212,7 @@ class RecurrentEstimator(BaseEstimator):
     def _read(self, function: str, X: Any, reset: bool) -> Sequences:
         """Return the sequences of X; the first time keep how many features there are, else compare."""
         if isinstance(X, np.ma.MaskedArray):
-            raise no_array(function, "X", "a plain array", X)
+            raise not_an_array(function, "X", "a plain array", X)
         is_list = readers.is_list(X)
         is_table = not is_list and getattr(X, "ndim", None) != 3
         if is_table and not reset and not self._reads_table:

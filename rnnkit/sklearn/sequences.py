@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.common.arrays import no_array
+from rnnkit.common.arrays import not_an_array
 from rnnkit.errors import message
 
 CURE_1D = "give a sequence of single features as a column, with sequence[:, numpy.newaxis]"
@@ -99,7 +99,7 @@ def _from_equal(array: np.ndarray) -> Sequences:
 def _array(function: str, name: str, value: Any) -> np.ndarray:
     """Return a value as an array of finite real numbers."""
     if isinstance(value, np.ma.MaskedArray):
-        raise no_array(function, name, "a plain array", value)
+        raise not_an_array(function, name, "a plain array", value)
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths

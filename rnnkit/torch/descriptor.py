@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.descriptor.modes import restored, text_in_process
+from rnnkit.descriptor.modes import deserialized, text_in_process
 from rnnkit.errors import message
 
 DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
@@ -64,7 +64,7 @@ def _mode_of(text: str) -> Any:
     found = json.loads(text)
     kind = _classes.get(found["cell"]) if found["source"] is not None else None
     try:
-        return restored(found, kind)
+        return deserialized(found, kind)
     except ValueError as error:
         cure = f"make a rnnkit.torch.Recurrent of {found['cell']} first"
         raise ValueError(message("forward", "cell", "be known in this process", error, cure)) from None

@@ -14,7 +14,7 @@ import torch
 
 from rnnkit.call.side_inputs import split
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.descriptor.states import apart, joined
+from rnnkit.descriptor.states import concatenate_states, split_states
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
@@ -87,7 +87,7 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
         y, hy, cy, workspace = engine.forward(call.desc, *arrays, workspace=_idle_one(call.idle), **options)
         if workspace.lease is not None:
             y.flags.writeable = True  # that of a small call is the user's
-        y, *states = call.layout.results(y, hy, joined(call.desc, cy))
+        y, *states = call.layout.results(y, hy, concatenate_states(call.desc, cy))
         if call.layout.order != ONE_STEP and (workspace.lease is None or not y.flags.c_contiguous):
             y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
         results = to_tensor(y), *map(to_tensor, states)
@@ -116,7 +116,7 @@ def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any
         if of_inputs:
             dx = np.concatenate([dx, *of_inputs[0].values()], axis=-1)
         dx = layout.own(dx) if workspace.wants_dx else None
-        found = dx, layout.own_states(dhx), layout.own_states(joined(call.desc, dcx))
+        found = dx, layout.own_states(dhx), layout.own_states(concatenate_states(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
 
 
@@ -173,13 +173,13 @@ def infer(call: Call, x, hx, cx, *parameters):
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights, x, *_states(call, hx, cx)
         y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths, inputs=inputs, resets=call.resets)
-        return tuple(map(to_tensor, call.layout.results(y, hy, joined(call.desc, cy))))
+        return tuple(map(to_tensor, call.layout.results(y, hy, concatenate_states(call.desc, cy))))
 
 
 def _states(call: Call, h: Any, others: Any) -> tuple[Any, Any]:
     """The states, or their gradients, as the engine takes them: several beside h are a tuple."""
     h, others = (call.layout.states(to_array(one)) for one in (h, others))
-    return h, None if others is None else apart(call.desc, others)
+    return h, None if others is None else split_states(call.desc, others)
 
 
 @lru_cache(256)

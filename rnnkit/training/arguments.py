@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call.checks import same_place
-from rnnkit.common.arrays import library_of, no_array, overlap
+from rnnkit.common.arrays import library_of, not_an_array, overlap
 from rnnkit.common.numbers import MAX_SIZE, real_number
 from rnnkit.errors import message, wrong_type
 
@@ -53,7 +53,7 @@ def real_dtype(function: str, value: Any) -> None:
 
 def array(function: str, name: str, value: Any) -> None:
     if library_of(value) is None:
-        raise no_array(function, name, AN_ARRAY, value)
+        raise not_an_array(function, name, AN_ARRAY, value)
 
 
 def real_array(function: str, name: str, value: Any) -> None:
@@ -126,7 +126,7 @@ def buffers(function: str, name: str, value: Any) -> list[tuple[str, Any]]:
     elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         found = [(f"{name}[{i}]", array) for i, array in enumerate(value)]
     else:
-        raise no_array(function, name, f"{AN_ARRAY}, or a sequence of them", value)
+        raise not_an_array(function, name, f"{AN_ARRAY}, or a sequence of them", value)
     if not found:
         raise ValueError(message(function, name, "hold at least one array", "none"))
     for own, array in found:

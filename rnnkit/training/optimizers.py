@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.common.arrays import Array, library_of, no_array, on_host
+from rnnkit.common.arrays import Array, library_of, not_an_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
 
@@ -109,7 +109,7 @@ class _Optimizer:
         for name, own in expected.items():
             found = state[name]
             if not isinstance(found, np.ndarray):
-                raise no_array("restore", f"state[{name!r}]", "a numpy.ndarray", found)
+                raise not_an_array("restore", f"state[{name!r}]", "a numpy.ndarray", found)
             if found.dtype != own.dtype:
                 raise TypeError(message("restore", f"state[{name!r}]", f"be {own.dtype}", found.dtype))
             arguments.same_shape("restore", f"state[{name!r}]", found, own.shape, "to match the parameters")

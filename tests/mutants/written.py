@@ -111,10 +111,10 @@ FAULTS = {
          "== {name: _bits(array) for name, array in other.arrays.items()}", "is not None"),
         ("a list beside a network cannot be copied", "copy_of(_array(value))", "copy_of(value)"),
         ("a list beside a network has no bits", "host = on_host(_array(array))", "host = on_host(array)"),
-        ("a list beside a network cannot be moved", "beside_it = {name: _array(value)", "beside_it = {name: value"),
+        ("a list beside a network cannot be moved", "extra = {name: _array(value)", "extra = {name: value"),
     ],
     "rnnkit/cell_check.py": [
-        ("a gradient off by a thousandth passes", "_BOUND = 1e-7", "_BOUND = 1e-2"),
+        ("a gradient off by a thousandth passes", "_TOLERANCE = 1e-7", "_TOLERANCE = 1e-2"),
     ],
     "rnnkit/call/checks.py": [
         ("a number too many passes", "numbers[numbers.argmax()] <= last", "numbers[numbers.argmax()] <= last + 1"),
