@@ -38,21 +38,22 @@ may call the functions of this module, your own functions of numbers, and functi
 scope, such as an activation, counts as source of the cell.
 
 The gradient is derived from the equations; :func:`derived_source` prints it. You can also write it by hand, in stages
-decorated with ``@gradient``. These run from the last one of the class to the first. ``df``, ``dc`` and ``dh`` are the gradients of the loss with
-respect to f, c and h. A gradient stage overwrites the names that it writes; to add to a gradient of an earlier stage,
-read it first. After the last stage ``df`` must be the gradient with respect to the pre-activation, and ``dc_prev`` the
-gradient with respect to the previous state. ``dc_prev`` reuses the memory of ``dc``.
+decorated with ``@gradient``. These run in reverse order: the last one of the class first. ``df``, ``dc`` and ``dh``
+are the gradients of the loss with respect to f, c and h. A gradient stage overwrites the names that it writes; to add
+to a gradient of an earlier stage, read it first. After the last stage ``df`` must be the gradient with respect to the
+pre-activation, and ``dc_prev`` the gradient with respect to the previous state. ``dc_prev`` reuses the memory of
+``dc``.
 
-Ready-made cells: :class:`LayerNormLSTM`, :class:`LayerNormGRU`, :class:`RegularizedLSTM`,
-:class:`RegularizedGRU`, :class:`VariationalLSTM`, :class:`VariationalGRU`, :class:`PeepholeLSTM`, :class:`CoupledLSTM`,
-:class:`ActivatedLSTM`,
+Ready-made cells: :class:`LayerNormLSTM`, :class:`LayerNormGRU`, :class:`RegularizedLSTM`, :class:`RegularizedGRU`,
+:class:`VariationalLSTM`, :class:`VariationalGRU`, :class:`PeepholeLSTM`, :class:`CoupledLSTM`, :class:`ActivatedLSTM`,
 :class:`MultiplicativeLSTM`, :class:`SLSTM`, :class:`MultiHeadSLSTM`, :class:`JANET`, :class:`RAN`, :class:`AUGRU`,
 :class:`MinimalGatedUnit`, :class:`LiGRU`, :class:`MinGRU`, :class:`UGRNN`, :class:`FastGRNN`, :class:`STAR`,
-:class:`MinimalRNN`, :class:`IndRNN`, :class:`NBR`, :class:`CoRNN` and :class:`LEM`. Some take activations as
-parameters, for example ``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``. Your own cell can, too: declare a field ``gate:
-Activation = Sigmoid()``. Then ``y = value(self.gate, x)`` applies the activation, and ``slope(self.gate, y)`` is its
-derivative, computed from y. Your own activation is a NamedTuple class of floats, decorated with
-``@Activation.register``, with the methods ``value(self, x)`` and ``slope(self, y)``.
+:class:`MinimalRNN`, :class:`IndRNN`, :class:`NBR`, :class:`CoRNN` and :class:`LEM`.
+
+Some take activations as parameters, for example ``PeepholeLSTM(gate=HardSigmoid(alpha=0.2))``. So can your own cell:
+give it a field ``gate: Activation = Sigmoid()``. ``y = value(self.gate, x)`` then applies the activation, and
+``slope(self.gate, y)`` is its derivative, computed from y. To write your own activation, decorate a NamedTuple class of
+floats with ``@Activation.register`` and give it the methods ``value(self, x)`` and ``slope(self, y)``.
 
 Compiled kernels are cached on disk, keyed by a digest of the cell. Files of networks contain a digest of the cell's
 equations and of the functions that they use: see :func:`rnnkit.load`. :func:`rnnkit.check_cell` checks the gradients

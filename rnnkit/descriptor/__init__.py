@@ -1,4 +1,4 @@
-"""What a network is: its descriptor and what follows from it, the layout of weights and states, and files."""
+"""Network descriptors, the layout of weights and states, and files."""
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 

@@ -1,7 +1,8 @@
 """Files of named arrays: NumPy's .npz, uncompressed and without pickle.
 
-Nothing that a file says of itself is believed: a member is read only after its dtype and shape were found right, and
-it is never larger than the file itself.  A file is written beside its place, looked at as its reader does, and renamed.
+Files are untrusted: the dtype and shape of a member are checked before it is read, and a member is never larger than
+its file.  Writing is atomic: to a temporary file in the same folder, which is checked like a
+file to load and then renamed.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from rnnkit.errors import message, wrong_type
 
 try:
     import fcntl
-except ImportError:  # on Windows, where the files of a killed saver stay
+except ImportError:  # on Windows, where temporary files of killed processes remain
     fcntl = None
 
 MAGIC = b"PK\x03\x04"
-# The header of an .npy file, version 1.0, as NumPy writes it for plain arrays.  NumPy's own reader evaluates it, which
-# with hostile text ends in exceptions of a dozen kinds, and in warnings.
+# The header of an .npy file, version 1.0, as NumPy writes it for plain arrays.  NumPy's own reader evaluates the text:
+# hostile text then raises exceptions of a dozen kinds, and warnings.
 NPY_MAGIC = b"\x93NUMPY\x01\x00"
 NPY_HEADER = re.compile(
     r"\{'descr': '([<>|][?biufcSUVO]\d{0,9})', 'fortran_order': (True|False), "
     r"'shape': \((|\d{1,19},|\d{1,19}(?:, \d{1,19})+)\), \} *\n"
 )
-TEXT_BYTES = 1 << 24  # of the longest text, 4 a character
-NAME_BYTES = 65535 - len(".npy")  # of the longest name: a file has 16 bits for its length
+TEXT_BYTES = 1 << 24  # of the longest text, 4 bytes a character
+NAME_BYTES = 65535 - len(".npy")  # of the longest name: a zip file has 16 bits for its length
 CHUNK = 1 << 20  # bytes read at once
 PREFIX, SUFFIX = ".rnnkit-", ".tmp"  # of a file that is being written
 KINDS = {
@@ -51,17 +52,19 @@ KINDS = {
 
 
 class Header(NamedTuple):
-    """What a member says of itself."""
+    """The header of a member."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
     order: str
-    start: int  # of the data, in bytes from the member's start
+    start: int  # of the data, in bytes from the start of the member
 
 
 class _InChunks(io.BufferedReader):
-    """Refuses to read more at once than a chunk: zipfile reads the whole directory, of whatever size it claims to be,
-    and makes objects of it that take twenty times the memory."""
+    """A reader that rejects single reads above the chunk size.
+
+    zipfile reads the directory at once, whatever size it claims to have, and makes objects of 20 times that size.
+    """
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > CHUNK:
@@ -70,9 +73,9 @@ class _InChunks(io.BufferedReader):
 
 
 class Reader:
-    """An open file, whose members are looked at before they are read.
+    """An open file, whose members are validated before they are read.
 
-    Every method raises ValueError where the file is damaged.
+    Every method raises ValueError if the file is damaged.
     """
 
     def __init__(self, function: str, path: str | bytes, file: BinaryIO):
@@ -82,12 +85,12 @@ class Reader:
         with self._damage():
             whole = file.read(len(MAGIC)) == MAGIC and zipfile.is_zipfile(file)
         if not whole:
-            raise self.refusal("be a complete .npz file", "a cut-off one or another kind")
+            raise self.refusal("be a complete .npz file", "a truncated file or another format")
         with self._damage():
             self._zip = zipfile.ZipFile(file)
 
     def refusal(self, expected: str, got: Any) -> ValueError:
-        """Return the error that says what the file must do."""
+        """Return a ValueError about the file, to raise."""
         return ValueError(message(self._function, self._where, expected, got))
 
     def names(self) -> list[str]:
@@ -95,7 +98,7 @@ class Reader:
         return [entry.filename.removesuffix(".npy") for entry in self._zip.infolist()]
 
     def require(self, names: tuple[str, ...]) -> None:
-        """Raise ValueError unless each of the members is there, and once."""
+        """Raise ValueError unless the file has each of the members exactly once."""
         found = Counter(entry.filename for entry in self._zip.infolist())
         missing = [name for name in names if f"{name}.npy" not in found]
         if missing:
@@ -109,18 +112,18 @@ class Reader:
         entry = self._zip.getinfo(f"{name}.npy")
         with self._damage():
             if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-                raise ValueError(f"a compressed {name}")
+                raise ValueError(f"the compressed member {name}")
             if entry.file_size > self._size:
-                raise ValueError(f"a {name} of {entry.file_size} bytes in a file of {self._size}")
+                raise ValueError(f"member {name} of {entry.file_size} bytes in a file of {self._size} bytes")
             with self._zip.open(entry) as member:
                 header = _read_header(name, member)
             nbytes = prod(header.shape) * header.dtype.itemsize
             if nbytes != entry.file_size - header.start or not header.dtype.itemsize:
-                raise ValueError(f"{entry.file_size - header.start} bytes for a {name} of {nbytes}")
+                raise ValueError(f"{entry.file_size - header.start} bytes for {name}, which needs {nbytes}")
         return header
 
     def array(self, name: str) -> np.ndarray:
-        """Read a member; the memory that this takes is at most the size of the file."""
+        """Read a member; this takes at most as much memory as the file is large."""
         dtype, shape, order, start = self.header(name)
         array = np.empty(prod(shape), dtype)
         with self._damage(), self._zip.open(f"{name}.npy") as member:
@@ -134,7 +137,7 @@ class Reader:
             return array.reshape(shape, order=order)
 
     def array_of(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """Read a member of this dtype and shape."""
+        """Read a member; raise ValueError unless it has this dtype and shape."""
         found = self.header(name)
         if (found.dtype, found.shape) != (dtype, shape):
             got = f"dtype {found.dtype} and shape {found.shape}"
@@ -142,7 +145,7 @@ class Reader:
         return self.array(name)
 
     def text(self, name: str) -> str:
-        """Read a member that is one text."""
+        """Read a member that is a single text."""
         dtype, shape, *_ = self.header(name)
         if dtype.kind != "U" or shape != () or dtype.itemsize > TEXT_BYTES:
             expected = f"hold {name} as one text of at most {TEXT_BYTES // 4} characters"
@@ -153,7 +156,7 @@ class Reader:
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
-        """Name the file in whatever zipfile and NumPy raise on hostile bytes; only a device's own errors stay."""
+        """Convert all exceptions of zipfile and NumPy on corrupt bytes to `refusal`; I/O errors pass through."""
         try:
             yield
         except Exception as error:
@@ -170,17 +173,17 @@ def _read_header(name: str, member: BinaryIO) -> Header:
     text = member.read(size).decode("latin1")
     found = NPY_HEADER.fullmatch(text)
     if not begin.startswith(NPY_MAGIC) or not found:
-        raise ValueError(f"a {name} with the header {text[:80]!r}")
+        raise ValueError(f"member {name} with the header {text[:80]!r}")
     descr, fortran_order, shape = found.groups()
     if "O" in descr:
-        raise ValueError(f"Object arrays cannot be loaded, and {name} is one")
+        raise ValueError(f"{name}, an array of objects, which cannot be loaded")
     sizes = tuple(int(size) for size in shape.split(",") if size)
     return Header(np.dtype(descr), sizes, "F" if fortran_order == "True" else "C", len(begin) + size)
 
 
 @contextmanager
 def naming(path: str | bytes | PathLike[str]) -> Iterator[None]:
-    """Give an error of the system the name that the caller knows, where it has another one or none."""
+    """Set `path` as the filename of an OSError: it may have another one, or none."""
     try:
         yield
     except OSError as error:
@@ -191,19 +194,19 @@ def naming(path: str | bytes | PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def opened(function: str, path: str | PathLike[str]) -> Iterator[Reader]:
-    """Open a file for reading; raise OSError without one, ValueError if it is of another kind or damaged."""
+    """Open a file for reading; raise OSError if it cannot be opened, ValueError if it is not an intact .npz file."""
     with naming(path), _InChunks(open_regular(function, path).detach()) as file:
         yield Reader(function, name_of(function, path), file)
 
 
 def open_regular(function: str, path: str | PathLike[str]) -> io.BufferedReader:
-    """Open a regular file for reading; whatever else stands there is refused."""
+    """Open a regular file for reading; raise ValueError for anything else."""
     _status(function, name_of(function, path))
     return open(path, "rb")
 
 
 def name_of(function: str, path: Any) -> str | bytes:
-    """Return the name of a file; raise what is wrong with the argument."""
+    """Return the file name of a path argument; raise TypeError or ValueError if it is invalid."""
     if not isinstance(path, (str, bytes, PathLike)):
         raise wrong_type(function, "path", "a str or path-like", path)
     name = os.fspath(path)
@@ -213,14 +216,14 @@ def name_of(function: str, path: Any) -> str | bytes:
 
 
 def write(path: str | PathLike[str], members: dict[str, Any]) -> None:
-    """Write the members under their names, as `replacing` does; what could not be read again is refused."""
+    """Write the members to a file atomically; raise ValueError for names and texts that `Reader` would reject."""
     for name in members:
         _check_name(name)
     with replacing("save", path) as file:
         with zipfile.ZipFile(file, "w") as archive:
-            for name, value in members.items():  # not by numpy.savez, which has no member "file", and pickles objects
+            for name, value in members.items():  # numpy.savez cannot have a member "file", and pickles objects
                 array = np.asanyarray(value)
-                # Of long ones alone: versions of Python differ in what they write for it.
+                # Only for large members: versions of Python write different bytes with it.
                 with archive.open(f"{name}.npy", "w", force_zip64=array.nbytes > 1 << 30) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
         file.flush()
@@ -238,7 +241,7 @@ def _check_name(name: Any) -> None:
 
 
 def _check_members(file: Reader, members: dict[str, Any]) -> None:
-    """Raise ValueError unless the file has the members; their data, which may be long, are not looked at."""
+    """Raise ValueError unless the file has the members. Their data may be large and are not read."""
     file.require(tuple(members))
     for name, value in members.items():
         file.header(name)
@@ -248,7 +251,7 @@ def _check_members(file: Reader, members: dict[str, Any]) -> None:
 
 @contextmanager
 def replacing(function: str, path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for writing: nobody ever sees half of it, and a failure leaves what was there before."""
+    """Open a file for an atomic write: a failed write keeps the old file."""
     with _temporary(name_of(function, path), function) as (file, target):
         yield file
         file.flush()
@@ -258,13 +261,13 @@ def replacing(function: str, path: str | PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def check_target(path: str | PathLike[str]) -> None:
-    """Raise what `write` would raise about the place: before the work whose result is to be written there."""
+    """Raise early, before long work, if `write` could not write to this path."""
     with _temporary(name_of("save", path)):
         pass
 
 
 def _status(function: str, name: str | bytes) -> os.stat_result:
-    """Return the status of a regular file; whatever else stands there is refused."""
+    """Return the status of a regular file; raise ValueError for anything else."""
     found = os.stat(name)
     if not stat.S_ISREG(found.st_mode):
         kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
@@ -274,13 +277,13 @@ def _status(function: str, name: str | bytes) -> os.stat_result:
 
 @contextmanager
 def _temporary(name: str | bytes, function: str = "save") -> Iterator[tuple[BinaryIO, str]]:
-    """Open a new file in the folder of the target, with its mode; in the end it is removed, unless it was renamed."""
+    """Open a temporary file in the folder of the target, with the target's mode; remove it unless it was renamed."""
     known = None
     with suppress(FileNotFoundError):
         known = _status(function, name)
     if not os.path.basename(name):
         raise ValueError(message(function, f"path {name!r}", "name a file", "a folder or nothing"))
-    target = os.fsdecode(os.path.realpath(name))  # symbolic links stay, and what they point to is written
+    target = os.fsdecode(os.path.realpath(name))  # a symbolic link stays: the file that it points to is replaced
     temporary = ""
     try:
         with naming(name):
@@ -296,21 +299,21 @@ def _temporary(name: str | bytes, function: str = "save") -> Iterator[tuple[Bina
 
 
 def _create(folder: str) -> tuple[BinaryIO, BinaryIO]:
-    """Make a file of a short name of its own; return it, and the same file locked for as long as that one is open."""
+    """Create a temporary file; return it, and a second handle that holds a lock until it is closed."""
     _remove_stale(folder)
     while True:
         temporary = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
         file = open(temporary, "x+b")
         lock = os.fdopen(os.dup(file.fileno()), "rb")
         try_lock(lock, wait=True)
-        if os.path.exists(temporary):  # else another saver took it for one that was left
+        if os.path.exists(temporary):  # else another process removed it as stale
             return file, lock
         file.close()
         lock.close()
 
 
 def _remove_stale(folder: str) -> None:
-    """Remove the files of savers that were killed: nobody holds their locks any more."""
+    """Remove temporary files of killed processes: their locks are free."""
     with suppress(OSError):  # a folder that cannot be listed, or is not there
         for entry in os.scandir(folder):
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
@@ -320,12 +323,12 @@ def _remove_stale(folder: str) -> None:
 
 
 def _open_nonblocking(name: str, flags: int) -> int:
-    """Open neither a link nor, waiting for its other end, a FIFO."""
+    """Open a file without following a symbolic link or blocking on a FIFO."""
     return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def try_lock(file: BinaryIO, wait: bool) -> bool | None:
-    """Lock an open file until it is closed; False: another has, None: the file system or the machine knows no locks."""
+    """Lock an open file until it is closed. False: it is locked elsewhere. None: locks are not supported here."""
     if fcntl is None:
         return None
     try:
@@ -339,6 +342,6 @@ def try_lock(file: BinaryIO, wait: bool) -> bool | None:
 
 def _set_owner_and_mode(temporary: str, known: os.stat_result) -> None:
     if hasattr(os, "chown"):
-        with suppress(OSError):  # only root gives files away; the group may be one of the user's
+        with suppress(OSError):  # only root can change the owner; the group may be one of the user's groups
             os.chown(temporary, known.st_uid, known.st_gid)
     os.chmod(temporary, stat.S_IMODE(known.st_mode))

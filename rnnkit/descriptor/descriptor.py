@@ -1,4 +1,4 @@
-"""What a network is, in one frozen object, whose notes are the one place for the equations and the order of gates."""
+"""The network descriptor. Its notes define the equations and the gate order."""
 
 from __future__ import annotations
 
@@ -18,62 +18,61 @@ from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.types import Bias, Cell, DType, InputMode, Mode
 
 ADDED = {"allow_tf32"}  # fields that older files do not have
-# Options that not every mode has: what belongs to them.
+# Mode-specific options -> what a mode with the option has, for messages.
 _MODE_OPTIONS = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
 
 
 @dataclass(frozen=True, repr=False)
 class RNNDescriptor:
-    """A network's mode, sizes and options: frozen, hashable, and valid or not born.
+    """Mode, sizes and options of a network: immutable, hashable, and validated on construction.
 
     Parameters
     ----------
     mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"} or cell
-        The cell; the equations of these four stand in the notes. A cell of :mod:`rnnkit.cells` or of
-        your own is given with its parameters, ``MyCell(slope=0.1)``, or as its class where they all have defaults.
+        The cell; the notes have the equations of these four. Or a cell of :mod:`rnnkit.cells` or your own cell, with
+        its parameters, ``MyCell(slope=0.1)``, or as a class if all parameters have defaults.
     input_size : int
         I, the number of features of x, 1 <= I < 2**31.
     hidden_size : int
         H, the number of units of each layer and direction, 1 <= H < 2**31.
     num_layers : int
-        L, 1 <= L <= 10,000.
+        L, the number of stacked layers, 1 <= L <= 10,000.
     bidirectional : bool
         Whether each layer also runs over the sequence in reverse (D = 2).
     bias : {"both", "input", "recurrent", "none"}
-        Which of the biases bW and bR there are; True stands for "both", False for "none".
+        Which of the biases bW and bR the network has. True means "both", False "none".
     input_mode : {"linear", "skip"}
-        With "skip" layer 0 has no W and takes x as W x would be, the same for each gate; I must equal H.
+        With "skip", layer 0 has no W: x takes the place of W x in each gate, and I must equal H.
     proj_size : int, optional
-        P, the size to which the output is projected, 1 <= P < H: of an LSTM, and of a cell in whose equations the
-        hidden state of the step before does not stand unit by unit. 0 stands for None.
+        P, the size of the projected output, 1 <= P < H. For LSTM, and for cells that use h_prev only through R h. None
+        or 0: no projection.
     dropout : float
-        Probability in [0, 1] with which an output of a layer is dropped on its way to the next layer, in the training
-        forward only; the others are scaled by 1 / (1 - dropout).  With one layer it has nothing to act on.
+        Probability in [0, 1] of dropping an output of a layer before the next layer, in `forward` only. The other
+        outputs are scaled by 1 / (1 - dropout). It has no effect with one layer.
     cell_clip : tuple of two floats, optional
-        (low, high), low < high, to which an LSTM's cell state is clipped; infinite bounds are allowed.  A GPU clips the
-        initial one too, and rounds the bounds to float32.
+        Clip the cell state of an LSTM to (low, high), low < high; the bounds may be infinite. cuDNN also clips cx, and
+        rounds the bounds to float32.
     reset_after : bool
-        Which of the two GRU formulas; False belongs to the GRU alone.
+        Which of the two GRU formulas of the notes to use. False is for the GRU only.
     dtype : {"float32", "float64", "float16", "bfloat16"}
-        Type of all arrays; a NumPy dtype or scalar type is accepted and stored as the string.  Half precision runs on a
-        GPU only, and "bfloat16" needs the package ml_dtypes.
+        dtype of all arrays. A NumPy dtype or scalar type is accepted and stored as the string. Half precision runs on a
+        GPU only; "bfloat16" needs the package ml_dtypes.
     allow_tf32 : bool
-        Whether a GPU may compute float32 faster and coarser: factors of products rounded to TensorFloat-32, with 10
-        bits of mantissa, and for small layers an algorithm whose tanh has 11; on the CPU float32 stays float32.
+        Allow a GPU to compute float32 faster and less accurately: the factors of products are rounded to TensorFloat-32
+        (10 bits of mantissa), and small layers use an algorithm whose tanh has 11 bits. No effect on the CPU.
 
     Raises
     ------
     TypeError
         An argument has the wrong type.
     ValueError
-        An argument is out of range, or does not go with the others.
+        An argument is out of range, or is incompatible with another one.
     ImportError
         `dtype` is "bfloat16" and ml_dtypes is not installed.
 
     Notes
     -----
-    Both biases are written out, s is the logistic function, * works element by element, and R h is the recurrent
-    product with the previous output.
+    s is the logistic function, * is the elementwise product, and R h is the recurrent product with the previous output.
 
     rnn_relu, rnn_tanh (Elman, "Finding Structure in Time", 1990)::
 
@@ -82,10 +81,10 @@ class RNNDescriptor:
     lstm, gates i f g o (Hochreiter and Schmidhuber, 1997; forget gate: Gers et al., 2000)::
 
         i, f, o = s(W x + R h + bW + bR)        g = tanh(W x + R h + bW + bR)
-        c' = f*c + i*g                          clipped to cell_clip, where that is given
+        c' = f*c + i*g                          clipped to cell_clip, if given
         h' = o*tanh(c')                         with projection P (o*tanh(c')), no bias (Sak et al., arXiv 1402.1128)
 
-    gru, gates r z n (arXiv 1406.1078: v1, cuDNN and PyTorch reset after the product, v3 and ONNX before it)::
+    gru, gates r z n (arXiv 1406.1078: v1, cuDNN and PyTorch reset after the product; v3 and ONNX reset before it)::
 
         r, z = s(W x + R h + bW + bR)           h' = (1 - z)*n + z*h
         n = tanh(Wn x + bWn + r*(Rn h + bRn))   reset_after=True
@@ -129,17 +128,17 @@ class RNNDescriptor:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
-        # Through the constructor: what is unpickled is checked too, and the cached properties stay behind.
+        # Unpickle through the constructor, which validates. Cached properties are not pickled.
         return partial(RNNDescriptor, **{field.name: getattr(self, field.name) for field in fields(self)}), ()
 
     @lazy
     def _hash(self) -> int:
-        # Every call looks its layout up by the descriptor; hashing a dozen fields anew would take longest there.
+        # Every call looks up its layout by the descriptor: hashing twelve fields each time would dominate that.
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @lazy
     def cell(self) -> Any:
-        """The mode's cell with its parameters, of the dtype (`rnnkit.kernels.cells`)."""
+        """The cell that kernels run, with its parameters in this dtype (`rnnkit.kernels.cells`)."""
         return cell_of(self.mode, self)
 
     @lazy
@@ -149,71 +148,72 @@ class RNNDescriptor:
 
     @lazy
     def num_input_gates(self) -> int:
-        """Number of the gates that have rows of W."""
+        """Number of gates with rows of W."""
         return len(self.cell.declaration.input_gates)
 
     @lazy
     def num_recurrent_gates(self) -> int:
-        """Number of the gates that have rows of R."""
+        """Number of gates with rows of R."""
         return len(self.cell.declaration.recurrent_gates)
 
     @lazy
     def states(self) -> tuple[str, ...]:
-        """Names of the states beside the hidden one."""
+        """Names of all states except h."""
         return self.cell.declaration.states
 
     @lazy
     def states_size(self) -> int:
-        """Numbers that a sequence has of all states beside the hidden one."""
+        """Elements per sequence of all states except h: H for each."""
         return len(self.states) * self.hidden_size
 
     @lazy
     def inputs_size(self) -> int:
-        """Numbers that a step of a sequence has of all side inputs: hidden_size of each."""
+        """Elements per sequence and step of all side inputs: H for each."""
         return len(self.cell.declaration.inputs) * self.hidden_size
 
     @lazy
     def draws_noise(self) -> bool:
-        """Whether training draws noises of its cell: one of them has a rate above 0."""
+        """Whether the cell draws noise in training: one of its noises has a rate above 0."""
         return any(getattr(self.cell, noise.rate) > 0 for noise in self.cell.declaration.noises)
 
     @lazy
     def draws(self) -> bool:
-        """Whether training draws anything: dropout between layers, or noises of the cell."""
+        """Whether training is random: by dropout between layers, or by noise of the cell."""
         return self.dropout > 0 or self.draws_noise
 
     @lazy
     def evaluating(self) -> RNNDescriptor:
-        """The same network without what training draws: its forward computes what infer does, for gradients of that.
+        """The same network in evaluation mode, without dropout and noise: `forward` then computes what `infer` does.
 
-        Both have the same weights; a workspace belongs to the one that forward was given.
+        Use it for gradients of inference. Both descriptors share the weights. A workspace belongs to the descriptor
+        that was passed to `forward`.
         """
-        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"dropout": 0.0}
-        return self if not self.draws else (_EvalDescriptor if self.draws_noise else RNNDescriptor)(**given)
+        arguments = {field.name: getattr(self, field.name) for field in fields(self)} | {"dropout": 0.0}
+        return self if not self.draws else (_EvalDescriptor if self.draws_noise else RNNDescriptor)(**arguments)
 
     @lazy
     def row_size(self) -> int:
-        """Numbers in a row of the network's input inside of the engine: those of x, then those of the side inputs."""
+        """Columns of the engine's input rows: those of x, then those of the side inputs."""
         return self.input_size + self.inputs_size
 
     @lazy
     def num_directions(self) -> int:
-        """D, 1 or 2."""
+        """D: 2 if bidirectional, else 1."""
         return 2 if self.bidirectional else 1
 
     @lazy
     def num_pseudo_layers(self) -> int:
-        """L*D, the number of rows of hx; pseudo-layer = layer * D + direction."""
+        """L*D, the size of the first dimension of hx. A pseudo-layer is layer * D + direction."""
         return self.num_layers * self.num_directions
 
     @lazy
     def output_size(self) -> int:
-        """P, the size of one direction's output: proj_size, or hidden_size without projection."""
+        """P, the output size of one direction: H, or proj_size with a projection."""
         return self.proj_size or self.hidden_size
 
     @lazy
     def has_cell_state(self) -> bool:
-        """Whether there are states beside the hidden one."""
+        """Whether the cell has a state besides h, such as the cell state of an LSTM."""
         return bool(self.states)
 
     @lazy
@@ -223,12 +223,12 @@ class RNNDescriptor:
 
     @lazy
     def has_bias_ih(self) -> bool:
-        """Whether there is bW."""
+        """Whether the network has the bias bW."""
         return self.bias in ("both", "input") and self.num_input_gates > 0
 
     @lazy
     def has_bias_hh(self) -> bool:
-        """Whether there is bR."""
+        """Whether the network has the bias bR."""
         return self.bias in ("both", "recurrent") and self.num_recurrent_gates > 0
 
     @lazy
@@ -237,7 +237,7 @@ class RNNDescriptor:
         return np_dtype(self.dtype)
 
     def layer_input_size(self, layer: int) -> int:
-        """Return the number of features that come into a layer.
+        """Return the number of input features of a layer.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class RNNDescriptor:
         Returns
         -------
         int
-            I for layer 0, D*P above.
+            I for layer 0, D*P for the others.
         """
         return self.input_size if layer == 0 else self.num_directions * self.output_size
 
@@ -268,7 +268,7 @@ class RNNDescriptor:
 
 
 class _EvalDescriptor(RNNDescriptor):
-    """A network whose cell would draw noises, and does not."""
+    """Evaluation mode of a network whose cell draws noise."""
 
     draws_noise = False  # type: ignore[assignment]
     evaluating = property(lambda self: self)  # type: ignore[assignment]
@@ -287,8 +287,9 @@ def check_descriptor(function: str, desc: Any) -> None:
 
 
 def only_with(option: str) -> str:
-    """Say which modes have an option, for a message about another one."""
-    return " and ".join(f'mode="{mode}"' for mode in modes_with(option)).join(("only ", f" has {_MODE_OPTIONS[option]}"))
+    """Return a text that names the modes with an option, for the message about another mode."""
+    modes = " and ".join(f'mode="{mode}"' for mode in modes_with(option))
+    return f"only {modes} has {_MODE_OPTIONS[option]}"
 
 
 def _check_combination(desc: RNNDescriptor) -> None:
@@ -306,7 +307,7 @@ def _check_combination(desc: RNNDescriptor) -> None:
     if declaration and desc.hidden_size % declaration.heads:
         refuse("hidden_size", f"be a multiple of the {declaration.heads} heads of {declaration.name}")
     if desc.bias == "recurrent" and not desc.num_recurrent_gates:
-        refuse("bias", f"be another one with {text_of_mode(desc.mode)}, which has no R")
+        refuse("bias", f'be "both", "input" or "none" with {text_of_mode(desc.mode)}, which has no R')
     if desc.proj_size is not None and desc.proj_size >= desc.hidden_size:
         refuse("proj_size", f"be below hidden_size={desc.hidden_size}")
     check_rounded("RNNDescriptor", desc.mode, desc.np_dtype)

@@ -1,4 +1,4 @@
-"""How each field of a descriptor is checked, and brought to the form in which it is stored."""
+"""Validation and normalisation of the fields of a descriptor."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rnnkit.types import Bias, HalfDType, HostDType, InputMode
 
 BIASES: tuple[str, ...] = get_args(Bias)
 INPUT_MODES: tuple[str, ...] = get_args(InputMode)
-MAX_LAYERS = 10_000  # each costs a call of Python; beyond, minutes would pass before anything is said
+MAX_LAYERS = 10_000  # Python works on each layer: with more, a call would hang for minutes
 HOST_DTYPES: tuple[str, ...] = get_args(HostDType)
-DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision on a GPU alone
+DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision: GPU only
 
 
 def _size(name: str, value: Any, maximum: int = MAX_SIZE) -> int:
@@ -43,25 +43,25 @@ def _choice(choices: Collection[str], name: str, value: Any) -> str:
         raise wrong_type("RNNDescriptor", name, listed, value)
     if value not in choices:
         raise ValueError(message("RNNDescriptor", name, f"be {listed}", repr(value)))
-    # Not the value itself, which may be of a class that only compares like text.
+    # Not the value itself, which may be an instance of a subclass of str.
     return next(choice for choice in choices if choice == value)
 
 
 def _bias(name: str, value: Any) -> str:
-    if isinstance(value, (bool, np.bool_)):  # as other libraries have it
+    if isinstance(value, (bool, np.bool_)):  # accepted as in other libraries
         return "both" if value else "none"
     return _choice(BIASES, name, value)
 
 
 def _projection(name: str, value: Any) -> int | None:
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and value == 0):
-        return None  # as PyTorch has it
+        return None  # accepted as in PyTorch
     return _size(name, value)
 
 
 def _probability(name: str, value: Any) -> float:
     number = real_number("RNNDescriptor", name, value)
-    if not 0.0 <= number <= 1.0:  # refuses NaN too
+    if not 0.0 <= number <= 1.0:  # also rejects NaN
         raise ValueError(message("RNNDescriptor", name, "be in [0, 1]", number))
     return number
 
@@ -75,7 +75,7 @@ def _bounds(name: str, value: Any) -> tuple[float, float] | None:
     if len(bounds) != 2:
         raise ValueError(message("RNNDescriptor", name, "hold 2 numbers (low, high)", len(bounds)))
     low, high = (real_number("RNNDescriptor", f"{name}[{i}]", bound) for i, bound in enumerate(bounds))
-    if not low < high:  # refuses NaN too
+    if not low < high:  # also rejects NaN
         raise ValueError(message("RNNDescriptor", name, "be (low, high) with low < high", (low, high)))
     return low, high
 
@@ -93,9 +93,9 @@ def np_dtype(name: str) -> np.dtype:
     if name != "bfloat16":
         return np.dtype(name)
     try:
-        from ml_dtypes import bfloat16  # NumPy has none of its own
+        from ml_dtypes import bfloat16  # NumPy has no bfloat16
     except ImportError:
-        expected = f"be one of {', '.join(DTYPES[:-1])} without ml_dtypes"
+        expected = f"be one of {', '.join(DTYPES[:-1])} without the package ml_dtypes"
         raise ImportError(message("RNNDescriptor", "dtype", expected, name, to_install("ml_dtypes"))) from None
     return np.dtype(bfloat16)
 

@@ -1,4 +1,4 @@
-"""What stands for a network's cell: the name of a mode, or a cell; as an argument, in messages, in files."""
+"""The argument `mode`, the name of a mode or a cell: validation, messages, files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from rnnkit.kernels.cells.uses import Unresolved
 
 
 def checked(function: str, value: Any, argument: str = "mode") -> Any:
-    """Return a mode's name, or a cell with its parameters, each of its type; raise what is wrong with the argument."""
+    """Validate a mode: return its name, or a cell with its parameters converted to their types."""
     listed = " or ".join(f'"{mode}"' for mode in MODES)
     if isinstance(value, str):
-        known = next((mode for mode in MODES if mode == value), None)  # a subclass of str only compares like one
+        known = next((mode for mode in MODES if mode == value), None)  # the value may be a subclass of str
         if known is None:
             raise ValueError(message(function, argument, f"be {listed}", repr(value)))
         return known
@@ -36,27 +36,28 @@ def checked(function: str, value: Any, argument: str = "mode") -> Any:
 
 
 def checked_cell(function: str, argument: str, value: Any, expected: str = "a cell") -> Any:
-    """Return a cell with its parameters, each of its type; raise what is wrong with the argument."""
+    """Validate a cell or the class of one: return the cell with its parameters converted to their types."""
     kind = value if isinstance(value, type) else type(value)
     if not hasattr(kind, "declaration"):
         raise not_a_cell(function, argument, expected, value)
     if isinstance(value, type):
         missing = [name for name in kind._fields if name not in kind._field_defaults]
         if missing:
-            expected, got = f"have its parameters {', '.join(missing)}", f"the class {kind.__name__}"
-            raise TypeError(message(function, argument, expected, got, "give an instance of it"))
+            text = f"{function}: {argument}: {kind.__name__} needs its parameters {', '.join(missing)}"
+            raise TypeError(f"{text}; pass an instance instead of the class")
         value = kind()
     types = parameter_types(kind)
     prefix = f"{argument}, {kind.__name__}'s "
-    own = {name: _parameter(function, f"{prefix}{name},", getattr(value, name), types[name]) for name in types}
+    parameters = {name: _parameter(function, f"{prefix}{name},", getattr(value, name), types[name]) for name in types}
     for noise in kind.declaration.noises:
-        if not 0 <= own[noise.rate] <= 1:
-            raise ValueError(message(function, f"{prefix}{noise.rate},", "be in 0..1", own[noise.rate]))
-    return kind(**own)
+        rate = parameters[noise.rate]
+        if not 0 <= rate <= 1:
+            raise ValueError(message(function, f"{prefix}{noise.rate},", "be in [0, 1]", rate))
+    return kind(**parameters)
 
 
 def not_a_cell(function: str, argument: str, expected: str, value: Any) -> TypeError:
-    """Return the error that an argument is no cell."""
+    """Return the error for an argument that is not a cell."""
     kind = value if isinstance(value, type) else type(value)
     if any(isinstance(one, Stage) for one in vars(kind).values()):
         got, cure = f"{kind.__name__} without its decorator", "decorate the class with @rnnkit.cells.cell"
@@ -94,7 +95,7 @@ def _activation(function: str, argument: str, value: Any) -> Any:
 
 
 def check_rounded(function: str, mode: Any, dtype: np.dtype) -> None:
-    """Refuse a cell's number that the dtype makes 0 or infinite, which its equations may divide by."""
+    """Raise if a parameter of a cell rounds to 0 or infinity in the dtype: the equations may divide by it."""
     for name, value in () if isinstance(mode, str) else mode._asdict().items():
         numbers = value._asdict() if isinstance(value, Activation) else {"": value}
         for own, number in numbers.items():
@@ -102,26 +103,25 @@ def check_rounded(function: str, mode: Any, dtype: np.dtype) -> None:
                 rounded = float(dtype.type(number))
             if rounded != number and (rounded == 0 or math.isinf(rounded)):
                 argument = f"mode, {type(mode).__name__}'s {name},{own and ' '}{own}"
-                expected = f"be a number that {dtype} does not make {rounded}"
-                raise ValueError(message(function, argument, expected, number))
+                raise ValueError(message(function, argument, f"fit {dtype}", number, f"it rounds to {rounded}"))
 
 
 def cell_of(mode: Any, desc: Any) -> Any:
-    """The cell that the kernels run, with its parameters."""
+    """Return the cell that the kernels run, with its parameters in the dtype of the network."""
     if isinstance(mode, str):
-        with np.errstate(over="ignore"):  # a bound beyond the dtype is infinite in it
+        with np.errstate(over="ignore"):  # a bound outside the range of the dtype becomes infinite
             return MODES[mode].cell(desc)
     kind, real = type(mode), desc.np_dtype.type
     types = parameter_types(kind)
     given = (getattr(mode, name) for name in kind._fields)
-    # Whole numbers too: an int64 in an equation of float32 would make float64 of it.
+    # Ints are converted, too: an int64 would promote float32 to float64.
     of = {bool: bool, int: real, float: real, Activation: lambda one: _compiled(type(one))(*map(real, one))}
     return _compiled(kind)(*(of[types[name]](value) for name, value in zip(kind._fields, given, strict=True)))
 
 
 @cache
 def _compiled(kind: type) -> type:
-    """The class of a cell or activation that kernels are compiled for: what computes otherwise never has its name."""
+    """Return the class that kernels are compiled for. Its name has a digest, so that two versions never share code."""
     if is_shipped(kind):
         return kind
     try:
@@ -136,12 +136,12 @@ _UNRESOLVED = count()
 
 
 def text_of_mode(mode: Any) -> str:
-    """The mode as an argument says it, for a message."""
+    """Return the mode as written in an argument, for a message."""
     return f'mode="{mode}"' if isinstance(mode, str) else f"mode={mode!r}"
 
 
 def has_option(mode: Any, option: str) -> bool:
-    """Whether a mode has one of the options that not every mode has."""
+    """Return whether a mode has this mode-specific option."""
     if isinstance(mode, str):
         return option in MODES[mode].options
     declaration = mode.declaration
@@ -150,13 +150,12 @@ def has_option(mode: Any, option: str) -> bool:
 
 
 def serialized(mode: Any) -> Any:
-    """A mode as it stands in files: its name, or what tells its cell."""
+    """Return a mode for a file: its name, or the name, source digest and parameters of its cell."""
     return _serialized(mode, _saved_source)
 
 
 def text_in_process(mode: Any) -> str:
-    """A text that tells a cell with its parameters from all others of this process, and is the same in others unless
-    the source is unknown."""
+    """Return a key that identifies a cell and its parameters; stable across processes if the source is known."""
     return json.dumps(_serialized(mode, _source_in_process))
 
 
@@ -175,23 +174,23 @@ def _serialized_parameter(parameter: Any, source: Callable[[type], str | None]) 
 
 
 def _saved_source(kind: type) -> str | None:
-    """The source of a user's cell or activation for a file; None for this package's own.
+    """Return the source digest of a user's cell or activation for a file; None for those of rnnkit.
 
-    Without a source it is "none: why", with a warning: a training run must not end in a refusal to save.
+    If the source is unknown, return "none: <reason>" and warn. An error would lose a long training run at its save.
     """
     if is_shipped(kind):
         return None
     try:
         return source_of(kind)
     except Unresolved as error:
-        cure = "loading the file will need check_source=False"
+        cure = "to load the file, pass check_source=False"
         warnings.warn(f"save: {kind.__name__} {error}; {cure}", stacklevel=2)
         return f"{_NO_SOURCE}{kind.__name__} {error}"
 
 
 @cache
 def _source_in_process(kind: type) -> str | None:
-    """The same, but one of its own for each class whose source is unknown."""
+    """Return the source digest as above; for a class with unknown source, a unique placeholder in this process."""
     if is_shipped(kind):
         return None
     try:
@@ -204,43 +203,43 @@ _NO_SOURCE = "none: "
 
 
 def deserialized(found: Any, cell: type | None, check_source: bool = True) -> Any:
-    """The mode that a file holds; `cell` is what a user gave: needed for one that is not of this package."""
+    """Return the mode of a file. `cell` is the class passed by the user, required for custom cells."""
     if not isinstance(found, dict):
         return found
     name, source = found.get("cell"), found.get("source")
     if set(found) != {"cell", "source", "parameters"} or not isinstance(found["parameters"], dict):
-        raise ValueError(f"a cell with the fields {sorted(found)}")
+        raise ValueError(f"a cell with the unexpected fields {sorted(found)}")
     cell = cell or _shipped(name, source)
     if cell is None:
-        raise ValueError(f"one of the cell {name}; give it: load(path, cell={name})")
+        raise ValueError(f"a network of the cell {name}; pass load(path, cell={name})")
     declaration = cell.declaration  # type: ignore[attr-defined]
     if declaration.name != name:
-        raise ValueError(f"one of the cell {name}, not of {declaration.name}")
+        raise ValueError(f"a network of the cell {name}, not of {declaration.name}")
     if check_source:
         _check_source(cell, source)
     if set(found["parameters"]) != set(cell._fields):  # type: ignore[attr-defined]
-        raise ValueError(f"a cell with the parameters {sorted(found['parameters'])}")
+        raise ValueError(f"a cell with the unexpected parameters {sorted(found['parameters'])}")
     return cell(**{name: _deserialized_parameter(value, check_source) for name, value in found["parameters"].items()})
 
 
 def _check_source(kind: type, source: Any) -> None:
-    """Refuse a cell or an activation unless its source is known and is that of the file."""
-    way = "; check_source=False loads it anyway"
+    """Raise unless the source of a cell or activation is known and equals that of the file."""
+    hint = "; check_source=False skips this check"
     if isinstance(source, str) and source.startswith(_NO_SOURCE):
-        raise ValueError(f"one saved without a source, because {source.removeprefix(_NO_SOURCE)}{way}")
+        raise ValueError(f"a cell saved without its source, because {source.removeprefix(_NO_SOURCE)}{hint}")
     try:
         own = None if is_shipped(kind) else source_of(kind)
     except Unresolved as error:
-        raise ValueError(f"one whose source cannot be compared: {kind.__name__} {error}{way}") from None
+        raise ValueError(f"a source that cannot be compared: {kind.__name__} {error}{hint}") from None
     if source != own and not (hasattr(kind, "declaration") and own and source == source_0_9(kind)):
-        raise ValueError(f"one of {kind.__name__} with other equations (source {source}, here {own}){way}")
+        raise ValueError(f"{kind.__name__} with other equations (source {source}, here {own}){hint}")
 
 
 def _shipped(name: Any, source: Any) -> type | None:
-    """The cell of this package that a file names; those of users have a source in theirs."""
+    """Return the cell of rnnkit that a file names; None for custom cells, whose files have a source."""
     if source is not None or not isinstance(name, str):
         return None
-    from rnnkit import cells  # each is checked when it is imported: only where one is asked for
+    from rnnkit import cells  # imported lazily: importing a cell derives its gradient
 
     found = getattr(cells, name, None)
     return found if hasattr(found, "declaration") else None
@@ -254,11 +253,11 @@ def _deserialized_parameter(parameter: Any, check_source: bool) -> Any:
     else:
         return parameter
     if not isinstance(name, str) or not isinstance(numbers, list):
-        raise ValueError(f"a cell with the activation {parameter}")
+        raise ValueError(f"the invalid activation {parameter}")
     if known is USER_ACTIVATIONS and name not in known:
-        raise ValueError(f"a cell with the activation {name}; import the module that registers it first")
+        raise ValueError(f"the unknown activation {name}; import the module that registers it")
     if name not in known or len(numbers) != len(known[name]._fields):
-        raise ValueError(f"a cell with the activation {parameter}")
+        raise ValueError(f"the invalid activation {parameter}")
     if known is USER_ACTIVATIONS and check_source:
         _check_source(known[name], parameter["source"])
     return known[name](*numbers)

@@ -1,4 +1,4 @@
-"""The file of a network: its descriptor and its weights."""
+"""The file of a network: descriptor, weights and extra arrays."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ MEMBERS = ("format", "descriptor", "weights")
 
 
 def descriptor_json(desc: RNNDescriptor) -> str:
-    """Return a descriptor as it stands in files."""
-    return json.dumps({field.name: getattr(desc, field.name) for field in fields(desc)} | {"mode": serialized(desc.mode)})
+    """Serialize a descriptor to JSON."""
+    found = {field.name: getattr(desc, field.name) for field in fields(desc)}
+    return json.dumps(found | {"mode": serialized(desc.mode)})
 
 
 def descriptor_of(text: str, cell: type | None = None, check_source: bool = True) -> RNNDescriptor:
-    """Return the descriptor of a text from a file; raise ValueError if that holds no valid one.
+    """Return the descriptor of a JSON text; raise ValueError if it is not valid.
 
-    `cell` is that of the network, where it has one and not the name of a mode; with `check_source` its equations must
-    be those in the file.
+    `cell` is the class of a custom cell. With `check_source` its equations must be those of the file.
     """
     expected = {field.name for field in fields(RNNDescriptor)}
     try:
         found = json.loads(text)
         missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
         if missing or unknown:
-            raise ValueError(f"one with missing fields {missing} and unknown fields {unknown}")
+            raise ValueError(f"missing fields {missing} and unknown fields {unknown}")
         return RNNDescriptor(**found | {"mode": deserialized(found["mode"], cell, check_source)})
     except (TypeError, ValueError, ImportError, RecursionError) as error:
         raise ValueError(str(error)[:400]) from error
 
 
 def members(desc: RNNDescriptor, w: Array) -> dict[str, Any]:
-    """Return what stands in the file of a network, by name."""
+    """Return the contents of the file of a network, by name."""
     return dict(zip(MEMBERS, (FORMAT, descriptor_json(desc), on_host(w)), strict=True))
 
 
 def write(path: str | PathLike[str], desc: RNNDescriptor, w: Array, arrays: Mapping[str, Any]) -> None:
-    """Write a network, and arrays beside it, to a file."""
+    """Write a network and extra arrays to a file."""
     found = {name: _plain(name, value) for name, value in arrays.items()}
     archive.write(path, members(desc, w) | found)
 
 
 def _plain(name: str, value: Any) -> np.ndarray:
-    """What is to stand beside a network, as an array that its reader takes."""
+    """Convert an extra array to one that `read` accepts."""
     if name in MEMBERS:
-        raise ValueError(message("save", name, f"have another name than {', '.join(MEMBERS)}", "that"))
+        raise ValueError(f"save: the name {name!r} is reserved; use a name other than {', '.join(MEMBERS)}")
     if isinstance(value, np.ma.MaskedArray):
         raise not_an_array("save", name, "a plain array", value)
     try:
         array = on_host(value) if library_of(value) is not None else np.asarray(value)
     except ValueError as error:  # rows of different lengths
-        raise ValueError(message("save", name, "be an array", f"what is none ({error})")) from None
+        raise ValueError(f"save: {name} cannot be converted to an array ({error})") from None
     if array.dtype.kind not in "biufcSU" or not array.dtype.itemsize:
         expected = "hold numbers, booleans or text"
         raise TypeError(message("save", name, expected, f"dtype {array.dtype}"))
@@ -71,15 +71,17 @@ def _plain(name: str, value: Any) -> np.ndarray:
 
 
 def extra_arrays(file: archive.Reader) -> dict[str, np.ndarray]:
-    """Return what a file holds beside the network, by name."""
+    """Return the extra arrays of a file, by name."""
     names = [name for name in file.names() if name not in MEMBERS]
     file.require(tuple(names))
     return {name: file.array(name) for name in names}
 
 
 def read(file: archive.Reader, cell: type | None = None, check_source: bool = True) -> tuple[RNNDescriptor, np.ndarray]:
-    """Return the descriptor and the weights of a file, each checked before the next is looked at; `cell` and
-    `check_source` are as for :func:`rnnkit.load`."""
+    """Return the descriptor and the weights of a file, checked in this order.
+
+    `cell` and `check_source` are as for :func:`rnnkit.load`.
+    """
     file.require(MEMBERS)
     dtype, shape, *_ = file.header("format")
     found = file.array("format") if dtype.kind in "iu" and shape == () else f"of dtype {dtype} and shape {shape}"
@@ -91,7 +93,7 @@ def read(file: archive.Reader, cell: type | None = None, check_source: bool = Tr
     except ValueError as error:
         raise file.refusal("hold a valid descriptor", error) from error
     dtype, shape, *_ = file.header("weights")
-    stored = np.dtype("V2") if desc.dtype == "bfloat16" else desc.np_dtype  # the format has no names for extensions
+    stored = np.dtype("V2") if desc.dtype == "bfloat16" else desc.np_dtype  # .npy has no name for bfloat16
     if dtype != stored or shape != (num_weights(desc),):
         expected = f"hold weights of dtype {desc.dtype} and shape (num_weights={num_weights(desc)},)"
         raise file.refusal(expected, f"dtype {dtype} and shape {shape}")

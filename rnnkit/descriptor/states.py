@@ -1,4 +1,4 @@
-"""The states beside h of a cell that has several: a tuple of arrays outside, side by side in one array inside."""
+"""Cells with several states besides h: a tuple of arrays in the API, one concatenated array in the engine."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 
 
 def concatenate_states(desc: RNNDescriptor, states: Any) -> Any:
-    """Return the states (L*D, N, H) of a tuple in one array (L*D, N, S*H); a single state and None as they are."""
+    """Concatenate a tuple of S states (L*D, N, H) to (L*D, N, S*H). A single state and None stay as they are."""
     return states if states is None or len(desc.states) < 2 else np.concatenate(states, axis=2)
 
 
 def split_states(desc: RNNDescriptor, states: Any) -> Any:
-    """Return each state in an array of its own; a single state and None as they are."""
+    """Split the array of `concatenate_states` into a tuple of arrays. A single state and None stay as they are."""
     if len(desc.states) < 2:
         return states
     return tuple(np.ascontiguousarray(one) for one in np.split(states, len(desc.states), axis=2))
 
 
 def arrays_of(states: Any) -> tuple[Any, ...]:
-    """Return the arrays of what a user gives for states, those that are there."""
+    """Return the arrays of a state argument, without None."""
     if states is None:
         return ()
     return tuple(one for one in states if one is not None) if isinstance(states, tuple) else (states,)

@@ -1,4 +1,4 @@
-"""The weights of a network as its user sees them: what is assigned to them is written to the one buffer."""
+"""Named views of the flat weight buffer; assignment writes to the buffer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rnnkit.types import Floats
 
 
 class Views(Mapping[str, Floats]):
-    """The named blocks of a flat buffer: what is read is a view, what is assigned is written to the buffer."""
+    """Mapping of names to views of a flat buffer; assigning an array to a name writes to the buffer."""
 
     def __init__(self, function: str, desc: RNNDescriptor, w: Any) -> None:
         self._function, self._blocks = function, weight_views(desc, w)
@@ -25,7 +25,8 @@ class Views(Mapping[str, Floats]):
 
     def __setitem__(self, name: str, array: Any) -> None:
         if name not in self._blocks:
-            raise ValueError(message(self._function, "views", f"hold {', '.join(self._blocks)}", repr(name)))
+            expected = f"have one of the names {', '.join(self._blocks)}"
+            raise ValueError(message(self._function, "views", expected, repr(name)))
         argument, block = f'views["{name}"]', self._blocks[name]
         if library_of(array) is None:
             raise not_an_array(self._function, argument, "an array", array)
@@ -48,15 +49,14 @@ class Views(Mapping[str, Floats]):
 
 
 def write(function: str, argument: str, array: Any, buffer: Any) -> None:
-    """Write an array to one of its dtype and shape, unless it is that itself, as after `net.weights *= 2`."""
+    """Copy an array to a buffer of its dtype and shape. No-op for the buffer itself, as after `net.weights *= 2`."""
     if array is buffer:
         return
     if library_of(array) is None or device_of(array) != device_of(buffer):
         got = device_of(array) if library_of(array) is not None else type(array).__name__
-        cure = "net.to(numpy or cupy) is the network on the other device"
+        cure = "move the network with net.to(numpy or cupy)"
         raise ValueError(message(function, argument, f"be on {device_of(buffer)} as the network is", got, cure))
     if isinstance(buffer, np.ndarray) and not buffer.flags.writeable:
-        expected, cure = "stay as it is in read-only memory", "net.copy() has memory of its own"
-        raise ValueError(message(function, argument, expected, "another array", cure))
+        raise ValueError(f"{function}: {argument} is an array in read-only memory; net.copy() is writable")
     with device_context(buffer):
         buffer[...] = array

@@ -1,8 +1,8 @@
-"""The flat weight buffer: the one place for the order of its blocks.
+"""The flat weight buffer: this module defines the order of its blocks.
 
-The order is cuDNN's weight space (and that of MXNet's RNN operator), without padding or alignment: first the matrices
-of every pseudo-layer, then the biases of every pseudo-layer, then the vectors of every pseudo-layer, if the cell has
-some.  Size, views, packing and initialisation derive from it.
+The order is that of cuDNN's weight space and of MXNet's RNN operator, without padding or alignment: first the matrices
+of all pseudo-layers, then the biases of all, then the vectors of all, if the cell has vectors.  Size, views, packing
+and initialisation follow from it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.kernels.cells.cell import Scalar
 
-_DRAW_CHUNK = 1 << 16  # numbers drawn at once in float64: the buffer itself is then all the memory that is taken
-_MAX_LAYOUTS = 64  # descriptors whose layout is kept: a program has few at a time, a search through many must not keep all
+_DRAW_CHUNK = 1 << 16  # numbers drawn at once in float64, to limit temporary memory
+_MAX_LAYOUTS = 64  # of the caches: a search over many descriptors must not fill the memory
 
 
 class WeightBlock(NamedTuple):
@@ -31,12 +31,12 @@ class WeightBlock(NamedTuple):
     Attributes
     ----------
     name : str
-        PyTorch's name, ``weight_hh_l1_reverse`` for example.
+        PyTorch's name, for example ``weight_hh_l1_reverse``.
     shape : tuple of int
-        Rows are the gates in the order of :class:`rnnkit.RNNDescriptor`, hidden_size each; ``weight_hr`` (projection)
-        is (proj_size, hidden_size).
+        Each gate has H rows; the gates are in the order of the notes of :class:`rnnkit.RNNDescriptor`. The projection
+        ``weight_hr`` has shape (P, H).
     start : int
-        Index of its first element in the buffer.
+        Index of the first element in the buffer.
     """
 
     name: str
@@ -45,7 +45,7 @@ class WeightBlock(NamedTuple):
 
 
 def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
-    """Return the blocks of the flat buffer, in its order and without gaps.
+    """Return the blocks of the flat buffer, in order and without gaps.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
     Returns
     -------
     tuple of :class:`WeightBlock`
-        Name, shape and start of each.
+        Name, shape and start of each block.
 
     Raises
     ------
     TypeError
-        `desc` is no RNNDescriptor.
+        `desc` is not an RNNDescriptor.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def weight_layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 
 
 def num_weights(desc: RNNDescriptor) -> int:
-    """Return the number of elements of the flat buffer.
+    """Return the number of elements in the flat buffer.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def num_weights(desc: RNNDescriptor) -> int:
     Raises
     ------
     TypeError
-        `desc` is no RNNDescriptor.
+        `desc` is not an RNNDescriptor.
 
     Examples
     --------
@@ -105,26 +105,26 @@ def num_weights(desc: RNNDescriptor) -> int:
 
 
 def weight_views(desc: RNNDescriptor, w: Any) -> dict[str, Any]:
-    """Return the named blocks as views of the buffer: writing a view writes the buffer.
+    """Return the named blocks as views of the buffer. Writing to a view writes to the buffer.
 
     Parameters
     ----------
     desc : RNNDescriptor
         The network.
     w : ndarray (num_weights,), desc.dtype
-        The flat buffer (or a gradient in its layout), C-contiguous; a NumPy or a CuPy array.
+        The flat buffer, or a gradient in the same layout: C-contiguous, NumPy or CuPy.
 
     Returns
     -------
     dict of str to ndarray
-        In the order of the buffer.
+        Name -> view, in the order of the buffer.
 
     Raises
     ------
     TypeError
-        `w` is no array of the descriptor's dtype.
+        `w` is not an array of the descriptor's dtype.
     ValueError
-        `w` has another shape, or is not contiguous.
+        `w` has a wrong shape, or is not C-contiguous.
 
     Examples
     --------
@@ -141,17 +141,17 @@ def weight_views(desc: RNNDescriptor, w: Any) -> dict[str, Any]:
 
 
 def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
-    """Return a new buffer, every weight and bias uniform in [-1/sqrt(hidden_size), 1/sqrt(hidden_size)].
+    """Return a new buffer of random weights and biases, uniform in [-1/sqrt(H), 1/sqrt(H)].
 
-    A cell's vectors are drawn as it declares them.
+    A cell may declare other ranges for its vectors and scalars.
 
     Parameters
     ----------
     desc : RNNDescriptor
         The network.
     seed : int, optional
-        Seed of the draw, or whatever else ``numpy.random.default_rng`` takes.  The numbers are drawn in float64 in the
-        buffer's order, so that both dtypes get the same ones up to rounding.
+        Seed, or anything else that ``numpy.random.default_rng`` accepts. None: a random seed. The numbers are drawn in
+        float64, so that all dtypes agree up to rounding.
 
     Returns
     -------
@@ -161,13 +161,19 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     Raises
     ------
     TypeError, ValueError
-        `desc` is no RNNDescriptor, or NumPy refuses the seed.
+        `desc` is not an RNNDescriptor, or NumPy does not accept the seed.
     MemoryError
         The buffer does not fit into memory.
 
     Notes
     -----
-    The range is that of PyTorch's recurrent layers.
+    PyTorch's recurrent layers have the same initial range.
+
+    Examples
+    --------
+    >>> from rnnkit.descriptor.descriptor import RNNDescriptor
+    >>> init_weights(RNNDescriptor("gru", 3, 2), seed=0).shape
+    (42,)
     """
     check_descriptor("init_weights", desc)
     check_size("init_weights", desc)
@@ -175,16 +181,16 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
         rng = np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(message("init_weights", "seed", "be what default_rng takes", error)) from error
+        raise kind(f"init_weights: seed is not accepted by numpy.random.default_rng: {error}") from error
     bound = 1.0 / sqrt(desc.hidden_size)
     w = np.empty(_size(desc), desc.np_dtype)
     vectors = desc.cell.declaration.vectors
-    own = _layout(desc)[len(_layout(desc)) - desc.num_pseudo_layers * len(vectors) :]
-    end = own[0].start if own else w.size
+    vector_blocks = _layout(desc)[len(_layout(desc)) - desc.num_pseudo_layers * len(vectors) :]
+    end = vector_blocks[0].start if vector_blocks else w.size
     for start in range(0, end, _DRAW_CHUNK):
         part = w[start : min(start + _DRAW_CHUNK, end)]
         part[:] = uniform(rng, -bound, bound, part.size)
-    for number, (_, shape, start) in enumerate(own):
+    for number, (_, shape, start) in enumerate(vector_blocks):
         _, low, high = vectors[number % len(vectors)]
         ends = -bound if low is None else low, bound if high is None else high
         w[start : start + shape[0]] = uniform(rng, *ends, shape)
@@ -192,27 +198,27 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
 
 
 def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
-    """Return a new buffer filled from named arrays, such as a PyTorch ``state_dict``.
+    """Return a new buffer with the values of named arrays, for example of a PyTorch ``state_dict``.
 
     Parameters
     ----------
     desc : RNNDescriptor
         The network.
     named : mapping of str to array_like
-        One array for each name of ``weight_layout(desc)``, of that shape and of the descriptor's dtype.  The parameters
-        of a PyTorch module (``dict(module.named_parameters())``) are taken by their values, on the host.
+        One array for each name of ``weight_layout(desc)``, with its shape and the descriptor's dtype. Parameters of a
+        PyTorch module (``dict(module.named_parameters())``) are detached; they must be on the host.
 
     Returns
     -------
     ndarray (num_weights,), desc.dtype
-        The flat buffer, a copy.
+        The flat buffer, a new array.
 
     Raises
     ------
     TypeError
-        `named` is no mapping, or an array has another dtype, or is not on the host.
+        `named` is not a mapping, or an array has a wrong dtype or is not on the host.
     ValueError
-        Names are missing or unknown, or shapes differ (the message lists all of them), or a value is no array.
+        Names are missing or unknown, or shapes are wrong (the message lists all of them), or a value is not an array.
 
     Examples
     --------
@@ -242,12 +248,12 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
 
 
 def suffix_of(layer: int, direction: int) -> str:
-    """Return what the names of a pseudo-layer's blocks end with."""
+    """Return the suffix of the block names of a pseudo-layer."""
     return f"_l{layer}" + ("_reverse" if direction else "")
 
 
 def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> None:
-    """Check a flat buffer on whichever device: it needs only a dtype, a shape and flags."""
+    """Check a flat buffer on any device by its dtype, shape and flags."""
     if isinstance(w, np.ndarray) and library_of(w) is None:
         raise not_an_array(function, argument, "a plain array", w)
     if not (hasattr(w, "dtype") and hasattr(w, "shape") and hasattr(w, "flags")):
@@ -274,7 +280,7 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 def _size(desc: RNNDescriptor) -> int:
     first, above = (
         sum(prod(shape) for blocks in _BLOCKS for _, shape in blocks(desc, layer))
-        for layer in (0, 1)  # those above are like layer 1
+        for layer in (0, 1)  # all layers above 0 have the size of layer 1
     )
     return desc.num_directions * (first + (desc.num_layers - 1) * above)
 
@@ -318,15 +324,15 @@ _BLOCKS = _matrices, _biases, _vectors
 
 
 def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:
-    """Refuse a buffer that no address space holds; of what is smaller, NumPy says how much memory it could not get."""
+    """Raise MemoryError for a buffer beyond the address space; NumPy itself raises for smaller ones."""
     nbytes = (_size(desc) + extra) * desc.np_dtype.itemsize
     if nbytes > maxsize:
         raise MemoryError(message(function, "desc", f"have weights of at most {maxsize} bytes", nbytes))
 
 
 def host_array(function: str, argument: str, value: Any) -> np.ndarray:
-    """Return an array of what converts itself to one: NumPy's own, a list, a tensor on the host."""
-    if getattr(value, "requires_grad", False):  # a PyTorch tensor, which does not convert itself then
+    """Convert an array, a list or a tensor on the host to a NumPy array."""
+    if getattr(value, "requires_grad", False):  # a PyTorch tensor, which NumPy cannot convert then
         value = value.detach()
     if isinstance(value, np.ndarray) and library_of(value) is None:
         raise not_an_array(function, argument, "a plain array", value)
@@ -340,7 +346,7 @@ def host_array(function: str, argument: str, value: Any) -> np.ndarray:
 def check_names(
     function: str, argument: str, expected: str, names: Iterable[str], found: Iterable[Any], *cures: str
 ) -> None:
-    """Check that exactly these names are found, in any order; the message lists what is missing and unknown."""
+    """Raise unless exactly these names are found, in any order; the message lists missing and unknown names."""
     wanted, given = dict.fromkeys(names), dict.fromkeys(found)  # sets that keep the order
     differences = {"missing": [n for n in wanted if n not in given], "unknown": [n for n in given if n not in wanted]}
     listed = [f"{what}: {', '.join(map(str, those))}" for what, those in differences.items() if those]

@@ -1,4 +1,4 @@
-"""What users hold and call: networks, plans and streams, and the functions forward, backward and infer below them."""
+"""Public objects and functions: networks, plans and streams; forward, backward and infer."""
 
 from rnnkit.network.networks import GRU, LSTM, RNN, Network
 

@@ -1,4 +1,4 @@
-"""What LSTM, GRU, RNN and Network have in common: a descriptor, the weights, and the engine's calls as methods."""
+"""Base class of LSTM, GRU, RNN and Network: a descriptor, its weights, and the engine's functions as methods."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from rnnkit.types import Cell, Floats, Initial, Mode, Precision, States
 
 
 class BaseNetwork(Generic[States]):
-    """A descriptor and its flat weight buffer, with the engine's calls as methods.
+    """A descriptor and its flat weight buffer, with the engine's functions as methods.
 
     Attributes
     ----------
     arrays : dict of str to array_like
-        What belongs to the network's model beside it, a readout say: ``save`` writes it, ``load`` gives it back, and
-        ``copy`` copies it.  Empty at first; nothing else here looks at it.
+        Extra arrays of the model, for example a readout layer. ``save``, ``load`` and ``copy`` include them. Empty by
+        default; the network itself does not use them.
     """
 
-    _name: str  # of the class, as `class_of` has it
-    __hash__ = None  # type: ignore[assignment]  # weights change
+    _name: str  # of the class, as `class_of` returns it
+    __hash__ = None  # type: ignore[assignment]  # unhashable: the weights are mutable
 
     def _make(self, seed: int | None, *network: Any, **options: Any) -> None:
         _check_torch_options(type(self).__name__, options)
@@ -53,46 +53,46 @@ class BaseNetwork(Generic[States]):
         Parameters
         ----------
         desc : RNNDescriptor
-            What the network is, of a mode of this class; `Network` takes any.
+            Mode, sizes and options. The mode must be one of this class; `Network` takes any mode.
         weights : ndarray (num_weights,), optional
-            The flat buffer, which is not copied; None draws a new one.
+            The flat weight buffer, used without a copy. None draws new weights.
         seed : int, optional
-            Seed of the weights that are drawn.
+            Seed of the new weights.
 
         Returns
         -------
         LSTM, GRU, RNN or Network
-            Of this class.
+            An object of this class.
 
         Raises
         ------
         TypeError, ValueError
-            The descriptor is of another class's mode, the weights are not its weights, or both weights and a seed are
+            The mode belongs to another class, the weights do not fit the descriptor, or both `weights` and `seed` are
             given.
         """
         function = f"{cls.__name__}.from_descriptor"
         check_descriptor(function, desc)
         if not cls._takes(desc.mode):
-            got, cure = repr(desc.mode), "Network.from_descriptor takes every mode"
+            got, cure = repr(desc.mode), "Network.from_descriptor takes any mode"
             raise ValueError(message(function, "desc.mode", f"be one of {cls.__name__}", got, cure))
         if weights is None:
             weights = init_weights(desc, seed)
         elif seed is not None:
-            raise ValueError(message(function, "seed", "be None where weights are given", seed))
+            raise ValueError(message(function, "seed", "be None if weights are given", seed))
         check_weights(function, "weights", weights, desc)
         return object.__new__(cls)._set(desc, weights)
 
     @classmethod
     def _takes(cls, mode: Any) -> bool:
-        """Whether networks of this mode are of this class."""
+        """Return whether this class has networks of this mode."""
         return class_of(mode) == cls._name
 
     def __repr__(self) -> str:
-        more = f", {', '.join(self.arrays)} beside them" if self.arrays else ""
+        more = f", arrays: {', '.join(self.arrays)}" if self.arrays else ""
         return f"<{type(self).__name__}: {self._desc!r}, {self.num_parameters} weights{more}>"
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other one is of this class and this descriptor, with the same bits in all arrays."""
+        """Return whether the class, the descriptor and all bits of all arrays are equal."""
         if type(self) is not type(other):
             return NotImplemented
         assert isinstance(other, BaseNetwork)
@@ -104,12 +104,12 @@ class BaseNetwork(Generic[States]):
         )
 
     def copy(self) -> Self:
-        """Copy the weights, and what stands beside them, on their device.
+        """Copy the weights and the extra arrays, on the same device.
 
         Returns
         -------
         LSTM, GRU, RNN or Network
-            Of the same class.
+            A network of the same class.
         """
         return object.__new__(type(self))._set(self._desc, copy_of(self._weights), self._copies())
 
@@ -117,22 +117,24 @@ class BaseNetwork(Generic[States]):
         return {name: copy_of(_array(value)) for name, value in self.arrays.items()}
 
     def astype(self, dtype: Any) -> Self:
-        """Return a network with the weights rounded to another dtype; what stands beside them is copied.
+        """Return a copy of the network with the weights rounded to another dtype.
+
+        Extra arrays are copied unchanged.
 
         Parameters
         ----------
         dtype : str or dtype
-            As for :class:`rnnkit.RNNDescriptor`. `allow_tf32`, which goes with float32 alone, is dropped by others.
+            As for :class:`rnnkit.RNNDescriptor`. A new dtype resets `allow_tf32`, which only float32 has.
 
         Returns
         -------
         LSTM, GRU, RNN or Network
-            Of the same class, with arrays of its own.
+            A network of the same class. It shares no memory with this one.
 
         Raises
         ------
         TypeError, ValueError
-            There is no such dtype.
+            `dtype` is not supported.
         """
         desc = replace(self._desc, dtype=dtype, allow_tf32=False)
         if desc.dtype == self._desc.dtype:
@@ -141,22 +143,22 @@ class BaseNetwork(Generic[States]):
             return object.__new__(type(self))._set(desc, self._weights.astype(desc.np_dtype), self._copies())
 
     def to(self, library: ModuleType) -> Self:
-        """Return the network with the weights on the host or on the GPU; what stands beside them comes along.
+        """Return the network with the weights and the extra arrays on the host or on a GPU.
 
         Parameters
         ----------
         library : module
-            ``numpy`` or ``cupy``; CuPy's current device.
+            ``numpy`` for the host, ``cupy`` for CuPy's current GPU.
 
         Returns
         -------
         LSTM, GRU, RNN or Network
-            Of the same class. Arrays that are there already are not copied but shared.
+            A network of the same class. It shares arrays that are already on that device; text stays on the host.
 
         Raises
         ------
         TypeError
-            `library` is neither.
+            `library` is neither of the two modules.
         """
         if library is np:
             move: Any = on_host
@@ -170,12 +172,12 @@ class BaseNetwork(Generic[States]):
 
     @property
     def desc(self) -> RNNDescriptor:
-        """What the network is."""
+        """The descriptor: mode, sizes and options."""
         return self._desc
 
     @property
     def mode(self) -> Mode | Cell:
-        """The mode's name, or the cell with its parameters."""
+        """The name of the mode, or the cell with its parameters."""
         return self._desc.mode
 
     @property
@@ -190,32 +192,32 @@ class BaseNetwork(Generic[States]):
 
     @property
     def output_size(self) -> int:
-        """P, the size of one direction's output: H, or proj_size with a projection."""
+        """P, the output size of one direction: H, or proj_size with a projection."""
         return self._desc.output_size
 
     @property
     def num_layers(self) -> int:
-        """L."""
+        """L, the number of stacked layers."""
         return self._desc.num_layers
 
     @property
     def num_directions(self) -> int:
-        """D, 1 or 2."""
+        """D: 2 if bidirectional, else 1."""
         return self._desc.num_directions
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the weights, and of all that goes in and out."""
+        """dtype of the weights, inputs and outputs."""
         return self._desc.np_dtype
 
     @property
     def num_parameters(self) -> int:
-        """The number of weights."""
+        """Number of weights in the flat buffer."""
         return num_weights(self._desc)
 
     @property
     def weights(self) -> Floats:
-        """The flat buffer (num_weights,) itself, the same one always: an array that is assigned is copied into it."""
+        """The flat weight buffer (num_weights,). Assignment copies into it: the buffer stays the same object."""
         return self._weights
 
     @weights.setter
@@ -225,7 +227,7 @@ class BaseNetwork(Generic[States]):
 
     @property
     def views(self) -> Views:
-        """The named blocks, a mapping of names to views of the weights: ``net.views[name] = array`` writes these."""
+        """Mapping of names to views of the weights. ``net.views[name] = array`` writes to the buffer."""
         return Views(type(self).__name__, self._desc, self._weights)
 
     def forward(
@@ -233,35 +235,35 @@ class BaseNetwork(Generic[States]):
         resets: Any = None, initial: Initial = "zeros", seed: int | None = None, first_row: int = 0,
         workspace: Workspace | None = None, checkpoint_steps: int | None = None,
     ) -> engine.Forward[States]:
-        """Run the network and keep what backward needs, as :func:`rnnkit.forward` does.
+        """Run the network over a batch of sequences and save what backward needs, see :func:`rnnkit.forward`.
 
         Parameters
         ----------
         x : ndarray (T, N, I)
-            Input, time-major. Kept by reference: do not change it before backward.
+            Input, time first. The workspace keeps a reference: do not change x before backward.
         hx : ndarray (L*D, N, P), optional
-            Initial hidden state; None is zeros.
+            Initial hidden state. None: zeros.
         cx : ndarray (L*D, N, H), optional
-            Initial cell state, LSTM only; None is zeros. Of a cell with several states a tuple.
+            Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
         lengths : array_like (N,) of int, optional
-            Length of each sequence, 0..T; None is T for all.
+            Length of each sequence, 0..T. None: T for all.
         inputs : mapping of str to ndarray, optional
-            Side inputs of a cell that declares some.
+            Side inputs, for a cell that declares them.
         resets : array_like (T, N) of 0 and 1, optional
+            1 resets the state of sequence n before step t.
         initial : {"zeros", "hx"}, optional
-            Before which steps states are reset, and to what.
+            The state after a reset.
         seed, first_row : int, optional
-            Of what is drawn, dropout say: the seed, None for a new one, and of a part of a batch where it begins there.
+            Seed of dropout and noise (None: random), and the index of the first sequence in a larger batch.
         workspace : Workspace, optional
-            One of an earlier call, whose memory is used again: what views it, that call's y included, is then void.
+            The workspace of an earlier call, to reuse its memory. That call's workspace and y become invalid.
         checkpoint_steps : int, optional
-            Keep the states of one step in so many alone, and let backward compute the rest again.
+            Gradient checkpointing: save the states of every K-th step only, and recompute the rest in backward.
 
         Returns
         -------
         Forward
-            y (read-only: a view of the workspace, or a copy in a small call; with `checkpoint_steps` a new array), hy,
-            cy and the workspace.
+            y, hy, cy and the workspace. y is read-only.
         """
         return engine.forward(
             self._desc, self._weights, x, hx, cx, lengths=lengths, inputs=inputs, resets=resets, initial=initial,
@@ -272,20 +274,20 @@ class BaseNetwork(Generic[States]):
         self, workspace: Workspace, dy: Array | None = None, dhy: Array | None = None, dcy: Any = None, *,
         dw: Array | None = None,
     ) -> engine.Backward[States]:
-        """Return every gradient of a forward call, as :func:`rnnkit.backward` does.
+        """Compute all gradients of a forward call, see :func:`rnnkit.backward`.
 
         Parameters
         ----------
         workspace : Workspace
-            What that forward call left; the weights must not have changed since.
+            The workspace of the forward call. The weights must not have changed since.
         dy : ndarray (T, N, D*P), optional
-            Gradient of y; None is zeros.
+            Gradient of y. None: zeros.
         dhy : ndarray (L*D, N, P), optional
-            Gradient of hy; None is zeros.
+            Gradient of hy. None: zeros.
         dcy : ndarray (L*D, N, H), optional
-            Gradient of cy, LSTM only; None is zeros.
+            Gradient of cy, LSTM only. None: zeros.
         dw : ndarray (num_weights,), optional
-            Buffer into which the weight gradient is added; None is a new one.
+            Buffer to which the weight gradient is added. None: a new array.
 
         Returns
         -------
@@ -295,7 +297,7 @@ class BaseNetwork(Generic[States]):
         Raises
         ------
         WorkspaceError
-            The workspace's memory has been used by a later forward, or it is of another descriptor.
+            A later forward has reused the memory of the workspace, or it belongs to another descriptor.
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
@@ -305,7 +307,7 @@ class BaseNetwork(Generic[States]):
         self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
         resets: Any = None, initial: Initial = "zeros",
     ) -> engine.Infer[States]:
-        """Run the network without dropout and keep nothing, as :func:`rnnkit.infer` does.
+        """Run the network without dropout and without saving anything for backward, see :func:`rnnkit.infer`.
 
         Parameters
         ----------
@@ -317,82 +319,82 @@ class BaseNetwork(Generic[States]):
         Infer
             y, hy and cy.
         """
-        own = self._desc, self._weights, x, hx, cx
-        return engine.infer(*own, lengths=lengths, inputs=inputs, resets=resets, initial=initial)
+        arrays = self._desc, self._weights, x, hx, cx
+        return engine.infer(*arrays, lengths=lengths, inputs=inputs, resets=resets, initial=initial)
 
     def prepare(self, *, precision: Precision | None = None) -> Plan[States]:
-        """Return a plan with a packed copy of the weights, as :func:`rnnkit.prepare` does.
+        """Return a plan with a packed copy of the weights, see :func:`rnnkit.prepare`.
 
         Parameters
         ----------
         precision : {"bfloat16", "int8"}, optional
-            What the packed weights are rounded to, as there.
+            Quantize the packed weights. None: full precision.
 
         Returns
         -------
         Plan
-            For many calls of ``infer`` or ``step``; later changes of the weights do not reach it.
+            A plan for many calls of ``infer`` or ``step``. Later changes of the weights do not affect it.
         """
         return prepare(self._desc, self._weights, precision=precision)
 
     def save(self, path: str | PathLike[str], **arrays: Any) -> None:
-        """Write the whole model to a file that :func:`rnnkit.load` reads: the network, and what stands beside it.
+        """Write the network and its extra arrays to a file that :func:`rnnkit.load` reads.
 
-        The file is written beside its place under another name and then renamed: nobody ever sees half of one, and
-        a failure leaves what was there before.
+        The write is atomic: other processes see the old file or the complete new one, and a failed save keeps the old
+        file.
 
         Parameters
         ----------
         path : str or path-like
-            Name of the file, taken as it is: no suffix is added.  An existing file is replaced and its mode kept; of a
-            symbolic link the file that it points to.
+            Name of the file; no suffix is added. An existing file is replaced, with the same permissions. If `path` is
+            a symbolic link, the file that it points to is replaced.
         **arrays : array_like
-            What to write beside the network, a readout say, by name, and in front of what :attr:`arrays` has: numbers,
-            booleans or text.  ``load`` gives them back as the network's ``arrays``.
+            Extra arrays of numbers, booleans or text to save with the network, for example a readout layer. They
+            override :attr:`arrays` of the same name. ``load`` returns them in ``arrays`` of the network.
 
         Raises
         ------
         OSError
             The file cannot be written.
         TypeError
-            An array is of a dtype that the file does not take: objects, dates, structures; or its name is no text.
+            An array has an unsupported dtype (objects, dates, structures), or its name is not a str.
         ValueError
-            `path` names something that is no regular file: a folder, a device, a FIFO; or an array has the name of a
-            part of the network, or one that no file can have: with a NUL or a lone surrogate, or of more than 65,531
-            bytes in UTF-8; or ``load`` would refuse the file, as one of too many names.
+            `path` is a folder, a device, a FIFO or another thing that is not a regular file. Or the name of an array is
+            reserved ("format", "descriptor", "weights"), has a NUL or a lone surrogate, or has more than 65,531 bytes
+            in UTF-8. Or there are too many names for ``load``.
 
         Notes
         -----
-        The format is NumPy's .npz, uncompressed, with the members ``format`` (an integer), ``descriptor`` (JSON text),
-        ``weights`` and one for each array.  What a killed process leaves, a file ``.rnnkit-*.tmp`` in that folder, the
-        next save into the folder removes; any number of processes may save at once, and the last one's file stays.
+        The format is NumPy's .npz, uncompressed. Its members are ``format`` (an integer), ``descriptor`` (JSON text),
+        ``weights``, and one for each extra array. A killed process may leave a file ``.rnnkit-*.tmp`` in the folder;
+        the next save into the folder removes it. Several processes may save to one path: the last file stays.
         """
         saved.write(path, self._desc, self._weights, self.arrays | arrays)
 
 
 def _check_torch_options(name: str, options: dict[str, Any]) -> None:
-    """Take out what other libraries' constructors have and ours do not need; refuse what would mean another thing."""
+    """Remove PyTorch options that have no effect here; raise for those that would change the meaning."""
     batch_first = options.pop("batch_first", False)
     if not isinstance(batch_first, bool):
         raise wrong_type(name, "batch_first", "a bool", batch_first)
     if batch_first:
-        cure = "x is (T, N, I) here: give numpy.swapaxes(x, 0, 1)"
+        cure = "rnnkit takes x of shape (T, N, I): pass numpy.swapaxes(x, 0, 1)"
         raise ValueError(message(name, "batch_first", "be False", batch_first, cure))
     if "nonlinearity" in options:
-        raise TypeError(message(name, "nonlinearity", "be left out", repr(options["nonlinearity"]), "only RNN has one"))
+        raise TypeError(message(name, "nonlinearity", "be left out", repr(options["nonlinearity"]), "only RNN has it"))
 
 
 def _array(value: Any) -> Array:
-    """What stands beside a network as an array: a list of names, say."""
+    """Convert an extra array, for example a list of names, to an array."""
     return value if library_of(value) is not None else np.asarray(value)
 
 
 def _fits_gpu(array: Any) -> bool:
-    """Whether an array can be on a GPU: text cannot."""
+    """Return whether an array can be on a GPU: text cannot."""
     return library_of(array) is not np or array.dtype.kind in "biufc"
 
 
 def _bits(array: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """All that an array is, wherever it is."""
+    """Return dtype, shape and bytes of an array, to compare arrays on any device."""
     host = on_host(_array(array))
     return str(host.dtype), host.shape, host.tobytes()

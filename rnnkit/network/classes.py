@@ -1,4 +1,4 @@
-"""Under which class a mode's networks are made: in rnnkit, in torch.nn, and in most other frameworks."""
+"""The class name of each mode, in rnnkit, torch.nn and most other frameworks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "lstm": ("LSTM", {}),
     "gru": ("GRU", {}),
 }
-"""Mode -> the name of its class, and the arguments that tell it from the other modes of that class."""
+"""Mode -> its class name, and the arguments that select the mode among those of the class."""
 
 
 def class_of(mode: Any) -> str:
-    """Return the name of the class of a mode; "Network" of a cell, or a mode, that has no class of its own."""
+    """Return the class name of a mode; "Network" for a cell or mode without its own class."""
     return CLASSES[mode][0] if mode in CLASSES else "Network"
 
 
 def mode_of(network: str, **arguments: Any) -> str:
-    """Return the name of the mode that a class of networks has with these arguments."""
+    """Return the mode of a network class with these arguments."""
     return next(mode for mode, names in CLASSES.items() if names == (network, arguments))

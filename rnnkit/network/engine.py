@@ -1,4 +1,4 @@
-"""forward, backward and infer: check the arguments, then hand them to the backend that the array type of x decides."""
+"""forward, backward and infer: check the arguments and call the backend for the array type of x."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Infer(NamedTuple, Generic[States]):
 
 
 class BackwardWithInputs(NamedTuple, Generic[States]):
-    """The same of a cell with side inputs: beside these, inputs, the gradients of those by name."""
+    """Results of `backward` for a cell with side inputs: also inputs, the gradients of the side inputs by name."""
 
     dx: Floats
     dhx: Floats
@@ -58,11 +58,11 @@ class BackwardWithInputs(NamedTuple, Generic[States]):
 
 
 def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: CallOptions) -> ModuleType:
-    """Return the module that runs a network where the array is; numba or cupy are imported here, on first use.
+    """Return the backend module for the array's device. Imports numba or cupy on first use.
 
-    Raises where a call of that name in the table of options, or a call there, does not do what it is asked for.
+    Raises if this call, by its name in the table of options, does not support an option on this backend.
     """
-    if isinstance(array, np.ndarray):  # which has been checked: no subclass means more
+    if isinstance(array, np.ndarray):  # subclasses have been rejected before
         check(function, desc, options, call, NUMPY)
         return _cpu_engine()
     check(function, desc, options, call, CUPY)
@@ -80,16 +80,16 @@ def _cpu_engine() -> ModuleType:
 
 @cache
 def small_calls() -> ModuleType:
-    """Return the module of training calls that are laid out once, for arguments that are checked."""
+    """Return the module of prepared training calls, for arguments that have been checked."""
     with forking.importing:
         from rnnkit.cpu import small
     return small
 
 
 def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, like: Any = None) -> tuple[int, int]:
-    """Check what forward and infer have in common, beside the weights; x says where the others are, or `like` does.
+    """Check x, hx and cx of forward and infer; return seq_len and batch_size.
 
-    Returns seq_len and batch_size.
+    x must be on the device of `like`, if that is given. hx and cx must be on the device of x.
     """
     checks.inputs(function, x, checks.SEQUENCE_DIMS, desc, like)
     seq_len, batch_size, _ = x.shape
@@ -114,7 +114,7 @@ def forward(
     workspace: Workspace | None = None,
     checkpoint_steps: int | None = None,
 ) -> Forward[Any]:
-    """Run the network over a batch of sequences and keep what backward needs.
+    """Run the network over a batch of sequences and save what backward needs.
 
     Parameters
     ----------
@@ -123,62 +123,66 @@ def forward(
     w : ndarray (num_weights,), desc.dtype
         The flat weight buffer.
     x : ndarray (T, N, I), desc.dtype
-        Input, time-major. Kept by reference in the workspace: do not change it before backward.
+        Input, time first. The workspace keeps a reference: do not change x before backward.
     hx : ndarray (L*D, N, P), optional
-        Initial hidden states; None is zeros.
+        Initial hidden state. None: zeros.
     cx : ndarray (L*D, N, H), optional
-        Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
+        Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states; cy is then a
+        tuple, too.
     lengths : array_like (N,) of int, optional
-        Length of each sequence, 0..T, in any order; None is T for all.
+        Length of each sequence, 0..T; the order does not matter. None: T for all.
     inputs : mapping of str to ndarray, optional
-        Side inputs of a cell that declares some: (T, N, H), (T, N, 1), or (N, H) for all steps; copied.
+        Side inputs, for a cell that declares them, by name: (T, N, H), (T, N, 1), or (N, H) for all steps. Copied.
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
-        Where it is 1 the state of sequence n is reset before step t: an episode ends, and the next begins. The reverse
-        direction is reset between the same two steps. Marks beyond a sequence's length are ignored.
+        1 resets the state of sequence n before step t, where one episode ends and the next begins. The reverse
+        direction is reset between the same two steps. Values beyond the length of a sequence are ignored.
     initial : {"zeros", "hx"}, optional
-        What states are reset to: zeros, or the sequence's hx and cx. dhx and dcx are then sums over its episodes.
+        The state after a reset: zeros, or hx and cx of the sequence. With "hx", dhx and dcx are sums over the episodes
+        of a sequence.
     seed : int, optional
-        Seed of dropout and of a cell's noises, of 64 bits without sign; None draws one. It is kept in
+        Seed of dropout and of a cell's noises, an unsigned 64-bit integer. None: a random seed, stored in
         ``workspace.seed``.
     first_row : int, optional
-        Where x is a part of a larger batch, the number of its first row there: each row draws what it would draw in the
-        whole batch.
+        Index of the first sequence of x in a larger batch. Each sequence then gets the same random numbers as in the
+        larger batch.
     workspace : Workspace, optional
-        One that an earlier forward returned: its memory is used again. What views it, y included, is then void, also
-        where this call ends with an interrupt; no input may view it.
+        The workspace of an earlier forward, to reuse its memory. Its views, including y, become invalid, even if this
+        call is interrupted. No input may be a view of it.
     checkpoint_steps : int, optional
-        K, at least 1: of every K steps the workspace keeps the states before the first alone, and backward computes
-        the rest again, a segment of K steps at a time, to the same bits. None keeps all that backward needs.
+        K, at least 1: gradient checkpointing. The workspace saves the states of every K-th step only, and backward
+        recomputes the rest, one segment of K steps at a time. Results are bit-identical. None: save everything.
 
     Returns
     -------
     Forward
-        y (T, N, D*P), 0 beyond a sequence's length: a view of the workspace, which backward reads (read-only; on a GPU,
-        where CuPy has no such arrays, do not change it before backward), of a small call a read-only copy, with
-        `checkpoint_steps` a new array; hy (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the states after each
-        sequence's last step; and the workspace.
+        - y (T, N, D*P), the output, 0 beyond the length of a sequence. It is read-only, because backward reads it.
+          CuPy has no read-only arrays: on a GPU do not change y before backward. y is a view of the workspace, or a
+          copy in a small call, or a new array with `checkpoint_steps`.
+        - hy (L*D, N, P) and cy (L*D, N, H), the states after the last step of each sequence. cy is None except for
+          LSTM and cells with states.
+        - workspace, for backward.
 
     Raises
     ------
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
     WorkspaceError
-        Another thread's call is at work in the memory of `workspace`.
+        A call in another thread is using the memory of `workspace`.
     BackendError
-        The arrays are CuPy's, and cuDNN is not there or does not do what is asked: it has no checkpoints.
+        The arrays are CuPy's, and cuDNN is missing or does not support an option (for example `checkpoint_steps`).
 
     Notes
     -----
-    The equations stand in the notes of :class:`rnnkit.RNNDescriptor`. NumPy arrays run on the CPU, CuPy arrays on their
-    GPU: x decides, and the other arrays must be with it; `lengths` stays on the host.
+    The equations are in the notes of :class:`rnnkit.RNNDescriptor`. NumPy arrays run on the CPU, CuPy arrays on their
+    GPU. All arrays must be on the device of x, except `lengths`, which is always on the host.
 
     With `checkpoint_steps` (Chen et al. 2016, arXiv 1604.06174) a training step takes about a third longer. The
-    workspace holds the states of T/K steps and all of K steps: least for K around sqrt(T), of a long sequence a small
-    part of the whole; ``workspace_nbytes`` tells it. Segments are whole chunks of the rows that the weights' gradient
-    sums up at a time: K is rounded up to a multiple of 1024/N steps (float64 512/N), of 1 where N is larger. With one
-    direction all layers go through a segment together. With two each direction of each layer goes alone: what the lower
-    layers put out is then kept for all T steps, and so, while backward runs, is its gradient. A `workspace` that was
-    filled without checkpoints does not give back what it holds: for less memory begin with a new one.
+    workspace has the states of T/K steps and everything for K steps. It is smallest for K near sqrt(T); its size is
+    ``workspace_nbytes``. K is rounded up to a multiple of 1024/N steps (float64: 512/N), because dw is summed in chunks
+    of that many rows. With one direction, all layers run through a segment together. With two directions, each
+    direction of each layer runs by itself: the outputs of the lower layers are saved for all T steps, and so are their
+    gradients during backward. A reused `workspace` that was filled without checkpoints keeps its memory: use a new one
+    to save memory.
 
     Examples
     --------
@@ -193,8 +197,8 @@ def forward(
     seq_len, batch_size = check_call("forward", desc, x, hx, cx)
     if seed is None and desc.draws:
         seed = secrets.randbits(64)
-    asked = lengths, seed, checkpoint_steps, None, resets, initial, first_row
-    options = options_of("forward", desc, seq_len, batch_size, *asked)
+    arguments = lengths, seed, checkpoint_steps, None, resets, initial, first_row
+    options = options_of("forward", desc, seq_len, batch_size, *arguments)
     checks.weights("forward", w, desc, x)
     chosen = backend("forward", "forward", desc, x, options)
     if workspace is not None:
@@ -211,14 +215,14 @@ def forward(
         debugging.note(filled, w)
         if workspace is None and checkpoint_steps is None and memory.is_small:
             filled.lease, y = Lease(memory, idle), y.copy()
-            y.flags.writeable = False  # as a view of what backward reads
+            y.flags.writeable = False  # like a view of the workspace
         return Forward(y, hy, split_states(desc, cy), filled)
     finally:
         memory.calls.discard(call)
 
 
 def _check_reuse(workspace: Any, **inputs: Any) -> None:
-    """Check a workspace whose memory forward is to use again."""
+    """Check that forward can reuse the memory of a workspace."""
     if not isinstance(workspace, Workspace):
         raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
     x = inputs["x"]
@@ -228,8 +232,8 @@ def _check_reuse(workspace: Any, **inputs: Any) -> None:
     for name, given in inputs.items():
         for array in arrays_of(given):
             if workspace.memory.arena.holds(array):
-                expected, got = "not view the workspace, whose memory is used again", "a view of it"
-                raise ValueError(message("forward", name, expected, got, "give a copy, or another workspace"))
+                text = f"forward: {name} is a view of the workspace that is being reused"
+                raise ValueError(f"{text}; pass a copy, or another workspace")
 
 
 def backward(
@@ -242,40 +246,45 @@ def backward(
     *,
     dw: Array | None = None,
 ) -> Backward[Any]:
-    """Compute every gradient from what forward left in the workspace.
+    """Compute all gradients from the workspace of forward.
 
     Parameters
     ----------
     desc : RNNDescriptor
-        The network, as forward had it.
+        The descriptor that was passed to forward.
     w : ndarray (num_weights,), desc.dtype
-        The flat weight buffer, as forward had it. With weights that have changed since the gradients are wrong, and
-        nobody says so; :func:`rnnkit.set_debug` has it noticed.
+        The flat weight buffer, unchanged since forward. If it changed, the gradients are silently wrong;
+        :func:`rnnkit.set_debug` detects this.
     workspace : Workspace
-        From forward. It is not changed: backward may be called on it any number of times.
+        The workspace of forward. It is not changed: you may call backward again.
     dy : ndarray (T, N, D*P), optional
-        Gradient of y; None is zeros, but one of dy, dhy and dcy must be given. What stands beyond a sequence's length
-        is not read.
+        Gradient of y. None: zeros; at least one of dy, dhy and dcy is required. Padding is ignored: values beyond the
+        length of a sequence are not read.
     dhy : ndarray (L*D, N, P), optional
-        Gradient of hy; None is zeros.
+        Gradient of hy. None: zeros.
     dcy : ndarray (L*D, N, H), optional
-        Gradient of cy, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
+        Gradient of cy, LSTM only. None: zeros. A tuple of arrays for a cell with several states; dcx is then a tuple,
+        too.
     dw : ndarray (num_weights,), optional
-        The gradient of w is added into it and it is returned; None makes a new array. It may lie over no other array
-        of this call and its forward. Where an interrupt ends the call, a part has been added.
+        Buffer to which the gradient of w is added, and which is returned. None: a new array. It must not overlap other
+        arrays of this call and of its forward. If the call is interrupted, part of the gradient has been added.
 
     Returns
     -------
     Backward
-        dx (T, N, I), 0 beyond a sequence's length; dhx (L*D, N, P); dcx (L*D, N, H; None but for the LSTM); dw
-        (num_weights,) in the layout of w. New arrays, but for a dw that was given. Of a cell with side inputs a fifth,
-        inputs, has their gradients by name, in the shapes in which they were given.
+        - dx (T, N, I), 0 beyond the length of a sequence
+        - dhx (L*D, N, P)
+        - dcx (L*D, N, H), None except for LSTM and cells with states
+        - dw (num_weights,), in the layout of w
+        - inputs, only for a cell with side inputs: their gradients by name, in the shapes of the arguments
+
+        All are new arrays, except a `dw` that was passed.
 
     Raises
     ------
     WorkspaceError
-        The workspace's memory has been used by a later forward, or it is of another descriptor; or in debugging, w or
-        x have changed since forward.
+        A later forward has reused the memory of the workspace, or it belongs to another descriptor. In debug mode: w or
+        x has changed since forward.
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
 
@@ -301,12 +310,11 @@ def backward(
     checks.cell("backward", "dcy", dcy, batch_size, desc, x)
     checks.weight_gradient("backward", dw, desc, x)
     if dw is not None and workspace.memory.arena.holds(dw):
-        raise ValueError(message("backward", "dw", "have memory of its own", "the memory of the workspace"))
+        raise ValueError("backward: dw is a view of the workspace; pass an array with memory of its own")
     if dw is not None:
         checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
     if dy is None and dhy is None and dcy is None:
-        cure = "without any of them every gradient is zero"
-        raise ValueError(message("backward", "dy, dhy or dcy", "be given", "none of them", cure))
+        raise ValueError("backward: at least one of dy, dhy and dcy is required")
     debugging.compare("backward", workspace, w)
     chosen, call = backend("backward", "backward", desc, x, workspace.options), forking.new_call()
     try:
@@ -324,32 +332,36 @@ def infer(
     desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None,
     inputs: Any = None, resets: Any = None, initial: Initial = "zeros",
 ) -> Infer[Any]:
-    """Run the network over a batch of sequences without keeping anything for backward, and without dropout.
+    """Run the network over a batch of sequences, without dropout and without saving anything for backward.
 
     Parameters
     ----------
     desc : RNNDescriptor
         The network.
     w : ndarray (num_weights,), desc.dtype
-        The flat weight buffer. For many calls with the same weights, ``prepare`` packs them once.
+        The flat weight buffer. For many calls with the same weights use :func:`rnnkit.prepare`, which packs them once.
     x : ndarray (T, N, I), desc.dtype
-        Input, time-major.
+        Input, time first.
     hx : ndarray (L*D, N, P), optional
-        Initial hidden states; None is zeros.
+        Initial hidden state. None: zeros.
     cx : ndarray (L*D, N, H), optional
-        Initial cell states, LSTM only; None is zeros. Of a cell with several states a tuple, here and in the results.
+        Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states; cy is then a
+        tuple, too.
     lengths : array_like (N,) of int, optional
-        Length of each sequence, 0..T, in any order; None is T for all.
+        Length of each sequence, 0..T; the order does not matter. None: T for all.
     inputs : mapping of str to ndarray, optional
+        Side inputs, as in :func:`rnnkit.forward`.
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+        1 resets the state of sequence n before step t, as in :func:`rnnkit.forward`.
     initial : {"zeros", "hx"}, optional
-        Side inputs, and where states are reset and to what, as in :func:`forward`.
+        The state after a reset.
 
     Returns
     -------
     Infer
-        y (T, N, D*P), 0 beyond a sequence's length; hy (L*D, N, P) and cy (L*D, N, H; None but for the LSTM), the
-        states after each sequence's last step.
+        - y (T, N, D*P), the output, 0 beyond the length of a sequence
+        - hy (L*D, N, P) and cy (L*D, N, H), the states after the last step of each sequence; cy is None except for
+          LSTM and cells with states
 
     Raises
     ------
@@ -366,8 +378,8 @@ def infer(
     """
     check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
-    asked = () if lengths is resets is None and initial is ZEROS else (lengths, None, None, None, resets, initial)
-    options = options_of("infer", desc, seq_len, batch_size, *asked)
+    arguments = () if lengths is resets is None and initial is ZEROS else (lengths, None, None, None, resets, initial)
+    options = options_of("infer", desc, seq_len, batch_size, *arguments)
     checks.weights("infer", w, desc, x)
     chosen = backend("infer", "infer", desc, x, options)
     y, hy, cy = chosen.infer(desc, w, with_inputs("infer", desc, x, inputs), hx, concatenate_states(desc, cx), options)

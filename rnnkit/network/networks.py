@@ -1,4 +1,4 @@
-"""LSTM, GRU, RNN and Network: a descriptor and its weights in one object, which can be saved and loaded."""
+"""LSTM, GRU, RNN and Network: a descriptor and its weights in one object, to call, save and load."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class LSTM(BaseNetwork[Floats]):
     hidden_size : int
         H, the number of units of each layer and direction.
     num_layers : int
-        L.
+        L, the number of stacked layers.
     bidirectional : bool
         Whether each layer also runs over the sequence in reverse.
     seed : int, optional
-        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)]; None draws other ones each time.
+        Seed of the initial weights, uniform in [-1/sqrt(H), 1/sqrt(H)]. None: a random seed.
     **options
         `bias`, `input_mode`, `proj_size`, `dropout`, `cell_clip` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
 
@@ -141,13 +141,13 @@ class Network(BaseNetwork[Any]):
     Parameters
     ----------
     mode : str or cell
-        As for :class:`rnnkit.RNNDescriptor`: a cell of :mod:`rnnkit.cells` or your own, or a mode's name.
+        As for :class:`rnnkit.RNNDescriptor`: a cell of :mod:`rnnkit.cells`, your own cell, or the name of a mode.
     input_size, hidden_size, num_layers : int
         I, H and L, as for :class:`LSTM`.
     bidirectional : bool
         As for :class:`LSTM`.
     seed : int, optional
-        As for :class:`LSTM`, but for a cell's vectors, which it declares.
+        As for :class:`LSTM`. A cell may declare other ranges for its vectors and scalars.
     **options
         `bias`, `input_mode`, `proj_size`, `dropout` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
 
@@ -185,29 +185,39 @@ def load(
     path : str or path-like
         Name of the file.
     cell : class, optional
-        The cell of the network, if that is one of your own: the file has its name, parameters and a digest of its
-        source, not its equations.
+        The class of the cell, required for your own cells. The file has the cell's name, its parameters and a digest of
+        its source, but not its equations.
     check_source : bool
-        Whether the equations of the cell, and those of activations of your own, must be the ones that the file was
-        saved with. False loads the file after an edit that changes no result, such as a renamed variable.
+        Whether to raise if the equations of the cell, or of your own activations, differ from those that the file was
+        saved with. Pass False after an edit that changes no result, for example a renamed variable.
 
     Returns
     -------
     LSTM, GRU, RNN or Network
-        By the mode of the descriptor in the file; its ``arrays`` are all else that the file holds.
+        The class follows from the mode in the file. Extra arrays of the file are in ``arrays``.
 
     Raises
     ------
     OSError
-        The file cannot be opened (FileNotFoundError: it is not there).
+        The file cannot be opened; FileNotFoundError if it does not exist.
     ValueError
-        The file is damaged or cut off, or does not hold what ``save`` writes, or is no regular file; or its network has
-        another cell than the one given, or that cell with another source.
+        The file is damaged, truncated, not a regular file, or not written by ``save``. Or its network has a cell
+        other than `cell`, or that cell with other equations.
 
     Notes
     -----
-    The file may come from anybody.  Nothing in it is ever unpickled, a member is read only after its dtype and shape
-    were found to be those of the descriptor, and memory is taken for what is in the file, not for what it claims.
+    It is safe to load untrusted files. Nothing is unpickled. The dtype and shape of an array are checked before it is
+    read. Memory use is bounded by the size of the file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "net.npz")
+    >>> GRU(3, 2, seed=0).save(path)
+    >>> load(path)
+    <GRU: RNNDescriptor('gru', 3, 2), 42 weights>
+    >>> folder.cleanup()
     """
     if cell is not None and not (isinstance(cell, type) and hasattr(cell, "declaration")):
         raise not_a_cell("load", "cell", "None or the class of a cell", cell)
@@ -220,6 +230,6 @@ def load(
 
 
 def network_of(desc: RNNDescriptor, w: Array) -> LSTM | GRU | RNN | Network:
-    """Return the network of a descriptor and its weights, which are not copied."""
+    """Return the network of a descriptor and its weights, without a copy of the weights."""
     kind = KINDS.get(class_of(desc.mode), Network)
-    return object.__new__(kind)._set(desc, w)  # without the constructor, which would draw weights
+    return object.__new__(kind)._set(desc, w)  # bypasses the constructor, which would draw weights

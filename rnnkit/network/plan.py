@@ -1,4 +1,4 @@
-"""prepare: weights copied and packed once, for many calls of infer or step."""
+"""prepare: copy and pack the weights once, for many calls of infer or step."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ from rnnkit.network.engine import Infer, backend, check_call
 from rnnkit.network.stream import Stream
 from rnnkit.types import Initial, Precision, States
 
-_MAX_INT8_TERMS = 2**31 // 127**2  # products of two bytes, whose sum is exact in 32 bits
+_MAX_INT8_TERMS = 2**31 // 127**2  # the most products of two int8 values whose sum is exact in int32
 
 
 class Plan(Generic[States]):
-    """A network's weights, packed for inference: immutable, and safe to use from any number of threads.
+    """Packed weights of a network, for inference: immutable and thread-safe.
+
+    :func:`rnnkit.prepare` and ``net.prepare`` make it.
 
     Attributes
     ----------
     desc : RNNDescriptor
         The network.
     precision : str or None
-        What the packed weights were rounded to, "bfloat16" or "int8"; None is not at all.
+        "bfloat16" or "int8" for quantized weights; None for full precision.
     """
 
     def __init__(self, desc: RNNDescriptor, w: Any, options: CallOptions) -> None:
         self.desc, self.precision, self._options = desc, options.precision, options
         chosen = backend("prepare", "plan.infer", desc, w, options)
-        self._flat = copy_of(w)  # what the plan is pickled as
-        given = () if self.precision is None else (self.precision,)  # of the CPU's alone
-        self._network = chosen.prepare(desc, self._flat, *given)
+        self._flat = copy_of(w)  # for pickling
+        arguments = () if self.precision is None else (self.precision,)  # CPU engine only
+        self._network = chosen.prepare(desc, self._flat, *arguments)
         self._place = QUANTIZED if self.precision else NUMPY if library_of(w) is np else CUPY
-        self._no_step = refusal(desc, options, "plan.step", self._place)  # once: a small step takes 3 us in all
+        self._no_step = refusal(desc, options, "plan.step", self._place)  # checked once: a small step takes 3 us
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(prepare, precision=self.precision)
-        return again, (self.desc, self._flat)  # packed anew: for the CPU that it is unpickled on
+        return again, (self.desc, self._flat)  # unpickling packs the weights again, for the CPU that it runs on
 
     def __repr__(self) -> str:
         return f"<Plan of {self.desc}{f', precision={self.precision!r}' if self.precision else ''}>"
@@ -54,27 +56,29 @@ class Plan(Generic[States]):
         self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
         resets: Any = None, initial: Initial = "zeros",
     ) -> Infer[States]:
-        """Run the network over a batch of sequences, as :func:`rnnkit.infer` does, on the CPU to the same bits.
+        """Run the network over a batch of sequences, like :func:`rnnkit.infer`. On the CPU results are bit-identical.
 
         Parameters
         ----------
         x : ndarray (T, N, I), desc.dtype
-            Input, time-major.
+            Input, time first.
         hx : ndarray (L*D, N, P), optional
-            Initial hidden states; None is zeros.
+            Initial hidden state. None: zeros.
         cx : ndarray (L*D, N, H), optional
-            Initial cell states, LSTM only; None is zeros.
+            Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
         lengths : array_like (N,) of int, optional
-            Length of each sequence, 0..T, in any order; None is T for all.
+            Length of each sequence, 0..T; the order does not matter. None: T for all.
         inputs : mapping of str to ndarray, optional
+            Side inputs, as in :func:`rnnkit.forward`.
         resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+            1 resets the state of sequence n before step t, as in :func:`rnnkit.forward`.
         initial : {"zeros", "hx"}, optional
-            Side inputs, and where states are reset and to what, as in :func:`rnnkit.forward`.
+            The state after a reset.
 
         Returns
         -------
         Infer
-            y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H; None but for the LSTM).
+            y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H). cy is None except for LSTM and cells with states.
 
         Raises
         ------
@@ -83,7 +87,7 @@ class Plan(Generic[States]):
         """
         seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self._network.weights)
         options = options_of("infer", self.desc, seq_len, batch_size, lengths, resets=resets, initial=initial)
-        if lengths is not None or resets is not None:  # of the network alone prepare has checked it
+        if lengths is not None or resets is not None:  # prepare has checked the network itself
             check("infer", self.desc, options, "plan.infer", self._place)
         x = with_inputs("infer", self.desc, x, inputs)
         y, hy, cy = self._network.infer(x, hx, concatenate_states(self.desc, cx), options)
@@ -92,31 +96,43 @@ class Plan(Generic[States]):
     def step(
         self, x: Any, hx: Any = None, cx: Any = None, *, inputs: Any = None, resets: Any = None
     ) -> Infer[States]:
-        """Run all layers over one time step; on the CPU a loop of steps gives the bits of :meth:`infer`.
+        """Run all layers for one time step. On the CPU a loop of steps is bit-identical to :meth:`infer`.
 
         Parameters
         ----------
         x : ndarray (N, I), desc.dtype
             Input of the step.
         hx : ndarray (L, N, P), optional
-            Hidden states before the step; None is zeros.
+            Hidden state before the step. None: zeros.
         cx : ndarray (L, N, H), optional
-            Cell states before the step, LSTM only; None is zeros.
+            Cell state before the step, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
         inputs : mapping of str to ndarray, optional
-            Side inputs of a cell that declares some: (N, H) or (N, 1).
+            Side inputs, for a cell that declares them, by name: (N, H) or (N, 1).
         resets : array_like (N,) of bool, integers or floats that are 0 or 1, optional
-            Where it is 1 the state before the step is zeros.
+            1 sets the state of sequence n to zeros before the step.
 
         Returns
         -------
         Infer
-            y (N, P), and the states after the step, hy (L, N, P) and cy (L, N, H; None but for the LSTM).
+            y (N, P), and the states after the step: hy (L, N, P) and cy (L, N, H). cy is None except for LSTM and cells
+            with states.
 
         Raises
         ------
         TypeError, ValueError
-            An argument has the wrong type, dtype, shape or value, or the network has two directions: the reverse one
-            has no step before the sequence ends.
+            An argument has the wrong type, dtype, shape or value. Or the network is bidirectional: the reverse
+            direction needs the end of the sequence first.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import rnnkit
+        >>> plan = rnnkit.GRU(3, 5, seed=0).prepare()
+        >>> h = None
+        >>> for x in np.ones((7, 4, 3), np.float32):
+        ...     y, h, _ = plan.step(x, h)
+        >>> y.shape, h.shape
+        ((4, 5), (1, 4, 5))
         """
         desc = self.desc
         if self._no_step is not None:
@@ -134,22 +150,22 @@ class Plan(Generic[States]):
         return Infer(y, hy, split_states(desc, cy))
 
     def stream(self, num_streams: int) -> Stream:
-        """Return what holds the states of many streams and steps all or some of them.
+        """Return a `Stream`, which stores the states of many sequences between calls.
 
         Parameters
         ----------
         num_streams : int
-            How many, at least 1.
+            S, the number of sequences, at least 1.
 
         Returns
         -------
         Stream
-            With states of zeros, on the device of the weights.
+            All states are zeros, on the device of the weights.
 
         Raises
         ------
         TypeError, ValueError
-            `num_streams` is no int from 1 to 2**31 - 1, or the network has two directions.
+            `num_streams` is not an int from 1 to 2**31 - 1, or the network is bidirectional.
         """
         if isinstance(num_streams, bool) or not isinstance(num_streams, (int, np.integer)):
             raise wrong_type("stream", "num_streams", "an int", num_streams)
@@ -161,43 +177,43 @@ class Plan(Generic[States]):
 
 
 def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None) -> Plan[Any]:
-    """Copy and pack the weights once, for many calls of inference.
+    """Copy and pack the weights once, for many inference calls.
 
     Parameters
     ----------
     desc : RNNDescriptor
         The network.
     w : ndarray (num_weights,), desc.dtype
-        The flat weight buffer; later changes of it do not reach the plan.
+        The flat weight buffer. Later changes of it do not affect the plan.
     precision : {"bfloat16", "int8"}, optional
-        What the packed weights are rounded to, of a float32 network on the CPU: half or a quarter of the bytes. None
-        is not at all. States and what is computed from the sums stay float32.
+        Quantize the packed weights of a float32 network on the CPU, to a half or a quarter of the bytes. States and
+        activations stay float32. None: full precision.
 
     Returns
     -------
     Plan
-        With the methods ``infer``, ``step`` and ``stream``.
+        The packed weights, with the methods ``infer``, ``step`` and ``stream``.
 
     Raises
     ------
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
     BackendError
-        Quantized weights on a GPU.
+        `precision` is given with weights on a GPU.
 
     Notes
     -----
-    bfloat16: each weight is the nearest number of 8 bits. Where the CPU has a dot product of pairs (AVX-512 BF16, or
-    ARM's bfdot) x, h and what else is multiplied with them are rounded in the same way, and what is below 2^-126 is 0;
-    elsewhere they stay float32. So there are three results: the same bits on all CPUs with either instruction, and the
-    same on all others with fused multiply-add.
+    bfloat16: each weight is rounded to the nearest number with 8 significant bits. If the CPU has a bfloat16 dot
+    product (AVX-512 BF16 or ARM's bfdot), x, h and other factors are rounded in the same way, and values below 2^-126
+    become 0. On other CPUs the factors stay float32. Results are bit-identical among the CPUs with such an instruction,
+    and among the others with fused multiply-add.
 
-    int8: each row of a weight matrix has a scale, its largest magnitude / 127. What it is multiplied with has one for
-    each row of the batch and each step, found anew; the sums of products are exact. The same bits on every CPU. A row
-    of x or h that holds an infinite number or NaN gives NaN.
+    int8: each row of a weight matrix has a scale, its largest magnitude / 127. The factors are quantized dynamically:
+    they have a scale for each sequence and step. The sums are exact, so results are bit-identical on every CPU. A row
+    of x or h with an infinity or NaN gives NaN.
 
-    As of any plan the results depend neither on the number of threads nor on the other rows of the batch, and `infer`
-    and a loop of `step` give the same bits.
+    As in full precision, results depend neither on the number of threads nor on the other sequences of the batch, and
+    `infer` is bit-identical to a loop of `step`.
 
     Examples
     --------
@@ -214,9 +230,9 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
     checks.weights("prepare", w, desc, w)
     options = options_of("prepare", desc, 0, 0, precision=precision)
     if precision is not None:
-        longest = max(desc.input_size, desc.hidden_size, desc.num_directions * desc.output_size)
-        if precision == "int8" and longest > _MAX_INT8_TERMS:
-            expected = f"be None or bfloat16 for sums of more than {_MAX_INT8_TERMS} products"
-            raise ValueError(message("prepare", "precision", expected, f"'int8' and {longest}"))
+        size = max(desc.input_size, desc.hidden_size, desc.num_directions * desc.output_size)
+        if precision == "int8" and size > _MAX_INT8_TERMS:
+            expected = f"be None or bfloat16 for sizes above {_MAX_INT8_TERMS}"
+            raise ValueError(message("prepare", "precision", expected, f"'int8' and the size {size}"))
         check("prepare", desc, options, "plan.infer", QUANTIZED)
     return Plan(desc, w, options)

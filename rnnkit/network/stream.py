@@ -1,4 +1,4 @@
-"""The states of many streams that one network serves: each goes on from where its last step left it."""
+"""The states of many sequences that share one plan, saved between calls."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from rnnkit.call.options import check, checked_resets, options_of
 from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import row_numbers
 from rnnkit.common.arrays import library_of, not_an_array, on_host, overlaps_itself
-from rnnkit.errors import WorkspaceError, message, wrong_shape, wrong_type
+from rnnkit.errors import WorkspaceError, message, wrong_dtype, wrong_shape, wrong_type
 
 
 class Stream:
-    """Many streams, one row of states each, that run through one plan; `Plan.stream` makes it.
+    """The states of S sequences that arrive step by step, for example one for each client of a server.
 
-    Every stream begins with a state of zeros. A stream's results do not depend on which others step with it, and are
-    those of `Plan.step` and `Plan.infer` on it alone, to the same bits on the CPU. A plan may have any number of these
-    objects, each for one thread at a time: a call while another one is at work raises WorkspaceError and changes
-    nothing.
+    `Plan.stream` makes it. Each sequence is a stream with a number from 0 to S - 1. Its state starts as zeros. The
+    results of a stream do not depend on the other streams of a call. On the CPU they are bit-identical to `Plan.step`
+    and `Plan.infer` on that sequence.
 
-    What a call returns belongs to the caller and is never written again. With `out` a `step` on NumPy arrays allocates
-    nothing of their size, once a step has had as many rows. An exception that a signal's handler raises amid a call
-    (KeyboardInterrupt) may leave some states of that call's streams old and others new: `restore` or `reset` them.
+    A Stream is not thread-safe: a call during another call on the same object raises WorkspaceError and changes
+    nothing. A plan may have any number of Stream objects.
+
+    Later calls do not overwrite the arrays that a call returns. With `out`, a `step` on NumPy arrays allocates no large
+    arrays after the first step with that number of rows. If an exception interrupts a call (KeyboardInterrupt), some
+    states of its streams may be old and others new: call `restore` or `reset`.
 
     Attributes
     ----------
     plan : Plan
-        What the streams run through; copies of this object, which have states of their own, run through the same.
+        The packed weights. Copies of this object share the plan and have their own states.
     desc : RNNDescriptor
         The network.
     num_streams : int
@@ -40,7 +42,7 @@ class Stream:
 
     Examples
     --------
-    A server keeps one row for each of its clients and steps those that have sent something:
+    A server has one row for each client. It steps the clients that have sent something:
 
     >>> import numpy as np
     >>> import rnnkit
@@ -53,12 +55,13 @@ class Stream:
     >>> answers["eve"].shape
     (8,)
 
-    Where a client leaves, another one takes its row:
+    When a client leaves, a new one takes its row:
 
     >>> rows["joe"] = rows.pop("ann")
     >>> stream.reset([rows["joe"]])
 
-    The states are arrays, for `numpy.savez` say; the server that restores them goes on with the same bits:
+    The states are arrays, which you can save, for example with `numpy.savez`. After `restore` the results are
+    bit-identical:
 
     >>> saved = stream.state
     >>> {name: array.shape for name, array in saved.items()}
@@ -71,14 +74,14 @@ class Stream:
         self._place = place  # in the table of options
         self._library: Any = library_of(network.weights)
         self._device = None if self._library is np else network.weights.device
-        self._calls: set[Call] = set()  # a token of each call at work, as `Memory` has them
+        self._calls: set[Call] = set()  # a token for each running call, as in `Memory`
         self._arena = Arena()
-        self._scratch: tuple[int, Any, Any] = -1, None, None  # what the last step of some streams worked in
-        self._positions = np.empty(num_streams, np.int64)  # where in `rows` a stream stands
+        self._scratch: tuple[int, Any, Any] = -1, None, None  # gather buffers of the last step of some streams
+        self._positions = np.empty(num_streams, np.int64)  # stream -> index in `rows`, to find duplicates
         sizes = {"hx": self.desc.output_size} | ({"cx": self.desc.states_size} if self.desc.has_cell_state else {})
         self._names = tuple(sizes)
         self._states = self._exclusively("stream", self._zeros, sizes.values())
-        self._buffers: Any = None  # what a step of all streams writes: never the memory of the states
+        self._buffers: Any = None  # output of a step of all streams; swapped with the states
 
     def _zeros(self, sizes: Iterable[int]) -> tuple[Any, ...]:
         shape = self.desc.num_layers, self.num_streams
@@ -94,116 +97,116 @@ class Stream:
         return f"<Stream of {self.desc}, num_streams={self.num_streams}>"
 
     def step(self, x: Any, *, rows: Any = None, out: Any = None, inputs: Any = None, resets: Any = None) -> Any:
-        """Run one time step of all streams, or of some.
+        """Run one time step for all streams, or for some.
 
         Parameters
         ----------
         x : ndarray (n, I), desc.dtype
-            Inputs, x[i] of the stream rows[i]; n is the number of rows, S without `rows`.
+            Inputs: x[i] belongs to stream rows[i]. n is the number of rows; S without `rows`.
         rows : array_like (n,) of int, optional
-            Which streams step: numbers 0..S-1 in any order, none of them twice. A boolean array (S,) stands for the
-            numbers where it is True, ascending. On the host; None is all streams, in their order.
+            The streams to step: numbers 0..S-1 in any order, without duplicates. Or a boolean array (S,), which selects
+            the streams where it is True. On the host. None: all streams, in order.
         out : ndarray (n, P), optional
-            Where y is written; it may be x. None is a new array.
+            Output buffer for y; it may be x. None: a new array.
         inputs : mapping of str to ndarray, optional
-            Side inputs of a cell that declares some: (n, H) or (n, 1).
+            Side inputs, for a cell that declares them, by name: (n, H) or (n, 1).
         resets : array_like (n,) of bool, integers or floats that are 0 or 1, optional
-            Where it is 1 the state of the stream rows[i] is zeros before the step.
+            1 sets the state of stream rows[i] to zeros before the step.
 
         Returns
         -------
         ndarray (n, P)
-            y, the outputs of the last layer, or `out`.
+            y, the output of the last layer; this is `out` if given.
 
         Raises
         ------
         TypeError, ValueError
-            An argument has the wrong type, dtype, shape or value. No state is changed then.
+            An argument has the wrong type, dtype, shape or value. The states are unchanged.
         WorkspaceError
-            Another thread's call is at work on this object.
+            Another call on this object is running.
         """
         return self._exclusively("step", self._step, x, rows, out, inputs, resets)
 
     def run(self, x: Any, lengths: Any = None, *, rows: Any = None, inputs: Any = None, resets: Any = None) -> Any:
-        """Run several time steps of all streams, or of some.
+        """Run several time steps for all streams, or for some.
 
         Parameters
         ----------
         x : ndarray (T, n, I), desc.dtype
-            Inputs, time-major, x[:, i] of the stream rows[i].
+            Inputs, time first: x[:, i] belongs to stream rows[i].
         lengths : array_like (n,) of int, optional
-            Number of steps of each of these streams, 0..T; None is T for all.
+            Number of steps of each of these streams, 0..T. None: T for all.
         rows : array_like (n,) of int, optional
-            Which streams run, as `step` takes them.
+            The streams to run, as in `step`.
         inputs : mapping of str to ndarray, optional
-            Side inputs of a cell that declares some: (T, n, H), (T, n, 1), or (n, H) for all steps.
+            Side inputs, for a cell that declares them, by name: (T, n, H), (T, n, 1), or (n, H) for all steps.
         resets : array_like (T, n) of bool, integers or floats that are 0 or 1, optional
-            Where it is 1 the state of the stream rows[i] is zeros before that step.
+            1 sets the state of stream rows[i] to zeros before that step.
 
         Returns
         -------
         ndarray (T, n, P)
-            y, 0 beyond a stream's length.
+            y, the output of the last layer, 0 beyond the length of a stream.
 
         Raises
         ------
         TypeError, ValueError
-            An argument has the wrong type, dtype, shape or value. No state is changed then.
+            An argument has the wrong type, dtype, shape or value. The states are unchanged.
         WorkspaceError
-            Another thread's call is at work on this object.
+            Another call on this object is running.
         """
         return self._exclusively("run", self._run, x, lengths, rows, inputs, resets)
 
     def reset(self, rows: Any = None) -> None:
-        """Have all streams, or some, begin again with a state of zeros.
+        """Reset all streams, or some, to a state of zeros.
 
         Parameters
         ----------
         rows : array_like (n,) of int, optional
-            Which streams, as `step` takes them.
+            The streams to reset, as in `step`. None: all.
 
         Raises
         ------
         TypeError, ValueError
-            `rows` has the wrong type, dtype, shape or values. No state is changed then.
+            `rows` has the wrong type, dtype, shape or values. The states are unchanged.
         WorkspaceError
-            Another thread's call is at work on this object.
+            Another call on this object is running.
         """
         self._exclusively("reset", self._reset, rows)
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of the states on the host: "hx" (L, S, P) and, of the LSTM, "cx" (L, S, H); `restore` takes them.
+        """Copies of the states, on the host, for `restore`: "hx" (L, S, P) and, for an LSTM, "cx" (L, S, H).
 
-        Of a cell with several states beside h "cx" holds them side by side, in their order.
+        For a cell with several states, "cx" has them side by side, in the order of the declaration.
         """
         return self._exclusively("state", self._state)
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from saved states: the steps that follow have the same bits.
+        """Restore saved states. Later steps are bit-identical to those after the save.
 
         Parameters
         ----------
         state : mapping of str to ndarray
-            As `state` gave it, from an object of as many streams and of the same network; it is copied.
+            The property `state` of a Stream with the same network and number of streams. It is copied.
 
         Raises
         ------
         TypeError, ValueError
-            The state is of other streams. Nothing is changed then.
+            The names, dtypes or shapes of the arrays do not fit. The states are unchanged.
         WorkspaceError
-            Another thread's call is at work on this object.
+            Another call on this object is running.
         """
         self._exclusively("restore", self._restore, state)
 
     def _exclusively(self, function: str, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the method, on the states' device, unless another call is at work."""
+        """Call the method on the device of the states; raise if another call is running."""
         calls, call = self._calls, new_call()
         try:
-            calls.add(call)  # of two that come at once, one at least sees the other
+            calls.add(call)  # at least one of two concurrent calls sees the other
             if len(calls) > 1 and at_work(calls, call):
-                cure = "give each thread a stream of its own"
-                raise WorkspaceError(message(function, "the stream", "not be in use", "one with a call at work", cure))
+                text = f"{function}: the stream is in use by another call"
+                raise WorkspaceError(f"{text}; give each thread its own stream")
             if self._device is None:
                 return method(*arguments)
             with self._device:
@@ -221,7 +224,8 @@ class Stream:
         x = with_inputs("step", self.desc, x, inputs)
         if rows is None:
             self._zero(states, resets)
-            buffers, self._buffers = self._buffers or network.buffers(count), None  # whatever interrupts what follows
+            # Taken from `self` first: an interrupted step must not leave its output shared with the states.
+            buffers, self._buffers = self._buffers or network.buffers(count), None
             y, *after = network.step(x, *states, buffers=buffers)
             self._states = tuple(after[: len(states)])
             self._buffers = buffers and (*states, *buffers[len(states) :])
@@ -231,13 +235,13 @@ class Stream:
             y, *after = network.step(x, *states, buffers=buffers)
             self._scatter(rows, after)
         if out is None:
-            return y if buffers is None else y.copy()  # the next step writes into buffers again
+            return y if buffers is None else y.copy()  # the next step overwrites the buffers
         out[...] = y
         return out
 
     @staticmethod
     def _zero(states: Iterable[np.ndarray], resets: np.ndarray | None) -> None:
-        """Reset these of the states."""
+        """Set the states of the marked rows to zeros."""
         if resets is not None and resets.any():
             for array in states:
                 array[:, resets] = 0
@@ -247,7 +251,7 @@ class Stream:
         shape, dims = (None, count, self.desc.input_size), ("seq_len", dim, "input_size")
         checks.array("run", "x", x, shape, dims, self.desc, self._network.weights)
         options = options_of("run", self.desc, len(x), count, lengths, resets=resets)
-        if lengths is not None or resets is not None:  # of the network alone prepare has checked it
+        if lengths is not None or resets is not None:  # prepare has checked the network itself
             check("run", self.desc, options, "stream.run", self._place)
         x = with_inputs("run", self.desc, x, inputs)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None
@@ -266,22 +270,22 @@ class Stream:
         if not isinstance(state, Mapping):
             raise wrong_type("restore", "state", "a mapping of names to arrays", state)
         if set(state) != set(self._names):
-            expected = f"hold {sorted(self._names)} as the network says"
+            expected = f"have the names {sorted(self._names)} of this network's states"
             raise ValueError(message("restore", "state", expected, sorted(map(str, state))))
         found = [state[name] for name in self._names]
-        for name, array, own in zip(self._names, found, self._states, strict=True):
+        for name, array, current in zip(self._names, found, self._states, strict=True):
             argument = f"state[{name!r}]"
             if library_of(array) is not np:
                 raise not_an_array("restore", argument, "a numpy.ndarray", array)
-            if array.dtype != own.dtype:
-                raise TypeError(message("restore", argument, f"be {own.dtype} as the descriptor says", array.dtype))
-            if array.shape != own.shape:
+            if array.dtype != current.dtype:
+                raise wrong_dtype("restore", argument, str(current.dtype), array.dtype)
+            if array.shape != current.shape:
                 size = "proj_size" if self.desc.projected and name == "hx" else "hidden_size"
-                raise wrong_shape("restore", argument, own.shape, ("num_layers", "num_streams", size), array.shape)
+                raise wrong_shape("restore", argument, current.shape, ("num_layers", "num_streams", size), array.shape)
         self._scatter(None, [self._library.asarray(array) for array in found])
 
     def _gather(self, rows: np.ndarray) -> tuple[list[Any], Any]:
-        """The states of these streams, and what a step of them writes; both void when others are gathered."""
+        """Return the states of these streams and output buffers for a step; both are valid until the next gather."""
         if self._library is not np:
             rows = self._library.asarray(rows)
             return [array[:, rows] for array in self._states], None
@@ -289,24 +293,24 @@ class Stream:
             self._scratch = self._scratch_for(len(rows))
         _, gathered, buffers = self._scratch
         for array, into in zip(self._states, gathered, strict=True):
-            array.take(rows, 1, into, "clip")  # they have been checked: with "raise" it would buffer what it writes
+            array.take(rows, 1, into, "clip")  # the rows are checked already; mode "raise" would buffer the output
         return gathered, buffers
 
     def _scratch_for(self, count: int) -> tuple[int, list[np.ndarray], Any]:
-        """Memory for a step of so many streams, which is that of other numbers too."""
-        take, named = self._arena.take, zip(self._names, self._states, strict=True)
-        gathered = [take(name, (len(array), count, array.shape[2]), array.dtype) for name, array in named]
+        """Return gather and output buffers for a step of `count` streams; all counts share one arena."""
+        take, states = self._arena.take, zip(self._names, self._states, strict=True)
+        gathered = [take(name, (len(array), count, array.shape[2]), array.dtype) for name, array in states]
         return count, gathered, self._network.buffers(count, take)
 
     def _scatter(self, rows: np.ndarray | None, values: list[Any]) -> None:
-        """Write the states of these streams; None is all."""
+        """Write the states of these streams; None: of all."""
         if rows is None:
             index: Any = slice(None)
         elif len(rows) == 1:
-            index = slice(row := rows.item(), row + 1)  # in a fifth of the time
+            index = slice(row := rows.item(), row + 1)  # 5 times as fast as an index array
         else:
             index = self._library.asarray(rows)
-        for array, value in zip(self._states, values, strict=False):  # a mode without cells has None for theirs
+        for array, value in zip(self._states, values, strict=False):  # cy is None without a cell state
             array[:, index] = value
 
     def _check_out(self, out: Any, count: int, dim: str) -> None:
@@ -315,11 +319,10 @@ class Stream:
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             raise ValueError(message("step", "out", "be writeable", "a read-only array"))
         if overlaps_itself(out):
-            expected = "have memory of its own for each element"
-            raise ValueError(message("step", "out", expected, f"strides {out.strides}"))
+            raise ValueError(message("step", "out", "not overlap itself in memory", f"strides {out.strides}"))
 
     def _checked_rows(self, function: str, rows: Any) -> tuple[np.ndarray | None, int, str]:
-        """The rows as int64, or None for all; how many these are, and what a message calls their number."""
+        """Return the rows as int64 (None: all), their number, and the name of that dimension for error messages."""
         size = self.num_streams
         if rows is None:
             return None, size, "num_streams"
@@ -338,9 +341,9 @@ class Stream:
         return numbers, count, "number of rows"
 
     def _check_each_once(self, function: str, rows: np.ndarray) -> None:
-        positions, own = self._positions, row_numbers(rows.size)
-        positions[rows] = own  # of a stream that is named twice, the last one's
-        if positions[rows].tobytes() != own.tobytes():  # array_equal takes 2 us more
-            twice = int(np.flatnonzero(positions[rows] != own)[0])
-            got = f"{rows[twice]} at {twice} and at {positions[rows[twice]]}"
-            raise ValueError(message(function, "rows", "name no stream twice", got))
+        positions, indices = self._positions, row_numbers(rows.size)
+        positions[rows] = indices  # a duplicate gets its last index
+        if positions[rows].tobytes() != indices.tobytes():  # array_equal takes 2 us more
+            twice = int(np.flatnonzero(positions[rows] != indices)[0])
+            places = f"at {twice} and at {positions[rows[twice]]}"
+            raise ValueError(f"{function}: rows must not have duplicates, got stream {rows[twice]} {places}")
