@@ -231,7 +231,7 @@ def assert_load_refuses(path, *facts):
         load(path)
 
 
-CUT_OFF, DAMAGED = ".npz file, got a cut-off one", "undamaged .npz"
+CUT_OFF, DAMAGED = "complete .npz", "undamaged .npz"
 
 
 def test_a_file_cut_off_anywhere(tmp_path):
@@ -291,9 +291,9 @@ BAD_MEMBERS = [
     (dict(weights=np.zeros(200)), [*SIZE, "float64", (200,)]),
     (dict(descriptor=descriptor(hidden_size=6)),
      ["weights", "float32", "(num_weights=264,)", (200,)]),
-    (dict(weights=np.array([0.0] * 200, object)), [DAMAGED, "Object arrays cannot be loaded"]),
-    (dict(descriptor=np.array({}, object)), [DAMAGED, "Object arrays cannot be loaded"]),
-    (dict(format=np.array(1, object)), [DAMAGED, "Object arrays cannot be loaded"]),
+    (dict(weights=np.array([0.0] * 200, object)), [DAMAGED, "object array weights"]),
+    (dict(descriptor=np.array({}, object)), [DAMAGED, "object array descriptor"]),
+    (dict(format=np.array(1, object)), [DAMAGED, "object array format"]),
     (dict(descriptor="lstm"), ["descriptor", "Expecting value"]),
     (dict(descriptor="3"), ["descriptor", "'int' object is not iterable"]),
     (dict(descriptor="[]"), ["descriptor", "missing fields ['bias', 'bidirectional', "]),
@@ -325,7 +325,7 @@ class Exploit:
 
 
 def test_nothing_is_unpickled(tmp_path):
-    assert_load_refuses(written(tmp_path / "net.npz", weights=np.array([Exploit()], object)), DAMAGED, "Object arrays")
+    assert_load_refuses(written(tmp_path / "net.npz", weights=np.array([Exploit()], object)), DAMAGED, "object array")
     (tmp_path / "pickle").write_bytes(pickle.dumps(Exploit()))
     assert_load_refuses(tmp_path / "pickle", CUT_OFF)
 

@@ -212,7 +212,7 @@ def test_init_is_uniform_up_to_the_bound(dtype, proj_size):
 
 @pytest.mark.parametrize(("seed", "error"), [("a", TypeError), (1.5, TypeError), (-1, ValueError)])
 def test_what_numpy_refuses_as_a_seed(seed, error):
-    with pytest.raises(error, match=says("init_weights: seed", "default_rng")):
+    with pytest.raises(error, match=says("init_weights: seed", "numpy.random.default_rng")):
         init_weights(RNNDescriptor("gru", 3, 5), seed)
 
 

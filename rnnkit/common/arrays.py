@@ -84,5 +84,5 @@ def not_an_array(function: str, name: str, expected: str, value: Any) -> TypeErr
     if isinstance(value, np.ndarray):
         cure = f"subclasses of numpy.ndarray are not supported: pass numpy.asarray({name})"
         if isinstance(value, np.ma.MaskedArray):
-            cure = f"masks are ignored: pass {name}.filled(0), and use lengths for padding"
+            cure = f"its mask would be ignored: pass {name}.filled(0), and use lengths for padding"
     return wrong_type(function, name, expected, value, cure)

@@ -176,7 +176,7 @@ def _read_header(name: str, member: BinaryIO) -> Header:
         raise ValueError(f"member {name} with the header {text[:80]!r}")
     descr, fortran_order, shape = found.groups()
     if "O" in descr:
-        raise ValueError(f"{name}, an array of objects, which cannot be loaded")
+        raise ValueError(f"the object array {name}, which cannot be loaded")
     sizes = tuple(int(size) for size in shape.split(",") if size)
     return Header(np.dtype(descr), sizes, "F" if fortran_order == "True" else "C", len(begin) + size)
 

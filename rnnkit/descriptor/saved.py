@@ -57,7 +57,7 @@ def write(path: str | PathLike[str], desc: RNNDescriptor, w: Array, arrays: Mapp
 def _plain(name: str, value: Any) -> np.ndarray:
     """Convert an extra array to one that `read` accepts."""
     if name in MEMBERS:
-        raise ValueError(f"save: the name {name!r} is reserved; use a name other than {', '.join(MEMBERS)}")
+        raise ValueError(f"save: {name} is a reserved name; use one other than {', '.join(MEMBERS)}")
     if isinstance(value, np.ma.MaskedArray):
         raise not_an_array("save", name, "a plain array", value)
     try:
