@@ -218,5 +218,5 @@ def test_a_first_row_that_is_none(value, kind, facts):
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5])
 def test_a_rate_outside(rate):
-    with pytest.raises(ValueError, match=says("RNNDescriptor: mode, RegularizedLSTM's zoneout", "0..1", rate)):
+    with pytest.raises(ValueError, match=says("RNNDescriptor: mode, RegularizedLSTM's zoneout", "[0, 1]", rate)):
         rnnkit.Network(RegularizedLSTM(zoneout=rate), 3, 5)
