@@ -140,8 +140,8 @@ def forward(
         The state after a reset: zeros, or hx and cx of the sequence. With "hx", dhx and dcx are sums over the episodes
         of a sequence.
     seed : int, optional
-        Seed of dropout and of a cell's noises, an unsigned 64-bit integer. None: a random seed, stored in
-        ``workspace.seed``.
+        Seed of dropout and of a cell's noises, an unsigned 64-bit integer. None: a random seed. ``workspace.seed`` has
+        the seed that was used.
     first_row : int, optional
         Index of the first sequence of x in a larger batch. Each sequence then gets the same random numbers as in the
         larger batch.

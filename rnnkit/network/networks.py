@@ -48,6 +48,13 @@ class LSTM(BaseNetwork[Floats]):
     <LSTM: RNNDescriptor('lstm', 3, 5, num_layers=2, bidirectional=True), 1080 weights>
     >>> net.views["weight_hh_l0"].shape
     (20, 5)
+    >>> import numpy as np
+    >>> y, hy, cy, workspace = net.forward(np.ones((7, 4, 3), np.float32))
+    >>> y.shape, hy.shape, cy.shape
+    ((7, 4, 10), (4, 4, 5), (4, 4, 5))
+    >>> dx, dhx, dcx, dw = net.backward(workspace, dy=np.ones_like(y))
+    >>> dx.shape, dw.shape == net.weights.shape
+    ((7, 4, 3), True)
     """
 
     _name = "LSTM"

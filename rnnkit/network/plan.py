@@ -204,9 +204,9 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
     Notes
     -----
     bfloat16: each weight is rounded to the nearest number with 8 significant bits. If the CPU has a bfloat16 dot
-    product (AVX-512 BF16 or ARM's bfdot), x, h and other factors are rounded in the same way, and values below 2^-126
-    become 0. On other CPUs the factors stay float32. Results are bit-identical among the CPUs with such an instruction,
-    and among the others with fused multiply-add.
+    product (AVX-512 BF16 or ARM's bfdot), x, h and other factors are rounded in the same way, and magnitudes below
+    2^-126 become 0. On other CPUs the factors stay float32. Results are bit-identical among the CPUs with such an
+    instruction, and among the others with fused multiply-add.
 
     int8: each row of a weight matrix has a scale, its largest magnitude / 127. The factors are quantized dynamically:
     they have a scale for each sequence and step. The sums are exact, so results are bit-identical on every CPU. A row
