@@ -18,6 +18,7 @@ from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
+from rnnkit.kernels.operands import BackwardArrays
 
 _ROWS = 32  # of all calls that are gathered
 _MOST_SEQUENCES = 6  # of a call: with 8 it has enough to do with the gradient while it reads it
