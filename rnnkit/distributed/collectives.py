@@ -1,4 +1,4 @@
-"""What all ranks do together: the sum of a gradient, and equal weights."""
+"""Collective operations: sum gradients, broadcast weights."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from rnnkit.errors import BackendError, message
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-MAX_COUNT = 2**31 - 1  # of elements in one call: MPI counts in a C int before MPI-4
+MAX_COUNT = 2**31 - 1  # elements in one call: MPI counts in a C int before MPI-4
 
 
 def allreduce_gradients(dw: Array, comm: Comm | None) -> None:
     """Replace a gradient by its sum over all ranks, in place.
 
-    All ranks of `comm` call it, with arrays of one size and dtype. Each then has the same bits, as the MPI standard
-    demands of MPI_Allreduce; so optimizers that start alike stay alike, and the weights need no further exchange. The
-    order of the additions is MPI's: it depends on the number of ranks and on how they lie on the machines, and not on
-    which rank comes first, as far as the MPI follows the standard's advice (MPICH and Open MPI do).
+    All ranks of `comm` call it, with arrays of one size and dtype. The result is bit-identical on all ranks, as the MPI
+    standard guarantees for MPI_Allreduce; so identical optimizers stay identical, and the weights need no further
+    exchange. MPI chooses the order of the additions: it depends on the number and the placement of the ranks, but not
+    on which rank arrives first if the MPI follows the standard's advice (MPICH and Open MPI do).
 
     Parameters
     ----------
     dw : ndarray, float32 or float64
-        A C-contiguous, writeable array of any shape. NumPy's memory is handed to MPI as it is; a CuPy array needs an
-        MPI that says of itself that it is CUDA-aware. A few more numbers that are to be summed, the loss say, or flags
-        that ask to stop, go into elements at the end of the same buffer: one collective a step is enough.
+        A C-contiguous, writeable array of any shape. MPI reads and writes it without a copy; a CuPy array needs a
+        CUDA-aware MPI. Put other numbers to sum, for example the loss or a flag that asks to stop, into extra elements
+        at the end of the same buffer: then one collective a step is enough.
     comm : mpi4py.MPI.Comm or None
-        What `world` returned; None is a single process, whose sum is its own.
+        The value of `world`. With None, a single process, nothing happens.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is wrong.
+        Invalid argument.
     BackendError
-        A CuPy array, and the MPI library does not say that it is CUDA-aware.
+        A CuPy array, but the MPI library does not report that it is CUDA-aware.
 
     Examples
     --------
@@ -60,23 +60,22 @@ def allreduce_gradients(dw: Array, comm: Comm | None) -> None:
 
 
 def broadcast_weights(w: Array, comm: Comm | None, root: int = 0) -> None:
-    """Replace the weights of every rank by those of one, in place.
+    """Replace the weights of every rank by those of rank `root`, in place.
 
     Parameters
     ----------
     w : ndarray, float32 or float64
-        A C-contiguous, writeable array of any shape, of NumPy or CuPy as in `allreduce_gradients`. That all ranks have
-        the same size and dtype is checked.
+        A C-contiguous, writeable array of any shape, of NumPy or CuPy as in `allreduce_gradients`. Its size and dtype
+        must be the same on all ranks; this is checked.
     comm : mpi4py.MPI.Comm or None
-        What `world` returned; with None nothing is done.
+        The value of `world`. With None nothing happens.
     root : int
-        The rank whose weights all get.
+        Rank whose weights are broadcast.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is wrong. Or the ranks' arrays differ in size or dtype; every rank raises it, and none has changed
-        its weights.
+        Invalid argument, or the ranks' arrays differ in size or dtype. All ranks raise, before any weights change.
     BackendError
         As from `allreduce_gradients`.
     """
@@ -96,9 +95,9 @@ def broadcast_weights(w: Array, comm: Comm | None, root: int = 0) -> None:
 
 
 def _blocks(array: Array) -> Iterator[Array]:
-    """The elements of an array, as many at once as one call of MPI takes; on a GPU they are computed by then."""
+    """Split an array into blocks of at most MAX_COUNT elements; on a GPU, wait for its values first."""
     if library_of(array) is not np:
-        library_of(array).cuda.get_current_stream().synchronize()  # MPI knows nothing of CuPy's stream
+        library_of(array).cuda.get_current_stream().synchronize()  # MPI does not wait for CuPy's stream
     flat = array.reshape(-1)
     for start in range(0, flat.size, MAX_COUNT):
         yield flat[start : start + MAX_COUNT]
@@ -111,21 +110,21 @@ def _check_buffer(function: str, name: str, value: Any, comm: Any) -> None:
     if value.dtype not in (np.float32, np.float64):
         raise TypeError(message(function, name, "be float32 or float64", value.dtype))
     if not value.flags.c_contiguous:
-        cure = f"give an array that numpy.ascontiguousarray({name}) made, and copy the result back"
+        cure = f"pass numpy.ascontiguousarray({name}), and copy the result back"
         raise ValueError(message(function, name, "be C-contiguous", f"strides {value.strides}", cure))
     if library is np and not value.flags.writeable:
         raise ValueError(message(function, name, "be writeable", "a read-only array"))
     check_comm(function, comm)
     if comm is not None and library is not np and not cuda_aware():
-        cure = f"reduce a copy on the host, cupy.asnumpy({name}), or use an MPI that was built with CUDA"
+        cure = f"reduce a copy on the host, cupy.asnumpy({name}), or use an MPI built with CUDA"
         expected = "be a NumPy array with an MPI that is not CUDA-aware"
         raise BackendError(message(function, name, expected, "a CuPy array", cure))
 
 
 @cache
 def cuda_aware() -> bool:
-    """Return whether the MPI library says that it takes memory of a GPU; MPICH and Open MPI have a function for it."""
+    """Return whether the MPI library reports that it is CUDA-aware; MPICH and Open MPI have a function for it."""
     from mpi4py import MPI
 
-    query = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)  # it is linked with the MPI library
+    query = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)  # mpi4py is linked with the MPI library
     return query is not None and query() == 1

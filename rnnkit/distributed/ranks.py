@@ -1,4 +1,4 @@
-"""What a rank does for itself: its share of the batch and of the cores, and its end."""
+"""Helpers for one rank: its slice of the batch, its cores, and aborting on failure."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rnnkit.errors import message
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-_FORWARDED = 0.2  # seconds for the launcher to show what was printed: MPICH's ends at once on an Abort, and loses it
+_FORWARDING = 0.2  # seconds for the launcher to forward stderr: MPICH's exits at once on an Abort and loses the rest
 
 
 def shard(size: int, comm: Comm | None) -> slice:
-    """Return which of `size` items are this rank's.
+    """Return the slice of `size` items that belongs to this rank.
 
-    The ranks' slices follow one another and leave nothing out; their sizes differ by at most one.
+    The ranks' slices are consecutive and cover all items; their sizes differ by at most one.
 
     Parameters
     ----------
     size : int
-        How many items there are, sequences of a batch say.
+        Number of items, for example sequences of a batch.
     comm : mpi4py.MPI.Comm or None
-        What `world` returned; with None all items are this process's.
+        The value of `world`. With None all items belong to this process.
 
     Returns
     -------
@@ -39,9 +39,9 @@ def shard(size: int, comm: Comm | None) -> slice:
     Raises
     ------
     TypeError
-        `size` is no int, or `comm` no communicator.
+        `size` is not an int, or `comm` is not a communicator.
     ValueError
-        There are more ranks than items: one would have nothing to do.
+        There are more ranks than items: some ranks would be idle.
 
     Examples
     --------
@@ -58,21 +58,21 @@ def shard(size: int, comm: Comm | None) -> slice:
 
 
 def share_cores(comm: Comm | None) -> int:
-    """Let the engine's threads in the ranks of one machine share its cores, and return how many this rank takes.
+    """Divide a machine's cores among its ranks, and return the number of threads of this rank.
 
-    Calls `numba.set_num_threads`, which is for the Python thread that calls it. All ranks of `comm` do. Each counts
-    the cores that its launcher allows it, a core that k ranks may use as 1/k. A rank with NUMBA_NUM_THREADS in its
-    environment keeps to that.
+    Collective: all ranks of `comm` must call it. It calls `numba.set_num_threads`, which applies to the calling Python
+    thread. Each rank counts the cores that its launcher allows it; a core that k ranks may use counts as 1/k. A rank
+    with NUMBA_NUM_THREADS in its environment keeps that number.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm or None
-        What `world` returned; with None nothing is changed.
+        The value of `world`. With None nothing changes.
 
     Returns
     -------
     int
-        The number of threads of the engine in this process.
+        Number of engine threads in this process.
     """
     check_comm("share_cores", comm)
     with forking.importing:
@@ -87,7 +87,7 @@ def share_cores(comm: Comm | None) -> int:
 
 
 def _on_this_machine(comm: Comm, value: set[int]) -> list[set[int]]:
-    """The values of the ranks that share this machine's memory."""
+    """Return the values of all ranks on this machine."""
     from mpi4py import MPI
 
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -97,22 +97,22 @@ def _on_this_machine(comm: Comm, value: set[int]) -> list[set[int]]:
 
 
 def _cores() -> set[int]:
-    """The cores that this process may run on."""
+    """Return the cores that this process may run on."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 @contextmanager
 def aborting(comm: Comm | None) -> Iterator[None]:
-    """End all ranks when this one fails, so that none waits for it for ever.
+    """Abort all ranks when this one fails, so that none waits for it forever.
 
-    An exception inside the ``with`` block is shown as at the end of a program, after a line that names the rank; then
-    MPI_Abort ends every rank, with the exit status that this one would have had. Where a rank dies without a word, by
-    a signal say, its launcher ends the others.
+    After an exception inside the ``with`` block, this prints a line that names the rank, then the traceback; MPI_Abort
+    then ends every rank with the exit status that the program would have had. If a rank is killed, for example by a
+    signal, its launcher ends the others.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm or None
-        What `world` returned; with None exceptions go on as ever.
+        The value of `world`. With None exceptions propagate as usual.
 
     Examples
     --------
@@ -125,11 +125,11 @@ def aborting(comm: Comm | None) -> Iterator[None]:
     except BaseException as error:
         if comm is None or (isinstance(error, SystemExit) and not error.code):
             raise
-        _show(error, f"rank {comm.rank} of {comm.size} ends all:")
+        _show(error, f"rank {comm.rank} of {comm.size} failed; aborting all ranks:")
         status = _exit_status(error)
-        time.sleep(_FORWARDED)
+        time.sleep(_FORWARDING)
         comm.Abort(status)
-        os._exit(status)  # MPICH's Abort returns until the launcher has ended this process: it would be shown twice
+        os._exit(status)  # MPICH's Abort returns before the process ends: the traceback would be printed twice
 
 
 def _show(error: BaseException, title: str) -> None:
@@ -143,7 +143,7 @@ def _show(error: BaseException, title: str) -> None:
 
 
 def _exit_status(error: BaseException) -> int:
-    """As a shell would see it: an error of the program is 1, Ctrl-C is 128 + SIGINT."""
+    """Return the exit status that a shell would see: 1 for an exception, 128 + SIGINT for Ctrl-C."""
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
     return 130 if isinstance(error, KeyboardInterrupt) else 1
