@@ -126,7 +126,7 @@ def test_what_onnx_runtime_lacks_is_refused_and_nothing_written(make, options, a
 
 
 def test_what_a_file_cannot_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("rnnkit.interop.onnx_files.MOST_BYTES", 100)
+    monkeypatch.setattr("rnnkit.interop.onnx_files.MAX_BYTES", 100)
     with pytest.raises(ValueError, match=says("save_onnx: net", 100, "bytes")):
         save_onnx(rnnkit.GRU(3, 4), tmp_path / "model.onnx")
     with pytest.raises(TypeError, match=says("save_onnx: net", "rnnkit.RNN", "GRU", "LSTM", "str")):

@@ -1,7 +1,7 @@
-"""Weights of other frameworks as networks of ours, and back: arrays in, arrays out.
+"""Convert weights between rnnkit and other frameworks: arrays in, arrays out.
 
-Nothing here imports a framework to convert arrays.  Each file states one framework's names, its order of the gates and
-what it has that we lack; `networks` and `stacks` have what they share.
+No converter of arrays imports a framework.  Each module defines one framework's names, its gate order and its
+unsupported features; `networks` and `stacks` hold what they share.
 """
 
 from rnnkit.interop.flux import from_flux, to_flux

@@ -1,8 +1,7 @@
 """Flux: RNNCell, GRUCell and LSTMCell, and stacks of them.
 
-Its matrices are (out, in) as ours, and so is the order of its gates, r z n and i f c o, whose c is our g. It has one
-bias, which in the GRU stands outside of the product with r. Its GRUv3 is no GRU of ours: it has a matrix of its own for
-the candidate.
+Flux has our matrices (out, in) and our gate order, r z n and i f c o (its c is our g). It has one bias; the GRU adds it
+outside of the product with r. GRUv3 is not supported: it has a separate matrix for the candidate.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import check_names
 from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_rows, mode_of_rows, real_array
-from rnnkit.interop.stacks import Cell, Form, cells_of, named_mappings, one_bias, stacked_network
+from rnnkit.interop.stacks import Cell, CellFormat, cells_of, named_mappings, one_bias, stacked_network
 from rnnkit.network.classes import class_of
 
-_BIAS = {"RNN": "bias", "GRU": "b", "LSTM": "bias"}  # its name in Flux 0.16
+_BIAS = {"RNN": "bias", "GRU": "b", "LSTM": "bias"}  # the field's name in Flux 0.16
 
 
 def from_flux(cells: Any, *, activation: str | None = None) -> Network:
@@ -28,24 +27,24 @@ def from_flux(cells: Any, *, activation: str | None = None) -> Network:
     Parameters
     ----------
     cells : mapping or list of mappings
-        The fields of an RNNCell, GRUCell or LSTMCell, or of those of a stack, the lowest first: Wi (G*H, I), Wh (G*H,
-        H), and bias or b (G*H,), which is left out or False where the cell has none.  Julia's order of memory does not
-        matter, but the shapes do: a file that shows Wi as (I, G*H), as HDF5's do, holds transposes.
+        The fields of an RNNCell, GRUCell or LSTMCell, or of a stack of them, the lowest first: Wi (G*H, I), Wh (G*H,
+        H), and bias or b (G*H,); without bias it is omitted or False.  The memory order does not matter, but the
+        shapes do: HDF5 files show Wi as (I, G*H), so transpose it first.
     activation : {"tanh", "relu"}, optional
-        Of an RNNCell, whose arrays do not tell it; None is Flux's default, "tanh".
+        Activation of an RNNCell, which the arrays do not determine; None is Flux's default, "tanh".
 
     Returns
     -------
     RNN, GRU or LSTM
-        With copies of the weights, in their dtype, and the bias as bW.  Its arrays are (T, N, I) where Flux's are
-        (I, T, N): ``net.infer(x.transpose(1, 2, 0))``.
+        Copies of the weights, in their dtype, with the bias as bW.  It takes (T, N, I) where Flux takes (I, T, N):
+        ``net.infer(x.transpose(1, 2, 0))``.
 
     Raises
     ------
     TypeError
-        `cells` are no mappings, or an array is not float32 or float64 as the others are.
+        `cells` are not mappings, or the arrays are not all float32 or all float64.
     ValueError
-        Entries are missing, unknown or of other shapes than the first cell asks for, or are those of a GRUv3Cell.
+        Entries are missing or unknown, or their shapes do not fit the first cell, or the cell is a GRUv3Cell.
 
     Examples
     --------
@@ -59,7 +58,7 @@ def from_flux(cells: Any, *, activation: str | None = None) -> Network:
     matrix = real_array("from_flux", name, first.entries["Wh"])
     check_shape("from_flux", name, matrix, (None, None), ("gates*hidden_size", "hidden_size"))
     mode = mode_of_rows("from_flux", name, *matrix.shape, activation=activation)
-    return stacked_network("from_flux", _form(mode, "bias" in first.entries), [[cell] for cell in layers])
+    return stacked_network("from_flux", _format(mode, "bias" in first.entries), [[cell] for cell in layers])
 
 
 def to_flux(net: Network) -> list[dict[str, np.ndarray]]:
@@ -68,21 +67,21 @@ def to_flux(net: Network) -> list[dict[str, np.ndarray]]:
     Parameters
     ----------
     net : RNN, GRU or LSTM
-        Of what Flux has: one direction, no projection, no cell_clip, input_mode="linear", reset_after=True, and a GRU
-        whose bR is 0 in the rows of n.
+        A network that Flux supports: one direction, no projection, no cell_clip, input_mode="linear", reset_after=True,
+        and in a GRU bR = 0 in the rows of n.
 
     Returns
     -------
     list of dict of str to ndarray
-        One for each layer: Wi (G*H, I), Wh (G*H, H), and bias, or b of a GRUCell, (G*H,) if the network has one.  Two
-        biases are added, which rounds if neither is 0.
+        One for each layer: Wi (G*H, I), Wh (G*H, H), and bias (b in a GRUCell) (G*H,) if the network has one.  Two
+        biases are summed, which rounds if neither is 0.
 
     Raises
     ------
     TypeError
-        `net` is no network.
+        `net` is not a network.
     ValueError
-        Flux has no such network.
+        Flux does not support this network.
 
     Examples
     --------
@@ -91,24 +90,24 @@ def to_flux(net: Network) -> list[dict[str, np.ndarray]]:
     [{'Wi': (6, 3), 'Wh': (6, 2), 'b': (6,)}]
     """
     blocks = blocks_of(
-        "to_flux", net, "Flux has nothing else", bidirectional=(False,), proj_size=(None,), input_mode=("linear",),
+        "to_flux", net, "Flux supports nothing else", bidirectional=(False,), proj_size=(None,), input_mode=("linear",),
         cell_clip=(None,), reset_after=(True,),
     )
     desc = net.desc
-    found = []
+    layers = []
     for (cell,) in cells_of(desc, blocks):
-        found.append({"Wi": cell["weight_ih"].copy(), "Wh": cell["weight_hh"].copy()})
+        layers.append({"Wi": cell["weight_ih"].copy(), "Wh": cell["weight_hh"].copy()})
         if desc.bias != "none":
-            found[-1][_BIAS[class_of(desc.mode)]] = one_bias("to_flux", desc, cell, "Flux")
-    return found
+            layers[-1][_BIAS[class_of(desc.mode)]] = one_bias("to_flux", desc, cell, "Flux")
+    return layers
 
 
 def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
-    """Return a cell with its bias, if it has one, under one name."""
+    """Return a cell whose bias, if any, is named "bias"."""
     if any(str(field).startswith("Wh_") for field in fields):
         cure = (
-            "rnnkit.GRU has reset_after=True, which is GRUCell, and reset_after=False, which is Keras's and ONNX's and"
-            " multiplies r*h with the third part of Wh, not with a matrix of its own"
+            "rnnkit.GRU has reset_after=True (GRUCell) and reset_after=False (as in Keras and ONNX), which multiplies"
+            " r*h with the third part of Wh, not with a separate matrix"
         )
         raise ValueError(message("from_flux", name, "be of an RNNCell, GRUCell or LSTMCell", "a GRUv3Cell", cure))
     if "b" in fields and "bias" in fields:
@@ -119,8 +118,8 @@ def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
     return Cell(name, found)
 
 
-def _form(mode: str, has_bias: bool) -> Form:
-    """Return how Flux writes down such cells."""
+def _format(mode: str, has_bias: bool) -> CellFormat:
+    """Return the cell format of Flux."""
     rows = gate_rows(RNNDescriptor(mode, 1, 1).num_gates)
     dims = {"Wi": (rows, "input_size"), "Wh": (rows, "hidden_size"), **({"bias": (rows,)} if has_bias else {})}
     names = {"Wi": "weight_ih", "Wh": "weight_hh", "bias": "bias_ih"}
@@ -128,4 +127,4 @@ def _form(mode: str, has_bias: bool) -> Form:
     def blocks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {names[field]: array for field, array in arrays.items()}
 
-    return Form(mode, {"bias": "input" if has_bias else "none"}, dims, blocks)
+    return CellFormat(mode, {"bias": "input" if has_bias else "none"}, dims, blocks)

@@ -1,7 +1,7 @@
 """Flax, for JAX: the parameter trees of the cells of `flax.linen` and `flax.nnx`.
 
-Its kernels (in, out) are the transposes of ours, its gates by name ours, in our order where a kernel holds them all.
-The LSTM has its one bias with R h, the others theirs with W x; the GRU of linen has that of n with R h as well.
+Kernels (in, out) are the transposes of ours. The gates have our names, and our order if one kernel holds them all.
+The LSTM adds its one bias to R h, the other cells to W x; linen's GRU also adds a bias of n to R h.
 """
 
 from __future__ import annotations
@@ -15,27 +15,36 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import check_names
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network, blocks_of, check_shape, gate_order, gate_rows, mode_of_rows, real_array
-from rnnkit.interop.stacks import Cell, Form, added, both_biases, cells_of, named_mappings, one_bias, stacked_network
+from rnnkit.interop.stacks import (
+    Cell,
+    CellFormat,
+    added,
+    both_biases,
+    cells_of,
+    named_mappings,
+    one_bias,
+    stacked_network,
+)
 
 
 class _Layout(NamedTuple):
-    """A class of cells: its gates, and of which entries each block of ours is made.
+    """Layout of a cell class: its gates, and the entries that form each of our blocks.
 
-    One entry holds all gates, several one each, and None stands for zeros.
+    A block is one entry with all gates, or one entry per gate; None is zeros.
     """
 
     gates: str
     blocks: dict[str, tuple[str | None, ...]]
 
 
-def _each(form: str, gates: str) -> tuple[str, ...]:
-    return tuple(form.format(gate) for gate in gates.split())
+def _each(template: str, gates: str) -> tuple[str, ...]:
+    return tuple(template.format(gate) for gate in gates.split())
 
 
 def _lstm(gates: str) -> dict[str, tuple[str, ...]]:
-    """Return the blocks of an LSTM that has its gates one by one; `gates` are the input kernels' names."""
-    own = {leaf: _each(f"h{{}}/{leaf}", "i f g o") for leaf in ("kernel", "bias")}
-    return {"weight_ih": _each("i{}/kernel", gates), "weight_hh": own["kernel"], "bias_hh": own["bias"]}
+    """Return the blocks of an LSTM with one entry per gate; `gates` are the names of the input kernels."""
+    recurrent = {leaf: _each(f"h{{}}/{leaf}", "i f g o") for leaf in ("kernel", "bias")}
+    return {"weight_ih": _each("i{}/kernel", gates), "weight_hh": recurrent["kernel"], "bias_hh": recurrent["bias"]}
 
 
 _DENSE = {"weight_ih": ("dense_i/kernel",), "weight_hh": ("dense_h/kernel",)}
@@ -54,7 +63,7 @@ CELLS = {
     "nnx.GRUCell": _Layout("r z n", _DENSE | {"bias_ih": ("dense_i/bias",)}),
     "nnx.SimpleCell": _Layout("a", _DENSE | {"bias_ih": ("dense_i/bias",)}),
 }
-_WRAPPERS = "params", "cell"  # of variables, and of an RNN around a cell
+_WRAPPERS = "params", "cell"  # keys that wrap a tree: of variables, and of nn.RNN
 _DIRECTIONS = "forward_rnn", "backward_rnn"  # of a Bidirectional
 
 
@@ -64,27 +73,27 @@ def from_jax(params: Any, *, activation: str | None = None) -> Network:
     Parameters
     ----------
     params : mapping or list of mappings
-        The tree of parameters, of arrays of JAX or NumPy, of an LSTMCell, OptimizedLSTMCell, GRUCell or SimpleCell of
-        linen or nnx, of an RNN around one, or of a Bidirectional around two of these; or the trees of a stack, the
-        lowest first.  Of an nnx module it is ``nnx.state(module, nnx.Param)``.
+        The parameter tree, with arrays of JAX or NumPy, of an LSTMCell, OptimizedLSTMCell, GRUCell or SimpleCell of
+        linen or nnx, of an RNN around one, or of a Bidirectional around two RNNs; or the trees of a stack, the lowest
+        first.  For an nnx module pass ``nnx.state(module, nnx.Param)``.
     activation : {"tanh", "relu"}, optional
-        The activation_fn of a SimpleCell, which the tree does not tell; None is Flax's default, "tanh".
+        The activation_fn of a SimpleCell, which the tree does not store; None is Flax's default, "tanh".
 
     Returns
     -------
     RNN, GRU or LSTM
-        With copies of the weights, in their dtype, and biases where Flax has them.  It is time-major.
+        Copies of the weights, in their dtype, with biases where Flax has them.  It is time-major.
 
     Raises
     ------
     TypeError
-        `params` are no mappings, or an array is not float32 or float64 as the others are.
+        `params` are not mappings, or the arrays are not all float32 or all float64.
     ValueError
-        Entries are missing, unknown or of other shapes than the first cell asks for.
+        Entries are missing or unknown, or their shapes do not fit the first cell.
 
     Notes
     -----
-    A tree does not tell a cell's gate_fn, activation_fn or residual: they are taken to be Flax's defaults.
+    A tree does not store a cell's gate_fn, activation_fn or residual: Flax's defaults are assumed.
 
     Examples
     --------
@@ -93,7 +102,7 @@ def from_jax(params: Any, *, activation: str | None = None) -> Network:
     <RNN: RNNDescriptor('rnn_relu', 2, 2, bias='input', dtype='float64'), 10 weights>
     """
     layers = [_directions(name, tree) for name, tree in named_mappings("from_jax", "params", params)]
-    return stacked_network("from_jax", _form(*_told(layers[0][0], activation)), layers)
+    return stacked_network("from_jax", _format(*_infer_layout(layers[0][0], activation)), layers)
 
 
 def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
@@ -102,24 +111,24 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
     Parameters
     ----------
     net : RNN, GRU or LSTM
-        Of what Flax has: no projection, no cell_clip, input_mode="linear", reset_after=True, and for nnx a GRU whose bR
-        is 0 in the rows of n.
+        A network that Flax supports: no projection, no cell_clip, input_mode="linear", reset_after=True, and in a GRU
+        for nnx bR = 0 in the rows of n.
     cell : str, optional
-        The class that is to take them, "linen.LSTMCell" or "nnx.GRUCell" for example; None is linen's of the mode.
+        The class that takes them, for example "linen.LSTMCell" or "nnx.GRUCell"; None is linen's class of the mode.
 
     Returns
     -------
     list of dict
-        One tree of NumPy arrays for each layer: ``{"cell": {"ii": {"kernel": ...}, ...}}`` of an RNN around a cell, or
-        ``{"forward_rnn": {"cell": ...}, "backward_rnn": ...}`` of a Bidirectional.  Biases that Flax does not have
-        are added to those that it has, which rounds if neither is 0; those that the network lacks are zeros.
+        One tree of NumPy arrays for each layer: ``{"cell": {"ii": {"kernel": ...}, ...}}`` for an RNN around a cell,
+        ``{"forward_rnn": {"cell": ...}, "backward_rnn": ...}`` for a Bidirectional.  A bias that Flax lacks is added
+        to the one that it has, which rounds if neither is 0; a bias that the network lacks is zeros.
 
     Raises
     ------
     TypeError
-        `net` is no network.
+        `net` is not a network.
     ValueError
-        Flax has no such network, or `cell` is unknown or of another mode.
+        Flax does not support this network, or `cell` is unknown or of another mode.
 
     Examples
     --------
@@ -129,7 +138,7 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
     {'kernel': (3, 2), 'bias': (2,)}
     """
     blocks = blocks_of(
-        "to_jax", net, "Flax has nothing else", proj_size=(None,), input_mode=("linear",), cell_clip=(None,),
+        "to_jax", net, "Flax supports nothing else", proj_size=(None,), input_mode=("linear",), cell_clip=(None,),
         reset_after=(True,),
     )
     desc = net.desc
@@ -138,12 +147,12 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
         listed = " or ".join(map(repr, names))
         raise ValueError(message("to_jax", "cell", f'be {listed} with mode="{desc.mode}"', repr(cell)))
     layout = CELLS[cell or names[0]]
-    layers = [[{"cell": _tree(desc, layout, own)} for own in layer] for layer in cells_of(desc, blocks)]
+    layers = [[{"cell": _tree(desc, layout, cell)} for cell in layer] for layer in cells_of(desc, blocks)]
     return [dict(zip(_DIRECTIONS, layer, strict=True)) if desc.bidirectional else layer[0] for layer in layers]
 
 
 def _directions(name: str, tree: Mapping[str, Any]) -> list[Cell]:
-    """Return the cells of a layer, without what is wrapped around them."""
+    """Return the cells of a layer, without their wrappers."""
     if not isinstance(tree, Mapping):
         raise wrong_type("from_jax", name, "a mapping of names to arrays", tree)
     for wrapper in _WRAPPERS:
@@ -166,8 +175,8 @@ def _entries(layout: _Layout) -> list[str]:
     return [entry for entries in layout.blocks.values() for entry in entries if entry is not None]
 
 
-def _told(cell: Cell, activation: str | None) -> tuple[str, _Layout]:
-    """Return the mode and the layout of a cell; a message says what is wrong with the layout that fits best."""
+def _infer_layout(cell: Cell, activation: str | None) -> tuple[str, _Layout]:
+    """Return the mode and the layout of a cell; errors refer to the layout that fits best."""
     best = max(CELLS, key=lambda name: len(cell.entries.keys() & set(_entries(CELLS[name]))))
     check_names("from_jax", cell.name, f"the entries of a {best}", _entries(CELLS[best]), cell.entries)
     alike = {name: layout for name, layout in CELLS.items() if layout.blocks == CELLS[best].blocks}
@@ -183,8 +192,8 @@ def _told(cell: Cell, activation: str | None) -> tuple[str, _Layout]:
     raise ValueError(message("from_jax", name, f"have the shape of a {' or '.join(alike)}", kernel.shape))
 
 
-def _form(mode: str, layout: _Layout) -> Form:
-    """Return how Flax writes down such cells."""
+def _format(mode: str, layout: _Layout) -> CellFormat:
+    """Return the cell format of Flax."""
     num_gates, dims = len(layout.gates.split()), {}
     for block, entries in layout.blocks.items():
         columns = gate_rows(num_gates // len(entries))
@@ -194,13 +203,13 @@ def _form(mode: str, layout: _Layout) -> Form:
     def blocks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         found = {}
         for block, entries in layout.blocks.items():
-            zeros = np.zeros_like(arrays[entries[-1]])  # the last one is always there
+            zeros = np.zeros_like(arrays[entries[-1]])  # the last entry is never None
             parts = [zeros if entry is None else arrays[entry] for entry in entries]
             found[block] = np.concatenate(parts, axis=-1).T
         return found
 
     bias = {("bias_ih",): "input", ("bias_hh",): "recurrent"}.get(tuple(_biases(layout)), "both")
-    return Form(mode, {"bias": bias}, dims, blocks)
+    return CellFormat(mode, {"bias": bias}, dims, blocks)
 
 
 def _biases(layout: _Layout) -> list[str]:
@@ -219,9 +228,9 @@ def _tree(desc: RNNDescriptor, layout: _Layout, cell: Mapping[str, np.ndarray]) 
 
 
 def _with_biases(desc: RNNDescriptor, layout: _Layout, cell: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the blocks of a cell with its biases where the layout has them."""
+    """Return the blocks of a cell, with its biases moved to those that the layout has."""
     if len(_biases(layout)) == 1:
         return {**cell, _biases(layout)[0]: one_bias("to_jax", desc, cell, "this cell of Flax")}
     first, second = both_biases(cell)
-    kept = np.repeat([entry is not None for entry in layout.blocks["bias_hh"]], desc.hidden_size)
-    return {**cell, "bias_ih": added(first, np.where(kept, 0, second)), "bias_hh": np.where(kept, second, 0)}
+    has_entry = np.repeat([entry is not None for entry in layout.blocks["bias_hh"]], desc.hidden_size)
+    return {**cell, "bias_ih": added(first, np.where(has_entry, 0, second)), "bias_hh": np.where(has_entry, second, 0)}

@@ -1,7 +1,7 @@
 """Keras: SimpleRNN, GRU and LSTM layers, Bidirectional ones and stacks of them.
 
-Keras multiplies from the right: its kernels (in, gates) are the transposes of ours. Its gates are z r h and i f c o,
-whose h and c are our n and g.
+Keras computes x @ kernel: its kernels (in, gates) are the transposes of ours. Its gates are z r h and i f c o; its h
+and c are our n and g.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rnnkit.interop.networks import (
     real_array,
     reordered,
 )
-from rnnkit.interop.stacks import Cell, Form, both_biases, cells_of, one_bias, stacked_network
+from rnnkit.interop.stacks import Cell, CellFormat, both_biases, cells_of, one_bias, stacked_network
 from rnnkit.kernels.cells.modes import MODES
 from rnnkit.network.classes import class_of, mode_of
 
 ORDERS = {"RNN": "a", "GRU": "z r n", "LSTM": "i f g o"}
 ENTRIES = "kernel", "recurrent_kernel", "bias"
-# What the arguments of a layer must be, else it computes what we cannot. Dropout here drops the same inputs at all
-# steps, ours others at each.
+# Supported arguments of a layer. Dropout must be 0: Keras uses one mask for all steps (variational dropout), we draw a
+# new mask at each step.
 _GATED = {"activation": ("tanh",), "recurrent_activation": ("sigmoid",), "dropout": (0,), "recurrent_dropout": (0,)}
 _ARGUMENTS = {
     "SimpleRNN": {**_GATED, "activation": ("tanh", "relu"), "recurrent_activation": (None,)},
@@ -41,7 +41,7 @@ _ARGUMENTS = {
 
 
 class _Kind(NamedTuple):
-    """What all cells of a stack have in common; a name is that of a layer's argument."""
+    """Settings shared by all layers; the fields are named after Keras's arguments."""
 
     mode: str
     use_bias: bool
@@ -54,27 +54,27 @@ def from_keras(source: Any, *, activation: str | None = None, reset_after: bool 
     Parameters
     ----------
     source : layer, list of layers, list of ndarray or list of lists of ndarray
-        A SimpleRNN, GRU or LSTM, or a Bidirectional of one; several make a stack, the lowest first.  Or what the
-        ``get_weights`` of these returns: kernel (I, G*H), recurrent_kernel (H, G*H), and bias (G*H,) or (2, 3*H), and
-        as many again for the backward layer of a Bidirectional.
+        A SimpleRNN, GRU or LSTM, a Bidirectional of one, or a stack of them, the lowest first.  Or their
+        ``get_weights()``: kernel (I, G*H), recurrent_kernel (H, G*H), and bias (G*H,) or (2, 3*H), followed by the same
+        of the backward layer for a Bidirectional.
     activation : {"tanh", "relu"}, optional
-        Of a SimpleRNN given as arrays, which do not tell it; None is Keras's default, "tanh".
+        Activation of a SimpleRNN; only if `source` is arrays, which do not store it. None is Keras's default, "tanh".
     reset_after : bool, optional
-        Of a GRU given as arrays without bias, whose shape tells it else; None is Keras's default, True.
+        For a GRU; only if `source` is arrays without bias, whose shape would show it. None is Keras's default, True.
 
     Returns
     -------
     RNN, GRU or LSTM
-        With copies of the weights, in their dtype.  It has the one bias as bW; a GRU with reset_after has both.  It is
-        time-major, and gives the outputs of all steps and the last states, whatever return_sequences says.
+        Copies of the weights, in their dtype, with the bias as bW; a GRU with reset_after has both biases.  It is
+        time-major, and returns the outputs of all steps and the last states, whatever return_sequences is.
 
     Raises
     ------
     TypeError
-        `source` is none of these, or an array is not float32 or float64 as the others are.
+        `source` is none of these, or the arrays are not all float32 or all float64.
     ValueError
-        An argument of a layer makes it compute what an rnnkit network does not, or the layers differ, or are not built;
-        arrays are missing or of other shapes than the first layer asks for.
+        An argument of a layer is unsupported, the layers differ or are not built, arrays are missing, or their shapes
+        do not fit the first layer.
 
     Examples
     --------
@@ -83,36 +83,36 @@ def from_keras(source: Any, *, activation: str | None = None, reset_after: bool 
     """
     layers = _layers("from_keras", "source", source)
     if _is_layer(layers[0][1]):
-        check_left_out("from_keras", "with layers, which tell it", activation=activation, reset_after=reset_after)
-        kind, stack = _told_by_layers("from_keras", layers)
+        check_left_out("from_keras", "with layers, which determine it", activation=activation, reset_after=reset_after)
+        kind, stack = _infer_from_layers("from_keras", layers)
     else:
         stack = [_halves(name, weights) for name, weights in layers]
-        kind = _told_by_arrays(stack[0][0], activation, reset_after)
-    return stacked_network("from_keras", _form(kind), stack)
+        kind = _infer_from_arrays(stack[0][0], activation, reset_after)
+    return stacked_network("from_keras", _format(kind), stack)
 
 
 def to_keras(net: Network, layers: Any = None) -> list[list[np.ndarray]]:
-    """Return the weights of a network as Keras layers take them, and set those of layers if some are given.
+    """Return the weights of a network as Keras layers take them, and optionally set them on `layers`.
 
     Parameters
     ----------
     net : RNN, GRU or LSTM
-        Of what Keras has: no projection, no cell_clip, input_mode="linear".
+        A network that Keras supports: no projection, no cell_clip, input_mode="linear".
     layers : layer or list of layers, optional
-        One built layer, or one for each of the network's, the lowest first: their own ``set_weights`` is called.
+        One built layer, or one for each layer of the network, the lowest first; their ``set_weights`` is called.
 
     Returns
     -------
     list of list of ndarray
-        One list for each layer, for its ``set_weights``; the weights of the backward layer of a Bidirectional stand
-        behind the others.  Two biases are added where Keras has one, which rounds if neither is 0.
+        One list for each layer, for its ``set_weights``; for a Bidirectional the weights of the backward layer follow
+        the others.  If Keras has one bias, two are summed, which rounds if neither is 0.
 
     Raises
     ------
     TypeError
-        `net` is no network, or `layers` are none, or they are of another dtype.
+        `net` is not a network, `layers` are not Keras layers, or they have another dtype.
     ValueError
-        Keras has no such network, or `layers` are others: of another kind, number or size.
+        Keras does not support this network, or `layers` differ in kind, number or size.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def to_keras(net: Network, layers: Any = None) -> list[list[np.ndarray]]:
     >>> [[array.shape for array in layer] for layer in to_keras(GRU(3, 2, num_layers=2))]
     [[(3, 6), (2, 6), (2, 6)], [(2, 6), (2, 6), (2, 6)]]
     """
-    why = "Keras has nothing else"
+    why = "Keras supports nothing else"
     blocks = blocks_of("to_keras", net, why, proj_size=(None,), input_mode=("linear",), cell_clip=(None,))
     desc = net.desc
     stack = [[a for cell in layer for a in _weights(desc, cell)] for layer in cells_of(desc, blocks)]
@@ -134,7 +134,7 @@ def _is_layer(value: Any) -> bool:
 
 
 def _layers(function: str, argument: str, source: Any) -> list[tuple[str, Any]]:
-    """Return layers or lists of arrays, each with its name for messages."""
+    """Return layers or lists of arrays, each with its name for errors."""
     if _is_layer(source):
         return [(argument, source)]
     expected = "a Keras layer, its arrays, or a list of these"
@@ -144,17 +144,17 @@ def _layers(function: str, argument: str, source: Any) -> list[tuple[str, Any]]:
         raise ValueError(message(function, argument, f"be {expected}", "an empty list"))
     if all(hasattr(array, "shape") for array in source):
         return [(argument, source)]
-    named = [(f"{argument}[{number}]", one) for number, one in enumerate(source)]
-    for name, one in named:
-        if _is_layer(one) != _is_layer(source[0]) or not (_is_layer(one) or isinstance(one, (list, tuple))):
-            raise wrong_type(function, name, "a Keras layer, or its arrays, as the others are", one)
+    named = [(f"{argument}[{number}]", layer) for number, layer in enumerate(source)]
+    for name, layer in named:
+        if _is_layer(layer) != _is_layer(source[0]) or not (_is_layer(layer) or isinstance(layer, (list, tuple))):
+            raise wrong_type(function, name, "a Keras layer, or its arrays, as the others are", layer)
     return named
 
 
 def _halves(name: str, weights: Sequence[Any]) -> list[Cell]:
     """Return the cells of the forward and, if there is one, the backward layer."""
     if len(weights) not in (2, 3, 4, 6):
-        expected = "hold 2 or 3 arrays (kernel, recurrent_kernel, bias), or twice as many of a Bidirectional"
+        expected = "hold 2 or 3 arrays (kernel, recurrent_kernel, bias), or twice as many for a Bidirectional"
         raise ValueError(message("from_keras", name, expected, len(weights)))
     if len(weights) < 4:
         return [_cell(name, weights)]
@@ -166,8 +166,8 @@ def _cell(name: str, weights: Sequence[Any]) -> Cell:
     return Cell(name, {ENTRIES[n] if n < len(ENTRIES) else f"array {n}": array for n, array in enumerate(weights)})
 
 
-def _told_by_arrays(cell: Cell, activation: str | None, reset_after: bool | None) -> _Kind:
-    """Return what the first cell's shapes say, and the arguments for what they do not."""
+def _infer_from_arrays(cell: Cell, activation: str | None, reset_after: bool | None) -> _Kind:
+    """Infer the settings from the first cell's shapes, completed by the arguments."""
     name, use_bias = cell.entry("recurrent_kernel"), "bias" in cell.entries
     recurrent = real_array("from_keras", name, cell.entries["recurrent_kernel"])
     check_shape("from_keras", name, recurrent, (None, None), ("hidden_size", "gates*hidden_size"))
@@ -175,13 +175,13 @@ def _told_by_arrays(cell: Cell, activation: str | None, reset_after: bool | None
     if "reset_after" not in MODES[mode].options:
         check_left_out("from_keras", f'with mode="{mode}"', reset_after=reset_after)
     elif use_bias:
-        check_left_out("from_keras", "with a bias, whose shape tells it", reset_after=reset_after)
+        check_left_out("from_keras", "with a bias, whose shape determines it", reset_after=reset_after)
         reset_after = real_array("from_keras", cell.entry("bias"), cell.entries["bias"]).ndim == 2
     return _Kind(mode, use_bias, reset_after is not False)
 
 
-def _told_by_layers(function: str, layers: Iterable[tuple[str, Any]]) -> tuple[_Kind, list[list[Cell]]]:
-    """Return what layers have in common, and their cells."""
+def _infer_from_layers(function: str, layers: Iterable[tuple[str, Any]]) -> tuple[_Kind, list[list[Cell]]]:
+    """Return the settings that the layers share, and their cells."""
     stack, first = [], None
     for name, layer in layers:
         directions = [(name, layer, False)]
@@ -189,26 +189,26 @@ def _told_by_layers(function: str, layers: Iterable[tuple[str, Any]]) -> tuple[_
             _check_argument(function, name, "merge_mode", layer.get_config()["merge_mode"], ("concat",))
             halves = ("forward_layer", False), ("backward_layer", True)
             directions = [(f"{name}.{half}", getattr(layer, half), backwards) for half, backwards in halves]
-        for own_name, own, backwards in directions:
-            kind = _kind(function, own_name, own, backwards)
-            first = first or (own_name, kind)
+        for full_name, half, backwards in directions:
+            kind = _kind(function, full_name, half, backwards)
+            first = first or (full_name, kind)
             for argument, found, wanted in zip(kind._fields, kind, first[1], strict=True):
-                _check_argument(function, own_name, argument, found, (wanted,), f" as that of {first[0]}")
-        stack.append([_cell(own_name, own.get_weights()) for own_name, own, _ in directions])
+                _check_argument(function, full_name, argument, found, (wanted,), f" as in {first[0]}")
+        stack.append([_cell(full_name, half.get_weights()) for full_name, half, _ in directions])
     return first[1], stack
 
 
 def _kind(function: str, name: str, layer: Any, backwards: bool) -> _Kind:
-    """Return what a layer is, after a check that an rnnkit network can be that."""
+    """Return a layer's settings; raise if they are unsupported."""
     cls = type(layer).__name__
-    if cls not in _ARGUMENTS:  # not a subclass either, which may compute anything
+    if cls not in _ARGUMENTS:  # nor a subclass: it may compute anything
         expected = f"a Keras {', '.join(_ARGUMENTS)} or Bidirectional of one"
         raise wrong_type(function, name, expected, layer)
     config = layer.get_config()
     for argument, allowed in {**_ARGUMENTS[cls], "go_backwards": (backwards,)}.items():
         _check_argument(function, name, argument, config.get(argument), allowed)
     if not layer.get_weights():
-        raise ValueError(message(function, name, "have weights", "none", "call it once, or its build"))
+        raise ValueError(message(function, name, "have weights", "none", "call the layer or its build() once"))
     mode = mode_of("RNN", nonlinearity=config["activation"]) if cls == "SimpleRNN" else mode_of(cls)
     return _Kind(mode, config["use_bias"], config.get("reset_after", True))
 
@@ -220,15 +220,15 @@ def _check_argument(
         listed = " or ".join(map(repr, allowed))
         cures = {
             "go_backwards": "reverse x along time, or wrap the layer in Bidirectional",
-            "dropout": "for inference alone give its get_weights()",
-            "recurrent_dropout": "for inference alone give its get_weights()",
+            "dropout": "for inference only, pass its get_weights()",
+            "recurrent_dropout": "for inference only, pass its get_weights()",
         }
         text = message(function, f"{name}.{argument}", f"be {listed}{why}", repr(found), cures.get(argument, ""))
         raise ValueError(text)
 
 
-def _form(kind: _Kind) -> Form:
-    """Return how Keras writes down such cells."""
+def _format(kind: _Kind) -> CellFormat:
+    """Return the cell format of Keras."""
     mode, use_bias, reset_after = kind
     desc = RNNDescriptor(mode, 1, 1, reset_after=reset_after)
     rows, two = gate_rows(desc.num_gates), use_bias and "reset_after" in MODES[mode].options and reset_after
@@ -245,7 +245,7 @@ def _form(kind: _Kind) -> Form:
         return found
 
     bias = "both" if two else "input" if use_bias else "none"
-    return Form(mode, {"bias": bias, "reset_after": reset_after}, dims, blocks)
+    return CellFormat(mode, {"bias": bias, "reset_after": reset_after}, dims, blocks)
 
 
 def _weights(desc: RNNDescriptor, cell: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -260,21 +260,21 @@ def _weights(desc: RNNDescriptor, cell: Mapping[str, np.ndarray]) -> list[np.nda
 
 
 def _set(desc: RNNDescriptor, stack: Sequence[list[np.ndarray]], layers: Sequence[tuple[str, Any]]) -> None:
-    """Set the weights of layers, after all checks: none is changed if one is refused."""
+    """Check all layers first, then set their weights: all or none."""
     if len(layers) != len(stack):
         raise ValueError(message("to_keras", "layers", f"be {len(stack)} as the network has", len(layers)))
     for name, layer in layers:
         if not _is_layer(layer):
             raise wrong_type("to_keras", name, "a Keras layer", layer)
-    kind, cells = _told_by_layers("to_keras", layers)
+    kind, cells = _infer_from_layers("to_keras", layers)
     wanted = _Kind(desc.mode, desc.bias != "none", desc.reset_after)
     for argument, found, value in zip(kind._fields, kind, wanted, strict=True):
         _check_argument("to_keras", layers[0][0], argument, found, (value,), " as the network has")
     for (name, layer), arrays, directions in zip(layers, stack, cells, strict=True):
-        own = [(array.shape, array.dtype) for array in layer.get_weights()]
-        wanted_own = [(array.shape, array.dtype) for array in arrays]
-        if own != wanted_own or len(directions) != desc.num_directions:
-            raise ValueError(message("to_keras", name, f"have weights {_listed(wanted_own)}", _listed(own)))
+        actual = [(array.shape, array.dtype) for array in layer.get_weights()]
+        expected = [(array.shape, array.dtype) for array in arrays]
+        if actual != expected or len(directions) != desc.num_directions:
+            raise ValueError(message("to_keras", name, f"have weights {_listed(expected)}", _listed(actual)))
     for (_, layer), arrays in zip(layers, stack, strict=True):
         layer.set_weights(arrays)
 

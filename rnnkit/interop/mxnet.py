@@ -1,4 +1,4 @@
-"""MXNet: the RNN operator, whose vector of parameters has our order, which is cuDNN's."""
+"""MXNet: the RNN operator; its parameter vector has cuDNN's order, as ours."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def from_mxnet(
         The operator's argument `parameters`, an array or an NDArray: the matrices of all layers and directions, i2h,
         h2h and, with projection, h2r, then all biases, i2h and h2h.
     mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"}
-        As the operator's.
+        As in the operator.
     input_size : int
         Number of features of its input.
     state_size, num_layers, bidirectional, p, projection_size, lstm_state_clip_min, lstm_state_clip_max
-        As the operator's; of the two bounds both are given, or none.
+        As in the operator; give both bounds or neither.
 
     Returns
     -------
     RNN, GRU or LSTM
-        With a copy of the vector, in its dtype; `p` is its dropout.
+        A copy of the vector, in its dtype; `p` is the dropout.
 
     Raises
     ------
     TypeError
-        The vector is no array of float32 or float64, or an option has the wrong type.
+        The vector is not an array of float32 or float64, or an option has the wrong type.
     ValueError
-        The vector has another size than such a network, or an option is out of range.
+        The size of the vector does not fit the options, or an option is out of range.
 
     Examples
     --------
@@ -77,19 +77,19 @@ def to_mxnet(net: Network) -> np.ndarray:
     Parameters
     ----------
     net : RNN, GRU or LSTM
-        Of what the operator has: input_mode="linear", reset_after=True.
+        A network that the operator supports: input_mode="linear", reset_after=True.
 
     Returns
     -------
     ndarray (num_weights,), net.desc.dtype
-        A copy, for its argument `parameters`.  The operator has both biases: one that the network lacks is zeros.
+        A copy, for the argument `parameters`.  The operator has two biases: one that the network lacks is zeros.
 
     Raises
     ------
     TypeError
-        `net` is no network.
+        `net` is not a network.
     ValueError
-        The operator has no such network.
+        The operator does not support this network.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def to_mxnet(net: Network) -> np.ndarray:
     >>> to_mxnet(GRU(3, 2, bias="none")).shape
     (42,)
     """
-    blocks = blocks_of("to_mxnet", net, "MXNet has nothing else", input_mode=("linear",), reset_after=(True,))
+    blocks = blocks_of("to_mxnet", net, "MXNet supports nothing else", input_mode=("linear",), reset_after=(True,))
     desc = replace(net.desc, bias="both")
     none = np.zeros(desc.num_gates * desc.hidden_size, desc.np_dtype)
     return np.concatenate([blocks.get(name, none).ravel() for name, *_ in weight_layout(desc)])

@@ -1,7 +1,7 @@
-"""What the converters share: gates in the order of others, checks of named arrays, and a network made of them.
+"""Shared helpers of the converters: gate reordering, checks of named arrays, construction of networks.
 
-An order is written as the names of our gates (`rnnkit.descriptor.descriptor`) with blanks between them, "z r n" for
-example; each framework's stands in its own file.
+A gate order is the names of our gates (`rnnkit.descriptor.descriptor`), separated by blanks, for example "z r n". Each
+framework's order is in its own module.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rnnkit.network.classes import CLASSES, mode_of
 from rnnkit.network.networks import GRU, LSTM, RNN, network_of
 from rnnkit.network.networks import Network as NetworkOfCell
 
-Network = LSTM | GRU | RNN | NetworkOfCell
+Network = LSTM | GRU | RNN | NetworkOfCell  # any network
 
 
 def gate_order(desc: RNNDescriptor) -> str:
-    """Return the order of the gates in our blocks.
+    """Return the gate order of our blocks.
 
     >>> gate_order(RNNDescriptor("lstm", 3, 5))
     'i f g o'
@@ -32,21 +32,21 @@ def gate_order(desc: RNNDescriptor) -> str:
 
 
 def gate_rows(num_gates: int) -> str:
-    """Return what the rows of so many gates together are called in messages, "4*hidden_size" for example."""
+    """Return the name of a row dimension for errors, for example "4*hidden_size"."""
     return "hidden_size" if num_gates == 1 else f"{num_gates}*hidden_size"
 
 
 def reordered(array: np.ndarray, have: str, want: str, axis: int = 0) -> np.ndarray:
-    """Return the blocks of gates along an axis in another order, as a new array.
+    """Return an array with its gates along an axis in another order, as a copy.
 
     Parameters
     ----------
     array : ndarray
-        As many blocks of one size along `axis` as `have` names.
+        One block for each gate of `have`, all of the same size, along `axis`.
     have, want : str
-        Names of the gates, in their order in the array and in what is returned; "" is no block.
+        Gate orders of `array` and of the result; "" is no block.
     axis : int
-        Along which the blocks stand.
+        Axis of the blocks.
 
     Examples
     --------
@@ -59,15 +59,15 @@ def reordered(array: np.ndarray, have: str, want: str, axis: int = 0) -> np.ndar
 
 
 def network(desc: RNNDescriptor, named: Mapping[str, np.ndarray]) -> Network:
-    """Return a network that holds copies of these blocks, which have the names and the layout of `weight_layout`."""
+    """Return a network with copies of these blocks, which have the names and shapes of `weight_layout`."""
     return network_of(desc, pack_weights(desc, named))
 
 
 def mode_of_rows(function: str, name: str, rows: int, hidden_size: int, **activation: str | None) -> str:
-    """Return the mode whose gates have so many rows in all.
+    """Return the mode whose gates have this number of rows in all.
 
-    `activation` is one argument of the converter by its name, as the rows do not tell that of a vanilla network: "tanh"
-    or "relu", or None for tanh; of the others it is None.
+    `activation` is one keyword with the converter's own name for it, as rows do not show the activation of a vanilla
+    network: "tanh" or "relu", or None for tanh; for other modes it must be None.
     """
     modes = {RNNDescriptor(mode, 1, 1).num_gates * hidden_size: mode for mode in CLASSES}
     if rows not in modes:
@@ -84,21 +84,21 @@ def mode_of_rows(function: str, name: str, rows: int, hidden_size: int, **activa
 
 
 def check_left_out(function: str, why: str, **options: Any) -> None:
-    """Refuse options that are not None where something else tells them."""
+    """Raise if an option is given that is already determined."""
     for name, value in options.items():
         if value is not None:
             raise ValueError(message(function, name, f"be left out {why}", repr(value)))
 
 
 def real_array(function: str, name: str, value: Any) -> np.ndarray:
-    """Return a value as a float32 or float64 array on the host: a tensor of PyTorch may be on any device."""
+    """Return a value as a float32 or float64 array on the host; a PyTorch tensor may be on any device."""
     dtype = getattr(value, "dtype", None)
-    if dtype is not None:  # before it is converted: NumPy has no bfloat16
+    if dtype is not None:  # before the conversion: NumPy has no bfloat16
         _check_real(function, name, dtype)
     if hasattr(value, "detach"):
         try:
             value = value.detach().cpu()
-        except RuntimeError as error:  # it has a shape and no numbers
+        except RuntimeError as error:  # a meta tensor: it has no data
             raise ValueError(message(function, name, "be an array", error)) from error
     array = host_array(function, name, value)
     _check_real(function, name, array.dtype)
@@ -106,7 +106,7 @@ def real_array(function: str, name: str, value: Any) -> np.ndarray:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype of NumPy's, which JAX and MXNet have too, or PyTorch's."""
+    """Return the name of a dtype of NumPy (also used by JAX and MXNet) or PyTorch."""
     try:
         return np.dtype(dtype).name
     except TypeError:
@@ -125,15 +125,15 @@ def common_dtype(function: str, arrays: Mapping[str, np.ndarray]) -> str:
     for name in others:
         if arrays[name].dtype != arrays[first].dtype:
             expected = f"be {arrays[first].dtype} as {first} is"
-            raise TypeError(message(function, name, expected, arrays[name].dtype, "convert one of them first"))
+            raise TypeError(message(function, name, expected, arrays[name].dtype, "convert one of the two first"))
     return arrays[first].dtype.name
 
 
 def check_shape(
     function: str, name: str, array: Any, shape: tuple[int | None, ...], dims: tuple[str, ...]
 ) -> None:
-    """Check a shape, of which None is any size; `dims` are the names of its sizes for the message."""
-    found = tuple(array.shape)  # PyTorch's is a class of its own
+    """Check a shape, where None is any size; `dims` names the dimensions for the error."""
+    found = tuple(array.shape)  # PyTorch's torch.Size is a subclass
     if len(found) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found, strict=True)):
         raise wrong_shape(function, name, shape, dims, found)
 
@@ -142,17 +142,16 @@ def blocks_of(
     function: str, net: Network, why: str, cells: Iterable[type] = (), modes: Iterable[str] = CLASSES,
     **allowed: Iterable[Any]
 ) -> dict[str, np.ndarray]:
-    """Return the named blocks of a network on the host, views where it is there itself.
+    """Return the named blocks of a network on the host, as views if the network is there.
 
-    A mode or cell that is not among those given, and options of its descriptor that are not among the allowed values,
-    which another framework has, are refused.
+    Raise if its mode or cell, or an option of its descriptor, is not among the values that the framework supports.
     """
     if not isinstance(net, Network):
         raise wrong_type(function, "net", "an rnnkit.RNN, GRU or LSTM", net)
     mode = net.desc.mode
     if mode not in modes and not isinstance(mode, tuple(cells)):
         known = " or ".join([*(f'"{name}"' for name in modes), *(cell.__name__ for cell in cells)])
-        raise ValueError(message(function, "net.desc.mode", f"be {known}", repr(mode), "net.save takes any cell"))
+        raise ValueError(message(function, "net.desc.mode", f"be {known}", repr(mode), "net.save saves any cell"))
     for option, values in {"dtype": HOST_DTYPES, **allowed}.items():
         found = getattr(net.desc, option)
         if found not in values:

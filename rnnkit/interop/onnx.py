@@ -1,7 +1,7 @@
-"""ONNX's operators RNN, GRU and LSTM: their arrays and attributes as networks, and back.
+"""Convert ONNX's operators RNN, GRU and LSTM to networks, and back.
 
-An operator is one layer, forward, in reverse or in both directions; `onnx_operators` says which cell it has.
-Its names and shapes are those of ONNX's documentation: D stands for num_directions, G for the number of gates.
+An operator is one layer: forward, in reverse or in both directions. `onnx_operators` maps operators to cells. Names and
+shapes are those of ONNX's documentation; D is num_directions, G the number of gates.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class OnnxNode(NamedTuple):
     Attributes
     ----------
     net : RNN, GRU, LSTM or Network
-        Its weights, as a network of one layer; a Network where it has a cell of :mod:`rnnkit.cells`.
+        Network of one layer with its weights; a Network if it needs a cell of :mod:`rnnkit.cells`.
     reverse : bool
-        Whether its one direction reads each sequence from the last step to the first.
+        Whether it reads each sequence in reverse; only with one direction.
     layout : {0, 1}
-        Whether its arrays are time-major, as the network has them, or batch-major.
+        0 is time-major, as the network; 1 is batch-major.
     hx, cx : ndarray or None
-        Its own initial_h and initial_c, where these are constant.
+        Constant initial_h and initial_c of the model, if any.
     lengths : array_like (N,) of int, or None
-        Its own sequence_lens, where these are constant.
+        Constant sequence_lens of the model, if any.
     computed : tuple of str
-        Those of hx, cx and lengths that the model computes for it: `infer` must be given them.
+        Which of hx, cx and lengths the model computes: pass these to `infer`.
     """
 
     net: Network
@@ -68,11 +68,11 @@ class OnnxNode(NamedTuple):
         Parameters
         ----------
         x : ndarray (T, N, I), with layout 1 (N, T, I)
-            Its X.
+            The input X.
         hx, cx : ndarray (D, N, H), with layout 1 (N, D, H), optional
-            Its initial_h and initial_c; None is the operator's own, or else zeros.
+            initial_h and initial_c; None is the node's constants, or zeros if it has none.
         lengths : array_like (N,) of int, optional
-            Its sequence_lens, 0..T each; None is the operator's own, or else T for all.
+            sequence_lens, each 0..T; None is the node's constants, or T for all if it has none.
 
         Returns
         -------
@@ -83,24 +83,24 @@ class OnnxNode(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            An argument has the wrong type, dtype, shape or value, or one that the model computes is not given.
+            An argument has the wrong type, dtype, shape or value, or one that the model computes is missing.
 
         Notes
         -----
-        Whatever stands in the padding touches nothing, Y is 0 there.  A sequence of length 0 leaves the initial states.
+        Padding is ignored, whatever it holds, and Y is 0 there.  A sequence of length 0 returns its initial states.
         """
-        given = {"hx": hx, "cx": cx, "lengths": lengths}
-        for name in given:
-            given[name] = getattr(self, name) if given[name] is None else given[name]
-            if given[name] is None and name in self.computed:
-                raise ValueError(message("infer", name, "be given, as the model computes it", None))
+        arguments = {"hx": hx, "cx": cx, "lengths": lengths}
+        for name in arguments:
+            arguments[name] = getattr(self, name) if arguments[name] is None else arguments[name]
+            if arguments[name] is None and name in self.computed:
+                raise ValueError(message("infer", name, "be given, because the model computes it", None))
         self._check("x", x, seq_length=None, batch_size=None, input_size=self.net.desc.input_size)
-        x, states = self._swapped(x), (given["hx"], given["cx"])
+        x, states = self._swapped(x), (arguments["hx"], arguments["cx"])
         directions, hidden_size = self.net.desc.num_directions, self.net.desc.hidden_size
         for name, state in zip(("hx", "cx"), states, strict=True):
             if state is not None:
                 self._check(name, state, num_directions=directions, batch_size=x.shape[1], hidden_size=hidden_size)
-        lengths = checks.lengths("infer", given["lengths"], *x.shape[:2])
+        lengths = checks.lengths("infer", arguments["lengths"], *x.shape[:2])
         x = _backwards(x, lengths) if self.reverse else x
         y, hy, cy = self.net.infer(x, *map(self._swapped, states), lengths=lengths)
         y = (_backwards(y, lengths) if self.reverse else y).reshape(*y.shape[:2], directions, hidden_size)
@@ -108,7 +108,7 @@ class OnnxNode(NamedTuple):
         return Infer(y, self._swapped(hy), self._swapped(cy))
 
     def _check(self, name: str, array: Any, **sizes: int | None) -> None:
-        """Check an array of these sizes by name, in their order with layout 0."""
+        """Check an array; `sizes` are its dimensions in the order of layout 0."""
         dims = list(sizes)
         if self.layout:
             dims[:2] = dims[1], dims[0]
@@ -116,7 +116,7 @@ class OnnxNode(NamedTuple):
         checks.array("infer", name, array, shape, tuple(dims), self.net.desc, self.net.weights)
 
     def _swapped(self, array: Any) -> Any:
-        """Return a view in the network's layout of an array in the operator's, or the other way round."""
+        """Return a view that converts the operator's layout to the network's, or back."""
         return array.swapaxes(0, 1) if self.layout and array is not None else array
 
 
@@ -127,49 +127,49 @@ def from_onnx(
     linear_before_reset: int = 0, input_forget: int = 0, clip: float | None = None,
     activations: Sequence[str] = (), activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (),
 ) -> OnnxNode:
-    """Return one of ONNX's recurrent operators as a network of one layer, with what the operator has besides.
+    """Return one of ONNX's recurrent operators: a network of one layer, and the operator's constant inputs.
 
     Parameters
     ----------
     op_type : {"RNN", "GRU", "LSTM"}
         The operator.
     W : array_like (D, G*H, I), float32 or float64
-        Weights of the input, the gates in ONNX's order.
+        Input weights, with the gates in ONNX's order.
     R : array_like (D, G*H, H)
-        Weights of the recurrence.
+        Recurrent weights.
     B : array_like (D, 2*G*H), optional
-        Both biases, that of W first; None is a network without biases.
+        Both biases, the one of W first; None is a network without biases.
     P : array_like (D, 3*H), optional
-        Peepholes of an LSTM, i, o and f: other than zeros make it a network of :class:`rnnkit.cells.PeepholeLSTM`.
+        Peepholes of an LSTM, i, o and f: nonzero values select :class:`rnnkit.cells.PeepholeLSTM`.
     sequence_lens, initial_h, initial_c : array_like, optional
-        Constant lengths (N,) and initial states (D, N, H), with layout 1 (N, D, H), of every `OnnxNode.infer`.
+        Constant lengths (N,) and initial states (D, N, H), with layout 1 (N, D, H): defaults of `OnnxNode.infer`.
     hidden_size : int, optional
-        H; None is that of R.
+        H; None takes it from R.
     direction : {"forward", "reverse", "bidirectional"}
-        With "bidirectional" D is 2, else 1.
+        D is 2 with "bidirectional", else 1.
     layout : {0, 1}
-        Whether arrays are time-major or batch-major.
+        0 is time-major, 1 is batch-major.
     linear_before_reset : {0, 1}
-        Of a GRU: 1 is ``reset_after=True``, 0 is ``reset_after=False``.
+        For a GRU: 1 is ``reset_after=True``, 0 is ``reset_after=False``.
     input_forget : {0, 1}
-        1 is a network of :class:`rnnkit.cells.CoupledLSTM`, which has no rows of f: those of W, R and B are left out.
+        1 selects :class:`rnnkit.cells.CoupledLSTM`, which has no gate f: its rows in W, R and B are ignored.
     clip : None
-        rnnkit does not clip what goes into the activations; its ``cell_clip`` is another thing.
+        Must be None: rnnkit cannot clip the inputs of activations (its ``cell_clip`` clips the cell state).
     activations : sequence of str
-        Those of each direction: of a GRU Sigmoid and Tanh, of an RNN Tanh or Relu, of an LSTM any three, the same in
-        both directions. Others than Sigmoid, Tanh and Tanh make it a network of :class:`rnnkit.cells.ActivatedLSTM`.
+        Activations of each direction: Sigmoid and Tanh for a GRU, Tanh or Relu for an RNN, any three for an LSTM, the
+        same in both directions. Other than Sigmoid, Tanh and Tanh select :class:`rnnkit.cells.ActivatedLSTM`.
     activation_alpha, activation_beta : sequence of float
-        Numbers of those activations that take one, in their order; none where all have ONNX's.
+        One number for each activation that takes it, in order; empty for ONNX's defaults.
 
     Returns
     -------
     OnnxNode
-        Its `net` has the weights, copied and otherwise unchanged; its `infer` gives what the operator gives.
+        `net` has copies of the weights; `infer` returns the operator's results.
 
     Raises
     ------
     TypeError, ValueError
-        An array has another dtype or shape, or an attribute asks for what rnnkit does not have.
+        An array has a wrong dtype or shape, or an attribute is unsupported.
 
     Examples
     --------
@@ -185,11 +185,11 @@ def from_onnx(
     _check_choice("layout", layout, (0, 1))
     _check_choice("linear_before_reset", linear_before_reset, (0, 1) if op_type == "GRU" else (0,))
     _check_choice("input_forget", input_forget, (0, 1) if op_type == "LSTM" else (0,))
-    _check_choice("clip", clip, (None,), "rnnkit has no such: its cell_clip clips the cell state")
+    _check_choice("clip", clip, (None,), "rnnkit's cell_clip clips the cell state, not the inputs of activations")
     arrays = {"W": W, "R": R, "B": B, "P": P, "initial_h": initial_h, "initial_c": initial_c}
     last = {"W": "input_size", "R": "hidden_size"}
-    given = {name: value for name, value in arrays.items() if value is not None or name in last}
-    arrays = {name: real_array("from_onnx", name, value) for name, value in given.items()}
+    values = {name: value for name, value in arrays.items() if value is not None or name in last}
+    arrays = {name: real_array("from_onnx", name, value) for name, value in values.items()}
     for name in last:
         check_shape("from_onnx", name, arrays[name], (None,) * 3, ("num_directions", "gates*hidden_size", last[name]))
     mode = mode_of_operator(
@@ -209,30 +209,30 @@ def from_onnx(
 
 
 def to_onnx(net: Network, reverse: bool = False) -> list[dict[str, Any]]:
-    """Return a network as arrays and attributes of ONNX's operators, one operator for each layer.
+    """Return the arrays and attributes of ONNX's operators for a network, one operator for each layer.
 
     Parameters
     ----------
     net : RNN, GRU, LSTM or Network
-        A network in float32 or float64 without projection and without cell clip, which ONNX does not have; of the cells
-        PeepholeLSTM, CoupledLSTM and ActivatedLSTM.
+        A network in float32 or float64 that ONNX supports: no projection, no cell clip; of the cells only PeepholeLSTM,
+        CoupledLSTM and ActivatedLSTM.
     reverse : bool
-        Whether the operators, of one direction, read each sequence from the last step to the first.
+        Whether the operators read each sequence in reverse; only for a network of one direction.
 
     Returns
     -------
     list of dict
-        Arguments of `from_onnx`: op_type, the arrays W, R, B (with biases) and P (with peepholes), and attributes.
+        Arguments of `from_onnx`: op_type, the arrays W, R, B (if it has biases) and P (peepholes), and attributes.
 
     Raises
     ------
     TypeError, ValueError
-        `net` is no network, or has what ONNX lacks, or has two directions where `reverse` asks for one.
+        `net` is not a network, ONNX does not support it, or it has two directions and `reverse` is True.
 
     Notes
     -----
-    ONNX has both biases or none: one that the network lacks is zeros.  It has no ``input_mode="skip"``: W is then the
-    identity, for each gate.
+    ONNX has both biases or none: one that the network lacks is zeros.  With ``input_mode="skip"``, which ONNX lacks, W
+    is the identity for each gate.
 
     Examples
     --------
@@ -245,14 +245,14 @@ def to_onnx(net: Network, reverse: bool = False) -> list[dict[str, Any]]:
 
 
 def arguments_of(function: str, net: Network, reverse: bool) -> list[dict[str, Any]]:
-    """Return the arguments of `from_onnx` for each layer of a network, on behalf of a function."""
-    blocks = blocks_of(function, net, "ONNX's operators have no such", CELLS, MODES, proj_size=[None], cell_clip=[None])
+    """Return the arguments of `from_onnx` for each layer of a network; `function` is named in errors."""
+    blocks = blocks_of(function, net, "ONNX does not support others", CELLS, MODES, proj_size=[None], cell_clip=[None])
     desc = net.desc
     if reverse and desc.bidirectional:
-        raise ValueError(message(function, "reverse", "be False for a network of both directions", reverse))
+        raise ValueError(message(function, "reverse", "be False for a bidirectional network", reverse))
     operator = operator_of(desc.mode)
     values = operator.attributes.items()
-    attributes = {name: one * desc.num_directions if isinstance(one, list) else one for name, one in values}
+    attributes = {name: value * desc.num_directions if isinstance(value, list) else value for name, value in values}
     attributes["hidden_size"] = desc.hidden_size
     attributes["direction"] = "bidirectional" if desc.bidirectional else "reverse" if reverse else "forward"
     if operator.op_type == "GRU":
@@ -265,24 +265,24 @@ def arguments_of(function: str, net: Network, reverse: bool) -> list[dict[str, A
 
 
 def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
-    """Return the layers of several operators as one network.
+    """Stack the layers of several operators to one network.
 
     Parameters
     ----------
     nodes : sequence of OnnxNode
-        The layers from the lowest up, all of one kind, size and direction.  That each takes the outputs of the one
-        below, those of both directions side by side, is yours to know: the model says so, not its operators.
+        The layers, the lowest first, all of one kind, size and direction.  The caller must make sure that each reads
+        the outputs of the one below (both directions concatenated): the nodes do not show it.
 
     Returns
     -------
     RNN, GRU, LSTM or Network
-        A network whose layers have copies of their weights.
+        A network with copies of their weights.
 
     Raises
     ------
     TypeError, ValueError
-        A node differs from the first one or takes another number of features than the one below gives, or runs in
-        reverse, or has lengths or initial states of its own that are not zeros.
+        A node differs from the first, its input size does not fit the layer below, it runs in reverse, or it has
+        constant lengths or nonzero initial states.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...], why: str = ""
 
 
 def _check_arrays(desc: RNNDescriptor, operator: Operator, layout: int, arrays: dict[str, np.ndarray]) -> None:
-    """Check the shapes of what was given, by the names that ONNX has for the sizes."""
+    """Check the shapes of the arrays; errors use ONNX's names of dimensions."""
     gates, hidden, directions = len(operator.gates.split()), desc.hidden_size, desc.num_directions
     rows = gate_rows(gates)
     state = (directions, None, hidden), ("num_directions", "batch_size", "hidden_size")
@@ -355,21 +355,21 @@ def _blocks(
 
 
 def _arrays(desc: RNNDescriptor, operator: Operator, cells: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return W, R, B and P of a layer, given the blocks of each direction."""
+    """Return W, R, B and P of a layer from the blocks of each direction."""
     parts = {"W": [[cell["weight_ih"]] for cell in cells], "R": [[cell["weight_hh"]] for cell in cells]}
     if desc.bias != "none":
         parts["B"] = [both_biases(cell) for cell in cells]
-    found = {
-        name: np.stack([np.concatenate([_rows(desc, block, operator.gates) for block in own]) for own in those])
-        for name, those in parts.items()
+    arrays = {
+        name: np.stack([np.concatenate([_rows(desc, block, operator.gates) for block in blocks]) for blocks in halves])
+        for name, halves in parts.items()
     }
     if operator.peepholes:
-        found["P"] = np.stack([np.concatenate([cell[name] for name in operator.peepholes.split()]) for cell in cells])
-    return found
+        arrays["P"] = np.stack([np.concatenate([cell[name] for name in operator.peepholes.split()]) for cell in cells])
+    return arrays
 
 
 def _rows(desc: RNNDescriptor, block: np.ndarray, want: str) -> np.ndarray:
-    """Return a block with its gates in another order; those that the cell does not have are zeros."""
+    """Return a block with its gates in another order; missing gates are zeros."""
     have = gate_order(desc)
     missing = [name for name in want.split() if name not in have.split()]
     zeros = [np.zeros_like(block[: desc.hidden_size])] * len(missing)
@@ -380,18 +380,18 @@ def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:
     if node.net.desc != expected:
         raise ValueError(message("stack_onnx", f"{name}.net.desc", f"be {expected}", node.net.desc))
     if node.reverse:
-        cure = "the engine's layers run forward or both ways: run the nodes one after the other"
+        cure = "the engine has no reverse-only layers: run the nodes one after the other"
         raise ValueError(message("stack_onnx", f"{name}.reverse", "be False", True, cure))
-    own = [state for state in ("hx", "cx") if getattr(node, state) is not None and np.any(getattr(node, state))]
-    own += ["lengths"] * (node.lengths is not None)
-    if own:
-        cure = f"give them to infer, and stack {name}._replace({own[0]}=None)"
-        expected = "have no lengths and initial states of its own"
-        raise ValueError(message("stack_onnx", name, expected, ", ".join(own), cure))
+    constants = [state for state in ("hx", "cx") if getattr(node, state) is not None and np.any(getattr(node, state))]
+    constants += ["lengths"] * (node.lengths is not None)
+    if constants:
+        cure = f"pass them to infer, and stack {name}._replace({constants[0]}=None)"
+        expected = "have no constant lengths or initial states"
+        raise ValueError(message("stack_onnx", name, expected, ", ".join(constants), cure))
 
 
 def _backwards(x: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-    """Return each sequence from its last step to its first; the padding stays where it is."""
+    """Reverse each sequence in time; padding stays at the end."""
     if lengths is None:
         return x[::-1]
     steps = np.arange(len(x))[:, None]

@@ -1,6 +1,6 @@
-"""Files of ONNX models: their recurrent operators as networks, and networks as models that ONNX Runtime runs.
+"""Load recurrent operators from ONNX files; save networks as ONNX models that ONNX Runtime runs.
 
-The package onnx reads and writes the format; it is imported when a file is.
+The package onnx reads and writes the format; it is imported when a file is read or written.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rnnkit.interop.onnx_model import inputs_of, model_of
 from rnnkit.interop.packages import package
 
 INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"  # RNN and GRU have the first six
-STATES = {"sequence_lens": "lengths", "initial_h": "hx", "initial_c": "cx"}  # what a model may compute
+STATES = {"sequence_lens": "lengths", "initial_h": "hx", "initial_c": "cx"}  # inputs that a model may compute
 ATTRIBUTES = signature(from_onnx).parameters.keys() - {"op_type", *INPUTS}
-MOST_BYTES = 2**31 - 2**20  # of the weights: a file of Protocol Buffers is smaller than 2 GiB
+MAX_BYTES = 2**31 - 2**20  # of weights: Protocol Buffers limit a file to 2 GiB
 
 
 def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -> dict[str, OnnxNode]:
@@ -32,26 +32,26 @@ def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -
     Parameters
     ----------
     path : str or path-like
-        Name of the file.  Data that the model keeps outside of it are read where they are weights of these operators,
-        and from no other folder than that of the file and those inside.
+        Name of the file.  External tensor data is read only for the weights of these operators, and only from the
+        model's folder or below.
     names : collection of str, optional
-        Which operators to return; None is all.
+        Names of the operators to return; None is all.
 
     Returns
     -------
     dict of str to OnnxNode
-        By the names of the nodes, in the order of the model, those in the bodies of others (Loop, If, Scan) included.
-        A node that has no name, or one that an earlier node has, goes by the name of its first output.
+        Operators by name, in the order of the model, including those in subgraphs (Loop, If, Scan).  A node without a
+        name, or with the name of an earlier node, is named after its first output.
 
     Raises
     ------
     ImportError
         The package onnx is not installed.
     OSError
-        The file, or one with its data, cannot be opened (FileNotFoundError: it is not there).
+        The file, or one with its data, cannot be opened (FileNotFoundError: it does not exist).
     ValueError
-        The file is damaged or no ONNX model, has no such operator, or one of them asks for what rnnkit does not have,
-        or its weights are computed by the model.
+        The file is damaged or not an ONNX model, has no such operator, or an operator is unsupported, for example
+        because the model computes its weights.
     """
     listed = isinstance(names, Collection) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
     if names is not None and not listed:
@@ -62,20 +62,20 @@ def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -
 def save_onnx(
     net: Network, path: str | PathLike[str], reverse: bool = False, *, inputs: Collection[str] = ()
 ) -> None:
-    """Write a network as an ONNX model, which ONNX Runtime runs with the results of ``net.infer``.
+    """Write a network as an ONNX model; in ONNX Runtime it has the results of ``net.infer``.
 
     Parameters
     ----------
     net : RNN, GRU, LSTM or Network
-        A float32 network without projection and without cell clip, which ONNX does not have; of the cells PeepholeLSTM,
-        CoupledLSTM and ActivatedLSTM.
+        A float32 network that ONNX supports: no projection, no cell clip; of the cells only PeepholeLSTM, CoupledLSTM
+        and ActivatedLSTM.
     path : str or path-like
-        Name of the file, taken as it is.  It is written whole or not at all, as ``net.save`` does.
+        Name of the file, used unchanged.  Written atomically, as by ``net.save``.
     reverse : bool
-        Whether the network, of one direction, reads each sequence from the last step to the first.
+        Whether the model reads each sequence in reverse; only for a network of one direction.
     inputs : collection of {"hx", "cx", "lengths"}
-        What the model takes beside x, and must then be given in each run.  Without hx and cx (LSTM) the initial states
-        are zeros, without lengths all sequences have T steps.
+        Inputs of the model besides x, which every run must then pass.  Without hx and cx (LSTM) the initial states are
+        zeros, without lengths all sequences have T steps.
 
     Raises
     ------
@@ -84,56 +84,56 @@ def save_onnx(
     OSError
         The file cannot be written.
     TypeError, ValueError
-        `net` has what ONNX or ONNX Runtime lacks, or 2 GiB of weights, or has two directions where `reverse` asks for
-        one; `inputs` has another name, or cx of a network without; or `path` names what is no regular file.
+        ONNX or ONNX Runtime does not support `net`, it has 2 GiB of weights, or it has two directions and `reverse` is
+        True; `inputs` has an unknown name, or cx without a cell state; or `path` is not a regular file.
 
     Notes
     -----
     The inputs are x (T, N, I), hx and cx, (L*D, N, H) or (L*D, 1, H) for all sequences, and lengths (N,) int32, where
-    -1 is T.  The outputs are y (T, N, D*H), hy and cy.  T and N may differ from run to run, but N must not be 0, with
-    which ONNX Runtime's GRU and LSTM crash.  Dropout, which acts in training alone, is not written.
+    -1 is T.  The outputs are y (T, N, D*H), hy and cy.  T and N may differ from run to run, but N must not be 0: ONNX
+    Runtime's GRU and LSTM would crash.  Dropout is not written, as it only acts in training.
     """
     layers = arguments_of("save_onnx", net, reverse)
     if net.desc.dtype != "float32":
-        why = "ONNX Runtime runs these operators in float32 alone"
+        why = "ONNX Runtime runs these operators only in float32"
         raise ValueError(message("save_onnx", "net.desc.dtype", 'be "float32"', repr(net.desc.dtype), why))
     nbytes = sum(value.nbytes for layer in layers for value in layer.values() if isinstance(value, np.ndarray))
-    if nbytes > MOST_BYTES:
-        raise ValueError(message("save_onnx", "net", f"have weights of at most {MOST_BYTES} bytes", nbytes))
+    if nbytes > MAX_BYTES:
+        raise ValueError(message("save_onnx", "net", f"have weights of at most {MAX_BYTES} bytes", nbytes))
     known = inputs_of(net.desc)
     if isinstance(inputs, str) or not isinstance(inputs, Collection):
         raise wrong_type("save_onnx", "inputs", "a collection of names", inputs)
     if any(name not in known for name in inputs):
-        raise ValueError(message("save_onnx", "inputs", f"be of {', '.join(known)}", ", ".join(map(repr, inputs))))
+        raise ValueError(message("save_onnx", "inputs", f"be among {', '.join(known)}", ", ".join(map(repr, inputs))))
     model = model_of(package("save_onnx", "onnx"), net.desc, layers, inputs)
     with archive.replacing("save_onnx", path) as file:
         file.write(model.SerializeToString())
 
 
 class _File:
-    """An ONNX model that is read, and all that its errors name."""
+    """An ONNX model that was read, with the names for its errors."""
 
     def __init__(self, function: str, path: str | PathLike[str]) -> None:
         name = archive.name_of(function, path)
         self._function, self._where = function, f"path {name!r}"
         self._folder = os.path.realpath(os.path.dirname(os.fsdecode(name)))
         self._onnx = package(function, "onnx")
-        from google.protobuf.message import DecodeError  # it comes with onnx
+        from google.protobuf.message import DecodeError  # installed with onnx
 
         with archive.open_regular(function, path) as file:
             data = file.read()
         try:
             self._model = self._onnx.load_model_from_string(data)
         except DecodeError as error:
-            raise self._refusal("be a complete ONNX model", f"a cut-off one or another kind ({error})") from error
-        if not self._model.opset_import:  # the last thing in a file
-            raise self._refusal("be a complete ONNX model", "a cut-off one or another kind (without opset_import)")
+            raise self._error("be a complete ONNX model", f"a cut-off one or another kind ({error})") from error
+        if not self._model.opset_import:  # stored last, so missing in a truncated file
+            raise self._error("be a complete ONNX model", "a cut-off one or another kind (without opset_import)")
 
-    def _refusal(self, expected: str, got: Any, cure: str = "") -> ValueError:
+    def _error(self, expected: str, got: Any, cure: str = "") -> ValueError:
         return ValueError(message(self._function, self._where, expected, got, cure))
 
     def nodes(self, names: Collection[str] | None) -> dict[str, OnnxNode]:
-        """Return the operators of these names, or all."""
+        """Return the operators with these names, or all."""
         found = {}
         for node, constants in _recurrent(self._model.graph, {}):
             output = next(filter(None, node.output), "")
@@ -141,10 +141,10 @@ class _File:
             found[name] = node, constants
         if not found:
             kinds = sorted({_text(node.op_type) for node in self._model.graph.node})
-            raise self._refusal("hold an RNN, GRU or LSTM", f"the operators {', '.join(kinds)[:200] or 'none'}")
+            raise self._error("hold an RNN, GRU or LSTM", f"the operators {', '.join(kinds)[:200] or 'none'}")
         missing = [name for name in names or () if name not in found]
         if missing:
-            raise self._refusal(f"hold {', '.join(missing)}", f"the recurrent operators {', '.join(found)}"[:400])
+            raise self._error(f"hold {', '.join(missing)}", f"the recurrent operators {', '.join(found)}"[:400])
         wanted = found if names is None else names
         return {name: self._node(name, *entry) for name, entry in found.items() if name in wanted}
 
@@ -154,33 +154,35 @@ class _File:
             attributes = {entry.name: self._onnx.helper.get_attribute_value(entry) for entry in node.attribute}
             unknown = sorted(set(attributes) - set(ATTRIBUTES))
             if unknown:
-                raise ValueError(f"the attribute {', '.join(unknown)}, which the operator does not have today")
+                raise ValueError(f"the attribute {', '.join(unknown)} is unknown")
             attributes = {key: _text(value) for key, value in attributes.items()}
             return from_onnx(node.op_type, **inputs, **attributes)._replace(computed=computed)
         except (TypeError, ValueError) as error:
-            raise self._refusal("hold recurrent operators that rnnkit has", f"{name!r} with {error}") from error
+            text = f"the operator {name!r} is unsupported: {error}"
+            raise ValueError(f"{self._function}: {self._where}: {text}") from error
 
     def _inputs(self, node: Any, constants: dict[str, Any]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the constants among the inputs of a node, and which states the model computes."""
+        """Return the constant inputs of a node, and the names of the states that the model computes."""
         known = INPUTS if node.op_type == "LSTM" else INPUTS[:6]
         if len(node.input) > len(known):
-            raise ValueError(f"{len(node.input)} inputs, where a {node.op_type} has {len(known)}")
+            raise ValueError(f"it has {len(node.input)} inputs, but a {node.op_type} takes at most {len(known)}")
         sources = {name: source for name, source in zip(known, node.input, strict=False) if source}
         for name in ("W", "R"):
             if name not in sources:
-                raise ValueError(f"no input {name}")
+                raise ValueError(f"it has no input {name}")
         computed = [name for name, source in sources.items() if name != "X" and source not in constants]
         for name in computed:
             if name not in STATES:
-                raise ValueError(f"{name} from {sources[name]!r}, which the model computes: fold its constants first")
-        found = {name: constants[source] for name, source in sources.items() if name != "X" and name not in computed}
-        return {name: self._array(tensor) for name, tensor in found.items()}, tuple(STATES[name] for name in computed)
+                source = sources[name]
+                raise ValueError(f"it takes {name} from {source!r}, which the model computes: fold its constants first")
+        tensors = {name: constants[source] for name, source in sources.items() if name != "X" and name not in computed}
+        return {name: self._array(tensor) for name, tensor in tensors.items()}, tuple(STATES[name] for name in computed)
 
     def _array(self, tensor: Any) -> np.ndarray:
         if tensor.data_type not in self._onnx.helper.get_all_tensor_dtypes():
-            raise ValueError(f"{tensor.name!r} of the unknown data type {tensor.data_type}")
-        if min(tensor.dims, default=0) < 0:  # reshape would take -1, say, for what is left
-            raise ValueError(f"{tensor.name!r} of the shape {tuple(tensor.dims)}")
+            raise ValueError(f"{tensor.name!r} has the unknown data type {tensor.data_type}")
+        if min(tensor.dims, default=0) < 0:  # reshape would interpret -1
+            raise ValueError(f"{tensor.name!r} has the shape {tuple(tensor.dims)}")
         if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
             tensor = self._onnx.TensorProto(
                 name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=self._external(tensor)
@@ -188,27 +190,26 @@ class _File:
         return self._onnx.numpy_helper.to_array(tensor)
 
     def _external(self, tensor: Any) -> bytes:
-        """Read the bytes of a tensor from a file in the model's folder; nothing that is said about them is believed."""
+        """Read the bytes of a tensor from a file in the model's folder; path, offset and length are validated."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         path = os.path.realpath(os.path.join(self._folder, entries.get("location", "")))
         if os.path.commonpath([path, self._folder]) != self._folder:
-            raise ValueError(f"data of {tensor.name!r} in {entries['location']!r}, outside of the model's folder")
+            raise ValueError(f"data of {tensor.name!r} is in {entries['location']!r}, outside of the model's folder")
         if not os.path.exists(path):
-            expected = "have the data of its tensors beside it"
-            got = f"no file {path!r} for those of {tensor.name!r}"
-            raise FileNotFoundError(message(self._function, self._where, expected, got))
+            text = f"the data of the tensor {tensor.name!r} is missing: there is no file {path!r}"
+            raise FileNotFoundError(f"{self._function}: {self._where}: {text}")
         with archive.open_regular(self._function, path) as file:
             size = os.fstat(file.fileno()).st_size
             start = int(entries.get("offset", 0))
             length = int(entries.get("length", size - start))
             if start < 0 or length < 0 or start + length > size:
-                raise ValueError(f"bytes {start} to {start + length} of {path!r}, which has {size}")
+                raise ValueError(f"the data is in bytes {start} to {start + length} of {path!r}, which has only {size}")
             file.seek(start)
             return file.read(length)
 
 
 def _recurrent(graph: Any, outer: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield the recurrent nodes of a graph and of the graphs in it, each with the constants that it sees, by name."""
+    """Yield the recurrent nodes of a graph and its subgraphs, each with the constants in its scope, by name."""
     constants = outer | {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute:
@@ -223,7 +224,7 @@ def _recurrent(graph: Any, outer: dict[str, Any]) -> Iterator[tuple[Any, dict[st
 
 
 def _text(value: Any) -> Any:
-    """Return text for bytes, which Protocol Buffers give for an attribute's, and for any that is no UTF-8."""
+    """Decode bytes: Protocol Buffers return them for string attributes, and for text that is not UTF-8."""
     if isinstance(value, list):
         return [_text(item) for item in value]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

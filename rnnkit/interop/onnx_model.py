@@ -1,4 +1,4 @@
-"""A network as an ONNX model, with inputs and outputs as `net.infer` has them."""
+"""Build an ONNX model with the inputs and outputs of `net.infer`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 
-OPSET, IR_VERSION = 17, 8  # old enough for every ONNX Runtime of the last years
+OPSET, IR_VERSION = 17, 8  # supported by all recent versions of ONNX Runtime
 
 
 def inputs_of(desc: RNNDescriptor) -> tuple[str, ...]:
-    """Return what a model may take beside x."""
+    """Return the optional inputs of a model, besides x."""
     return ("hx", "cx", "lengths") if desc.has_cell_state else ("hx", "lengths")
 
 
 def model_of(onnx: Any, desc: RNNDescriptor, layers: list[dict[str, Any]], inputs: Collection[str]) -> Any:
-    """Return the model of a float32 network, whose layers are given as `to_onnx` gives them.
+    """Return the model of a float32 network, with `layers` as returned by `to_onnx`.
 
-    What is not among its inputs is a constant of one row, which the model expands to all.
+    An optional input that is not in `inputs` becomes a constant of one row, which the model expands to the batch.
     """
     graph = _Graph(onnx, desc, inputs)
     graph.add_inputs()
@@ -31,7 +31,7 @@ def model_of(onnx: Any, desc: RNNDescriptor, layers: list[dict[str, Any]], input
 
 
 class _Graph:
-    """Nodes and constants, each by its name."""
+    """Builder of the graph: nodes, and constants by name."""
 
     def __init__(self, onnx: Any, desc: RNNDescriptor, inputs: Collection[str]) -> None:
         self._onnx, self._desc, self._inputs, self._nodes = onnx, desc, inputs, []
@@ -53,7 +53,7 @@ class _Graph:
         return [f"{name}_{layer}" for layer in range(self._desc.num_layers)]
 
     def add_inputs(self) -> None:
-        """Bring lengths and initial states to one row for each sequence, and deal the states out to the layers."""
+        """Expand lengths and initial states to the batch, and split the states by layer."""
         self._add("Shape", ["x"], "seq_len", start=0, end=1)
         self._add("Shape", ["x"], "batch_size", start=1, end=2)
         self._add("Cast", ["seq_len"], "whole", to=self._onnx.TensorProto.INT32)
@@ -69,7 +69,7 @@ class _Graph:
     def add_layer(
         self, layer: int, op_type: str, W: Any, R: Any, B: Any = None, P: Any = None, **attributes: Any
     ) -> None:
-        """Add the operator of a layer, and bring the outputs of its directions together."""
+        """Add the operator of a layer, and concatenate the outputs of its directions."""
         names = {f"W_{layer}": W, f"R_{layer}": R, f"B_{layer}": B}
         self._constants |= {name: array for name, array in names.items() if array is not None}
         inputs = [f"y_{layer - 1}" if layer else "x", *(name if names[name] is not None else "" for name in names)]
@@ -80,12 +80,12 @@ class _Graph:
         outputs = [f"layer_{layer}", *(f"{name}_{layer}" for name in self._states.values())]
         self._add(op_type, inputs, *outputs, **attributes)
         self._add("Transpose", [f"layer_{layer}"], f"swapped_{layer}", perm=[0, 2, 1, 3])  # to (T, N, D, H)
-        shape = self._constant("joined", 0, 0, self._width)  # 0: as it is
+        shape = self._constant("joined", 0, 0, self._width)  # 0 keeps the dimension
         last = layer == self._desc.num_layers - 1
         self._add("Reshape", [f"swapped_{layer}", shape], "y" if last else f"y_{layer}")
 
     def add_outputs(self) -> None:
-        """Join the layers' last states; after a sequence of length 0, where ONNX Runtime has 0, the initial ones."""
+        """Concatenate the layers' last states; for length 0 use the initial states (ONNX Runtime returns 0)."""
         self._add("Equal", ["sequence_lens", "zero"], "empty")
         self._add("Unsqueeze", ["empty", self._constant("last_axis", 1)], "empty_rows")
         for initial, last in self._states.items():
@@ -93,7 +93,7 @@ class _Graph:
             self._add("Where", ["empty_rows", f"initial_{initial}", f"last_{last}"], last)
 
     def model(self) -> Any:
-        """Return what was added, as a model."""
+        """Build the model."""
         helper, real, units = self._onnx.helper, self._onnx.TensorProto.FLOAT, self._desc.hidden_size
         value = helper.make_tensor_value_info
         possible = {name: value(name, real, [self._rows, f"rows_of_{name}", units]) for name in self._states}

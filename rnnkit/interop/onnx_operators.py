@@ -1,6 +1,6 @@
-"""Which of ONNX's operators computes a cell, and which cell an operator: gates, activations, peepholes.
+"""Map cells to ONNX's operators and back: gates, activations, peepholes.
 
-ONNX Runtime's LSTM with input_forget has f = 1 - i; the rows of f in W, R, B and P, which stay there, it does not read.
+ONNX Runtime's LSTM with input_forget has f = 1 - i; W, R, B and P still have rows of f, but it ignores them.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from rnnkit.kernels.cells.activations import ACTIVATIONS
 from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
 from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
 
-# Each operator, and its activations in one direction where it is given none.
+# Operators, and their default activations in one direction.
 OPERATORS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 CELLS = ActivatedLSTM, PeepholeLSTM, CoupledLSTM
-# Of an activation without its numbers ONNX says that it has those of the operator of its name; that one has none, or
-# ONNX Runtime takes others.
+# Activations without a clear default of alpha and beta: ONNX refers to the operator of the same name, but that has no
+# default, or ONNX Runtime uses another one.
 UNCLEAR = "Affine", "ScaledTanh", "ThresholdedRelu"
 
 
 class Operator(NamedTuple):
-    """What computes a cell.
+    """ONNX operator that computes a cell.
 
     Attributes
     ----------
     op_type : str
-        Its name.
+        Name of the operator.
     gates : str
-        In its order, by our names; one that the cell does not have is zeros.
+        Gates in ONNX's order, by our names; those that the cell lacks are zeros.
     peepholes : str
         Our vectors, in the order of P.
     attributes : dict
-        A list holds the values of one direction.
+        Attributes of the node; a list holds the values of one direction.
     """
 
     op_type: str
@@ -57,9 +57,9 @@ def operator_of(mode: Any) -> Operator:
         return MODES[mode]
     attributes: dict[str, Any] = {"input_forget": 1} if isinstance(mode, CoupledLSTM) else {}
     if mode != type(mode)():
-        attributes["activations"] = [type(one).__name__ for one in mode]
+        attributes["activations"] = [type(activation).__name__ for activation in mode]
         for name in ("alpha", "beta"):
-            numbers = [getattr(one, name) for one in mode if name in one._fields]
+            numbers = [getattr(activation, name) for activation in mode if name in activation._fields]
             attributes |= {f"activation_{name}": numbers} if numbers else {}
     peepholes = "peephole_i peephole_o peephole_f" if isinstance(mode, PeepholeLSTM) else ""
     return Operator("LSTM", MODES["lstm"].gates, peepholes, attributes)
@@ -69,39 +69,39 @@ def mode_of_operator(
     op_type: str, num_directions: int, activations: Sequence[str], alpha: Sequence[float], beta: Sequence[float],
     peepholes: bool, input_forget: int,
 ) -> Any:
-    """Return the mode or cell that an operator computes; the case of the names of activations does not matter."""
+    """Return the mode or cell that an operator computes; names of activations are case-insensitive."""
     if isinstance(activations, str) or not isinstance(activations, Sequence):
         raise wrong_type("from_onnx", "activations", "a list of names", activations)
     usual = OPERATORS[op_type]
     given = [str(name) for name in activations] or usual * num_directions
     known = {name.lower(): name for name in ACTIVATIONS}
     names = [known.get(name.lower(), name) for name in given]
-    own = names[: len(usual)]
-    modes = {mode: one.attributes.get("activations", usual) for mode, one in MODES.items() if one.op_type == op_type}
-    whole = names == own * num_directions and len(own) == len(usual)
-    if not whole or not set(names) <= set(ACTIVATIONS) or (op_type != "LSTM" and own not in modes.values()):
-        which = " or ".join(str(one * num_directions) for one in modes.values())
+    first = names[: len(usual)]  # of the first direction
+    modes = {mode: op.attributes.get("activations", usual) for mode, op in MODES.items() if op.op_type == op_type}
+    complete = names == first * num_directions and len(first) == len(usual)
+    if not complete or not set(names) <= set(ACTIVATIONS) or (op_type != "LSTM" and first not in modes.values()):
+        which = " or ".join(str(activations * num_directions) for activations in modes.values())
         if op_type == "LSTM":
             which = f"3 of {', '.join(ACTIVATIONS)}" + ", the same in both directions" * (num_directions == 2)
         got = list(activations)
         raise ValueError(message("from_onnx", "activations", f"be {which} with op_type={op_type!r}", got))
     numbers = {"alpha": _numbers("alpha", names, alpha), "beta": _numbers("beta", names, beta)}
     found = [_activation(name, numbers) for name in names]
-    if found != found[: len(own)] * num_directions:
+    if found != found[: len(first)] * num_directions:
         expected = "be the same in both directions"
         raise ValueError(message("from_onnx", "activation_alpha and activation_beta", expected, (*alpha, *beta)))
     if op_type != "LSTM":
-        return next(mode for mode, names in modes.items() if names == own)
+        return next(mode for mode, names in modes.items() if names == first)
     if peepholes and input_forget:
-        cure = "rnnkit has no LSTM with peepholes that couples the input and the forget gate"
+        cure = "rnnkit has no peephole LSTM with coupled input and forget gates"
         raise ValueError(message("from_onnx", "P", "be zeros with input_forget=1", "others", cure))
     kind = PeepholeLSTM if peepholes else CoupledLSTM if input_forget else ActivatedLSTM
-    mode = kind(*found[: len(own)])
+    mode = kind(*found[: len(first)])
     return "lstm" if mode == ActivatedLSTM() else mode
 
 
 def _numbers(kind: str, names: list[str], given: Sequence[float]) -> list[float]:
-    """Return the numbers of one kind, one for each activation that takes one; without any those of ONNX."""
+    """Return the numbers of one kind, one for each activation that takes it; ONNX's defaults if none is given."""
     takers = [name for name in names if kind in ACTIVATIONS[name]._fields]
     unclear = [name for name in takers if name in UNCLEAR]
     if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
@@ -109,8 +109,8 @@ def _numbers(kind: str, names: list[str], given: Sequence[float]) -> list[float]
     if len(given) == len(takers):
         return list(given)
     if len(given) or unclear:
-        expected = f"hold {len(takers)} numbers, of {', '.join(takers)}" if takers else "be ()"
-        cure = "" if unclear else "without any they are those of ONNX" if takers else f"{', '.join(names)} take none"
+        expected = f"hold {len(takers)} numbers, for {', '.join(takers)}" if takers else "be ()"
+        cure = "" if unclear else "leave it empty for ONNX's defaults" if takers else f"{', '.join(names)} take none"
         raise ValueError(message("from_onnx", f"activation_{kind}", expected, tuple(given), cure))
     return [ACTIVATIONS[name]._field_defaults[kind] for name in takers]
 

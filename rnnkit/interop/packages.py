@@ -1,4 +1,4 @@
-"""Packages that only files need: they are imported when a file is read or written."""
+"""Optional packages, imported when a file is read or written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rnnkit.errors import message
 
 
 def package(function: str, name: str) -> ModuleType:
-    """Import a package, or say on behalf of a function that it is missing."""
+    """Import a package, or raise ImportError in the name of a function."""
     try:
         return import_module(name)
     except ImportError:

@@ -1,7 +1,7 @@
-"""Networks that are given cell by cell: what the converters of Keras, Flux and Flax share.
+"""Stacks of per-layer cells, shared by the converters of Keras, Flux and Flax.
 
-A stack is a list of layers, a layer the list of its directions, and a cell the arrays by the names that the framework
-has for them: its entries.
+A stack is a list of layers, a layer a list of cells, one per direction. The entries of a cell are its arrays by the
+framework's names.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network, check_shape, common_dtype, network, real_array
 
 
-class Form(NamedTuple):
-    """How a framework writes down a cell.
+class CellFormat(NamedTuple):
+    """How a framework stores a cell.
 
     Attributes
     ----------
     mode : str
-        Ours.
+        Mode of rnnkit.
     options : dict
-        The other options of the descriptor.
+        Other options of the descriptor.
     entries : dict of str to tuple of str
-        The shape of each entry, by the names of its sizes: "input_size", "4*hidden_size", or "biases", which is 2.
+        Shape of each entry, as names of dimensions: "input_size", "4*hidden_size", or "biases", which is 2.
     blocks : callable
-        Takes the arrays by entry and returns ours by their names without layer and direction, "weight_ih" for example.
+        Converts the arrays by entry to our blocks by name, without layer and direction, for example "weight_ih".
     """
 
     mode: str
@@ -40,20 +40,20 @@ class Form(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell's name, for messages, and its entries."""
+    """A cell's name, for errors, and its entries."""
 
     name: str
     entries: Mapping[str, Any]
 
     def entry(self, name: str) -> str:
-        """Return the name of an entry, for messages."""
+        """Return the name of an entry, for errors."""
         return f'{self.name}["{name}"]'
 
 
-def stacked_network(function: str, form: Form, layers: Sequence[Sequence[Cell]]) -> Network:
-    """Return the network of a stack whose cells all have one form.
+def stacked_network(function: str, form: CellFormat, layers: Sequence[Sequence[Cell]]) -> Network:
+    """Return the network of a stack whose cells share one format.
 
-    Everything is checked in the framework's own names and shapes, before any of it is converted.
+    Checks use the framework's names and shapes, and precede the conversion.
     """
     first = layers[0]
     for layer in layers:
@@ -65,20 +65,20 @@ def stacked_network(function: str, form: Form, layers: Sequence[Sequence[Cell]])
         expected = f"the entries of this {form.mode} network's cells"
         check_names(function, cell.name, expected, form.entries, cell.entries)
     arrays = [{n: real_array(function, cell.entry(n), cell.entries[n]) for n in form.entries} for cell in cells]
-    every = {cell.entry(n): array for cell, those in zip(cells, arrays, strict=True) for n, array in those.items()}
+    named = {cell.entry(n): array for cell, entries in zip(cells, arrays, strict=True) for n, array in entries.items()}
     sizes = [_first_size(function, form, cells[0], arrays[0], dim) for dim in ("input_size", "hidden_size")]
-    dtype = common_dtype(function, every)
+    dtype = common_dtype(function, named)
     desc = RNNDescriptor(form.mode, *sizes, len(layers), len(first) == 2, dtype=dtype, **form.options)
-    named = {}
-    for number, (cell, own) in enumerate(zip(cells, arrays, strict=True)):
+    blocks = {}
+    for number, (cell, entries) in enumerate(zip(cells, arrays, strict=True)):
         layer, direction = divmod(number, desc.num_directions)
-        _check_shapes(function, form, cell, own, desc, layer)
-        named |= {block + suffix_of(layer, direction): array for block, array in form.blocks(own).items()}
-    return network(desc, named)
+        _check_shapes(function, form, cell, entries, desc, layer)
+        blocks |= {block + suffix_of(layer, direction): array for block, array in form.blocks(entries).items()}
+    return network(desc, blocks)
 
 
 def named_mappings(function: str, argument: str, value: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return a mapping, or those of a list, each with its name for messages."""
+    """Return one mapping, or those of a list, each with its name for errors."""
     if isinstance(value, Mapping):
         return [(argument, value)]
     if not (isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value)):
@@ -87,7 +87,7 @@ def named_mappings(function: str, argument: str, value: Any) -> list[tuple[str, 
 
 
 def cells_of(desc: RNNDescriptor, blocks: Mapping[str, np.ndarray]) -> list[list[dict[str, np.ndarray]]]:
-    """Return the blocks of each layer's directions, by their names without layer and direction."""
+    """Return the blocks of each layer and direction, by name without layer and direction."""
     suffixes = [[suffix_of(layer, d) for d in range(desc.num_directions)] for layer in range(desc.num_layers)]
     return [
         [{name.removesuffix(own): block for name, block in blocks.items() if name.endswith(own)} for own in layer]
@@ -96,40 +96,41 @@ def cells_of(desc: RNNDescriptor, blocks: Mapping[str, np.ndarray]) -> list[list
 
 
 def both_biases(cell: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return bW and bR of a cell of ours; one that it lacks is zeros."""
+    """Return bW and bR of one of our cells; a missing one is zeros."""
     none = np.zeros_like(cell["weight_hh"][:, 0])
     return cell.get("bias_ih", none), cell.get("bias_hh", none)
 
 
 def one_bias(function: str, desc: RNNDescriptor, cell: Mapping[str, np.ndarray], who: str) -> np.ndarray:
-    """Return the sum of a cell's biases for a framework that has one only, which is added to W x.
+    """Return the sum of a cell's biases, for a framework with one bias, which it adds to W x.
 
-    Where one is 0 the other keeps its bits. A gate that resets R h + bR has no such sum: its bR must be 0.
+    If one bias is 0, the other is returned bit-identically. A gate that multiplies R h + bR by r has no such sum: its
+    bR must be 0.
     """
     first, second = both_biases(cell)
     rows = np.split(second, desc.num_gates)
-    for gate, own in zip(desc.cell.declaration.gates, rows, strict=True):
-        if gate.apart and own.any():
+    for gate, bias in zip(desc.cell.declaration.gates, rows, strict=True):
+        if gate.apart and bias.any():
             expected = f"be 0 in the rows of {gate.name} of every bias_hh"
             cure = f"{who} has one bias, outside of the product with r"
-            raise ValueError(message(function, "net.views", expected, f"up to {abs(own).max()}", cure))
+            raise ValueError(message(function, "net.views", expected, f"up to {abs(bias).max()}", cure))
     return added(first, second)
 
 
 def added(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return a sum, with the bits of one where the other is 0, a negative 0 included."""
+    """Return a sum that is bit-identical to one term where the other is 0, also for a negative 0."""
     return np.where(second == 0, first, np.where(first == 0, second, first + second))
 
 
-def _first_size(function: str, form: Form, cell: Cell, arrays: dict[str, np.ndarray], dim: str) -> int:
-    """Return a size from the first entry along one of whose axes it stands."""
+def _first_size(function: str, form: CellFormat, cell: Cell, arrays: dict[str, np.ndarray], dim: str) -> int:
+    """Infer a size from the first entry that has this dimension."""
     name, dims = next((name, dims) for name, dims in form.entries.items() if dim in dims)
     check_shape(function, cell.entry(name), arrays[name], (None,) * len(dims), dims)
     return arrays[name].shape[dims.index(dim)]
 
 
 def _check_shapes(
-    function: str, form: Form, cell: Cell, arrays: dict[str, np.ndarray], desc: RNNDescriptor, layer: int
+    function: str, form: CellFormat, cell: Cell, arrays: dict[str, np.ndarray], desc: RNNDescriptor, layer: int
 ) -> None:
     sizes = {"input_size": desc.layer_input_size(layer), "hidden_size": desc.hidden_size, "biases": 2}
     for name, dims in form.entries.items():

@@ -1,4 +1,4 @@
-"""PyTorch: nn.RNN, nn.GRU and nn.LSTM, whose names, shapes and order of gates are ours."""
+"""PyTorch: nn.RNN, nn.GRU and nn.LSTM, which have our names, shapes and gate order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rnnkit.interop.networks import (
 from rnnkit.network.classes import mode_of
 
 _NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d{1,9})(_reverse)?")
-_FIRST = "weight_hh_l0"  # each of the three modules has it
+_FIRST = "weight_hh_l0"  # all three modules have it
 
 
 def from_torch(
@@ -40,27 +40,27 @@ def from_torch(
     ----------
     source : Module or mapping of str to array_like
         An nn.RNN, nn.GRU or nn.LSTM, a model with one inside, or the state dict of either: tensors on any device, or
-        other arrays. Or an rnnkit.torch.Recurrent or a model with one; a state dict does not tell its cell.
+        other arrays. Or an rnnkit.torch.Recurrent or a model with one, but not its state dict, which lacks the cell.
     prefix : str
-        Where in a model it stands, "encoder.rnn" for example.
+        Module path of the network in a model, for example "encoder.rnn".
     nonlinearity : {"tanh", "relu"}, optional
-        Of an nn.RNN in a state dict, which does not tell it; None is PyTorch's default, "tanh".
+        Nonlinearity of an nn.RNN; only for a state dict, which does not store it. None is PyTorch's default, "tanh".
     dropout : float, optional
-        Between the layers, which a state dict does not tell either; None is PyTorch's default, 0.
+        Dropout between layers; only for a state dict, which does not store it. None is PyTorch's default, 0.
 
     Returns
     -------
-    RNN, GRU, LSTM or, of a Recurrent, Network
-        With copies of the weights, in their dtype.  It is time-major, whatever the module's batch_first:
+    RNN, GRU or LSTM; Network for a Recurrent
+        Copies of the weights, in their dtype.  It is time-major, whatever the module's batch_first:
         ``net.infer(x.swapaxes(0, 1))``.
 
     Raises
     ------
     TypeError
-        `source` is neither, or an array is not float32 or float64 as the others are.
+        `source` is neither, or the arrays are not all float32 or all float64.
     ValueError
-        Entries are missing, unknown or of other shapes than the first layer asks for, or an option is given with a
-        module, which tells it.
+        Entries are missing or unknown, their shapes do not fit the first layer, or an option is given with a module,
+        which already determines it.
 
     Examples
     --------
@@ -72,13 +72,14 @@ def from_torch(
     if isinstance(source, Mapping):
         arrays = _arrays(prefix, source)
     else:
+        why = "with a module, which determines it"
         _check_module("from_torch", "source", source, " or a state dict")
         recurrent = _recurrent_at("from_torch", source, prefix)
         if recurrent is not None:
-            check_left_out("from_torch", "with a module, which tells it", nonlinearity=nonlinearity, dropout=dropout)
+            check_left_out("from_torch", why, nonlinearity=nonlinearity, dropout=dropout)
             return recurrent.network()
         arrays = _arrays(prefix, source.state_dict())
-        check_left_out("from_torch", "with a module, which tells it", nonlinearity=nonlinearity, dropout=dropout)
+        check_left_out("from_torch", why, nonlinearity=nonlinearity, dropout=dropout)
         module = source.get_submodule(prefix[:-1])
         nonlinearity, dropout = getattr(module, "nonlinearity", None), getattr(module, "dropout", None)
     desc = _descriptor(prefix, arrays, nonlinearity, 0.0 if dropout is None else dropout)
@@ -87,31 +88,31 @@ def from_torch(
 
 
 def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str, np.ndarray]:
-    """Return the weights of a network by PyTorch's names, and write them into a module if one is given.
+    """Return the weights of a network by PyTorch's names, and optionally write them into `module`.
 
     Parameters
     ----------
     net : RNN, GRU, LSTM or Network
-        Of what PyTorch has: no cell_clip, input_mode="linear", reset_after=True. A network of a cell goes into an
-        rnnkit.torch.Recurrent of that cell alone.
+        A network that PyTorch supports: no cell_clip, input_mode="linear", reset_after=True. A network of a custom cell
+        converts only to an rnnkit.torch.Recurrent of the same cell.
     prefix : str
-        Where in a model they belong, "encoder.rnn" for example.
+        Module path of the network in a model, for example "encoder.rnn".
     module : Module, optional
-        An nn.RNN, nn.GRU, nn.LSTM or rnnkit.torch.Recurrent, or a model with one at `prefix`: its own
-        ``load_state_dict`` sets the parameters.
+        An nn.RNN, nn.GRU, nn.LSTM or rnnkit.torch.Recurrent, or a model with one at `prefix`; its ``load_state_dict``
+        is called.
 
     Returns
     -------
     dict of str to ndarray
-        Copies.  If the network has one bias, the other is zeros: PyTorch has both or none.  It takes tensors,
-        ``{name: torch.from_numpy(array) for name, array in to_torch(net).items()}``.
+        Copies.  If the network has one bias, the other is zeros: PyTorch has both or none.  ``load_state_dict`` needs
+        tensors: ``{name: torch.from_numpy(array) for name, array in to_torch(net).items()}``.
 
     Raises
     ------
     TypeError
-        `net` is no network, or `module` no Module or one of another dtype.
+        `net` is not a network, `module` is not a Module, or it has another dtype.
     ValueError
-        PyTorch has no such network, or `module` is of another mode, of other sizes or without a bias.
+        PyTorch does not support this network, or `module` has another mode, other sizes or no bias.
 
     Examples
     --------
@@ -119,9 +120,9 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     >>> {name: array.shape for name, array in to_torch(GRU(3, 2), "rnn").items()}
     {'rnn.weight_ih_l0': (6, 3), 'rnn.weight_hh_l0': (6, 2), 'rnn.bias_ih_l0': (6,), 'rnn.bias_hh_l0': (6,)}
     """
-    prefix, why = with_dot("to_torch", prefix), "PyTorch has nothing else"
+    prefix, why = with_dot("to_torch", prefix), "PyTorch supports nothing else"
     recurrent = None if module is None else _recurrent_at("to_torch", module, prefix)
-    cells = () if recurrent is None else (type(getattr(net, "mode", None)),)  # one that is not its own is named below
+    cells = () if recurrent is None else (type(getattr(net, "mode", None)),)  # another cell raises below
     options = {"input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
     blocks = blocks_of("to_torch", net, why, cells, **options)
     if recurrent is not None and net.desc.mode != recurrent.cell:
@@ -137,7 +138,7 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
 
 
 def with_dot(function: str, prefix: Any) -> str:
-    """Return what stands before the names of parameters at a place in a model."""
+    """Return a prefix that ends with a dot, unless it is empty."""
     if not isinstance(prefix, str):
         raise wrong_type(function, "prefix", "a str", prefix)
     return f"{prefix}." if prefix and not prefix.endswith(".") else prefix
@@ -149,8 +150,8 @@ def _check_module(function: str, argument: str, value: Any, alternative: str = "
 
 
 def _recurrent_at(function: str, model: Any, prefix: str) -> Any:
-    """Return the rnnkit.torch.Recurrent at a place in a model; None if there is none."""
-    torch = sys.modules.get("rnnkit.torch")  # without which there is none
+    """Return the rnnkit.torch.Recurrent at a module path; None if there is none."""
+    torch = sys.modules.get("rnnkit.torch")  # not imported: there can be none
     if torch is None or isinstance(model, type) or not hasattr(model, "named_modules"):
         return None
     found = dict(model.named_modules()).get(prefix[:-1])
@@ -158,14 +159,14 @@ def _recurrent_at(function: str, model: Any, prefix: str) -> Any:
 
 
 def _arrays(prefix: str, named: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return what stands under a prefix, by the names behind it; if nothing does, say under which something does."""
+    """Return the arrays under a prefix, by name without it; the error lists valid prefixes."""
     for name in named:
         if not isinstance(name, str):
             raise TypeError(message("from_torch", "source", "have names for keys", repr(name)))
     found = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
     if _FIRST not in found:
         places = [name.removesuffix(f".{_FIRST}") for name in named if name.endswith(f".{_FIRST}")]
-        cure = f"give prefix={' or '.join(map(repr, places))}" if places else "it has no nn.RNN, nn.GRU or nn.LSTM"
+        cure = f"pass prefix={' or '.join(map(repr, places))}" if places else "it has no nn.RNN, nn.GRU or nn.LSTM"
         raise ValueError(message("from_torch", "source", f"hold {prefix}{_FIRST}", f"{len(named)} other names", cure))
     unknown = [prefix + name for name in found if not _NAME.fullmatch(name)]
     if unknown:
@@ -177,7 +178,7 @@ def _arrays(prefix: str, named: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def _descriptor(
     prefix: str, arrays: Mapping[str, np.ndarray], nonlinearity: str | None, dropout: float
 ) -> RNNDescriptor:
-    """Return what the names and the shapes of the first layer say."""
+    """Infer the descriptor from the names, and from the shapes of the first layer."""
     matrices = [name for name in ("weight_ih_l0", _FIRST, "weight_hr_l0") if name in arrays]
     check_names("from_torch", "source", "the matrices of layer 0", matrices + ["weight_ih_l0"], matrices)
     for name in matrices:
@@ -218,15 +219,15 @@ def _check_entries(function: str, argument: str, prefix: str, desc: RNNDescripto
 
 
 def _write(prefix: str, desc: RNNDescriptor, arrays: Mapping[str, np.ndarray], model: Any) -> None:
-    """Write into a module, after all checks: load_state_dict writes what fits before it refuses the rest."""
+    """Check first, then write into a module: load_state_dict writes the valid part before it raises."""
     _check_module("to_torch", "module", model)
     try:
         module = model.get_submodule(prefix[:-1])
     except AttributeError as error:
         raise ValueError(message("to_torch", "module", f"have one at prefix={prefix[:-1]!r}", error)) from error
-    own = module.state_dict()
-    _check_entries("to_torch", "module", prefix, desc, own)
-    for name, tensor in own.items():
+    state = module.state_dict()
+    _check_entries("to_torch", "module", prefix, desc, state)
+    for name, tensor in state.items():
         found = dtype_name(tensor.dtype)
         if found != desc.dtype:
             cure = "convert the module with .float() or .double()"
@@ -235,4 +236,4 @@ def _write(prefix: str, desc: RNNDescriptor, arrays: Mapping[str, np.ndarray], m
     if chosen is not None and mode_of("RNN", nonlinearity=chosen) != desc.mode:
         expected = f'compute what mode="{desc.mode}" does'
         raise ValueError(message("to_torch", "module", expected, f"nonlinearity={chosen!r}"))
-    module.load_state_dict({name: tensor.new_tensor(arrays[name]) for name, tensor in own.items()})
+    module.load_state_dict({name: tensor.new_tensor(arrays[name]) for name, tensor in state.items()})
