@@ -1,4 +1,4 @@
-"""What both estimators are: settings, reading of X, and the way through the training loop."""
+"""Base class of the estimators: settings, input conversion, training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rnnkit.training import Adam, arguments
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RecurrentEstimator(BaseEstimator):
-    """A recurrent network, pooled over the steps, with a linear readout; subclasses say what its scores mean."""
+    """A recurrent network, pooled over the steps, with a linear readout; subclasses define targets and loss."""
 
     mode: Any = "gru"
     hidden_size: int = 64
@@ -53,24 +53,24 @@ class RecurrentEstimator(BaseEstimator):
         tags.input_tags.three_d_array = True
         return tags
 
-    # What the subclasses say.
+    # Hooks for subclasses.
 
-    def _take_targets(self, function: str, y: Any) -> np.ndarray:
-        """Return the targets (N, ...) that y stands for."""
+    def _targets(self, function: str, y: Any) -> np.ndarray:
+        """Convert y to targets (N, ...)."""
         raise NotImplementedError
 
     def _class_weights(self, targets: np.ndarray) -> np.ndarray:
-        """Return what the loss of each sample is multiplied by, for its target."""
+        """Return the class weight of each target."""
         return np.ones(len(targets))
 
     def _num_outputs(self, targets: np.ndarray) -> int:
         raise NotImplementedError
 
     def _set_scale(self, function: str, targets: np.ndarray) -> None:
-        """Keep what is found about the targets of the training part."""
+        """Store statistics of the training targets."""
 
     def _loss(self, scores: np.ndarray, targets: np.ndarray) -> training.Loss:
-        """Return the loss of scores, its gradient in their place."""
+        """Return the loss of scores; its gradient overwrites them."""
         raise NotImplementedError
 
     # Training.
@@ -78,21 +78,21 @@ class RecurrentEstimator(BaseEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Train a new network."""
         self._check_settings()
-        sequences, targets, weights = self._take("fit", X, y, sample_weight, True)
+        sequences, targets, weights = self._validated("fit", X, y, sample_weight, True)
         chosen = np.flatnonzero(weights)
         weights = (weights / weights[chosen].mean()).astype(self.dtype)
-        self._seed = self._drawn_seed()
+        self._seed = self._new_seed()
         chosen, held_out = self._split(targets, chosen)
         self._begin("fit", sequences.part(chosen), targets[chosen])
         sequences = self._scaled("fit", sequences)
         loop = self._loop("fit", sequences.part(chosen), self._objective(targets[chosen], weights[chosen]))
 
-        def validate() -> float:
-            judge = self._objective(targets[held_out], weights[held_out])
-            return judge(loop.model.scores(sequences.part(held_out)), slice(None))[0]
+        def validation_loss() -> float:
+            objective = self._objective(targets[held_out], weights[held_out])
+            return objective(loop.model.scores(sequences.part(held_out)), slice(None))[0]
 
-        judged = validate if len(held_out) else None
-        curves = run_epochs(loop, self.epochs, self.n_iter_no_change, judged, self.verbose)
+        validate = validation_loss if len(held_out) else None
+        curves = run_epochs(loop, self.epochs, self.n_iter_no_change, validate, self.verbose)
         vars(self).pop("validation_curve_", None)
         if len(held_out):
             self.validation_curve_ = curves.validation
@@ -100,39 +100,39 @@ class RecurrentEstimator(BaseEstimator):
         return self
 
     def _split(self, targets: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which of the chosen samples are trained on, and which are held out for an early stop."""
+        """Split the chosen samples into training and validation samples."""
         if not self.early_stopping:
             return chosen, chosen[:0]
         if len(chosen) < 2:
-            cure = "give more, or early_stopping=False"
+            cure = "give more samples, or early_stopping=False"
             raise ValueError(message("fit", "X", "hold at least 2 samples for early_stopping", len(chosen), cure))
         classes = targets[chosen] if targets.dtype.kind == "i" else np.zeros(len(chosen), np.int64)
         train, held_out = split(classes, self.validation_fraction, np.random.default_rng((self._seed, 0)))
         return chosen[train], chosen[held_out]
 
     def _objective(self, targets: np.ndarray, weights: np.ndarray) -> Objective:
-        """Return the loss of samples, each with its weight, as `Model` asks for it."""
+        """Return the weighted loss of samples as an `Objective`."""
 
         def objective(scores: np.ndarray, numbers: np.ndarray | slice) -> tuple[float, np.ndarray]:
-            (_, gradient, losses), own = self._loss(scores, targets[numbers]), weights[numbers]
-            gradient *= own[:, np.newaxis]
-            return float((losses.reshape(len(own), -1).mean(axis=1) * own).mean()), gradient
+            (_, gradient, losses), factors = self._loss(scores, targets[numbers]), weights[numbers]
+            gradient *= factors[:, np.newaxis]
+            return float((losses.reshape(len(factors), -1).mean(axis=1) * factors).mean()), gradient
 
         return objective
 
-    def _drawn_seed(self) -> int:
+    def _new_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        """Train the network that is there for an epoch, or a new one."""
+        """Train the existing network, or a new one, for one epoch."""
         function, epoch = "partial_fit", getattr(self, "n_iter_", 0) + 1
         self._check_settings()
         if self.early_stopping:
-            cure = "judge the model between the calls"
+            cure = "evaluate the model yourself between the calls"
             raise ValueError(message(function, "early_stopping", "be False", self.early_stopping, cure))
-        sequences, targets, weights = self._take(function, X, y, sample_weight, epoch == 1)
+        sequences, targets, weights = self._validated(function, X, y, sample_weight, epoch == 1)
         if epoch == 1:
-            self._seed = self._drawn_seed()
+            self._seed = self._new_seed()
             self._begin(function, sequences, targets)
         objective = self._objective(targets, weights.astype(self.dtype))
         loop = self._loop(function, self._scaled(function, sequences), objective)
@@ -143,27 +143,27 @@ class RecurrentEstimator(BaseEstimator):
         self.loss_curve_, self._moments, self.n_iter_ = [*before, loss], loop.optimizer.state, epoch
         return self
 
-    def _take(self, function: str, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple:
-        """Return the sequences, the targets and the weights, checked."""
+    def _validated(self, function: str, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple:
+        """Check and return the sequences, the targets and the weights."""
         if y is None:
             owner = type(self).__name__
             cure = f"{owner} requires y to be passed, but the target y is None"
             raise ValueError(message(function, "y", "hold a target for each sequence", "None", cure))
         sequences = self._read(function, X, reset)
-        targets = self._take_targets(function, y)
+        targets = self._targets(function, y)
         num_samples = len(sequences.lengths)
         if len(targets) != num_samples:
             raise ValueError(message(function, "y", f"hold num_samples={num_samples} targets", len(targets)))
         weights = _weights(function, sample_weight, num_samples) * self._class_weights(targets)
         if not weights.any():
-            raise ValueError(message(function, "sample_weight", "hold a number above 0", "zero weights only"))
+            raise ValueError(f"{function}: sample_weight is all zero; at least one weight must be above 0")
         return sequences, targets, weights
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "n_iter_")  # set last: a run that failed has left no model
+        return hasattr(self, "n_iter_")  # set last, so a failed fit leaves the estimator unfitted
 
     def _begin(self, function: str, sequences: Sequences, targets: np.ndarray) -> None:
-        """Set up a new network, and what brings features and targets to one scale."""
+        """Set up a new network, and the standardization of features and targets."""
         vars(self).pop("n_iter_", None)
         steps = sequences.valid()
         num_features = steps.shape[1]
@@ -179,7 +179,7 @@ class RecurrentEstimator(BaseEstimator):
         self.readout_ = training.init_dense(width, num_outputs, int(seeds[1]), self.dtype)
 
     def _mean_and_scale(self, function: str, name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation of each column, in float64; for one that is constant its value, and 1.
+        """Return mean and standard deviation of each column, in float64; a constant column gets its value and 1.
 
         Without `standardize` they are 0 and 1.
         """
@@ -201,7 +201,7 @@ class RecurrentEstimator(BaseEstimator):
         clip_norm, rate = math.inf if self.clip_norm is None else float(self.clip_norm), float(self.learning_rate)
         return Loop(function, model, optimizer, sequences, objective, self.batch_size, rate, clip_norm, self._seed)
 
-    # Reading.
+    # Input conversion.
 
     def _scores(self, function: str, X: Any) -> np.ndarray:
         """Return the scores (N, num_outputs) of a fitted estimator."""
@@ -210,7 +210,7 @@ class RecurrentEstimator(BaseEstimator):
         return self._model().scores(sequences)
 
     def _read(self, function: str, X: Any, reset: bool) -> Sequences:
-        """Return the sequences of X; the first time keep how many features there are, else compare."""
+        """Return the sequences of X; store the number of features if `reset`, else check it."""
         if isinstance(X, np.ma.MaskedArray):
             raise not_an_array(function, "X", "a plain array", X)
         is_list = readers.is_list(X)
@@ -218,14 +218,14 @@ class RecurrentEstimator(BaseEstimator):
         if is_table and not reset and not self._reads_table:
             size = self.n_features_in_
             expected = f"be a list of (seq_len, num_features={size}) arrays, or of 3 dimensions, as in fit"
-            cure = "for one sequence give [X]"
+            cure = "for one sequence pass [X]"
             raise ValueError(message(function, "X", expected, f"a table of shape {np.shape(X)}", cure))
         if is_table:
             table = validate_data(self, X, reset=reset, dtype=(np.float64, np.float32))
-            found = readers.from_table(table)
+            sequences = readers.from_table(table)
         else:
-            found = readers.from_list(function, X) if is_list else readers.from_array(function, X)
-        num_features = found.steps.shape[1]
+            sequences = readers.from_list(function, X) if is_list else readers.from_array(function, X)
+        num_features = sequences.steps.shape[1]
         if not reset and num_features != self.network_.desc.input_size:
             size = self.network_.desc.input_size
             got = f"sequences of {num_features}"
@@ -235,19 +235,19 @@ class RecurrentEstimator(BaseEstimator):
             if not is_table:
                 self.n_features_in_ = num_features
                 vars(self).pop("feature_names_in_", None)
-        return found
+        return sequences
 
     def _scaled(self, function: str, sequences: Sequences) -> Sequences:
-        """Bring the features to one scale, in the network's dtype."""
+        """Standardize the features, in the network's dtype."""
         with np.errstate(over="ignore"):
             steps = ((sequences.steps - self.feature_mean_) / self.feature_scale_).astype(self.network_.desc.dtype)
         if not np.isfinite(steps).all():
             largest = np.abs(sequences.steps).max()
-            raise ValueError(message(function, "X", f"fit into {self.dtype}", largest, 'give dtype="float64"'))
+            raise ValueError(message(function, "X", f"fit into {self.dtype}", largest, 'use dtype="float64"'))
         return sequences._replace(steps=steps)
 
     def _check_settings(self) -> None:
-        """Check what the constructor was given, which scikit-learn wants to be done here."""
+        """Check the constructor's arguments; scikit-learn validates them in fit."""
         name = type(self).__name__
         for setting in ("hidden_size", "num_layers", "epochs", "batch_size", "n_iter_no_change"):
             arguments.integer(name, setting, getattr(self, setting), 1)
@@ -275,7 +275,7 @@ def _weights(function: str, value: Any, num_samples: int) -> np.ndarray:
     try:
         weights = np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(message(function, "sample_weight", "hold numbers", f"what is none ({error})")) from None
+        raise TypeError(message(function, "sample_weight", "hold numbers", f"a non-numeric value ({error})")) from None
     if weights.shape != (num_samples,):
         raise ValueError(message(function, "sample_weight", f"have shape (num_samples={num_samples},)", weights.shape))
     wrong = ~((weights >= 0) & (weights < math.inf))

@@ -1,4 +1,4 @@
-"""RNNClassifier: the scores of a network are those of classes."""
+"""RNNClassifier: sequence classification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rnnkit.training import arguments
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RNNClassifier(ClassifierMixin, RecurrentEstimator):
-    """A recurrent network that tells the class of a sequence.
+    """Classify sequences with a recurrent network.
 
     A stack of recurrent layers reads each sequence; its outputs are pooled to one vector, and a linear readout gives a
     score for each class. Trained with Adam on softmax cross-entropy, in batches of sequences of similar length.
@@ -28,72 +28,72 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
     Parameters
     ----------
     mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"} or cell
-        The cell; one of :mod:`rnnkit.cells`, ``LayerNormGRU(recurrent_dropout=0.1)`` say, or of your own.
+        A mode; or a cell of :mod:`rnnkit.cells`, for example ``LayerNormGRU(recurrent_dropout=0.1)``, or your own.
     hidden_size : int
         Units of each layer and direction.
     num_layers : int
-        Layers, one on the other.
+        Number of stacked layers.
     bidirectional : bool
-        Whether each layer also reads the sequence from its end.
+        Whether each layer also reads the sequence in reverse.
     dropout : float
-        Share of the outputs of each layer, those that the readout takes among them, that is dropped in training.
+        Dropout rate in training, after every layer, including the last.
     pooling : {"last", "mean", "max"}
-        What the readout takes: the last state, both directions', or the mean or the largest of the outputs of all
+        Input of the readout: the last state (of both directions), or the mean or the maximum of the outputs over all
         valid steps.
     epochs : int
-        How often `fit` goes through the data, at most.
+        Maximum number of epochs of `fit`.
     batch_size : int
-        Sequences a step.
+        Sequences per batch.
     learning_rate : float
-        Of Adam, the same in all steps.
+        Learning rate of Adam, constant.
     weight_decay : float
-        Share of the parameters, times the learning rate, that each step takes off.
+        Decoupled weight decay: each step multiplies the parameters by 1 - learning_rate * weight_decay.
     clip_norm : float or None
-        What the gradient is scaled down to where it is longer.
+        Maximum norm of the gradient; a longer one is scaled down. None is no limit.
     early_stopping : bool
-        Whether `fit` holds out a part of the data, ends when the loss on it has not fallen for `n_iter_no_change`
-        epochs, and goes back to the parameters with which it was least. Each class has about the same share in it.
+        Whether `fit` holds out a validation set, stops when its loss has not fallen for `n_iter_no_change` epochs, and
+        restores the best parameters. The split is stratified.
     validation_fraction : float
-        The share of that part.
+        Fraction of the samples in the validation set.
     n_iter_no_change : int
-        Epochs to wait, see `early_stopping`.
+        Epochs without improvement before stopping, see `early_stopping`.
     standardize : bool
-        Whether each feature is brought to mean 0 and standard deviation 1, as found over all steps of the sequences
-        that are trained on; with `partial_fit` those of the first call.
+        Whether to scale each feature to mean 0 and standard deviation 1 over all steps of the training sequences, in
+        `partial_fit` those of the first call.
     dtype : {"float32", "float64"}
-        What is computed in.
+        Floating-point type of the network.
     random_state : int, RandomState or None
-        An int gives the same bits each time, on any number of threads.
+        Seed; with an int, results are bit-identical in each run, for any number of threads.
     verbose : bool
-        Whether `fit` shows a bar, which needs the package tqdm.
+        Whether `fit` shows a progress bar (needs the package tqdm).
     class_weight : None, "balanced" or dict
-        What the losses of a class are multiplied by; "balanced" is num_samples / (num_classes * samples of the class).
-        Classes that a dict leaves out have 1.
+        Weight of each class in the loss; "balanced" is num_samples / (num_classes * samples of the class). Classes that
+        are not in a dict have weight 1.
 
     Attributes
     ----------
     classes_ : ndarray (num_classes,)
         The classes, sorted.
     network_ : LSTM, GRU or RNN
-        The network of rnnkit itself. It expects standardized features.
+        The trained rnnkit network. It expects standardized features.
     readout_ : ndarray
         Flat buffer of the readout, as :func:`rnnkit.training.dense` takes it.
     feature_mean_, feature_scale_ : ndarray (num_features,)
-        What each feature is standardized with; 0 and 1 without `standardize`.
+        Mean and scale that standardize each feature; 0 and 1 without `standardize`.
     loss_curve_ : list of float
-        Mean loss of the training part in each epoch.
+        Mean training loss of each epoch.
     validation_curve_ : list of float
-        Mean loss of the validation part after each epoch; only with `early_stopping`.
+        Mean validation loss after each epoch; only with `early_stopping`.
     n_iter_ : int
-        Epochs done.
+        Number of epochs trained.
     n_features_in_ : int
-        Features of a step; of a table the number of its columns.
+        Features of a step; for a table, the number of columns.
 
     Notes
     -----
     X is a list of arrays (T_i, num_features) of any lengths, or an array (num_samples, seq_len, num_features). In a
-    table (num_samples, seq_len), as scikit-learn's other estimators take it, a row is a sequence of single features,
-    and all tables must have as many columns as the first.
+    table (num_samples, seq_len), the input of scikit-learn's other estimators, each row is a sequence with one feature,
+    and all tables must have the same number of columns.
 
     Examples
     --------
@@ -119,10 +119,10 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         X : list of ndarray (T_i, num_features), ndarray (N, T, num_features) or table (N, T)
             The sequences, each of at least one step; finite.
         y : array_like (N,)
-            The class of each.
+            Class of each sequence.
         sample_weight : array_like (N,), optional
-            What the loss of each sequence is multiplied by, at least 0. Weights, those of the classes included, are
-            divided by their mean. A sequence of weight 0 is as if it were not there.
+            Weight of each sequence's loss, at least 0. Weights, including class weights, are normalised to mean 1.
+            Sequences of weight 0 are ignored.
 
         Returns
         -------
@@ -132,25 +132,25 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         Raises
         ------
         TypeError, ValueError
-            A setting or an argument is wrong, or the gradient has become infinite.
+            A setting or an argument is invalid, or the gradient is not finite.
         """
         return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one epoch, on the network that is there; the first call sets up a new one.
+        """Train the existing network for one epoch; the first call sets up a new one.
 
-        The optimizer goes on where the last call of `partial_fit` left it; after `fit` it begins anew.
+        The optimizer resumes from the last call of `partial_fit`; after `fit` its state is reset.
 
         Parameters
         ----------
         X : list of ndarray (T_i, num_features), ndarray (N, T, num_features) or table (N, T)
             The sequences, each of at least one step; finite.
         y : array_like (N,)
-            The class of each.
+            Class of each sequence.
         classes : array_like (num_classes,), optional
-            All classes that will come; needed in the first call.
+            All classes of all calls; required in the first call.
         sample_weight : array_like (N,), optional
-            What the loss of each sequence is multiplied by, at least 0; as they are.
+            Weight of each sequence's loss, at least 0; not normalised.
 
         Returns
         -------
@@ -160,10 +160,10 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         Raises
         ------
         TypeError, ValueError
-            A setting or an argument is wrong, or the gradient has become infinite.
+            A setting or an argument is invalid, or the gradient is not finite.
         """
         if self.class_weight == "balanced":
-            cure = "give a dict, or sample_weight"
+            cure = "pass a dict, or sample_weight"
             raise ValueError(message("partial_fit", "class_weight", "be None or a dict", '"balanced"', cure))
         known = self.classes_ if hasattr(self, "n_iter_") else None
         if classes is not None:
@@ -173,7 +173,7 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
                 raise ValueError(message("partial_fit", "classes", expected, given.tolist()))
             self.classes_ = given
         elif known is None:
-            cure = "give all that will come, as numpy.unique(y) of all data"
+            cure = "pass all classes, for example numpy.unique(y) of all data"
             raise ValueError(message("partial_fit", "classes", "be given in the first call", "None", cure))
         return self._partial_fit(X, y, sample_weight)
 
@@ -188,12 +188,12 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         Returns
         -------
         ndarray (N,)
-            Of the dtype of `classes_`.
+            Classes, in the dtype of `classes_`.
 
         Raises
         ------
         NotFittedError, TypeError, ValueError
-            There was no `fit`, or X is wrong.
+            Not fitted, or X is invalid.
         """
         scores = self._scores("predict", X)
         return self.classes_[scores.argmax(axis=1)]
@@ -214,19 +214,19 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         Raises
         ------
         NotFittedError, TypeError, ValueError
-            There was no `fit`, or X is wrong.
+            Not fitted, or X is invalid.
         """
         return softmax(self._scores("predict_proba", X), axis=1)
 
-    def _take_targets(self, function: str, y: Any) -> np.ndarray:
-        """Return the place of each class in `classes_`, which `fit` sets."""
+    def _targets(self, function: str, y: Any) -> np.ndarray:
+        """Return class indices into `classes_`, which `fit` sets."""
         y = column_or_1d(check_array(y, ensure_2d=False, dtype=None, input_name="y"), warn=True)
         check_classification_targets(y)
         if function == "fit":
             self.classes_ = np.unique(y)
         unknown = np.setdiff1d(y, self.classes_)
         if unknown.size:
-            expected = f"hold classes of {self.classes_.tolist()}"
+            expected = f"hold only classes of {self.classes_.tolist()}"
             raise ValueError(message(function, "y", expected, repr(unknown[:1].tolist()[0])))
         return np.searchsorted(self.classes_, y)
 
@@ -241,7 +241,8 @@ class RNNClassifier(ClassifierMixin, RecurrentEstimator):
         for label, weight in self.class_weight.items() if isinstance(self.class_weight, dict) else ():
             name = f"class_weight[{label!r}]"
             if label not in self.classes_:
-                raise ValueError(message("RNNClassifier", name, f"be of {self.classes_.tolist()}", "another class"))
+                expected = f"name a class of {self.classes_.tolist()}"
+                raise ValueError(message("RNNClassifier", name, expected, "an unknown class"))
             arguments.finite("RNNClassifier", name, weight)
         return compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[targets])[targets]
 

@@ -1,4 +1,4 @@
-"""The training loop: epochs of batches, an early stop, a bar."""
+"""Training loop with early stopping and a progress bar."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rnnkit.sklearn.model import Model, Objective
 from rnnkit.sklearn.sequences import Sequences
 from rnnkit.training import Adam, bucket_batches, clip_gradient_norm
 
-WINDOW = 8  # batches that are sorted by length together: see `bucket_batches`
+WINDOW = 8  # number of batches that are sorted by length together, see `bucket_batches`
 
 
 class Loop(NamedTuple):
-    """What a run is given."""
+    """Inputs of a training run."""
 
-    function: str  # for messages
+    function: str  # for errors
     model: Model
     optimizer: Adam
     sequences: Sequences
@@ -33,22 +33,22 @@ class Loop(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """The mean loss of every epoch, and that of the validation part after it."""
+    """Mean training and validation losses of the epochs."""
 
     training: list[float]
     validation: list[float]
 
 
 def run_epoch(loop: Loop, epoch: int) -> float:
-    """Train on every sequence once; return the mean loss. All that is drawn follows from the seed and the epoch."""
+    """Train on every sequence once; return the mean loss. Randomness depends only on the seed and the epoch."""
     model, lengths, total = loop.model, loop.sequences.lengths, 0.0
     rng = np.random.default_rng((loop.seed, epoch))
-    for numbers in bucket_batches(lengths, loop.batch_size, seed=_drawn(rng), window=WINDOW):
-        total += len(numbers) * model.find_gradient(loop.sequences, numbers, loop.objective, _drawn(rng))
+    for numbers in bucket_batches(lengths, loop.batch_size, seed=_new_seed(rng), window=WINDOW):
+        total += len(numbers) * model.find_gradient(loop.sequences, numbers, loop.objective, _new_seed(rng))
         norm = clip_gradient_norm(model.gradients, loop.clip_norm)
         if not math.isfinite(norm):
-            got, cure = f"{loop.learning_rate} and a norm of {norm} in epoch {epoch}", "give a smaller one"
-            raise ValueError(message(loop.function, "learning_rate", "keep the gradient finite", got, cure))
+            text = f"learning_rate={loop.learning_rate} leads to a gradient norm of {norm} in epoch {epoch}; lower it"
+            raise ValueError(f"{loop.function}: {text}")
         loop.optimizer.step(model.gradients, loop.learning_rate)
     return total / len(lengths)
 
@@ -56,28 +56,27 @@ def run_epoch(loop: Loop, epoch: int) -> float:
 def run_epochs(
     loop: Loop, epochs: int, patience: int, validate: Callable[[], float] | None, verbose: bool
 ) -> Curves:
-    """Train; with a validation part until the loss on it has not fallen for `patience` epochs, and go back to the best.
-    """
-    curves, best, kept = Curves([], []), math.inf, []
+    """Train; with `validate`, stop after `patience` epochs without a lower loss, and restore the best parameters."""
+    curves, best, saved = Curves([], []), math.inf, []
     with _bar(loop.function, epochs, verbose) as show:
         for epoch in range(1, epochs + 1):
             curves.training.append(run_epoch(loop, epoch))
             if validate:
                 curves.validation.append(validate())
                 if curves.validation[-1] < best:
-                    best, kept = curves.validation[-1], [array.copy() for array in loop.model.parameters]
+                    best, saved = curves.validation[-1], [array.copy() for array in loop.model.parameters]
             show(curves)
             if validate and epoch - np.argmin(curves.validation) > patience:
                 break
-    for array, before in zip(loop.model.parameters, kept, strict=False):
-        array[...] = before
+    for array, value in zip(loop.model.parameters, saved, strict=False):
+        array[...] = value
     return curves
 
 
 def split(classes: np.ndarray, fraction: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the samples for training and for validation, drawn with about the same shares of classes.
+    """Split samples at random, stratified by class; return the indices for training and for validation.
 
-    Of the samples in the order of their classes, at random within one, every 1/fraction-th is taken.
+    Shuffles the samples within each class, and takes every 1/fraction-th for validation.
     """
     order = rng.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
@@ -87,20 +86,20 @@ def split(classes: np.ndarray, fraction: float, rng: np.random.Generator) -> tup
     return np.sort(order[~chosen]), np.sort(order[chosen])
 
 
-def _drawn(rng: np.random.Generator) -> int:
+def _new_seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**63))
 
 
 @contextmanager
 def _bar(function: str, epochs: int, verbose: bool) -> Iterator[Callable[[Curves], None]]:
-    """Give what shows an epoch that is done."""
+    """Yield a function that updates the progress bar after an epoch."""
     if not verbose:
         yield lambda curves: None
         return
     try:
         from tqdm import tqdm
     except ImportError:
-        cure = f"{to_install('tqdm')}, or give verbose=False"
+        cure = f"{to_install('tqdm')}, or set verbose=False"
         raise ImportError(message(function, "the package tqdm", "be installed", "none", cure)) from None
     with tqdm(total=epochs, desc=function, unit="epoch") as bar:
 

@@ -1,4 +1,4 @@
-"""From the outputs of all steps to one vector a sequence, and back."""
+"""Pooling over time, and its gradient."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ POOLINGS = ("last", "mean", "max")
 
 
 class Pooled(NamedTuple):
-    """`values` (N, D*P) in memory of their own, and what the gradient needs: of "max" the steps that they are from."""
+    """`values` (N, D*P), a copy, and for "max" the `steps` that they are from, for the gradient."""
 
     values: np.ndarray
     steps: np.ndarray | None = None
 
 
 def pool(kind: str, y: np.ndarray, hy: np.ndarray, lengths: np.ndarray, num_directions: int) -> Pooled:
-    """Return one vector a sequence.
+    """Return one vector per sequence.
 
     Parameters
     ----------
     kind : {"last", "mean", "max"}
-        The last states of the top layer, or the mean or the largest output of the valid steps. Of equal ones the first
-        is the largest.
+        The last states of the top layer, or the mean or the maximum of the outputs over the valid steps. Of equal
+        outputs the first is the maximum.
     y : ndarray (T, N, D*P)
         0 in padding.
     hy : ndarray (L*D, N, P)
@@ -48,7 +48,7 @@ def pool_backward(
     kind: str, dvalues: np.ndarray, pooled: Pooled, seq_len: int, lengths: np.ndarray, num_layers: int,
     num_directions: int,
 ) -> dict[str, np.ndarray]:
-    """Return the gradient as backward takes it: dhy, or dy, of which it reads no padding."""
+    """Return the gradient as an argument of backward: dhy, or dy, whose padding is ignored."""
     if kind == "last":
         return {"dhy": last_output_backward(dvalues, num_layers, num_directions)}
     if kind == "mean":

@@ -1,4 +1,4 @@
-"""RNNRegressor: the scores of a network are numbers."""
+"""RNNRegressor: sequence regression."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnkit.sklearn.base import RecurrentEstimator
 
 
 class RNNRegressor(RegressorMixin, RecurrentEstimator):
-    """A recurrent network that tells one number, or several, for a sequence.
+    """Predict one or more numbers per sequence with a recurrent network.
 
     A stack of recurrent layers reads each sequence; its outputs are pooled to one vector, and a linear readout gives
     the numbers. Trained with Adam on squared error, in batches of sequences of similar length.
@@ -22,69 +22,69 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
     Parameters
     ----------
     mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"} or cell
-        The cell; one of :mod:`rnnkit.cells`, ``LayerNormGRU(recurrent_dropout=0.1)`` say, or of your own.
+        A mode; or a cell of :mod:`rnnkit.cells`, for example ``LayerNormGRU(recurrent_dropout=0.1)``, or your own.
     hidden_size : int
         Units of each layer and direction.
     num_layers : int
-        Layers, one on the other.
+        Number of stacked layers.
     bidirectional : bool
-        Whether each layer also reads the sequence from its end.
+        Whether each layer also reads the sequence in reverse.
     dropout : float
-        Share of the outputs of each layer, those that the readout takes among them, that is dropped in training.
+        Dropout rate in training, after every layer, including the last.
     pooling : {"last", "mean", "max"}
-        What the readout takes: the last state, both directions', or the mean or the largest of the outputs of all
+        Input of the readout: the last state (of both directions), or the mean or the maximum of the outputs over all
         valid steps.
     epochs : int
-        How often `fit` goes through the data, at most.
+        Maximum number of epochs of `fit`.
     batch_size : int
-        Sequences a step.
+        Sequences per batch.
     learning_rate : float
-        Of Adam, the same in all steps.
+        Learning rate of Adam, constant.
     weight_decay : float
-        Share of the parameters, times the learning rate, that each step takes off.
+        Decoupled weight decay: each step multiplies the parameters by 1 - learning_rate * weight_decay.
     clip_norm : float or None
-        What the gradient is scaled down to where it is longer.
+        Maximum norm of the gradient; a longer one is scaled down. None is no limit.
     early_stopping : bool
-        Whether `fit` holds out a part of the data, ends when the loss on it has not fallen for `n_iter_no_change`
-        epochs, and goes back to the parameters with which it was least.
+        Whether `fit` holds out a validation set, stops when its loss has not fallen for `n_iter_no_change` epochs, and
+        restores the best parameters.
     validation_fraction : float
-        The share of that part.
+        Fraction of the samples in the validation set.
     n_iter_no_change : int
-        Epochs to wait, see `early_stopping`.
+        Epochs without improvement before stopping, see `early_stopping`.
     standardize : bool
-        Whether each feature is brought to mean 0 and standard deviation 1, as found over all steps of the sequences
-        that are trained on, and each target likewise; with `partial_fit` those of the first call.
+        Whether to scale each feature to mean 0 and standard deviation 1 over all steps of the training sequences, in
+        `partial_fit` those of the first call, and each target likewise.
     dtype : {"float32", "float64"}
-        What is computed in.
+        Floating-point type of the network.
     random_state : int, RandomState or None
-        An int gives the same bits each time, on any number of threads.
+        Seed; with an int, results are bit-identical in each run, for any number of threads.
     verbose : bool
-        Whether `fit` shows a bar, which needs the package tqdm.
+        Whether `fit` shows a progress bar (needs the package tqdm).
 
     Attributes
     ----------
     network_ : LSTM, GRU or RNN
-        The network of rnnkit itself. It expects standardized features.
+        The trained rnnkit network. It expects standardized features.
     readout_ : ndarray
-        Flat buffer of the readout, as :func:`rnnkit.training.dense` takes it. It gives standardized targets.
+        Flat buffer of the readout, as :func:`rnnkit.training.dense` takes it. It returns standardized targets.
     feature_mean_, feature_scale_ : ndarray (num_features,)
-        What each feature is standardized with; 0 and 1 without `standardize`.
+        Mean and scale that standardize each feature; 0 and 1 without `standardize`.
     target_mean_, target_scale_ : ndarray (num_targets,)
-        What each target is standardized with.
+        Mean and scale that standardize each target.
     loss_curve_ : list of float
-        Mean squared error of standardized targets in each epoch.
+        Mean squared error of standardized targets, of each epoch.
     validation_curve_ : list of float
-        That of the validation part after each epoch; only with `early_stopping`.
+        The same of the validation set, after each epoch; only with `early_stopping`.
     n_iter_ : int
-        Epochs done.
+        Number of epochs trained.
     n_features_in_ : int
-        Features of a step; of a table the number of its columns.
+        Features of a step; for a table, the number of columns.
 
     Notes
     -----
     X is a list of arrays (T_i, num_features) of any lengths, or an array (num_samples, seq_len, num_features). In a
-    table (num_samples, seq_len), as scikit-learn's other estimators take it, a row is a sequence of single features,
-    and all tables must have as many columns as the first.
+    table (num_samples, seq_len), the input of scikit-learn's other estimators, each row is a sequence with one feature,
+    and all tables must have the same number of columns.
 
     Examples
     --------
@@ -111,10 +111,10 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
         X : list of ndarray (T_i, num_features), ndarray (N, T, num_features) or table (N, T)
             The sequences, each of at least one step; finite.
         y : array_like (N,) or (N, num_targets)
-            The number of each, or several.
+            Targets.
         sample_weight : array_like (N,), optional
-            What the loss of each sequence is multiplied by, at least 0; divided by their mean. A sequence of weight 0
-            is as if it were not there.
+            Weight of each sequence's loss, at least 0. Weights are normalised to mean 1. Sequences of weight 0 are
+            ignored.
 
         Returns
         -------
@@ -124,23 +124,23 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
         Raises
         ------
         TypeError, ValueError
-            A setting or an argument is wrong, or the gradient has become infinite.
+            A setting or an argument is invalid, or the gradient is not finite.
         """
         return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train for one epoch, on the network that is there; the first call sets up a new one.
+        """Train the existing network for one epoch; the first call sets up a new one.
 
-        The optimizer goes on where the last call of `partial_fit` left it; after `fit` it begins anew.
+        The optimizer resumes from the last call of `partial_fit`; after `fit` its state is reset.
 
         Parameters
         ----------
         X : list of ndarray (T_i, num_features), ndarray (N, T, num_features) or table (N, T)
             The sequences, each of at least one step; finite.
         y : array_like (N,) or (N, num_targets)
-            The number of each, or several: as many as in the first call.
+            Targets, with the same num_targets in each call.
         sample_weight : array_like (N,), optional
-            What the loss of each sequence is multiplied by, at least 0; as they are.
+            Weight of each sequence's loss, at least 0; not normalised.
 
         Returns
         -------
@@ -150,12 +150,12 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
         Raises
         ------
         TypeError, ValueError
-            A setting or an argument is wrong, or the gradient has become infinite.
+            A setting or an argument is invalid, or the gradient is not finite.
         """
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the number of each sequence, or several.
+        """Return the predicted targets of each sequence.
 
         Parameters
         ----------
@@ -165,17 +165,17 @@ class RNNRegressor(RegressorMixin, RecurrentEstimator):
         Returns
         -------
         ndarray (N,) or (N, num_targets), float64
-            As y had them.
+            The shape of y in `fit`.
 
         Raises
         ------
         NotFittedError, TypeError, ValueError
-            There was no `fit`, or X is wrong.
+            Not fitted, or X is invalid.
         """
-        found = self._scores("predict", X) * self.target_scale_ + self.target_mean_
-        return found[:, 0] if self._is_flat else found
+        targets = self._scores("predict", X) * self.target_scale_ + self.target_mean_
+        return targets[:, 0] if self._is_flat else targets
 
-    def _take_targets(self, function: str, y: Any) -> np.ndarray:
+    def _targets(self, function: str, y: Any) -> np.ndarray:
         """Return the targets (N, num_targets)."""
         targets = check_array(y, ensure_2d=False, allow_nd=True, dtype=np.float64, input_name="y")
         if targets.ndim > 2:

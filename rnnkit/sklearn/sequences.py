@@ -1,4 +1,4 @@
-"""What is given as X: sequences of any lengths, all steps in one array."""
+"""Convert X to sequences of any lengths, with all steps in one array."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import numpy as np
 from rnnkit.common.arrays import not_an_array
 from rnnkit.errors import message
 
-CURE_1D = "give a sequence of single features as a column, with sequence[:, numpy.newaxis]"
+CURE_1D = "pass a sequence with one feature as a column: sequence[:, numpy.newaxis]"
 
 
 class Sequences(NamedTuple):
-    """Sequence n is steps[starts[n] : starts[n] + lengths[n]]; some of `steps` may be no sequence's."""
+    """Sequence n is steps[starts[n] : starts[n] + lengths[n]]; `steps` may contain unused rows."""
 
     steps: np.ndarray  # (steps, I)
     starts: np.ndarray  # (N,)
     lengths: np.ndarray  # (N,), at least 1
 
     def part(self, numbers: np.ndarray) -> Sequences:
-        """Return some of the sequences; nothing is copied but their places."""
+        """Return some of the sequences, without copying steps."""
         return Sequences(self.steps, self.starts[numbers], self.lengths[numbers])
 
     def batch(self) -> np.ndarray:
-        """Return all sequences side by side, (T, N, I). In padding stand steps of others: the engine reads none."""
+        """Return all sequences as a batch (T, N, I). Padding holds arbitrary steps; the engine ignores it."""
         seq_len = int(self.lengths.max())
-        places = self.starts + np.arange(seq_len)[:, np.newaxis]
-        return np.take(self.steps, places, axis=0, mode="clip")
+        rows = self.starts + np.arange(seq_len)[:, np.newaxis]
+        return np.take(self.steps, rows, axis=0, mode="clip")
 
     def valid(self) -> np.ndarray:
-        """Return the steps (sum of lengths, I) that are of these sequences."""
+        """Return the steps (sum of lengths, I) of these sequences."""
         ends = self.lengths.cumsum()
         if ends[-1] == len(self.steps):
             return self.steps
@@ -38,9 +38,9 @@ class Sequences(NamedTuple):
 
 
 def is_list(X: Any) -> bool:
-    """Return whether X is a list of sequences, not a table: a list or 1-D object array whose elements are no numbers.
+    """Return whether X is a list of sequences, not a table: a list or 1-D object array whose elements are not numbers.
 
-    A list of rows of one length is a table to scikit-learn, and to us.
+    A list of rows of one length is a table, as in scikit-learn.
     """
     if isinstance(X, np.ndarray):
         return X.dtype == object and X.ndim == 1
@@ -53,12 +53,12 @@ def is_list(X: Any) -> bool:
 def _shape(element: Any) -> tuple[int, ...]:
     try:
         return np.shape(element)
-    except ValueError:  # rows of different lengths: no array, and `from_list` says so
+    except ValueError:  # rows of different lengths are not an array: `from_list` raises
         return len(element), 0
 
 
 def from_table(X: np.ndarray) -> Sequences:
-    """Return the rows of a table: each is a sequence of as many steps as there are columns, of one feature."""
+    """Return the rows of a table as sequences: one step per column, with one feature."""
     return _from_equal(X[:, :, np.newaxis])
 
 
@@ -103,7 +103,7 @@ def _array(function: str, name: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths
-        raise ValueError(message(function, name, "be an array of numbers", f"what is none ({error})")) from None
+        raise ValueError(message(function, name, "be an array of numbers", f"a ragged list ({error})")) from None
     if array.dtype.kind not in "biuf":
         raise TypeError(message(function, name, "hold real numbers", f"dtype {array.dtype}"))
     if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -313,7 +313,7 @@ FAULTS = {
     ],
     "rnnkit/sklearn/base.py": [
         ("a sample without weight is trained on", "= np.flatnonzero(weights)", "= np.arange(len(weights))"),
-        ("weights do not reach the loss", ".mean(axis=1) * own)", ".mean(axis=1))"),
+        ("weights do not reach the loss", ".mean(axis=1) * factors)", ".mean(axis=1))"),
         ("features are standardized with the validation part", "steps = sequences.valid()", "steps = sequences.steps"),
     ],
     "rnnkit/sklearn/classifier.py": [
@@ -322,7 +322,7 @@ FAULTS = {
         ("classes are not sorted", "given = np.unique(classes)", "given = np.asarray(classes)"),
     ],
     "rnnkit/sklearn/fitting.py": [
-        ("batches are drawn anew each time", "seed=_drawn(rng), window", "window"),
+        ("batches are drawn anew each time", "seed=_new_seed(rng), window", "window"),
         ("the stop is an epoch late",
          "np.argmin(curves.validation) > patience", "np.argmin(curves.validation) > patience + 1"),
         ("the validation part is not drawn",
@@ -330,7 +330,8 @@ FAULTS = {
         ("the mean loss is that of batches", "total += len(numbers) * model", "total += model"),
     ],
     "rnnkit/sklearn/model.py": [
-        ("scores are those of the first block", "            found[numbers] =", "            found[: len(numbers)] ="),
+        ("scores are those of the first block",
+         "            scores[numbers] =", "            scores[: len(numbers)] ="),
     ],
     "rnnkit/sklearn/pooling.py": [
         ("padding begins a step late", "[:, np.newaxis] >= lengths", "[:, np.newaxis] > lengths"),
@@ -348,7 +349,7 @@ FAULTS = {
         ("a stream has room for one state", '"cx": self.desc.states_size}', '"cx": self.desc.hidden_size}'),
     ],
     "rnnkit/torch/function.py": [
-        ("a gradient of batch_first is not turned back", "dx = layout.own(dx) if", "dx = dx if"),
+        ("a gradient of batch_first is not turned back", "dx = layout.to_tensor_layout(dx) if", "dx = dx if"),
         ("autograd does not watch the weights", "*states, *parameters)", "*states)"),
         ("autograd does not watch the input",
          "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
