@@ -173,8 +173,8 @@ def test_modules_that_only_look_like_pytorchs_are_left():
     model["patched"].forward = model["patched"].forward
     model["mixed"].weight_hh_l0.data = model["mixed"].weight_hh_l0.data.double()
     assert accelerate(model) == ((), {
-        "patched": "it has a forward of its own",
-        "scripted": "a LSTM of TorchScript is compiled already",
+        "patched": "its forward is overridden on the instance",
+        "scripted": "it is a LSTM compiled by TorchScript",
         "mixed": "its parameters are torch.float32, torch.float64, not float32 or float64",
     })  # fmt: skip
 

@@ -137,7 +137,7 @@ def test_passes_through_a_graph_again_and_through_parts_of_it():
 def test_a_pass_that_ends_in_an_error_leaves_nothing():
     own, steps = large(), drawn(40, 1, F)
     expected = torch.autograd.grad(chained(own, steps), list(own.parameters()))
-    kept = own._place.found.joined[0].sums._sums
+    kept = own._place.found.chains[0].sums._sums
     for _ in range(3):
         state, total = (torch.zeros(1, 1, LARGE, requires_grad=True), torch.zeros(1, 1, LARGE)), 0
         state[0].register_hook(lambda _: 1 / 0)

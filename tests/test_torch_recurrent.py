@@ -177,7 +177,7 @@ def test_dropout_follows_the_seed():
     own.eval()
     assert torch.equal(own(x, hx)[0], own(x, hx)[0])
     assert own.network().desc.dropout == 0.5
-    with pytest.warns(UserWarning, match=says("Recurrent: dropout", 0.5, "one layer")):
+    with pytest.warns(UserWarning, match=says("Recurrent: dropout", 0.5, "num_layers=1")):
         module(dropout=0.5)
 
 

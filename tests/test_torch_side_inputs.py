@@ -84,5 +84,5 @@ def test_refused(inputs, argument, facts):
 
 def test_other_cells_take_none():
     own = recurrent.Recurrent(rnnkit.cells.MinGRU, WIDTH, H)
-    with pytest.raises(TypeError, match=says("forward: inputs", None, "none", ["a"])):
+    with pytest.raises(TypeError, match=says("forward: inputs", None, "no side inputs", ["a"])):
         own(torch.zeros(T, N, WIDTH), inputs={"a": 1})

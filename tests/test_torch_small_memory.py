@@ -63,7 +63,7 @@ def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
     assert len(size.idle) == 3
 
 
-@pytest.mark.parametrize(("most", "nbytes", "limit"), [("_MOST_SIZES", None, 16), ("_MOST_BYTES", 1, 2)])
+@pytest.mark.parametrize(("most", "nbytes", "limit"), [("_MAX_SIZES", None, 16), ("_MAX_BYTES", 1, 2)])
 def test_sizes_that_a_module_keeps_are_few(made, monkeypatch, most, nbytes, limit):
     monkeypatch.setattr(plain, most, nbytes or limit)
     own = module()

@@ -103,7 +103,8 @@ def save_safetensors(net: Network, path: str | PathLike[str], prefix: str = "") 
     package("save_safetensors", "safetensors")
     from safetensors.numpy import save
 
-    data = save({module_prefix + name: block for name, block in blocks.items()}, {DESCRIPTOR: descriptor_json(net.desc)})
+    named = {module_prefix + name: block for name, block in blocks.items()}
+    data = save(named, {DESCRIPTOR: descriptor_json(net.desc)})
     with archive.replacing("save_safetensors", path) as file:
         file.write(data)
 

@@ -1,7 +1,6 @@
-"""PyTorch's recurrent modules and cells on the engine, for new models and for those that there are, and modules of
-any cell of this package or of a user's own.
+"""PyTorch modules on the engine: drop-in RNN, LSTM and GRU, acceleration of models, and Recurrent for any cell.
 
-Imports PyTorch, so import it by name: ``import rnnkit.torch``.
+It imports PyTorch, so ``import rnnkit`` does not import it: write ``import rnnkit.torch``.
 """
 
 from rnnkit.torch.acceleration import Acceleration, accelerate, accelerated, restore

@@ -1,4 +1,4 @@
-"""A model's own recurrent modules made to run on the engine, and back."""
+"""Switch a model's recurrent modules to the engine, and back."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 from torch import nn
 
 from rnnkit.errors import wrong_type
-from rnnkit.torch.classes import NAMES, NotOurs, fused_class, is_fused, plain_class
+from rnnkit.torch.classes import NAMES, NotSupported, accelerated_class, is_accelerated, plain_class
 from rnnkit.torch.modules import release
 
 
 class Acceleration(NamedTuple):
-    """What `accelerate` did.
+    """Result of `accelerate`.
 
     Attributes
     ----------
     changed : tuple of str
         Names of the modules that run on the engine now.
     left : dict of str to str
-        Name of every other recurrent module -> why it stays as it was.
+        Recurrent modules that were not changed: name -> reason.
     """
 
     changed: tuple[str, ...]
@@ -34,13 +34,12 @@ class Acceleration(NamedTuple):
 def accelerate(model: nn.Module) -> Acceleration:
     """Make every `nn.RNN`, `nn.LSTM`, `nn.GRU`, `nn.LSTMCell` and `nn.GRUCell` of a model run on the engine.
 
-    Subclasses do too, if their forward calls `super().forward`, and so do parametrized and pruned modules.
+    It includes subclasses whose forward calls `super().forward`, and parametrized and pruned modules.
 
-    The modules and their parameters stay the same objects: references to them, hooks, names, values and an
-    optimizer's state all hold. Only their class is another one, which is a subclass of theirs. Each parameter has a
-    storage of its own, so a model is saved as before. The values move into neighbouring memory, though, so what views
-    the old memory (`.data`, `.numpy()`, an earlier `state_dict()`) follows no more; parameters in memory that processes
-    share stay there.
+    The modules and their parameters stay the same objects: references, hooks, names, values and optimizer state stay
+    valid. Only the class changes, to a subclass. Each parameter has its own storage, so a model is saved as before. The
+    values move into one buffer, though, so existing views (`.data`, `.numpy()`, an earlier `state_dict()`) no longer
+    track the parameters. Parameters in shared memory are not moved.
 
     Parameters
     ----------
@@ -50,12 +49,12 @@ def accelerate(model: nn.Module) -> Acceleration:
     Returns
     -------
     Acceleration
-        Names of the modules that were changed, and of those that were not with the reason.
+        Names of the changed modules, and of the others with the reason.
 
     Raises
     ------
     TypeError
-        `model` is no module.
+        `model` is not a module.
 
     Examples
     --------
@@ -66,11 +65,11 @@ def accelerate(model: nn.Module) -> Acceleration:
     """
     changed, left = [], {}
     for name, module in _recurrent("accelerate", model):
-        obstacle = _obstacle(module)
-        if obstacle is not None:
-            left[name] = obstacle
-        elif not is_fused(type(module)):
-            module.__class__ = fused_class(type(module))
+        reason = _why_not(module)
+        if reason is not None:
+            left[name] = reason
+        elif not is_accelerated(type(module)):
+            module.__class__ = accelerated_class(type(module))
             module.flatten_parameters()
             changed.append(name)
     return Acceleration(tuple(changed), left)
@@ -80,8 +79,9 @@ def accelerate(model: nn.Module) -> Acceleration:
 def accelerated() -> Iterator[None]:
     """Accelerate every recurrent module that this thread creates in the `with` block.
 
-    For models that a library creates in its `fit`. `isinstance` takes the modules for PyTorch's. Their pickles contain
-    PyTorch's modules, which load without rnnkit. Modules that `accelerate` would leave are created as usual.
+    For models that a library creates in its `fit`. The modules pass `isinstance` checks for PyTorch's classes. Their
+    pickles contain PyTorch's modules and load without rnnkit. Modules that `accelerate` does not support are created as
+    usual.
 
     Examples
     --------
@@ -91,31 +91,31 @@ def accelerated() -> Iterator[None]:
     >>> type(module), isinstance(module, nn.LSTM)
     (<class 'rnnkit.torch.modules.LSTM'>, True)
     """
-    _watch_births()
-    before, _births.watched = getattr(_births, "watched", False), True
+    _hook_constructors()
+    before, _construction.watched = getattr(_construction, "watched", False), True
     try:
         yield
     finally:
-        _births.watched = before
+        _construction.watched = before
 
 
-_births = threading.local()
+_construction = threading.local()
 
 
 @cache
-def _watch_births() -> None:
-    """Make the constructor of PyTorch's recurrent modules look, from now on, whether it is called in `accelerated`."""
+def _hook_constructors() -> None:
+    """Patch the constructors of PyTorch's recurrent modules to check whether they run in `accelerated`."""
     for base in nn.RNNBase, nn.RNNCellBase:
-        base.__init__ = _and_accelerated(base.__init__)  # type: ignore[method-assign]
+        base.__init__ = _accelerating(base.__init__)  # type: ignore[method-assign]
 
 
-def _and_accelerated(make: Callable[..., None]) -> Callable[..., None]:
+def _accelerating(make: Callable[..., None]) -> Callable[..., None]:
     @wraps(make)
     def make_and_accelerate(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
         kind = type(self)
-        if getattr(_births, "watched", False) and not is_fused(kind) and _obstacle(self) is None:
-            self.__class__ = fused_class(kind)
+        if getattr(_construction, "watched", False) and not is_accelerated(kind) and _why_not(self) is None:
+            self.__class__ = accelerated_class(kind)
             self.__dict__["_born_as"] = kind
             self.flatten_parameters()
 
@@ -123,7 +123,7 @@ def _and_accelerated(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def restore(model: nn.Module) -> tuple[str, ...]:
-    """Make the modules that run on the engine PyTorch's own again.
+    """Switch all modules that run on the engine back to PyTorch's classes.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     Raises
     ------
     TypeError
-        `model` is no module.
+        `model` is not a module.
     """
     changed = []
     for name, module in _recurrent("restore", model):
@@ -153,7 +153,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
 
 
 def _recurrent(function: str, model: nn.Module):
-    """The modules of a model that run through time, by name."""
+    """Yield the recurrent modules of a model, with their names."""
     if not isinstance(model, nn.Module):
         raise wrong_type(function, "model", "a torch.nn.Module", model)
     for name, module in model.named_modules():
@@ -163,21 +163,21 @@ def _recurrent(function: str, model: nn.Module):
             yield name, module
 
 
-def _obstacle(module: nn.Module) -> str | None:
-    """Why a module cannot run on the engine; None where it can, or does."""
+def _why_not(module: nn.Module) -> str | None:
+    """Return why a module cannot run on the engine; None if it can, or already does."""
     kind = type(module)
-    if is_fused(kind):
+    if is_accelerated(kind):
         return None
     if isinstance(module, torch.jit.ScriptModule):
-        return f"a {module.original_name} of TorchScript is compiled already"
+        return f"it is a {module.original_name} compiled by TorchScript"
     try:
-        fused_class(kind)
-    except NotOurs as reason:
+        accelerated_class(kind)
+    except NotSupported as reason:
         return str(reason)
     if "forward" in vars(module):
-        return "it has a forward of its own"
-    dtypes = {one.dtype for one in module.parameters()}
+        return "its forward is overridden on the instance"
+    dtypes = {parameter.dtype for parameter in module.parameters()}
     if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64}:
         return f"its parameters are {', '.join(sorted(map(str, dtypes)))}, not float32 or float64"
-    devices = {one.device.type for one in module.parameters()}
+    devices = {parameter.device.type for parameter in module.parameters()}
     return None if devices == {"cpu"} else f"its parameters are on {', '.join(sorted(devices))}, not on the CPU"

@@ -1,4 +1,4 @@
-"""Tensors as arrays that share their memory, and back."""
+"""Convert tensors to arrays that share their memory, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnkit.torch.threads import threads
 
 
 def to_array(tensor: torch.Tensor | None) -> Any:
-    """The tensor's memory as an array, NumPy's or CuPy's; None of None."""
+    """Return a NumPy or CuPy array that shares the tensor's memory; None stays None."""
     if tensor is None:
         return None
     if tensor.is_cpu:
@@ -25,21 +25,21 @@ def to_array(tensor: torch.Tensor | None) -> Any:
 
 
 def to_tensor(array: Any) -> Any:
-    """The array's memory as a tensor; None of None."""
+    """Return a tensor that shares the array's memory; None stays None."""
     if array is None:
         return None
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
-def resources(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """What PyTorch would compute with where the tensor is: its threads, or its stream."""
+def compute_context(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Return a context with PyTorch's threads (CPU) or its current stream (CUDA)."""
     if tensor.is_cpu:
         return threads()
     return _cupy().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
 
 
 def library_of(array: Any) -> Any:
-    """NumPy, or CuPy."""
+    """Return the array's library: NumPy or CuPy."""
     return np if isinstance(array, np.ndarray) else _cupy()
 
 

@@ -1,4 +1,4 @@
-"""A call of a module: checked, handed to the engine, and its results as PyTorch's module returns them."""
+"""Module calls: check the arguments, run the engine, and shape the results as PyTorch does."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape
 from rnnkit.torch import operator, small
 from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
-from rnnkit.torch.layout import ONE_STEP, Layout, apart, joined
-from rnnkit.torch.plain import Found, Size
+from rnnkit.torch.layout import ONE_STEP, Layout, concatenate_states, split_states
+from rnnkit.torch.plain import FlatParameters, PreparedSize
 
-_IDLE = 4  # workspaces that a module keeps while none of its calls waits for a backward
+_IDLE = 4  # maximum number of idle workspaces per module
 idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
-"""Workspaces of each module whose memory may be used again."""
+"""Workspaces of each module whose memory can be reused."""
 
 
-def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -> Any:
-    """The results of a call with plain tensors: x, hx, cx and the parameters, which are where they were found."""
+def run_plain(module: Any, found: FlatParameters, size: PreparedSize, tensors: tuple[Any, ...]) -> Any:
+    """Run a call with plain tensors x, hx, cx and parameters, which have not moved since `plain.locate`."""
     draws = found.desc.draws
     if not draws and not _wants_gradient(tensors):
         results = small.infer(found, size, *tensors[:3])
@@ -42,17 +42,17 @@ def run_plain(module: Any, found: Found, size: Size, tensors: tuple[Any, ...]) -
     if size.layout.order == ONE_STEP:
         return results if count == 2 else results[0]
     if count > 2:
-        return results[0], (results[1], *apart(results[2], count - 1))
+        return results[0], (results[1], *split_states(results[2], count - 1))
     return results[0], results[1:] if count == 2 else results[1]
 
 
 def _new_seed() -> Tensor:
-    """From PyTorch's generator, so that torch.manual_seed decides."""
+    """Draw a seed from PyTorch's generator, so that torch.manual_seed applies."""
     return torch.randint(2**63 - 1, (), device="cpu")
 
 
 class Options(NamedTuple):
-    """What a call over sequences has beside its tensors, as the module takes them."""
+    """Further arguments of a call over sequences."""
 
     lengths: Any = None
     resets: Any = None
@@ -63,7 +63,7 @@ _NOTHING = Options()
 
 
 def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING) -> tuple[Any, ...]:
-    """The results of any call over sequences."""
+    """Run any call over sequences."""
     if not isinstance(input, PackedSequence) and input.dim() == 2:
         return _run_one(module, input, hx, options)
     packed = input if isinstance(input, PackedSequence) else None
@@ -74,7 +74,7 @@ def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING)
     if states:
         module.check_forward_args(data, _as_given(module, states), batch_sizes)
     if packed is not None and options.lengths is not None:
-        raise ValueError(message("forward", "lengths", "be None with a PackedSequence, which has its own", "some"))
+        raise ValueError(message("forward", "lengths", "be None with a PackedSequence, which has its own", "lengths"))
     output, *states = _results(module, data, states, packed, options)
     if packed is not None:
         output = PackedSequence(output, batch_sizes, packed.sorted_indices, packed.unsorted_indices)
@@ -84,7 +84,7 @@ def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING)
 
 
 def _run_one(module: Any, input: Tensor, hx: Any, options: Options) -> tuple[Any, ...]:
-    """One sequence, as a batch of one."""
+    """Run one sequence as a batch of one."""
     axis = 0 if module._rnnkit_batch_first else 1
     states = tuple(state.unsqueeze(1) for state in _states(module, hx))
     given = _as_given(module, states) if states else None
@@ -99,7 +99,7 @@ def _run_one(module: Any, input: Tensor, hx: Any, options: Options) -> tuple[Any
 
 
 def run_step(module: Any, input: Any, hx: Any) -> Any:
-    """The results of any call of a cell: sequences of one step."""
+    """Run any call of a cell: sequences of one step."""
     if not isinstance(input, Tensor) or input.dim() not in (1, 2):
         expected, got = "be a tensor (N, I) or (I,)", getattr(input, "shape", None) or type(input).__name__
         raise ValueError(message("forward", "input", expected, got))
@@ -124,12 +124,12 @@ def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, int], dtype: torc
         raise RuntimeError(message("forward", name, f"have shape {tuple(shape)} and be {dtype}", got))
 
 
-# What a graph of torch.compile breaks at, once its compiler is there: to import that takes 1.6 s.
+# Graph breaks for torch.compile; only used if dynamo is imported, as its import takes 1.6 s.
 untraced = {run: _disable_dynamo(run) for run in (run_sequences, run_step)}
 
 
 def _states(module: Any, hx: Any) -> tuple[Tensor, ...]:
-    """The states, without any for None."""
+    """Return the states as a tuple, which is empty for None."""
     if hx is None:
         return ()
     names = module._rnnkit_states
@@ -144,15 +144,15 @@ def _states(module: Any, hx: Any) -> tuple[Tensor, ...]:
 
 
 def _check_place(module: Any, data: Tensor) -> None:
-    """Raise where the engine cannot come: it reads memory, and TorchScript would take its results for constants."""
+    """Raise if the engine cannot run: on other devices, or in tracing, where its results would become constants."""
     if data.device.type not in ("cpu", "cuda"):
         raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", data.device))
     if data.device.type != "cpu" and module._rnnkit_runs_on_cpu:
-        cure = "cuDNN does not have it: move model and input with .cpu()"
+        cure = "cuDNN does not support the cell: move model and input with .cpu()"
         raise BackendError(message("forward", "input", "be on a CPU with a cell", data.device, cure))
     if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
         cure = f"trace PyTorch's own module: {RESTORE}"
-        raise BackendError(message("forward", "call", "be run", "traced", cure))
+        raise BackendError(f"forward: call cannot be traced: {cure}")
 
 
 def _as_given(module: Any, states: tuple[Tensor, ...]) -> Any:
@@ -160,7 +160,7 @@ def _as_given(module: Any, states: tuple[Tensor, ...]) -> Any:
 
 
 def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
-    """How the steps of a packed sequence stand in a batch, and the sequences' lengths."""
+    """Return the layout of a packed sequence in a padded batch, and the lengths."""
     sizes = packed.batch_sizes.numpy()
     shape = len(sizes), int(sizes[0])
     order = np.arange(shape[1]) if packed.sorted_indices is None else packed.sorted_indices.cpu().numpy()
@@ -172,33 +172,32 @@ def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
 
 
 def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
-    """y and the final states of a call that has been checked; then the states after each step, where they are asked
-    for."""
-    if torch.is_autocast_enabled(data.device.type):  # the engine's numbers are the parameters'
-        data, *states = (one.to(module._rnnkit_dtype()) for one in (data, *states))
+    """Run a checked call: return y and the final states, then, with `all_states`, the states after each step."""
+    if torch.is_autocast_enabled(data.device.type):  # the engine computes in the parameters' dtype
+        data, *states = (tensor.to(module._rnnkit_dtype()) for tensor in (data, *states))
     dropout = module._rnnkit_dropout()
     seed = _new_seed() if any(module._rnnkit_drawn()) else None
-    run = _record if operator.is_wanted() else _run
+    run = _record if operator.is_needed() else _run
     if len(states) > 2:
-        states = [states[0], joined(states[1:])]
+        states = [states[0], concatenate_states(states[1:])]
     y, hy, *others = run(module, dropout, seed, (data, *(*states, None, None)[:2]), packed, options)
     count = len(module._rnnkit_states) - 1
-    return (y, hy, *apart(others[0], count), *others[1:]) if count > 1 else (y, hy, *others)
+    return (y, hy, *split_states(others[0], count), *others[1:]) if count > 1 else (y, hy, *others)
 
 
 def _record(
     module: Any, dropout: float, seed: Any, tensors: tuple[Any, ...], packed: Any, options: Options
 ) -> tuple[Tensor, ...]:
-    """The results of an operator that a trace can record."""
+    """Run a call by an operator that a trace can record."""
     if packed is not None:
-        cure = "give a padded batch and lengths="
-        raise BackendError(message("forward", "input", "be a Tensor in a recorded call", "a PackedSequence", cure))
+        expected, cure = "be a Tensor in torch.compile and torch.export", "pass a padded batch and lengths="
+        raise BackendError(message("forward", "input", expected, "a PackedSequence", cure))
     if options.all_states:
-        raise BackendError(message("forward", "all_states", "be False in a recorded call", True))
+        raise BackendError(message("forward", "all_states", "be False in torch.compile and torch.export", True))
     data, hx, cx = tensors
     network, swaps = module._rnnkit_network(dropout), module._rnnkit_batch_first
     names = operator.names(module._rnnkit_dtype(), *network)
-    parameters = [getattr(module, module._rnnkit_own_name(name)) for name in names]
+    parameters = [getattr(module, module._rnnkit_parameter_name(name)) for name in names]
     lengths, resets = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:2])
     if swaps:
         data, resets = data.transpose(0, 1), None if resets is None else resets.transpose(0, 1)
@@ -210,7 +209,7 @@ def _record(
 def _run(
     module: Any, dropout: float, seed: Any, tensors: tuple[Any, ...], packed: Any, options: Options
 ) -> tuple[Tensor, ...]:
-    """The engine's results, with a gradient where one may be asked for."""
+    """Run the engine, with a gradient if one may be needed."""
     data = tensors[0]
     lengths = options.lengths.cpu().numpy() if isinstance(options.lengths, Tensor) else options.lengths
     if packed is not None:
@@ -220,7 +219,7 @@ def _run(
         layout = Layout(shape[::-1] if module._rnnkit_batch_first else shape, module._rnnkit_batch_first)
     resets = None if options.resets is None else _marks(options.resets, layout, module._rnnkit_batch_first)
     desc = module._rnnkit_desc(dropout)
-    names = [module._rnnkit_own_name(block.name) for block in weight_layout(desc)]
+    names = [module._rnnkit_parameter_name(block.name) for block in weight_layout(desc)]
     parameters = [getattr(module, name) for name in names]
     seed = None if seed is None else int(seed)
     call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
@@ -230,24 +229,24 @@ def _run(
 
 
 def _marks(resets: Any, layout: Layout, batch_first: bool) -> np.ndarray:
-    """Resets as the engine takes them."""
+    """Convert resets to an array (T, N)."""
     if isinstance(resets, Tensor):
         resets = resets.detach().cpu()
         resets = resets.float() if resets.is_floating_point() else resets  # NumPy has no bfloat16
-    found, turn = np.asarray(resets), -1 if batch_first else 1
-    if found.shape != layout.shape[::turn]:
-        raise wrong_shape("forward", "resets", layout.shape[::turn], ("seq_len", "batch_size")[::turn], found.shape)
-    return found.swapaxes(0, 1) if batch_first else found
+    marks, order = np.asarray(resets), -1 if batch_first else 1
+    if marks.shape != layout.shape[::order]:
+        raise wrong_shape("forward", "resets", layout.shape[::order], ("seq_len", "batch_size")[::order], marks.shape)
+    return marks.swapaxes(0, 1) if batch_first else marks
 
 
 def _idle_of(module: nn.Module) -> MutableSequence[Any]:
-    own = idle.get(module)
-    return idle.setdefault(module, deque(maxlen=_IDLE)) if own is None else own
+    workspaces = idle.get(module)
+    return idle.setdefault(module, deque(maxlen=_IDLE)) if workspaces is None else workspaces
 
 
 def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
-    """Whether a gradient may be asked for; or a forward derivative: autograd says that there is none."""
-    if torch.is_grad_enabled():  # of most calls the last one, a parameter, says so
+    """Whether a gradient may be needed, or forward-mode AD is active, for which autograd then raises."""
+    if torch.is_grad_enabled():  # usually the last one, a parameter, requires it
         if tensors[-1].requires_grad or any(one is not None and one.requires_grad for one in tensors):
             return True
     return forward_ad._current_level >= 0

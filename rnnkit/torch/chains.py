@@ -1,6 +1,6 @@
-"""Chains of calls of one step, as loops over time make them: they add up one gradient of all parameters themselves.
+"""Chains of single-step calls in a loop over time: they add up the gradient of the parameters themselves.
 
-Autograd would read and write all of it once more for each call, which took a tenth of a chain's time (H = 256).
+Autograd would read and write the whole gradient once more per call, a tenth of a chain's time (H = 256).
 """
 
 from __future__ import annotations
@@ -16,70 +16,69 @@ from rnnkit.call.memory import popped
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.network import engine
 from rnnkit.torch.arrays import to_array
-from rnnkit.torch.function import once, views
+from rnnkit.torch.function import once_differentiable, views
 from rnnkit.torch.gradient_memory import give_back
-from rnnkit.torch.plain import Found, Size
+from rnnkit.torch.plain import FlatParameters, PreparedSize
 from rnnkit.torch.threads import threads
 
 _backward_pass = torch._C._current_graph_task_id
 
 
-class Joined(NamedTuple):
-    """The parameters of a chain of calls, whether each wants a gradient, a tensor that stands for all of them, and its
-    gradients."""
+class ChainParameters(NamedTuple):
+    """The parameters of a chain of calls."""
 
     parameters: tuple[Any, ...]
-    wanted: list[bool]
-    tensor: torch.Tensor
-    sums: Sums
+    wanted: list[bool]  # whether each requires a gradient
+    tensor: torch.Tensor  # placeholder for all parameters
+    sums: ChainGradients
 
 
-def joined(found: Found, parameters: tuple[Any, ...]) -> Joined:
-    """The same for all calls of one step until other parameters come."""
-    wanted = [one.requires_grad for one in parameters]
-    for own in found.joined:
-        if own.wanted == wanted and all(map(is_, own.parameters, parameters)):
-            return own
-    sums = Sums()
-    own = Joined(parameters, wanted, _join(found, sums, *parameters), sums)
-    found.joined.append(own)
-    return own
+def chain_parameters(found: FlatParameters, parameters: tuple[Any, ...]) -> ChainParameters:
+    """Return the chain's parameters, cached until the parameters change."""
+    wanted = [parameter.requires_grad for parameter in parameters]
+    for chain in found.chains:
+        if chain.wanted == wanted and all(map(is_, chain.parameters, parameters)):
+            return chain
+    sums = ChainGradients()
+    chain = ChainParameters(parameters, wanted, _flat_parameter(found, sums, *parameters), sums)
+    found.chains.append(chain)
+    return chain
 
 
-class Sums:
-    """What backward passes of autograd add up, by the number of each pass."""
+class ChainGradients:
+    """Gradients of a chain that are being added up, by the id of autograd's backward pass."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, Sum] = {}
+        self._sums: dict[int, ChainGradient] = {}
 
-    def begun(self) -> Sum | None:
-        """That of this pass; None in the first call that it comes to."""
-        own = self._sums.get(_backward_pass())
-        return own if own is not None and own.dw() is not None else None
+    def current(self) -> ChainGradient | None:
+        """Return the gradient of this pass, or None in its first call."""
+        total = self._sums.get(_backward_pass())
+        return total if total is not None and total.dw() is not None else None
 
     def begin(self, dw: np.ndarray) -> torch.Tensor:
-        """Let the calls to come in this pass add to the gradient of this one; it is returned for autograd."""
+        """Start a pass with the gradient of its first call; later calls add to it. Returns it as a tensor."""
         for number, other in list(self._sums.items()):
-            if other.dw() is None:  # of a pass that did not come to its end, or where no parameter's is wanted
+            if other.dw() is None:  # stale: an aborted pass, or no parameter requires a gradient
                 self._sums.pop(number, None)
-        self._sums[_backward_pass()] = Sum(dw)
+        self._sums[_backward_pass()] = ChainGradient(dw)
         return torch.from_numpy(dw)
 
-    def end(self) -> Sum | None:
-        """That of this pass, to which nobody adds any more."""
+    def end(self) -> ChainGradient | None:
+        """Finish this pass and return its gradient."""
         return self._sums.pop(_backward_pass(), None)
 
 
-class Sum:
-    """The gradient that the calls of one pass add to: the first one's, for as long as autograd keeps it. It hands it on
-    when no call is left."""
+class ChainGradient:
+    """The gradient that the calls of one pass add to: a weak reference to the first call's dw, which autograd owns and
+    passes on after the last call."""
 
     def __init__(self, dw: np.ndarray) -> None:
         self.dw = ref(dw)
-        self._gathered: dict[tuple[int, int], tuple[Size, Any]] = {}
+        self._gathered: dict[tuple[int, int], tuple[PreparedSize, Any]] = {}
 
-    def place(self, found: Found, size: Size) -> tuple[Any, Any]:
-        """The gradient that a call adds its own to; or 0, and what gathers several calls of this size."""
+    def place(self, found: FlatParameters, size: PreparedSize) -> tuple[Any, Any]:
+        """Return the target of a call's gradient: (dw, None), or (0, the `Gathered` of calls of this size)."""
         if size.gathered is None:
             return self.dw(), None
         shape = size.layout.shape
@@ -93,15 +92,15 @@ class Sum:
         return 0, gathered
 
     def finish(self, dw: np.ndarray) -> None:
-        """Add what is gathered to the gradient."""
+        """Add the gathered gradients to dw."""
         for size, gathered in self._gathered.values():
             with threads():
                 gathered.add_to(dw)
             size.gathered.append(gathered)
 
 
-class _Joined(torch.autograd.Function):
-    """What stands for all parameters in the calls of a chain, and has no memory: its gradient is the flat one."""
+class _FlatParameter(torch.autograd.Function):
+    """Placeholder for all parameters in the calls of a chain, without memory; its gradient is the flat dw."""
 
     @staticmethod
     def forward(ctx, found, sums, *parameters):
@@ -115,8 +114,8 @@ class _Joined(torch.autograd.Function):
         if total is not None:
             total.finish(dw)
             give_back(found, total.dw())
-        return None, None, *once(views(found.desc, dw), gradient)
+        return None, None, *once_differentiable(views(found.desc, dw), gradient)
 
 
-# PyTorch's own looks for transforms first, in 4 us: none is about where a call is plain.
-_join = super(torch.autograd.Function, _Joined).apply
+# Skips the check for functorch transforms in Function.apply (4 us): a plain call is in none.
+_flat_parameter = super(torch.autograd.Function, _FlatParameter).apply

@@ -1,4 +1,4 @@
-"""The descriptor of a module's network, and the text by which a module and its operators have a mode."""
+"""Descriptors of modules, and the string encoding of modes for modules and operators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rnnkit.errors import message
 
 DTYPES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 
-_cells: dict[str, Any] = {}  # text -> the cell with its parameters
-_classes: dict[str, type] = {}  # name -> the class of a cell
+_cells: dict[str, Any] = {}  # mode text -> cell, with its parameters
+_classes: dict[str, type] = {}  # name -> class of a cell
 
 
-class Network(NamedTuple):
-    """A module's numbers, in PyTorch's names, the dropout of the call, and whether the module is training."""
+class ModuleConfig(NamedTuple):
+    """Configuration of a module in PyTorch's names, the dropout of the call, and whether the module is training."""
 
     mode: str
     input_size: int
@@ -33,21 +33,21 @@ class Network(NamedTuple):
 
 
 @lru_cache(256)
-def descriptor(network: Network, dtype: torch.dtype) -> RNNDescriptor:
-    """Describe the network of a module whose parameters have this dtype."""
+def descriptor(network: ModuleConfig, dtype: torch.dtype) -> RNNDescriptor:
+    """Return the descriptor of a module whose parameters have this dtype."""
     if dtype not in DTYPES:
         expected = f"be {', '.join(map(str, DTYPES))}"
         raise TypeError(message("forward", "dtype of the parameters", expected, dtype))
-    own = network._asdict() | {"mode": _mode_of(network.mode), "bias": "both" if network.bias else "none"}
-    del own["training"]
-    desc = RNNDescriptor(**own | {"proj_size": network.proj_size or None}, dtype=DTYPES[dtype])
+    options = network._asdict() | {"mode": _mode_of(network.mode), "bias": "both" if network.bias else "none"}
+    del options["training"]
+    desc = RNNDescriptor(**options | {"proj_size": network.proj_size or None}, dtype=DTYPES[dtype])
     return desc if network.training else desc.evaluating
 
 
-def text_of(mode: Any) -> str:
-    """The text that stands for a mode: PyTorch's name, or of a cell one from which this process finds it again.
+def mode_text(mode: Any) -> str:
+    """Return the string encoding of a mode: PyTorch's name, or for a cell a text that this process can resolve.
 
-    Another process finds a shipped cell by it, and a user's own once that has made a module of its class.
+    Another process can resolve it for a shipped cell, and for a custom cell after creating a module of its class.
     """
     if isinstance(mode, str):
         return mode.upper()
@@ -66,5 +66,5 @@ def _mode_of(text: str) -> Any:
     try:
         return deserialized(found, kind)
     except ValueError as error:
-        cure = f"make a rnnkit.torch.Recurrent of {found['cell']} first"
+        cure = f"create an rnnkit.torch.Recurrent of {found['cell']} first"
         raise ValueError(message("forward", "cell", "be known in this process", error, cure)) from None

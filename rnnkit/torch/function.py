@@ -1,4 +1,4 @@
-"""One call of the engine as a function of tensors, with its gradient for autograd."""
+"""autograd.Function of one engine call."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from rnnkit.descriptor.states import concatenate_states, split_states
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
-from rnnkit.torch.arrays import resources, to_array, to_tensor
+from rnnkit.torch.arrays import compute_context, to_array, to_tensor
 from rnnkit.torch.layout import ONE_STEP, Layout
-from rnnkit.torch.plain import Found, are_neighbours
+from rnnkit.torch.plain import FlatParameters, are_neighbours
 
-RESTORE = "call rnnkit.torch.restore first; in place of a Recurrent write the steps in PyTorch"
+RESTORE = "call rnnkit.torch.restore first; for a Recurrent, write the loop over the steps in PyTorch"
 
 _transform = torch._C._functorch.peek_interpreter_stack
-_is_batched = torch._C._functorch.is_legacy_batchedtensor  # what `torch.autograd.grad(is_grads_batched=True)` makes
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # made by `torch.autograd.grad(is_grads_batched=True)`
 
 
 class Call(NamedTuple):
-    """What a call has beside tensors with a gradient."""
+    """Arguments of a call that have no gradient."""
 
     desc: RNNDescriptor
     layout: Layout
     lengths: Any
     resets: Any
     seed: int | None
-    idle: MutableSequence[Any]  # workspaces whose memory may be used again
-    found: Found | None = None  # where the parameters are
-    all_states: bool = False  # whether the states after each step are results, too, without a gradient
+    idle: MutableSequence[Any]  # workspaces whose memory can be reused
+    found: FlatParameters | None = None  # where the parameters are
+    all_states: bool = False  # whether to return the states after each step, too, without a gradient
 
 
 class Recurrence(torch.autograd.Function):
-    """The network; the parameters, in the flat buffer's order, are arguments of their own, for each has a gradient."""
+    """The network. Parameters are separate arguments, in the flat buffer's order, as each has a gradient."""
 
     @staticmethod
     def forward(ctx, call: Call, x, hx, cx, *parameters):
-        """Run it and keep its workspace."""
+        """Run the network and save its workspace."""
         results, kept, ctx.weights = forward(call, x, hx, cx, parameters)
-        saved_by(kept).workspace.wants_dx = ctx.needs_input_grad[1] or bool(call.desc.inputs_size)
+        lease_of(kept).workspace.wants_dx = ctx.needs_input_grad[1] or bool(call.desc.inputs_size)
         states_of_steps = all_states(call, kept) if call.all_states else ()
         ctx.mark_non_differentiable(*states_of_steps)
-        # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
-        # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
+        # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
+        # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
         ctx.save_for_backward(x, kept, *states, *parameters)
         ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
@@ -61,7 +61,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        """Every gradient, those of the parameters in the memory of one flat buffer."""
+        """Return all gradients; those of the parameters share one flat buffer."""
         call, (x, kept, *others) = ctx.call, ctx.saved_tensors
         cotangents = cotangents[: call.layout.num_results(call.desc)]
         if all(one is None for one in cotangents):
@@ -70,87 +70,90 @@ class Recurrence(torch.autograd.Function):
         parameters = others[-len(weight_layout(call.desc)) :]
         dx, *states, dws = backward(call, kept, x, parameters, ctx.weights, *cotangents)
         states = [one if given else None for one, given in zip(states, ctx.has_states, strict=True)]
-        return None, *once((dx, *states, *dws), x, *cotangents, *others)
+        return None, *once_differentiable((dx, *states, *dws), x, *cotangents, *others)
 
 
 def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...], torch.Tensor, Any]:
-    """Run the network for a backward to come.
+    """Run the network so that backward can follow.
 
-    Returns its results; what it keeps, with a tensor for autograd to save; and the flat weights if they are a copy:
-    the parameters' own memory may be elsewhere when backward runs.
+    Returns the results; a tensor for autograd to save, which holds the workspace; and the flat weights if they are a
+    copy, because the parameters may have moved by then.
     """
-    with resources(x):
+    with compute_context(x):
         weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights, x, *_states(call, hx, cx)
         options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed, "inputs": inputs}
         y, hy, cy, workspace = engine.forward(call.desc, *arrays, workspace=_idle_one(call.idle), **options)
         if workspace.lease is not None:
-            y.flags.writeable = True  # that of a small call is the user's
+            y.flags.writeable = True  # the y of a small call belongs to the caller
         y, *states = call.layout.results(y, hy, concatenate_states(call.desc, cy))
         if call.layout.order != ONE_STEP and (workspace.lease is None or not y.flags.c_contiguous):
-            y = y.copy(order="C")  # the workspace's own is read again, and the user may change his
+            y = y.copy(order="C")  # backward reads the workspace's y, and the caller may change the result
         results = to_tensor(y), *map(to_tensor, states)
-        return results, _kept(workspace, call.idle), weights if copied else None
+        return results, _with_lease(workspace, call.idle), weights if copied else None
 
 
 def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The hidden and the cell states after each step, (T, L*D, N, ...), of what forward kept."""
-    desc, workspace = call.desc, saved_by(kept).workspace
+    """Return the hidden and the cell states after each step, (T, L*D, N, ...), from a saved workspace."""
+    desc, workspace = call.desc, lease_of(kept).workspace
     places = [divmod(row, desc.num_directions) for row in range(desc.num_pseudo_layers)]
     names = "h", *desc.states
-    found = [[to_tensor(np.array(workspace.state(name, *place))) for place in places] for name in names]
-    return tuple(torch.stack(states, 1) for states in found)
+    states = [[to_tensor(np.array(workspace.state(name, *place))) for place in places] for name in names]
+    return tuple(torch.stack(rows, 1) for rows in states)
 
 
 def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any, ...]:
-    """The gradients of x (None if unwanted), hx, cx (None without it) and a list of those of the parameters, by those
-    of the results."""
+    """Return the gradients of x (None if not needed), hx, cx (None without it), and a list for the parameters.
+
+    `cotangents` are the gradients of the results.
+    """
     layout = call.layout
-    with resources(x):
+    with compute_context(x):
         weights = weights_now(call.desc, call.found, parameters) if weights is None else weights
         dy, dhy, dcy = layout.cotangents(cotangents)
         given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
-        workspace = saved_by(kept).workspace
+        workspace = lease_of(kept).workspace
         dx, dhx, dcx, dw, *of_inputs = engine.backward(call.desc, weights, workspace, *given)
         if of_inputs:
             dx = np.concatenate([dx, *of_inputs[0].values()], axis=-1)
-        dx = layout.own(dx) if workspace.wants_dx else None
-        found = dx, layout.own_states(dhx), layout.own_states(concatenate_states(call.desc, dcx))
+        dx = layout.to_tensor_layout(dx) if workspace.wants_dx else None
+        found = dx, layout.to_tensor_states(dhx), layout.to_tensor_states(concatenate_states(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
 
 
-def weights_now(desc: RNNDescriptor, found: Found | None, parameters: Sequence[torch.Tensor]) -> Any:
-    """The flat weights that backward reads: the parameters may have moved since forward. Those that have not may be of
-    another shape or dtype: what their memory holds is what forward read."""
+def weights_now(desc: RNNDescriptor, found: FlatParameters | None, parameters: Sequence[torch.Tensor]) -> Any:
+    """Return the flat weights for backward: the parameters may have moved since forward.
+
+    Parameters that have not moved may now have another shape or dtype: their memory still holds what forward read.
+    """
     if found is not None and [one.data_ptr() for one in parameters] == found.addresses:
         return found.weights
     return flat_weights(desc, parameters)[0]
 
 
 def refuse_transforms(function: str, *tensors: Any) -> None:
-    """Raise in a transform of `torch.func`, or for batched gradients: their tensors have no memory to read."""
+    """Raise in a transform of `torch.func`, or for batched gradients: their tensors have no data pointer."""
     if _transform() is not None:
         refuse_transform(function)
-    for one in tensors:
-        if one is not None and _is_batched(one):
+    for tensor in tensors:
+        if tensor is not None and _is_batched(tensor):
             refuse_transform(function)
 
 
 def refuse_transform(function: str) -> NoReturn:
-    """Raise because a call is in a transform that it cannot be in."""
-    expected = "be outside of vmap, jvp and, if compiled, of every transform of torch.func"
-    cure = f"transform PyTorch's own module: {RESTORE}"
-    raise BackendError(message(function, "call", expected, "inside of one", cure))
+    """Raise: the transform around this call is not supported."""
+    text = "call does not support vmap, jvp and, if compiled, any transform of torch.func"
+    raise BackendError(f"{function}: {text}; transform PyTorch's own module: {RESTORE}")
 
 
-def once(gradients: Sequence[Any], *tensors: Any) -> Sequence[Any]:
-    """The gradients; where create_graph asks for theirs, which there are not, they depend on the tensors."""
-    return _Once.apply(len(gradients), *gradients, *tensors) if torch.is_grad_enabled() else gradients
+def once_differentiable(gradients: Sequence[Any], *tensors: Any) -> Sequence[Any]:
+    """Return the gradients; with create_graph, attach them to a node that raises on double backward."""
+    return _OnceDifferentiable.apply(len(gradients), *gradients, *tensors) if torch.is_grad_enabled() else gradients
 
 
-class _Once(torch.autograd.Function):
-    """Gradients as they are, with what they depend on; they have none themselves."""
+class _OnceDifferentiable(torch.autograd.Function):
+    """Identity of the gradients, connected to the tensors that they depend on; its backward raises."""
 
     @staticmethod
     def forward(count, *tensors):
@@ -162,13 +165,13 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        cure = "second derivatives need PyTorch's own module, or of a Recurrent the steps written in PyTorch"
-        raise RuntimeError(message("backward", "order", "be 1", 2, cure))
+        cure = "use PyTorch's own module, or for a Recurrent write the loop over the steps in PyTorch"
+        raise RuntimeError(f"backward: order 2 (second derivatives) is not supported, only order 1; {cure}")
 
 
 def infer(call: Call, x, hx, cx, *parameters):
-    """Run the network without keeping anything."""
-    with resources(x):
+    """Run the network without a backward."""
+    with compute_context(x):
         weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights, x, *_states(call, hx, cx)
@@ -177,8 +180,8 @@ def infer(call: Call, x, hx, cx, *parameters):
 
 
 def _states(call: Call, h: Any, others: Any) -> tuple[Any, Any]:
-    """The states, or their gradients, as the engine takes them: several beside h are a tuple."""
-    h, others = (call.layout.states(to_array(one)) for one in (h, others))
+    """Convert states, or their gradients, to the engine's form: h, and cx, a tuple if the cell has several."""
+    h, others = (call.layout.states(to_array(state)) for state in (h, others))
     return h, None if others is None else split_states(call.desc, others)
 
 
@@ -188,26 +191,26 @@ def _blocks(desc: RNNDescriptor) -> tuple[tuple[slice, tuple[int, ...]], ...]:
 
 
 def views(desc: RNNDescriptor, flat: Any) -> list[torch.Tensor]:
-    """The blocks of a flat array, in its order.
+    """Return the blocks of a flat array as tensors, in its order.
 
-    On the CPU each is a storage of its own in the buffer's memory: what saves or shares tensors goes by storages, and
-    takes tensors of one storage for tied ones. On a GPU they are views, as those that PyTorch makes for cuDNN.
+    On the CPU each has its own storage in the buffer's memory, because saving and sharing treat tensors of one storage
+    as tied. On a GPU they are views, like those that PyTorch makes for cuDNN.
     """
     if isinstance(flat, np.ndarray):
         blocks = _blocks(desc)
-        return [torch.from_numpy(flat[own] if len(shape) == 1 else flat[own].reshape(shape)) for own, shape in blocks]
+        return [torch.from_numpy(flat[at] if len(shape) == 1 else flat[at].reshape(shape)) for at, shape in blocks]
     flat = to_tensor(flat)
-    return [flat[own].view(shape) for own, shape in _blocks(desc)]
+    return [flat[at].view(shape) for at, shape in _blocks(desc)]
 
 
 def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:
-    """The parameters as one flat array, and whether it is a copy: where they are neighbours, it is their own memory."""
+    """Return the parameters as one flat array, and whether it is a copy: adjacent parameters are read in place."""
     first, size = parameters[0], num_weights(desc)
     if are_neighbours(desc, parameters):
         if first.device.type != "cpu":
             return to_array(first.detach().as_strided((size,), (1,))), False
         memory: Any = (ctypes.c_byte * (size * first.element_size())).from_address(first.data_ptr())
-        memory.first = first.detach()  # keeps it alive, and so the buffer that all of them are in
+        memory.first = first.detach()  # keeps the buffer of all parameters alive
         return np.frombuffer(memory, desc.np_dtype), False
     dtype = getattr(torch, str(desc.dtype))
     for block, one in zip(weight_layout(desc), parameters, strict=True):
@@ -216,7 +219,7 @@ def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tup
 
 
 def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise where a copy into the flat buffer would be a conversion, which autocast alone asks for."""
+    """Raise if a copy into the flat buffer would need a conversion, unless under autocast."""
     fits = one.shape == block.shape and one.device == device
     if not fits or (one.dtype != dtype and not torch.is_autocast_enabled(device.type)):
         expected = f"have shape {tuple(block.shape)} and be {dtype} on {device}"
@@ -225,44 +228,44 @@ def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: 
 
 
 class _Lease:
-    """A workspace, whose memory is idle again when nobody holds the lease."""
+    """Owner of a workspace; when it is garbage-collected, the memory becomes idle again."""
 
     def __init__(self, workspace: Any, idle: MutableSequence[Any]) -> None:
         self.workspace = workspace
         weakref.finalize(self, _release, workspace, idle).atexit = False
 
 
-def _kept(workspace: Any, idle: MutableSequence[Any]) -> torch.Tensor:
-    """A tensor that has the workspace with it, for autograd to save."""
+def _with_lease(workspace: Any, idle: MutableSequence[Any]) -> torch.Tensor:
+    """Return an empty tensor that owns the workspace, for autograd to save."""
     kept = torch.empty(0, device="cpu")
     kept.lease = _Lease(workspace, idle) if workspace.lease is None else _Small(workspace)
     return kept
 
 
 class _Small(NamedTuple):
-    """The workspace of a small call, whose memory the engine uses again."""
+    """The workspace of a small call; the engine reuses its memory."""
 
     workspace: Any
 
 
 def _release(workspace: Any, idle: MutableSequence[Any]) -> None:
-    """Let its memory be used again, and the caller's inputs go."""
+    """Make the memory idle, and drop the references to the caller's inputs."""
     workspace.x, workspace.inputs = workspace.x[:0].copy(), {}
     idle.append(workspace)
 
 
 def _idle_one(idle: MutableSequence[Any]) -> Any:
-    """A workspace whose memory may be used again, or None; another thread may take the last one meanwhile."""
+    """Pop an idle workspace, or return None; another thread may take the last one first."""
     try:
         return idle.pop()
     except IndexError:
         return None
 
 
-def saved_by(kept: torch.Tensor) -> Any:
-    """What forward saved with the tensor."""
+def lease_of(kept: torch.Tensor) -> Any:
+    """Return the lease that forward saved with the tensor."""
     try:
         return kept.lease
     except AttributeError:
-        cure = "hooks that move saved tensors elsewhere (save_on_cpu) do not work with the engine"
-        raise BackendError(message("backward", "what forward saved", "be as it was", "a copy", cure)) from None
+        text = "what forward saved is a copy; hooks that move saved tensors (save_on_cpu) are not supported"
+        raise BackendError(f"backward: {text}") from None

@@ -1,4 +1,4 @@
-"""How a call's tensors stand beside the engine's arrays, which are time-major."""
+"""Conversion between a call's tensor layout and the engine's time-major arrays."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ STEPS_FIRST, BATCH_FIRST, ONE_STEP = range(3)  # sequences (T, N, I), (N, T, I),
 
 
 class Layout(NamedTuple):
-    """The order of a call's axes; or the valid steps alone, one after another, of a packed sequence.
+    """Order of a call's axes, or the rows of a packed sequence, which has only the valid steps.
 
-    A cell takes and returns states (N, H), and no output beside them.
+    A cell takes and returns states (N, H), and has no other output.
     """
 
     shape: tuple[int, int]  # T, N
     order: int = STEPS_FIRST
-    rows: Any = None  # of a packed sequence: where step t of sequence n stands, t*N + n
+    rows: Any = None  # of a packed sequence: t*N + n for step t of sequence n
 
     def time_major(self, array: Any) -> Any:
-        """The array as (T, N, ...); what stands in the padding is anything."""
+        """Return the array as (T, N, ...); padding is undefined."""
         if self.rows is not None:
             library = library_of(array)
             padded = library.empty((*self.shape, array.shape[-1]), array.dtype)
@@ -35,8 +35,8 @@ class Layout(NamedTuple):
             return array
         return array.swapaxes(0, 1) if self.order == BATCH_FIRST else array[None]
 
-    def own(self, array: Any) -> Any:
-        """An array (T, N, ...) as the tensor has it."""
+    def to_tensor_layout(self, array: Any) -> Any:
+        """Convert an array (T, N, ...) to the tensor's layout."""
         if self.rows is not None:
             return array.reshape(-1, array.shape[-1])[library_of(array).asarray(self.rows)]
         if self.order == STEPS_FIRST:
@@ -44,34 +44,34 @@ class Layout(NamedTuple):
         return array.swapaxes(0, 1) if self.order == BATCH_FIRST else array[0]
 
     def states(self, array: Any) -> Any:
-        """States (L*D, N, ...) from or for a tensor's; None of None."""
+        """Convert a tensor's states to (L*D, N, ...); None stays None."""
         return array if self.order != ONE_STEP or array is None else array[None]
 
-    def own_states(self, array: Any) -> Any:
-        """States, or their gradient, as the tensor has them; None of None."""
+    def to_tensor_states(self, array: Any) -> Any:
+        """Convert states (L*D, N, ...), or their gradient, to the tensor's layout; None stays None."""
         return array if self.order != ONE_STEP or array is None else array[0]
 
     def results(self, y: Any, hy: Any, cy: Any) -> tuple[Any, ...]:
-        """What the module returns, states one by one: cy is an LSTM's alone."""
+        """Return the module's results; cy is None except for cells with a cell state."""
         states = (hy,) if cy is None else (hy, cy)
-        return tuple(one[0] for one in states) if self.order == ONE_STEP else (self.own(y), *states)
+        return tuple(state[0] for state in states) if self.order == ONE_STEP else (self.to_tensor_layout(y), *states)
 
     def num_results(self, desc: RNNDescriptor) -> int:
-        """How many these are."""
+        """Return the number of results."""
         return (1 if self.order == ONE_STEP else 2) + desc.has_cell_state
 
     def cotangents(self, given: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Gradients of y, hy and cy among those of the results."""
+        """Return the gradients of y, hy and cy from those of the results."""
         return (None, *given, None)[:3] if self.order == ONE_STEP else (*given, None)[:3]
 
 
-def joined(states: Sequence[Tensor]) -> Tensor:
-    """The states beside h (L*D, N, H) side by side in one tensor (L*D, N, S*H), as the engine has them."""
+def concatenate_states(states: Sequence[Tensor]) -> Tensor:
+    """Concatenate the states other than h, (L*D, N, H) each, to one tensor (L*D, N, S*H), the engine's cx."""
     return states[0] if len(states) == 1 else torch.cat(tuple(states), -1)
 
 
-def apart(states: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Each of so many states in memory of its own."""
+def split_states(states: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Split concatenated states into `count` tensors, each contiguous."""
     if count == 1:
         return (states,)
-    return tuple(one.clone(memory_format=torch.contiguous_format) for one in states.chunk(count, -1))
+    return tuple(state.clone(memory_format=torch.contiguous_format) for state in states.chunk(count, -1))

@@ -1,8 +1,8 @@
-"""The network as an operator of `torch.library`, for calls that are recorded or transformed instead of run.
+"""torch.library operators of the network, for compiled, exported or transformed calls.
 
-`torch.compile`, `torch.export` and `make_fx` record ``rnnkit::recurrent``, whose gradient they record as
-``rnnkit::recurrent_forward`` and ``rnnkit::recurrent_backward``. Other calls take the way of `function`, which costs
-less. In all three sequences are time-major, and the parameters are in the flat buffer's order.
+`torch.compile`, `torch.export` and `make_fx` record ``rnnkit::recurrent``, or with a gradient
+``rnnkit::recurrent_forward`` and ``rnnkit::recurrent_backward``. Eager calls use `function`, which is cheaper. In all
+three operators, sequences are time-major and parameters are in the flat buffer's order.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.torch import function
-from rnnkit.torch.descriptor import Network, descriptor
+from rnnkit.torch.descriptor import ModuleConfig, descriptor
 from rnnkit.torch.function import Call, Layout
 
-_IDLE = 4  # workspaces of a network that are kept while none of its calls waits for a backward
+_IDLE = 4  # maximum number of idle workspaces per network
 
 _is_compiled, _is_exported = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
 _mode_of, _modes = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
@@ -30,27 +30,27 @@ _transform = torch._C._functorch.peek_interpreter_stack
 
 @torch.compiler.assume_constant_result
 def names(dtype: torch.dtype, *network: Any) -> list[str]:
-    """Names of a module's parameters in the flat buffer's order."""
-    return [block.name for block in weight_layout(descriptor(Network(*network), dtype))]
+    """Return the names of a module's parameters in the flat buffer's order."""
+    return [block.name for block in weight_layout(descriptor(ModuleConfig(*network), dtype))]
 
 
-def is_wanted() -> bool:
-    """Whether a call is recorded, or its tensors have no memory: dynamo, export, make_fx, fake tensors, torch.func."""
+def is_needed() -> bool:
+    """Whether a call is recorded or its tensors have no data: dynamo, export, make_fx, fake tensors, torch.func."""
     if _is_compiled() or _is_exported():
         return True
-    return any(_mode_of(one) is not None for one in (_modes.PROXY, _modes.FAKE)) or _transform() is not None
+    return any(_mode_of(key) is not None for key in (_modes.PROXY, _modes.FAKE)) or _transform() is not None
 
 
-def call(network: Network, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """y, hy and cy of a network, of (x, hx, cx, lengths, resets, seed); cy is empty where there is none."""
+def call(network: ModuleConfig, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return y, hy and cy for inputs (x, hx, cx, lengths, resets, seed); cy is empty without a cell state."""
     x, hx, cx, *options = inputs
-    if not _is_compiled() and _transform() is not None:  # in which an operator's own autograd does not run
+    if not _is_compiled() and _transform() is not None:  # a transform skips the autograd of operators
         return _Recorded.apply(network, x, hx, cx, *options, *parameters)[:3]
     return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, *options, *network)
 
 
 class _Recorded(torch.autograd.Function):
-    """The network, in operators that a trace can record."""
+    """The network as operators that a trace can record."""
 
     @staticmethod
     def forward(network, x, hx, cx, lengths, resets, seed, *parameters):
@@ -60,7 +60,7 @@ class _Recorded(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         ctx.network, x, hx, cx, _, _, _, *parameters = inputs
         *_, kept = output
-        # A gradient depends on initial states, too.
+        # Initial states are saved because second derivatives, which raise, would depend on them.
         ctx.save_for_backward(kept, x, hx, cx, *parameters)
         ctx.mark_non_differentiable(kept)
         ctx.set_materialize_grads(False)
@@ -70,10 +70,10 @@ class _Recorded(torch.autograd.Function):
         kept, x, hx, cx, *parameters = ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        given = x, parameters, dy, dhy, dcy
-        dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, *given, *ctx.network)
-        found = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
-        dx, dhx, dcx, *dws = function.once(found, x, hx, cx, dy, dhy, dcy, *parameters)
+        arguments = x, parameters, dy, dhy, dcy
+        dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, *arguments, *ctx.network)
+        gradients = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
+        dx, dhx, dcx, *dws = function.once_differentiable(gradients, x, hx, cx, dy, dhy, dcy, *parameters)
         return None, dx, dhx, dcx, None, None, None, *dws
 
     @staticmethod
@@ -91,40 +91,41 @@ def _idle_of(desc: RNNDescriptor) -> deque[Any]:
 
 
 def _call_of(
-    network: Network, x: Tensor, parameters: Sequence[Tensor], lengths: Any = None, resets: Any = None, seed: Any = None
+    network: ModuleConfig, x: Tensor, parameters: Sequence[Tensor], lengths: Any = None, resets: Any = None,
+    seed: Any = None,
 ) -> Call:
     desc = descriptor(network, parameters[0].dtype)
-    lengths, resets = (None if one is None else one.cpu().numpy() for one in (lengths, resets))
+    lengths, resets = (None if array is None else array.cpu().numpy() for array in (lengths, resets))
     seed = None if seed is None else int(seed)
     return Call(desc, Layout(tuple(x.shape[:2])), lengths, resets, seed, _idle_of(desc))
 
 
 def _recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
-    call = _call_of(Network(*network), x, parameters, lengths, resets, seed)
+    call = _call_of(ModuleConfig(*network), x, parameters, lengths, resets, seed)
     if call.desc.draws:
         return _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network)[:3]
-    return _three(function.infer(call, x, hx, cx, *parameters))
+    return _padded(function.infer(call, x, hx, cx, *parameters))
 
 
 def _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network):
-    call = _call_of(Network(*network), x, parameters, lengths, resets, seed)
+    call = _call_of(ModuleConfig(*network), x, parameters, lengths, resets, seed)
     results, kept, _ = function.forward(call, x, hx, cx, parameters)
-    return *_three(results), kept
+    return *_padded(results), kept
 
 
 def _recurrent_backward(kept, x, parameters, dy, dhy, dcy, *network):
-    call = _call_of(Network(*network), x, parameters)
+    call = _call_of(ModuleConfig(*network), x, parameters)
     dx, dhx, dcx, dws = function.backward(call, kept, x, parameters, None, dy, dhy, dcy)
     return dx, dhx, x.new_empty(0) if dcx is None else dcx, dws
 
 
-def _three(results: Sequence[Tensor]) -> Sequence[Tensor]:
-    """y, hy and cy, which is empty where there is none: an operator has always the same results."""
+def _padded(results: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Pad the results to y, hy and cy (empty without a cell state), as an operator has a fixed schema."""
     return results if len(results) == 3 else (*results, results[0].new_empty(0))
 
 
 def _fake_recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
-    desc, (seq_len, batch_size, _) = descriptor(Network(*network), parameters[0].dtype), x.shape
+    desc, (seq_len, batch_size, _) = descriptor(ModuleConfig(*network), parameters[0].dtype), x.shape
     rows = desc.num_pseudo_layers
     y = x.new_empty(seq_len, batch_size, desc.num_directions * desc.output_size)
     hy = x.new_empty(rows, batch_size, desc.output_size)
@@ -142,10 +143,10 @@ def _fake_backward(kept, x, parameters, dy, dhy, dcy, *network):
 
 
 def _with_gradient(x, hx, cx, parameters, lengths, resets, seed, *network):
-    """`_recurrent` in autograd."""
-    function.refuse_transforms("forward")  # of compiled code; elsewhere they come by `call`
+    """Run `_recurrent` under autograd."""
+    function.refuse_transforms("forward")  # in compiled code; other transforms go through `call`
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, hx, cx, *parameters)):
-        return _Recorded.apply(Network(*network), x, hx, cx, lengths, resets, seed, *parameters)[:3]
+        return _Recorded.apply(ModuleConfig(*network), x, hx, cx, lengths, resets, seed, *parameters)[:3]
     with torch._C._AutoDispatchBelowAutograd():
         return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, resets, seed, *network)
 

@@ -1,4 +1,4 @@
-"""Networks of any cell as modules of PyTorch."""
+"""PyTorch modules of any cell."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from rnnkit.descriptor.weights import pack_weights, suffix_of, weight_layout, we
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.networks import network_of
-from rnnkit.torch.descriptor import DTYPES, descriptor, text_of
-from rnnkit.torch.modules import FusedLayers
+from rnnkit.torch.descriptor import DTYPES, descriptor, mode_text
+from rnnkit.torch.modules import AcceleratedLayers
 
 _OPTIONS = {"dtype": HOST_DTYPES, "input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
 
 
-class Recurrent(FusedLayers):
-    """A network of any cell, used as `torch.nn.GRU` and `torch.nn.LSTM` are.
+class Recurrent(AcceleratedLayers):
+    """A network of any cell, used like `torch.nn.GRU` and `torch.nn.LSTM`.
 
     Parameters
     ----------
     cell : cell or str
-        A cell of :mod:`rnnkit.cells` or your own, with its parameters or as its class where they all have defaults; or
-        the name of a mode, as for :class:`rnnkit.RNNDescriptor`.
+        A cell of :mod:`rnnkit.cells` or your own: an instance, or its class if all its parameters have defaults. Or the
+        name of a mode, as for :class:`rnnkit.RNNDescriptor`.
     input_size, hidden_size, num_layers : int
         I, H and L.
     bias : bool
-        Whether there are both biases.
+        Whether there are two biases; else there is none.
     batch_first : bool
-        Whether input and output are (N, T, ...) and not (T, N, ...).
+        Whether input and output are (N, T, ...) instead of (T, N, ...).
     dropout : float
-        Probability in [0, 1] with which an output of a layer is dropped on its way to the next one, in training.
+        Dropout between layers in training, a probability in [0, 1].
     bidirectional : bool
         Whether each layer also runs over the sequence in reverse (D = 2).
     proj_size : int
-        P, the size to which the output is projected, where the cell has that; 0 is none.
+        P, the size of the projected output, if the cell supports it; 0 is no projection.
     device : torch.device, optional
-        Where the parameters are made. Networks of cells run on the CPU.
+        Device of the parameters. Networks of cells run only on the CPU.
     dtype : torch.dtype, optional
-        Of the parameters: float32 or float64. None is PyTorch's default.
+        Type of the parameters: float32 or float64. None is PyTorch's default.
 
     Attributes
     ----------
     cell : cell or str
-        With its parameters.
+        The cell, with its parameters.
     weight_ih_l0, weight_hh_l0, bias_ih_l0, ... : Parameter
-        The blocks of :func:`rnnkit.weight_layout`, by their names and in their order; of a reverse direction with
-        ``_reverse`` at the end. A cell's vectors are among them: ``u_l0`` (H,).
+        The blocks of :func:`rnnkit.weight_layout`, with their names and order; names of the reverse direction end in
+        ``_reverse``. They include the vectors of a cell: ``u_l0`` (H,).
 
     Raises
     ------
@@ -65,8 +65,8 @@ class Recurrent(FusedLayers):
 
     Notes
     -----
-    A cell without states beside h takes and returns h, like `nn.GRU`; with one state (h, c), like `nn.LSTM`; with
-    several a tuple of h and each of them, in their order.
+    A cell whose only state is h takes and returns h, like `nn.GRU`; with one more state (h, c), like `nn.LSTM`; with
+    several a tuple of h and each of them, in order.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Recurrent(FusedLayers):
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, proj_size: int = 0,
         device: Any = None, dtype: torch.dtype | None = None,
     ) -> None:
-        nn.Module.__init__(self)  # PyTorch's base class of nn.GRU makes parameters of its own modes alone
+        nn.Module.__init__(self)  # RNNBase would create parameters, and only for its own modes
         for name, value in (("bias", bias), ("batch_first", batch_first)):
             if not isinstance(value, bool):
                 raise wrong_type("Recurrent", name, "a bool", value)
@@ -93,21 +93,21 @@ class Recurrent(FusedLayers):
         options = {"bias": bias, "dropout": dropout, "proj_size": proj_size, "dtype": DTYPES.get(dtype, "float32")}
         desc = RNNDescriptor(*own, **options)  # type: ignore[arg-type]
         if desc.dropout and desc.num_layers == 1:
-            warnings.warn(f"Recurrent: dropout={desc.dropout} has nothing to act on in one layer", stacklevel=2)
+            warnings.warn(f"Recurrent: dropout={desc.dropout} has no effect with num_layers=1", stacklevel=2)
         self.cell = desc.mode
         self.input_size, self.hidden_size, self.num_layers = desc.input_size, desc.hidden_size, desc.num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, desc.dropout
         self.bidirectional, self.proj_size = desc.bidirectional, desc.proj_size or 0
-        self.mode = text_of(self.cell)
+        self.mode = mode_text(self.cell)
         self._names_of_states, self._draws_noise = ("h", *desc.states), desc.draws_noise
-        self._names_of_inputs = tuple(one.name for one in desc.cell.declaration.inputs)
+        self._names_of_inputs = tuple(side_input.name for side_input in desc.cell.declaration.inputs)
         vectors = desc.cell.declaration.vectors
         self._ranges = {vector.name: (vector.low, vector.high) for vector in vectors}
         layout = weight_layout(desc)
         for name, shape, _ in layout:
             self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self._flat_weights_names = [block.name for block in layout]
-        suffixes = [suffix_of(layer, way) for layer in range(desc.num_layers) for way in range(desc.num_directions)]
+        suffixes = [suffix_of(layer, d) for layer in range(desc.num_layers) for d in range(desc.num_directions)]
         self._all_weights = [[name for name in self._flat_weights_names if name.endswith(end)] for end in suffixes]
         self._init_flat_weights()
         self.reset_parameters()
@@ -124,9 +124,9 @@ class Recurrent(FusedLayers):
         return not isinstance(self.cell, str)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters, uniform in [-1/sqrt(H), 1/sqrt(H)] or in the range that the cell declares for a vector.
+        """Initialise all parameters, uniform in [-1/sqrt(H), 1/sqrt(H)], or in the range declared for a vector.
 
-        The numbers are those of PyTorch's generator: `torch.manual_seed` decides.
+        Uses PyTorch's generator: `torch.manual_seed` applies.
         """
         bound = 1 / sqrt(self.hidden_size)
         for name, parameter in self.named_parameters():
@@ -137,7 +137,7 @@ class Recurrent(FusedLayers):
         self, input: Any, hx: Any = None, lengths: Any = None, resets: Any = None, all_states: bool = False,
         inputs: Any = None,
     ) -> tuple[Any, ...]:
-        """Run the network, as :class:`rnnkit.torch.GRU` does.
+        """Run the network, like :class:`rnnkit.torch.GRU`.
 
         Parameters
         ----------
@@ -160,22 +160,24 @@ class Recurrent(FusedLayers):
         return super().forward(self._with_inputs(input, inputs), hx, lengths, resets, all_states)
 
     def _with_inputs(self, input: Any, inputs: Any) -> Any:
-        """The input with the side inputs behind it in each row."""
+        """Append the side inputs to the columns of the input."""
         names = self._names_of_inputs
         if not names and inputs is None:
             return input
         if not isinstance(inputs, Mapping) or set(inputs) != set(names):
             got = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
-            expected = f"be a mapping of {', '.join(names)} to tensors" if names else "be None, the cell declares none"
+            expected = "be None, as the cell has no side inputs"
+            if names:
+                expected = f"be a mapping of {', '.join(names)} to tensors"
             raise TypeError(message("forward", "inputs", expected, got))
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
-        beside = [self._spread(name, inputs[name], data, packed) for name in names]
-        wide = torch.cat([data, *beside], -1)
+        columns = [self._expanded(name, inputs[name], data, packed) for name in names]
+        wide = torch.cat([data, *columns], -1)
         return input._replace(data=wide) if packed else wide
 
-    def _spread(self, name: str, value: Any, data: Tensor, packed: bool) -> Tensor:
-        """A side input, one number for each unit of each row of `data`."""
+    def _expanded(self, name: str, value: Any, data: Tensor, packed: bool) -> Tensor:
+        """Expand a side input to one number for each unit of each row of `data`."""
         value = value.data if packed and isinstance(value, PackedSequence) else value
         rows, size = data.shape[:-1], self.hidden_size
         shapes = {(*rows, size), (*rows, 1)}
@@ -192,12 +194,12 @@ class Recurrent(FusedLayers):
         return value.expand(*rows, size)
 
     def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
-        """Raise where the input has another number of axes or columns, or another dtype than the parameters."""
-        beside = len(self._names_of_inputs) * self.hidden_size
-        super().check_input(input[..., : input.shape[-1] - beside] if beside else input, batch_sizes)
+        """Raise if the input has a wrong number of axes or columns, or another dtype than the parameters."""
+        appended = len(self._names_of_inputs) * self.hidden_size
+        super().check_input(input[..., : input.shape[-1] - appended] if appended else input, batch_sizes)
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
-        """Raise where the states have other shapes than the input asks for, or another dtype than the parameters."""
+        """Raise if the shapes of the states do not fit the input, or they have another dtype than the parameters."""
         if isinstance(hidden, Tensor):
             super().check_forward_args(input, hidden, batch_sizes)
             return
@@ -209,16 +211,16 @@ class Recurrent(FusedLayers):
             self.check_hidden_size(state, shape, f"Expected hidden[{index}] size {{}}, got {{}}")
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of the module's text."""
+        """Return the arguments in the module's repr."""
         return f"{self.cell!r}, {super().extra_repr()}"
 
     def network(self) -> Any:
-        """Return the network with copies of the weights.
+        """Return an rnnkit network with copies of the weights.
 
         Returns
         -------
         LSTM, GRU, RNN or Network
-            For NumPy arrays, or to be saved: ``module.network().save(path)``. It is time-major, whatever batch_first.
+            A network for NumPy arrays, or to save: ``module.network().save(path)``. Time-major, whatever batch_first.
 
         Raises
         ------
@@ -236,24 +238,24 @@ class Recurrent(FusedLayers):
 
     @classmethod
     def from_network(cls, net: Any, *, batch_first: bool = False) -> Self:
-        """Return the module of a network, with copies of its weights.
+        """Create a module from a network, with copies of its weights.
 
         Parameters
         ----------
         net : LSTM, GRU, RNN or Network
-            Of float32 or float64, without cell_clip and input_mode="skip", and of a GRU with reset_after.
+            A network in float32 or float64 without cell_clip and input_mode="skip"; a GRU must have reset_after.
         batch_first : bool
-            Of the module.
+            Whether the module is batch-major.
 
         Returns
         -------
         Recurrent
-            If the network has one bias, the other is zeros.
+            The module. If the network has one bias, the other is zeros.
 
         Raises
         ------
         TypeError, ValueError
-            `net` is no network, or has an option that the module does not have.
+            `net` is not a network, or has an option that the module does not support.
 
         Examples
         --------
@@ -274,12 +276,12 @@ class Recurrent(FusedLayers):
         options = {"proj_size": desc.proj_size or 0, "dtype": getattr(torch, desc.dtype)}
         module = cls(*sizes, desc.dropout, desc.bidirectional, **options, device="meta")
         module.to_empty(device="cpu")
-        given = weight_views(desc, net.to(np).weights)
+        blocks = weight_views(desc, net.to(np).weights)
         with torch.no_grad():
             for name in module._flat_weights_names:
-                one = getattr(module, name)
-                one.copy_(torch.from_numpy(given[name].copy())) if name in given else one.zero_()
+                parameter = getattr(module, name)
+                parameter.copy_(torch.from_numpy(blocks[name].copy())) if name in blocks else parameter.zero_()
         return module
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state | {"mode": text_of(state["cell"])})  # which may be another process's
+        super().__setstate__(state | {"mode": mode_text(state["cell"])})  # the saved text may be another process's

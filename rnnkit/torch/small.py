@@ -1,4 +1,4 @@
-"""Calls with plain tensors, prepared for their size: as in `function`, without what they do not need."""
+"""Prepared calls with plain tensors: `function` without the general cases."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import torch
 from rnnkit.network import engine
 from rnnkit.torch import chains
 from rnnkit.torch.arrays import to_array
-from rnnkit.torch.function import once, refuse_transforms, saved_by, views, weights_now
+from rnnkit.torch.function import lease_of, once_differentiable, refuse_transforms, views, weights_now
 from rnnkit.torch.gradient_memory import give_back, new_gradient
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST, Layout
-from rnnkit.torch.plain import Found, Size
+from rnnkit.torch.plain import FlatParameters, PreparedSize
 from rnnkit.torch.threads import threads
 
 from_numpy = torch.from_numpy
 
 
 class SmallRecurrence(torch.autograd.Function):
-    """The network, in a call whose arguments are plain and whose parameters are where they were found."""
+    """The network, in a call with plain arguments and parameters that have not moved."""
 
     @staticmethod
     def forward(ctx, found, size, seed, parameters, sums, x, hx, cx, *weights):
         layout, idle = size.layout, size.idle
         call = _taken(found, size)
-        given = _read(x, layout.order), _read(hx), _read(cx)
+        arguments = _read(x, layout.order), _read(hx), _read(cx)
         if call.is_brief:
-            y, hy, cy = call.forward(found.weights, *given, seed)
+            y, hy, cy = call.forward(found.weights, *arguments, seed)
         else:
             with threads():
-                y, hy, cy = call.forward(found.weights, *given, seed)
+                y, hy, cy = call.forward(found.weights, *arguments, seed)
         results = _copied(layout, y, hy, cy)
-        is_copied, number = call.is_copied, call.number  # before another thread may have the call
+        is_copied, number = call.is_copied, call.number  # read before the call is released
         if is_copied:
             kept = from_numpy(call.ws_memory.copy())
             call.give_back(idle)
         else:
             kept = found.memory.detach()
             kept.lease = call.lease(idle)
-        # Autograd drops what is saved when nobody needs it any more, and says so where somebody does; and it notices
-        # changes of x and the weights, which backward reads again. A gradient depends on initial states, too.
+        # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
+        # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
         hx = hx if hx is not None and hx.requires_grad else None
         ctx.save_for_backward(x, kept, hx, cx if cx is not None and cx.requires_grad else None, *parameters)
         ctx.of = found, size, is_copied, number, sums
@@ -60,37 +60,37 @@ class SmallRecurrence(torch.autograd.Function):
         w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[5:]
         dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
         dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
-        given = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
+        arguments = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
         if is_copied:
             call = _taken(found, size)
             if call.number != number:
                 _write_back(call, kept)
         else:
-            call = saved_by(kept).call
-        total = None if sums is None else sums.begun()
+            call = lease_of(kept).call
+        total = None if sums is None else sums.current()
         dw, gathered = (new_gradient(found), None) if total is None else total.place(found, size)
-        given = *given, dw, wants_dx, wants_dhx, total is None, gathered
+        arguments = *arguments, dw, wants_dx, wants_dhx, total is None, gathered
         if call.is_brief:
-            dx = call.backward(w, *given)
+            dx = call.backward(w, *arguments)
         else:
             with threads():
-                dx = call.backward(w, *given)
+                dx = call.backward(w, *arguments)
         if is_copied:
             call.give_back(idle)
-        dx = from_numpy(layout.own(dx)) if wants_dx else None
+        dx = from_numpy(layout.to_tensor_layout(dx)) if wants_dx else None
         if total is not None:
-            dws = (None,)  # autograd has it
+            dws = (None,)  # already added to the gradient of this pass
         elif sums is not None:
             dws = (sums.begin(dw),)
         else:
             dws = views(found.desc, dw)
             give_back(found, dw)
         gradients = dx, from_numpy(dhx) if wants_dhx else None, from_numpy(dcx) if wants_dcx else None, *dws
-        return None, None, None, None, None, *once(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
+        return None, None, None, None, None, *once_differentiable(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
 
 
-def _taken(found: Found, size: Size) -> Any:
-    """One of the idle calls of this size, or a new one; another thread may take the last one meanwhile."""
+def _taken(found: FlatParameters, size: PreparedSize) -> Any:
+    """Pop an idle call of this size, or create one; another thread may take the last one first."""
     try:
         return size.idle.pop()
     except IndexError:
@@ -98,24 +98,24 @@ def _taken(found: Found, size: Size) -> Any:
 
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:
-    """Let the call have what another one kept, in half of the time that takes with arrays."""
+    """Restore a call's saved state, by memmove, which takes half the time of an array copy."""
     call.is_overwritten()
     if kept.nbytes == call.ws_memory.nbytes and kept.is_cpu and kept.is_contiguous():
         memmove(call.ws_address, kept.data_ptr(), kept.nbytes)
-    else:  # a hook has changed it
+    else:  # changed by a saved-tensor hook
         np.copyto(call.ws_memory, kept.numpy())
 
 
 def _copied(layout: Layout, y: Any, hy: Any, cy: Any) -> tuple[Any, ...]:
-    """The results of a small call, whose y is read again, as tensors of the caller's own."""
+    """Return the results of a small call as tensors; y is a copy, because backward still reads it."""
     if layout.order == ONE_STEP:
         return (from_numpy(hy[0]),) if cy is None else (from_numpy(hy[0]), from_numpy(cy[0]))
-    y = from_numpy(layout.own(y).copy(order="C"))
+    y = from_numpy(layout.to_tensor_layout(y).copy(order="C"))
     return (y, from_numpy(hy)) if cy is None else (y, from_numpy(hy), from_numpy(cy))
 
 
 def _read(tensor: Any, order: int = STEPS_FIRST) -> np.ndarray | int:
-    """What the kernels read, time-major: the tensor's address, or where it is strided a copy as an array; 0 of None."""
+    """Return a kernel argument, time-major: the tensor's address, or a copy if it is strided; 0 for None."""
     if tensor is None:
         return 0
     if order == BATCH_FIRST:
@@ -125,37 +125,37 @@ def _read(tensor: Any, order: int = STEPS_FIRST) -> np.ndarray | int:
 
 
 def _copy(tensor: torch.Tensor) -> np.ndarray:
-    """An array of its own, also of a tensor that has no memory, or not as the kernels read it."""
+    """Copy a tensor to an array, also one without memory or in a form that kernels cannot read."""
     if tensor.requires_grad or tensor.is_neg() or tensor._is_zerotensor():
         tensor = tensor.detach().resolve_neg().clone()
     return tensor.numpy().copy()
 
 
-# PyTorch's own looks for transforms first, in 4 us: none is about where a call is plain.
+# Skips the check for functorch transforms in Function.apply (4 us): a plain call is in none.
 _apply = super(torch.autograd.Function, SmallRecurrence).apply
 
 
 def apply(
-    found: Found, size: Size, seed: int | None, x: Any, hx: Any, cx: Any, *parameters: Any
+    found: FlatParameters, size: PreparedSize, seed: int | None, x: Any, hx: Any, cx: Any, *parameters: Any
 ) -> tuple[torch.Tensor, ...]:
-    """The results of a call that somebody may want a gradient of."""
+    """Run a call that may need a gradient."""
     if size.layout.shape[0] > 1 or hx is None or not hx.requires_grad:
         return _apply(found, size, seed, parameters, None, x, hx, cx, *parameters)
-    # One of a chain, and not the first: for a call alone what joins them costs 10 us.
-    joined = chains.joined(found, parameters)
-    return _apply(found, size, seed, parameters, joined.sums, x, hx, cx, joined.tensor)
+    # hx requires a gradient: a later call of a chain. For a single call the chain's set-up would cost 10 us.
+    chain = chains.chain_parameters(found, parameters)
+    return _apply(found, size, seed, parameters, chain.sums, x, hx, cx, chain.tensor)
 
 
-def infer(found: Found, size: Size, x: Any, hx: Any, cx: Any) -> tuple[torch.Tensor, ...]:
-    """The results of a call that nobody wants a gradient of; the parameters stay where they were found meanwhile."""
+def infer(found: FlatParameters, size: PreparedSize, x: Any, hx: Any, cx: Any) -> tuple[torch.Tensor, ...]:
+    """Run a call without a gradient; the parameters have not moved since `plain.locate`."""
     layout, inference = size.layout, size.inference
     if inference.takes_addresses:
-        given = _read(x, layout.order), None if hx is None else _read(hx), None if cx is None else _read(cx)
+        arguments = _read(x, layout.order), None if hx is None else _read(hx), None if cx is None else _read(cx)
     else:
-        given = layout.time_major(to_array(x)), layout.states(to_array(hx)), layout.states(to_array(cx))
+        arguments = layout.time_major(to_array(x)), layout.states(to_array(hx)), layout.states(to_array(cx))
     if inference.is_brief:
-        y, hy, cy = inference.run(found.weights, *given)
+        y, hy, cy = inference.run(found.weights, *arguments)
     else:
         with threads():
-            y, hy, cy = inference.run(found.weights, *given)
+            y, hy, cy = inference.run(found.weights, *arguments)
     return tuple(map(from_numpy, layout.results(y, hy, cy)))

@@ -1,7 +1,7 @@
-"""The threads that the engine runs on within PyTorch: as many as PyTorch has, and PyTorch's own where that can be.
+"""Run the engine in PyTorch on PyTorch's thread count, and on its OpenMP threads if possible.
 
-PyTorch's threads spin for a while after each of its operations and take the cores from the engine's helpers: training
-steps took up to twice as long (GRU, H = 256, packed). So the engine opens a region of the same OpenMP runtime instead.
+PyTorch's threads spin for a while after each operation and compete with the engine's helpers for cores: training steps
+took up to twice as long (GRU, H = 256, packed). So the engine opens a parallel region of the same OpenMP runtime.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from rnnkit.call import forking
 from rnnkit.kernels.machine.forks import after_fork_in_child
 
-_forked = False  # since this was imported
+_forked = False  # since this module was imported
 
 
 def threads() -> AbstractContextManager[None]:
-    """Run the engine's calls meanwhile on the number of threads that PyTorch has."""
+    """Return a context in which the engine uses PyTorch's number of threads."""
     size = torch.get_num_threads()
     team = _team(size) if size > 1 and not _forked else None
     return _thread_override()(size, team)
@@ -37,7 +37,7 @@ def _thread_override() -> Any:
 
 @cache
 def _team(size: int) -> Any:
-    """The team of a size; None where the runtime does not have what it takes."""
+    """Return the team of a size; None if the runtime does not support it."""
     runtime = _runtime()
     if runtime is None:
         return None
@@ -48,12 +48,12 @@ def _team(size: int) -> Any:
 
 @cache
 def _runtime() -> ctypes.CDLL | None:
-    """PyTorch's OpenMP runtime, which lies beside its own libraries; None where it is another kind."""
+    """Return PyTorch's OpenMP runtime, from the folder of its libraries; None if it is of another kind."""
     if not hasattr(os, "RTLD_NOLOAD"):
         return None
     folder = Path(torch.__file__).with_name("lib")
     for path in sorted(folder.glob("lib*omp*.so*")):
-        with suppress(OSError):  # not the one that is in use
+        with suppress(OSError):  # not the library in use
             library = ctypes.CDLL(str(path), os.RTLD_NOLOAD)
             if hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_thread_num"):
                 return library
@@ -61,7 +61,7 @@ def _runtime() -> ctypes.CDLL | None:
 
 
 @after_fork_in_child
-def _lend_no_more() -> None:
-    """GNU's runtime hangs in a forked child."""
+def _disable_after_fork() -> None:
+    """Stop using the OpenMP threads: GNU's runtime hangs in a forked child."""
     global _forked
     _forked = True
