@@ -1,1 +1,1 @@
-"""How fast rnnkit is: as a share of what this machine can do, and beside other engines. See `python -m perf --help`."""
+"""Measure rnnkit's speed: as a share of this machine's peak, and against other engines. See `python -m perf --help`."""

@@ -54,7 +54,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
-    """Measure beside the other engines; return the rows, or why there can be none."""
+    """Measure against the other engines; return the rows, or a text that says why it cannot."""
     from perf import cases, cell_suite, reduced_suite, run
 
     if args.device == "cuda" and not _gpu():
@@ -71,14 +71,14 @@ def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
 
 
 def _run_calls(args: argparse.Namespace) -> int:
-    """Time PyTorch's modules, plain and accelerated; returns the exit status."""
+    """Time PyTorch's modules, plain and accelerated; return the exit status."""
     from perf import call_suite
 
     return _run_printing(args, call_suite.run, call_suite.CALLS[0].name)
 
 
 def _run_gallery(args: argparse.Namespace) -> int:
-    """Time cells of papers beside torchrecurrent's; returns the exit status."""
+    """Time cells of papers against torchrecurrent's; return the exit status."""
     from perf import gallery_suite
 
     if find_spec("torchrecurrent") is None:
@@ -88,14 +88,14 @@ def _run_gallery(args: argparse.Namespace) -> int:
 
 
 def _run_episodes(args: argparse.Namespace) -> int:
-    """Time training steps over episodes beside a loop; returns the exit status."""
+    """Time training steps over episodes against a loop; return the exit status."""
     from perf import episode_suite
 
     return _run_printing(args, episode_suite.run, episode_suite.CASES[0].name, episode_suite.COMPILED)
 
 
 def _run_norms(args: argparse.Namespace) -> int:
-    """Time cells with layer norm and noise beside plain ones and a loop; returns the exit status."""
+    """Time cells with layer norm and noise against plain cells and a loop; return the exit status."""
     from perf import norm_suite
 
     return _run_printing(args, norm_suite.run, norm_suite.CASES[0].name)
@@ -114,7 +114,7 @@ def _run_printing(args: argparse.Namespace, run: Callable[..., Any], example: st
 
 
 def _run_programs(args: argparse.Namespace) -> int:
-    """Time programs, plain and accelerated; returns 0 only where one ran and all that did had equal results."""
+    """Time programs, plain and accelerated; return 0 only if one ran, and all that ran had equal results."""
     from perf.programs import suite, table
 
     wrong = _foreign(args, "device", "tf32", "against", "passes", "out")
@@ -231,7 +231,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _names(command: argparse.ArgumentParser, option: str, known: tuple, default: tuple, what: str) -> None:
-    """Add an option that takes names with commas between them."""
+    """Add an option that takes comma-separated names."""
 
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name]
@@ -245,7 +245,7 @@ def _names(command: argparse.ArgumentParser, option: str, known: tuple, default:
 
 
 def _threads() -> str:
-    """All processors, and one."""
+    """Return the default thread counts: all processors, and one."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return f"{count},1" if count > 1 else "1"
 

@@ -1,10 +1,9 @@
-"""What quantized weights cost: how far y is from float64's, by cell, units and step, and the bits per byte of a
-trained language model; of rnnkit, PyTorch, ONNX Runtime and OpenVINO. `python -m perf.accuracy [--model MODEL --text
-FILE]`
+"""Measure the accuracy of quantized weights: the error of y against float64, by cell, units and step, and the bits per
+byte of a trained language model; for rnnkit, PyTorch, ONNX Runtime and OpenVINO. `python -m perf.accuracy [--model
+MODEL --text FILE]`
 
-The error at a step is that of all rows and units there, as a root mean square, relative to y's. Weights are uniform, as
-`init_weights` draws them, and x is standard normal. The text is split as training splits it; the held-out part is
-scored.
+The error at a step is the root mean square over all rows and units, relative to that of y. Weights are uniform, from
+`init_weights`, and x is standard normal. The text is split as in training, and the held-out part is scored.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class TorchNetwork:
         self._has_cell_state = model.desc.has_cell_state
 
     def infer(self, x: np.ndarray, hx: Any = None, cx: Any = None) -> tuple[np.ndarray, Any, Any]:
-        """y, and the states as what the next call takes."""
+        """Return y, and the states for the next call."""
         states = None if hx is None else (hx, cx) if self._has_cell_state else hx
         with self._torch.inference_mode():
             y, ends = self._module(self._torch.from_numpy(x).to(self._dtype), states)

@@ -1,6 +1,6 @@
-"""The engines: each takes a case and returns what is to be timed. They are imported where they run, in a worker.
+"""The engines: each prepares a case and returns the callable to time. A worker imports only the engine that it runs.
 
-On a GPU ("cuda") rnnkit and PyTorch have the same arrays there, and a call only starts the work: `finish` waits for it.
+On a GPU ("cuda") rnnkit and PyTorch share the arrays, and a call only starts the work: `finish` waits for it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rnnkit.common.arrays import on_host
 from rnnkit.network.classes import CLASSES
 
 RNNKIT, BY_HAND, UNFUSED, FLOAT32 = "rnnkit", "by-hand", "unfused", "float32"
-CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # beside cells that are no modes (`cell_suite`)
+CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # for cells that are not modes (`cell_suite`)
 COMPETITORS = ("torch", "onnxruntime", "openvino", BY_HAND, UNFUSED, *CELL_LOOPS, FLOAT32)
-TABLES = ("ds2", "ds2-bi5")  # the families that the non-fused row stands beside
+TABLES = ("ds2", "ds2-bi5")  # the families that have a non-fused row
 
 
 def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str = "cpu") -> Subject:
@@ -45,7 +45,7 @@ def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str =
 
 
 def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str | None:
-    """Return why the engine cannot take part in a case, or None."""
+    """Return why the engine cannot run a case, or None."""
     if device == "cuda" and engine != "torch":
         return "not on a GPU"
     if engine == FLOAT32 and case.precision is None:
@@ -67,7 +67,7 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
         return "only of streams"
     if engine == "numba" and pass_name == "train":
         return "has no train"
-    if engine in ("onnxruntime", "openvino"):  # of float64 OpenVINO takes the arrays, and computes in float32
+    if engine in ("onnxruntime", "openvino"):  # OpenVINO accepts float64 arrays, but computes in float32
         missing = {"train": pass_name == "train", "float64": case.desc.dtype == "float64", "proj": case.desc.projected}
         return next((f"has no {name}" for name, asked in missing.items() if asked), None)
     return None
@@ -264,7 +264,7 @@ def _onnxruntime(given: Problem, pass_name: str, threads: int) -> Subject:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    # Its threads spin while a call runs and stop with it; by default they would go on and disturb the next engine.
+    # Its threads spin only during a call; by default they would spin on afterwards and disturb the next engine.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     graph = model(given) if given.precision is None else reduced_suite.onnx_model(model(given))
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -274,7 +274,7 @@ def _onnxruntime(given: Problem, pass_name: str, threads: int) -> Subject:
 
 
 def silent_openvino() -> Any:
-    """Import OpenVINO without what would report that to its maker, from a process that it forks while we time."""
+    """Import OpenVINO without its telemetry, which would fork a process while we time."""
     sys.modules.setdefault("openvino_telemetry", None)
     import openvino
 
@@ -290,10 +290,10 @@ def _openvino(given: Problem, pass_name: str, threads: int) -> Subject:
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "f32" if given.precision is None else "bf16",
-        "ENABLE_CPU_PINNING": False,  # else each call takes 1.5 us longer, and none less (1 and 2 threads, measured)
+        "ENABLE_CPU_PINNING": False,  # else each call takes 1.5 us more (1 and 2 threads, measured)
     }
     feeds = _graph_inputs(given)
-    if pass_name == "serve":  # one step of so many streams
+    if pass_name == "serve":  # one step of this many streams
         rows = given.rows.shape[1]
         feeds = {name: (array[:1] if name == "x" else array[:, :rows]).copy() for name, array in feeds.items()}
     core = openvino.Core()
@@ -307,7 +307,7 @@ def _openvino(given: Problem, pass_name: str, threads: int) -> Subject:
     def run():
         return request.infer(share_outputs=True).to_tuple()
 
-    run.inputs = feeds  # whose memory a shared tensor does not keep
+    run.inputs = feeds  # a shared tensor does not keep its memory alive
 
     def run_on(new):
         for name, array in new.items():

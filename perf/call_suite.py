@@ -1,6 +1,6 @@
-"""Calls of one recurrent module of PyTorch, of sizes that programs have, with and without `rnnkit.torch.accelerate`.
+"""Time calls of one PyTorch module, at sizes from programs, with and without `rnnkit.torch.accelerate`.
 
-Both modules live in one process and run in turn, in many short windows; the least of each counts. A training step is a
+Both modules run in one process in turn, in many short windows; the minimum of each counts. A training step is a
 forward and the backward of the sum of its output.
 """
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 _WINDOW = 2e-3  # seconds
 _LEAST_WINDOWS = 5
-_COLD = 10e-3  # of what takes less, a call after another program's is 0.3 to 0.5 ms longer (Zen 5)
+_COLD = 10e-3  # for shorter calls: the first call after another program takes 0.3 to 0.5 ms more (Zen 5)
 _CLOSE = 1e-4  # of the largest value
 _WORST = 10
 _LAYERS = {"1": {}, "2": {"num_layers": 2}, "bi": {"bidirectional": True}}
 
 
 class Call(NamedTuple):
-    """A module and what it is called with; input and hidden size are the same."""
+    """A module and the sizes of its call; input and hidden size are equal."""
 
     mode: str
     seq_len: int
@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As patterns and the report have it."""
+        """Return the name for patterns and the report."""
         sizes = f"t{self.seq_len}-n{self.batch_size}-h{self.hidden_size}-l{self.layers}"
         return f"{self.mode.lower()}-{sizes}/{self.pass_name}"
 
@@ -115,13 +115,13 @@ def timed(cases: dict[str, Any], pattern: str, threads: list[int], measure: Call
 
 
 def least_seconds(steps: list[Callable[[], Any]], seconds: float) -> list[float]:
-    """Of each step, which run in turn."""
+    """Return the minimum seconds of each step; the steps run in turn."""
     least = [float("inf")] * len(steps)
     counts = [_count(step) for step in steps]
     for _ in _rounds(seconds):
         for which, (step, count) in enumerate(zip(steps, counts, strict=True)):
             if least[which] < _COLD:
-                step()  # for its code and data to be in the caches, where the others' were
+                step()  # bring its code and data back into the caches
             least[which] = min(least[which], _window(step, count) / count)
     return least
 
@@ -140,7 +140,7 @@ def _step(torch: Any, module: Any, x: Any, pass_name: str) -> Callable[[], Any]:
 
 
 def _count(step: Callable[[], Any]) -> int:
-    """Calls of a window."""
+    """Return the number of calls of a window."""
     step()
     return max(1, int(_WINDOW / min(_window(step, 1) for _ in range(3))))
 

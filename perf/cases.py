@@ -1,4 +1,4 @@
-"""What is timed: named cases, their data, and the work in them. Cases are only ever added, never changed."""
+"""The timed problems: named cases, their data and their FLOPs. Cases are append-only: never change one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Case(NamedTuple):
     desc: rnnkit.RNNDescriptor
     seq_len: int
     batch_size: int
-    shortest: int | None = None  # lengths are drawn from shortest..seq_len; None: all are seq_len
+    shortest: int | None = None  # lengths are drawn from shortest..seq_len; None: all have seq_len
     passes: tuple[str, ...] = ("infer", "train")
     alone: bool = False  # timed without competitors
-    device: str | None = None  # the only one that it is for; None: any
-    num_streams: int | None = None  # of the pass serve: T times N of them, drawn anew, make a step
-    precision: str | None = None  # what the weights of a plan are rounded to (`reduced_suite`)
+    device: str | None = None  # the only device for this case; None: any
+    num_streams: int | None = None  # of the pass serve: T times, N random streams make a step
+    precision: str | None = None  # number format of a plan's weights (`reduced_suite`)
 
     @property
     def name(self) -> str:
@@ -58,10 +58,10 @@ class Problem(NamedTuple):
     w: np.ndarray
     x: np.ndarray
     lengths: np.ndarray | None
-    hx: np.ndarray | None  # initial states: of the passes step and serve alone
+    hx: np.ndarray | None  # initial states, only for the passes step and serve
     cx: np.ndarray | None
     dy: np.ndarray
-    rows: np.ndarray | None = None  # (T, N), which streams step: of the pass serve alone
+    rows: np.ndarray | None = None  # (T, N), the streams of each step, only for the pass serve
     precision: str | None = None
 
 
@@ -86,12 +86,12 @@ def problem(case: Case, pass_name: str) -> Problem:
 
 @lru_cache(maxsize=1)
 def _weights(desc: rnnkit.RNNDescriptor) -> np.ndarray:
-    """Kept for the passes of a case: drawing those of the largest takes a second."""
+    """Return the weights, cached for all passes of a case: drawing the largest takes a second."""
     return rnnkit.init_weights(desc, seed=0)
 
 
 def of_mode(mode: Any, table: dict[str, Any], engine: str) -> Any:
-    """Return what an engine's table of modes says of one; none computes another mode instead."""
+    """Look up a mode in an engine's table; raise rather than run another mode."""
     if mode not in table:
         raise ValueError(message(engine, "mode", f"be one of {', '.join(table)}", repr(mode)))
     return table[mode]

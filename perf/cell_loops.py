@@ -1,7 +1,7 @@
-"""Cells as one writes them without rnnkit: a loop over time in PyTorch, also compiled by it, and one in Numba.
+"""Cells as users write them without rnnkit: a loop over time in PyTorch, plain or compiled, and one in Numba.
 
-The equations of a cell stand here once more, for all three, and their gradients are autograd's. PyTorch's loop in
-float64 is what every engine is compared with. Networks have one layer, and R multiplies for neighbouring gates.
+The equations of each cell are written here independently, for all three; gradients are autograd's. PyTorch's loop in
+float64 is the reference for every engine. Networks have one layer, and the gates with rows of R are adjacent.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from perf.subject import Subject, named
 
 
 class Equations(NamedTuple):
-    """A cell of tensors, or of numbers; its arguments are in the order of the cell's declaration."""
+    """The equations of a cell, for tensors or numbers; arguments are in the order of the cell's declaration."""
 
     step: Callable[..., Any]  # gates, h, states, vectors -> h, states
     gate: Callable[..., Any] | None = None  # first gate, h -> it, and what R multiplies for the second gate
-    start: float = 0.0  # what the last state begins with; the others begin with 0
+    start: float = 0.0  # initial value of the last state; the others start at 0
 
 
 def equations_of(desc: rnnkit.RNNDescriptor, *functions: Any) -> Equations:
-    """Return those of a network's cell."""
+    """Return the equations of a network's cell."""
     return equations(*functions)[type(desc.mode).__name__]
 
 
 def equations(one: Any, exp: Any, larger: Any, relu: Any, sigmoid: Any, tanh: Any) -> dict[str, Equations]:
-    """Return those of every cell, written with these functions."""
+    """Return the equations of every cell, written with these functions."""
 
     def lstm(i, f, g, o, h, c):
         c = sigmoid(f) * c + sigmoid(i) * tanh(g)
@@ -100,7 +100,7 @@ def equations(one: Any, exp: Any, larger: Any, relu: Any, sigmoid: Any, tanh: An
 
 
 def recurrent_columns(desc: rnnkit.RNNDescriptor) -> slice:
-    """Return those of the gates that have rows of R, which are neighbours."""
+    """Return the columns of the gates that have rows of R; they are adjacent."""
     own = [number for number, gate in enumerate(desc.cell.declaration.gates) if gate.multiplies is not None]
     return slice(own[0] * desc.hidden_size, (own[-1] + 1) * desc.hidden_size) if own else slice(0)
 
@@ -185,7 +185,7 @@ def numba_loop(given: Problem) -> Subject:
     bias, through = w["bias_ih"].copy(), recurrent_columns(desc)
     bias[through] += w.get("bias_hh", 0)
     vectors = np.array([w[vector.name] for vector in desc.cell.declaration.vectors], x.dtype).reshape(-1, size)
-    parts = np.split(w["weight_hh"], 2 if gate else 1) if "weight_hh" in w else []  # by what they multiply
+    parts = np.split(w["weight_hh"], 2 if gate else 1) if "weight_hh" in w else []  # by the factor that they multiply
     r = [np.ascontiguousarray(part.T) for part in parts]
 
     def run() -> tuple[np.ndarray, ...]:
@@ -230,6 +230,6 @@ def _kernel(njit: Any, function: Callable[..., Any], written: list[str], read: l
 
 
 def _results(y: np.ndarray, h: np.ndarray, *states: np.ndarray) -> dict[str, np.ndarray | None]:
-    """Under rnnkit's names."""
+    """Return the results under rnnkit's names."""
     last = tuple(state[None] for state in states)
     return named(y, h[None], last if len(last) > 1 else last[0] if last else None)

@@ -1,7 +1,7 @@
-"""The cases of cells that are no modes: those of `rnnkit.cells` in which R multiplies h, for gates that are neighbours,
-and an LSTM of a user's own.
+"""Cases of cells that are not modes: those of `rnnkit.cells` in which R multiplies h for adjacent gates, and a user's
+LSTM.
 
-They are run as the networks of the modes are, beside loops over time (`cell_loops`), with which they are compared.
+They run like the networks of modes, against loops over time (`cell_loops`), which also check their results.
 """
 
 from dataclasses import replace

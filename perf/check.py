@@ -1,4 +1,4 @@
-"""Right before fast: an engine's results beside the reference's."""
+"""Right before fast: compare an engine's results with the reference."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from rnnkit import RNNDescriptor
 
-# Relative deviation of an array, in the Euclidean norm: ten times the largest that was seen in any engine on any case,
-# a thirtieth of what a single wrong element of `odd` makes.
+# Tolerances: relative deviation of an array in the Euclidean norm. Ten times the largest of any engine on any case, and
+# a thirtieth of the deviation by one wrong element in `odd`.
 BOUND = {"float32": 3e-5, "float64": 3e-14, "bfloat16": 5e-2, "int8": 1e-1}  # of the last two wider: rounded x and h
 # TensorFloat-32 has 10 bits of mantissa: ten units of the last.
 TF32_BOUND = 1e-2

@@ -1,4 +1,4 @@
-"""Two reports beside each other, and the tables of one."""
+"""Compare two reports, and print the tables of one."""
 
 from __future__ import annotations
 

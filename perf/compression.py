@@ -1,7 +1,7 @@
-"""What compressors make of files, and how fast: `python -m perf.compression FILE... [--ways 64x16,256x2] [--model M]`
+"""Measure size and speed of compressors: `python -m perf.compression FILE... [--ways 64x16,256x2] [--model M]`
 
-A way is the units of the network and its streams; what each compresses is decompressed and compared. The general
-compressors run with their strongest settings: they gain nothing from more time. Compilation is no part of the time.
+A way is the number of units and streams of the network. Each output is decompressed and compared. The general
+compressors run with their strongest settings: they gain nothing from more time. Compilation is not timed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ZSTD = ["zstd", "--quiet", "--stdout"]
 
 
 class Compressor(NamedTuple):
-    """A name, and what compresses and decompresses."""
+    """A name, and functions that compress and decompress."""
 
     name: str
     compress: Callable[[bytes], bytes]
@@ -60,7 +60,7 @@ def own(ways: str, path: str | None) -> Iterator[Compressor]:
 
 
 def measured(compressor: Compressor, data: bytes) -> str:
-    """Return a row of the table; raise ValueError where something else comes back."""
+    """Return a row of the table; raise ValueError if decompression does not restore the file."""
     compressor.decompress(compressor.compress(data[:2000]))  # compiles
     began = time.perf_counter()
     code = compressor.compress(data)

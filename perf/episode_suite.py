@@ -1,7 +1,7 @@
-"""Training steps over sequences of several episodes: one call of `rnnkit.torch.LSTM` with resets, against PyTorch's
-module in a loop over the steps that sets the states to zeros, plain or compiled.
+"""Time training steps over sequences of several episodes: one call of `rnnkit.torch.LSTM` with resets, against
+PyTorch's module in a loop over the steps that zeroes the states, plain or compiled.
 
-All live in one process and run in turn, in many short windows; the least of each counts. A training step is a forward
+All run in one process in turn, in many short windows; the minimum of each counts. A training step is a forward
 and the backward of the sum of its output.
 """
 
@@ -27,7 +27,7 @@ class Episodes(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As patterns and the report have it."""
+        """Return the name for patterns and the report."""
         return f"lstm-n{self.batch_size}-h{self.hidden_size}-e{self.mean_length}"
 
 
@@ -75,7 +75,7 @@ def measure(case: Episodes, threads: int, seconds: float, compiled: bool = False
 
 
 def _loop(module: Any, x: Any, resets: Any) -> Any:
-    """Outputs of each step, as programs write it."""
+    """Return the outputs of all steps, by a loop as programs write it."""
     import torch
 
     outputs, h = [], x.new_zeros(1, x.shape[1], module.hidden_size)

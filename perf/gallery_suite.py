@@ -1,7 +1,7 @@
-"""Cells of papers on the engine against torchrecurrent's cells, which are stepped in a loop in PyTorch, on the same
-weights; with torch-compiled against those that can be scripted, each compiled by TorchScript.
+"""Time cells of papers on the engine against torchrecurrent's cells in a PyTorch loop, with the same weights; with
+torch-compiled, against the cells that TorchScript can compile.
 
-Both live in one process and run in turn, in many short windows; the least of each counts. A training step is a forward
+Both run in one process in turn, in many short windows; the minimum of each counts. A training step is a forward
 and the backward by the input and all weights.
 """
 
@@ -18,7 +18,7 @@ from perf.call_suite import least_seconds, timed
 SIZES = {"small": (50, 16, 32, 64), "medium": (50, 32, 128, 256), "large": (50, 64, 256, 512)}  # T, N, I, H
 PASSES = "infer", "train"
 COMPILED = "torch-compiled"
-_BOUND, _COMPARED = 1e-3, 10  # relative, of the first steps: some cells carry a rounding on and on
+_BOUND, _COMPARED = 1e-3, 10  # relative, over the first steps: some cells amplify rounding errors
 
 
 class Row(NamedTuple):
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def names() -> list[str]:
-    """Of all cases, as patterns and the report have them."""
+    """Return the names of all cases, for patterns and the report."""
     from perf.torchrecurrent_cells import PEERS
 
     return [f"{size}/{cell}/{one}" for size in SIZES for cell in PEERS for one in PASSES]
@@ -48,7 +48,7 @@ def run(pattern: str, threads: list[int], seconds: float, scripted: bool = False
 
 
 def measure(name: str, threads: int, seconds: float, scripted: bool = False) -> Row | str:
-    """Time both, which must compute the same."""
+    """Time both, after checking that their results agree."""
     import numba
     import torch
 
@@ -71,7 +71,7 @@ def measure(name: str, threads: int, seconds: float, scripted: bool = False) -> 
     if scripted:
         try:
             theirs = torch.jit.script(theirs)
-        except (RuntimeError, TypeError, AttributeError) as error:  # what TorchScript raises for what it does not take
+        except (RuntimeError, TypeError, AttributeError) as error:  # raised by TorchScript for unsupported code
             return f"{name:34} torchscript: {type(error).__name__}"
     loop = _loop(peer, theirs, x, torch.from_numpy(dy), which)
     own = _engine(net, *given, dy, which)

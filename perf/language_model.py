@@ -1,8 +1,8 @@
-"""The language model's training beside the same network in PyTorch, which begins with the same weights and takes the
-same batches, optimizer and learning rates; without dropout, whose masks would be others there:
+"""Time the language model's training against the same network in PyTorch, with the same initial weights, batches,
+optimizer and learning rates, and without dropout, whose masks would differ:
 `python -m perf.language_model [--pairs 5] [--steps 300] [--threads 2]`
 
-The engines train in turn, each in a process of its own; compilation is no part of the time.
+The engines train in turn, each in its own process; compilation is not timed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rnnkit.language_model.settings import Settings
 from rnnkit.language_model.training import BETA2, Run, learning_rate, optimizer_of
 
 ENGINES = ("rnnkit", "torch")
-WARM_UP = 30  # steps outside of the clock
+WARM_UP = 30  # untimed warm-up steps
 
 
 def started(settings: Settings, text: bytes) -> Run:

@@ -1,10 +1,10 @@
-"""A model of inference on more cores than are there: what limits ds2, lm and stream on 8, 16 and 64, and which way of
-sharing wins. `python -m perf.many_cores` measures this machine, sets the model beside it on 1 and 2 threads, and on 4
-that share 2 cores, and prints what the model says of servers. Two cores and nothing else to do are needed for it.
+"""Model inference on more cores than this machine has: what limits ds2, lm and stream on 8, 16 and 64 cores, and which
+way to split the work wins. `python -m perf.many_cores` measures this machine, compares the model with it on 1 and 2
+threads and on 4 threads that share 2 cores, and prints predictions for servers. It needs two idle cores.
 
-A layer's time is that of its input products, and T times that of a step: its product, as long as multiplying or as
-reading the weights from the cache that holds them takes, whichever is longer; the cell's equations; the hidden states
-that come from other cores' caches; and the barriers. A barrier is one counter: each thread hands a cache line on.
+The time of a layer is the time of its input products plus T steps. A step is its product (the longer of multiplying and
+of reading the weights from their cache), the cell's equations, the hidden states from other cores' caches, and the
+barriers. A barrier is one counter: each thread passes on a cache line.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rnnkit.kernels.machine.registers import VECTOR_BYTES
 
 CASES = "ds2/lstm", "lm/lstm", "stream/lstm"
 CORES = 8, 16, 64
-LINE, AT_ONCE = 64, 10  # bytes of a cache line, and how many a core waits for at once
+LINE, AT_ONCE = 64, 10  # bytes of a cache line, and the number of lines that a core fetches at once
 CALL = 30e-6  # seconds of Python around a call
-GIVES_WAY = 100e-6  # after which who waits at a barrier lets others run (`kernels.machine.sync`)
+GIVES_WAY = 100e-6  # after which a thread at a barrier yields (`kernels.machine.sync`)
 
 
 class Machine(NamedTuple):
-    """What the model knows of a machine; times in seconds, rates a second."""
+    """Machine parameters of the model; times in seconds, rates per second."""
 
     multiply: float  # multiply-adds of a core, at 0.9 of its peak, which the products reach
     l2: float  # bytes that a core reads from its L2 cache, its L3 cache, and memory
@@ -46,11 +46,11 @@ class Machine(NamedTuple):
 
 
 class Time(NamedTuple):
-    """Where the seconds of a call go."""
+    """Breakdown of the seconds of a call."""
 
     multiply: float
-    uneven: float  # others' time while the thread with the largest share multiplies
-    read: float  # beyond what multiplying takes
+    uneven: float  # idle time of others while the thread with the largest share multiplies
+    read: float  # beyond the time of multiplying
     equations: float
     hidden: float
     barriers: float
@@ -58,7 +58,7 @@ class Time(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """What takes the most time beside multiplying."""
+        """Return what takes the most time other than multiplying."""
         return max(self._fields[1:], key=lambda name: getattr(self, name))
 
 
@@ -70,7 +70,7 @@ def shared(machine: Machine, case: cases.Case, teams: int, size: int) -> Time:
 
 
 def planned(machine: Machine, case: cases.Case, threads: int) -> tuple[str, Time]:
-    """What the planner takes, and its time."""
+    """Return the planner's choice, and its time."""
     planner = Planner(same_length(case.seq_len, case.batch_size), 4, threads)
     schedule = planner.forward(layers_of(case.desc)[:1], keeps_gates=False)
     teams = max(schedule.bounds.size - 1, 1)

@@ -1,8 +1,8 @@
-"""Training steps of cells with layer norm, dropout or zoneout inside, against rnnkit's plain cell and a loop over the
-steps in PyTorch, as programs write it.
+"""Time training steps of cells with layer norm, dropout or zoneout inside, against rnnkit's plain cell and a loop over
+the steps in PyTorch, as programs write it.
 
-All live in one process and run in turn, in many short windows; the least of each counts. A training step is a forward
-and the backward of the sum of its output. Where nothing is drawn the loop's results are compared with the cell's.
+All run in one process in turn, in many short windows; the minimum of each counts. A training step is a forward
+and the backward of the sum of its output. Without noise, the results of loop and cell are compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from perf.call_suite import check_close, least_seconds, timed
 
 _RATE = 0.25
-_COMPARED = 20  # steps: of more, rounding in float32 grows too large
+_COMPARED = 20  # steps: over more, float32 rounding grows too large
 
 
 class Case(NamedTuple):
@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As patterns and the report have it."""
+        """Return the name for patterns and the report."""
         return f"{self.kind}-t{self.seq_len}-n{self.batch_size}-h{self.hidden_size}"
 
 

@@ -1,4 +1,4 @@
-"""A network as an ONNX graph, from the same weights."""
+"""Build an ONNX graph of a network, with the same weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perf.cases import Problem, of_mode
 from rnnkit import weight_views
 from rnnkit.interop.onnx_operators import MODES
 
-_OPSET, _IR_VERSION = 17, 8  # old enough for every onnxruntime of the last years
+_OPSET, _IR_VERSION = 17, 8  # supported by all recent versions of ONNX Runtime
 
 
 def model(given: Problem) -> bytes:
@@ -55,7 +55,7 @@ def _layer_node(given: Problem, layer: int, source: str):
     operator = of_mode(desc.mode, MODES, "onnx")
     options = {"hidden_size": desc.hidden_size, "direction": "bidirectional" if desc.bidirectional else "forward"}
     for name, value in operator.attributes.items():
-        options[name] = value * desc.num_directions if isinstance(value, list) else value  # a list: one a direction
+        options[name] = value * desc.num_directions if isinstance(value, list) else value  # a list: one per direction
     inputs = [source, f"w_{layer}", f"r_{layer}", f"b_{layer}", "lengths" if given.lengths is not None else ""]
     inputs += [f"{name}_{layer}" for name, states in (("hx", given.hx), ("cx", given.cx)) if states is not None]
     outputs = [f"raw_{layer}", f"hy_{layer}"] + [f"cy_{layer}"] * desc.has_cell_state

@@ -1,4 +1,4 @@
-"""An LSTM as a user writes it from its equations, to be timed beside the built-in one."""
+"""An LSTM as a user writes it from its equations, to time against the built-in one."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What this machine can do: multiply-adds on registers, and reading from the caches."""
+"""Measure this machine's peaks: multiply-adds in registers, and reading from the caches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from numba.extending import intrinsic
 from rnnkit.kernels.machine.registers import REGISTERS, VECTOR_BYTES, emit_fma
 from rnnkit.kernels.machine.sync import load, store
 
-_CHAINS = REGISTERS - 8  # independent sums: with the two factors all stay in registers, and they hide the FMA's latency
+_CHAINS = REGISTERS - 8  # independent sums: they and the two factors fit into registers, and hide the FMA's latency
 _REPETITIONS = 15
 _SECONDS = 0.01  # of one repetition
-_PATIENCE = 50_000_000  # looks at a cache line in all, some 20 ms: on one core every turn takes a tick of the scheduler
+_PATIENCE = 50_000_000  # total reads of a cache line, some 20 ms: on one core each turn takes a scheduler tick
 _LINE = 16  # int64 apart: two cache lines, which are fetched together
 NEAR = 110e-9
 """Seconds up to which two cores are near each other: they share a cache, and a line takes 25 to 60 ns from one to the

@@ -1,4 +1,4 @@
-"""A report as one picture: how near to the peak each case is, and how time grows with each size."""
+"""Plot a report: the share of the peak of each case, and how time grows with each size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans with quantized weights, beside the same plan without, and beside engines with weights of as many bits."""
+"""Time plans with quantized weights against the same plan without, and against engines with weights of equal width."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = tuple(
 
 
 def refusal(engine: str, case: Case) -> str | None:
-    """Return why a competitor cannot take part in a case of quantized weights, or None."""
+    """Return why a competitor cannot run a case of quantized weights, or None."""
     if engine == "float32":
         return None
     if engine == "torch":
@@ -42,7 +42,7 @@ def refusal(engine: str, case: Case) -> str | None:
 
 def _refusal_of_openvino(case: Case) -> str | None:
     if case.precision == "int8":
-        return "has no int8 without NNCF"  # which is another package, and wants examples of the inputs
+        return "has no int8 without NNCF"  # needs another package, and sample inputs
     if case.desc.projected:
         return f"has no {case.precision} of it"
     found = binding.get_host_cpu_features()

@@ -25,7 +25,7 @@ _OTHER = ("seconds", "host_seconds", "ratio_min", "ratio_median", "ratio_max", "
 
 
 def _columns(engines: Iterable[str]) -> tuple[str, ...]:
-    """The columns of a report beside so many competitors."""
+    """Return the columns of a report with this number of competitors."""
     return (*_FACTS, RNNKIT, *_OWN, *(name for e in engines for name in (e, *(f"{e}_{part}" for part in _OTHER))))
 
 
@@ -38,7 +38,7 @@ _VARIABLES = ("NUMBA_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_")
 
 
 class ReportError(ValueError):
-    """A file is no report, or has nothing in it to show."""
+    """A file is not a report, or it is empty."""
 
 
 class Report(NamedTuple):
@@ -49,7 +49,7 @@ class Report(NamedTuple):
 
 
 def facts(case: Case, pass_name: str, threads: int) -> dict[str, object]:
-    """Return what a row says before anything is timed."""
+    """Return the untimed columns of a row."""
     desc = case.desc
     sizes = case.seq_len, case.batch_size, desc.input_size, desc.hidden_size, desc.output_size, desc.num_layers
     memory = workspace_nbytes(desc, case.seq_len, case.batch_size) if pass_name == "train" else 0
@@ -59,7 +59,7 @@ def facts(case: Case, pass_name: str, threads: int) -> dict[str, object]:
 
 
 def machine() -> dict[str, str]:
-    """Return what a figure depends on, by key."""
+    """Return the machine and versions that a figure depends on, by key."""
     variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)]
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

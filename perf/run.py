@@ -1,4 +1,4 @@
-"""Peaks, then each case and pass: compared with the reference, then timed beside the competitors."""
+"""Measure the peaks, then each case and pass: compare with the reference, then time against the competitors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perf.baselines import RNNKIT, UNFUSED
 from perf.cases import Case
 from perf.timing import Worker, WorkerError, alternate, ratios
 
-_CHECKED_FLOPS = 4e10  # a larger case is compared over its first steps only: the reference takes a second for these
+_CHECKED_FLOPS = 4e10  # larger cases are compared only over their first steps, which take the reference a second
 
 
 class Engines:
@@ -30,7 +30,7 @@ class Engines:
         return self._workers[engine]
 
     def drop(self, engine: str) -> None:
-        """Have a new process next time."""
+        """Start a new process next time."""
         self._workers.pop(engine).close()
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ def _peaks(dtypes: list[str], threads: list[int]) -> _Limits:
 
 
 def _gpu_peaks(dtypes: list[str], threads: list[int]) -> _Limits:
-    """Those of a GPU, which is asked in a process of its own."""
+    """Return the peaks of a GPU, measured in a separate process."""
     worker = Worker(RNNKIT, threads[0], "cuda")
     try:
         limits = {(dtype, threads[0]): worker.call("gpu_peak", dtype) for dtype in dtypes}
@@ -107,7 +107,7 @@ def measure(
 
 
 def _handover(when: str, engines: Engines) -> dict[str, float]:
-    """Where several threads of a CPU are at work, how far apart their cores are now."""
+    """Return how far apart the cores are now, if several CPU threads are used."""
     on_cores = engines.device == "cpu" and engines.threads > 1
     return {f"handover_{when}": peaks.handover()} if on_cores else {}
 
@@ -133,7 +133,7 @@ def _verdicts(case: Case, pass_name: str, engines: Engines, willing: list[str]) 
 
 
 def _attempt(engines: Engines, engine: str, method: str, *arguments: Any) -> str | None:
-    """Call a worker; an engine that fails says so in its cell, and gets a new process."""
+    """Call a worker; if the engine fails, report it in its cell and start a new process next time."""
     try:
         return engines[engine].call(method, *arguments)
     except WorkerError as error:
@@ -181,7 +181,7 @@ def beside(engine: str, times: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    """The row for the eye."""
+    """Format a row for printing."""
     start = f"{row['name']:28} {row['threads']} threads "
     if "seconds" not in row:
         return start + row[RNNKIT]

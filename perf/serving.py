@@ -1,7 +1,7 @@
-"""Arrivals at a server of many streams: each event steps a random subset of them, from where their last step left them.
+"""A server of many streams: each event steps a random subset of them, from their last states.
 
-rnnkit has `plan.stream` for it. In the other engines, and in rnnkit "by-hand", the states of the subset are gathered
-from arrays of all streams, and what the step makes of them is written back.
+rnnkit has `plan.stream` for it. With other engines, and with rnnkit "by-hand", the states of the subset are gathered
+from arrays of all streams, and written back after the step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a first call costs, each figure from a fresh process: seconds on the wall, and of CPU time of all its threads.
+"""Measure the cost of a first call, each in a fresh process: wall time, and CPU time of all threads.
 
-On a busy machine the latter are the ones to compare.
+On a busy machine compare CPU time.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ else:
 print(time.perf_counter() - start, time.process_time() - cpu)
 """
 
-_PROCESSES = 5  # of a quick figure; a cold cache is measured once
+_PROCESSES = 5  # repetitions of a quick figure; a cold cache is measured once
 
 
 class Cost(NamedTuple):
-    """Seconds on the wall, and of CPU time."""
+    """Seconds of wall time and of CPU time."""
 
     wall: float
     cpu: float
 
     @classmethod
     def typical(cls, costs: list[Cost]) -> Cost:
-        """The median of each."""
+        """Return the median of each."""
         return cls(*map(median, zip(*costs, strict=True)))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A case in an engine: what is to be timed, and what came out of it under rnnkit's names."""
+"""A case in an engine: the callable to time, and its results under rnnkit's names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rnnkit.common.arrays import on_host
 class Subject(NamedTuple):
     """One case in one engine."""
 
-    run: Callable[[], Any]  # what is timed
-    results: Callable[[Any], dict[str, np.ndarray | None]]  # what `run` returned, under rnnkit's names
+    run: Callable[[], Any]  # the timed callable
+    results: Callable[[Any], dict[str, np.ndarray | None]]  # results of `run`, under rnnkit's names
     finish: Callable[[], Any] = int  # waits until all is computed
     memory: Callable[[], int] | None = None  # bytes held on the GPU
-    release: Callable[[], Any] = int  # gives those back that are no longer used
+    release: Callable[[], Any] = int  # frees unused memory
 
 
 def named(y: Any, hy: Any, cy: Any) -> dict[str, np.ndarray | None]:

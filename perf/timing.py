@@ -1,4 +1,4 @@
-"""Engines in processes of their own: one works at a time, and the others are at rest."""
+"""Run engines in separate processes, one at a time, while the others are idle."""
 
 from __future__ import annotations
 

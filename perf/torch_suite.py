@@ -1,8 +1,8 @@
-"""Whole training steps of a PyTorch model, with and without `rnnkit.torch.accelerate`, as its user runs them.
+"""Time whole training steps of a PyTorch model, with and without `rnnkit.torch.accelerate`.
 
-Both models live in one process, whose threads are PyTorch's, and train in turn. A step clears the gradients, runs one
-recurrent module and a linear readout, takes the loss, goes back through both and lets Adam change the weights. GF/s and
-share of the peak count the products of the recurrent module alone.
+Both models run in one process, on PyTorch's threads, and train in turn. A step clears the gradients, runs one recurrent
+module and a linear readout, computes the loss, runs backward and updates the weights with Adam. GF/s and share of the
+peak count only the products of the recurrent module.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Models:
         return wrong
 
     def _second_results(self, case: Case, name: str) -> dict:
-        # A second step uses memory again. Nothing is learnt in the first, so that both models still have one weight.
+        # The second step reuses memory. The first has learning rate 0, so both models still have the same weights.
         model = subject(case, name, self.threads, learning_rate=0.0)
         model.run()
         return model.results(model.run())
@@ -98,7 +98,7 @@ class _Model(Bench):
 
 
 class _Turn(NamedTuple):
-    """One model of a process, as `alternate` takes them."""
+    """One of the models, with the interface of a worker for `alternate`."""
 
     worker: Worker
     name: str
@@ -127,7 +127,7 @@ def measure(
 
 
 def _with_lengths(case: Case) -> Case:
-    """The same case with lengths, which PyTorch has as a PackedSequence."""
+    """Return the same case with lengths, which PyTorch gets as a PackedSequence."""
     return case._replace(family=f"{case.family}-lengths", shortest=case.seq_len // 4)
 
 

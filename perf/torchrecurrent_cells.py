@@ -1,6 +1,7 @@
-"""The cells of torchrecurrent beside those of this project: how they are made and stepped, and how their weights are
-called here. Where torchrecurrent departs from a paper, the step of the paper is written out, on torchrecurrent's
-weights."""
+"""Map torchrecurrent's cells to ours: how to create and step them, and our names of their weights.
+
+Where torchrecurrent departs from a paper, the paper's step is written out, with torchrecurrent's weights.
+"""
 
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from torch import cat, nn, sigmoid, tanh
 from examples.gallery import chains, gated, grus, lstms, strongly_typed, systems
 from rnnkit import cells
 
-# What is missing, and why.
+# Cells that are missing, and why.
 MISSING = {"tauGRUCell": "a state of tau steps ago"}
 
 
@@ -25,7 +26,7 @@ def double(cell, x, before, h, states):
 
 
 def janet(cell, x, before, h, states):
-    """Its cell state is h: the paper has one state."""
+    """The cell state is h: the paper has one state."""
     return cell(x, (h, h))[0], states
 
 
@@ -44,7 +45,7 @@ def typed_lstm(cell, x, before, h, states):
 
 
 def intersection(cell, x, before, h, states):
-    """Its output is no state."""
+    """The output is not a state."""
     h, k = cell(x, *states)
     return h, [k]
 
@@ -75,7 +76,7 @@ def plain(cell):
 
 
 def input_only(cell):
-    """Of a cell without R, or with a vector in its place."""
+    """Names for a cell without R, or with a vector instead."""
     bias = cell.bias_ih + cell.bias_hh if hasattr(cell, "bias_hh") else cell.bias_ih
     return {"weight_ih": cell.weight_ih, "bias_ih": bias}
 

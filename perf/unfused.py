@@ -1,7 +1,7 @@
 """The same networks step by step: NumPy's products for each cell, and one compiled elementwise kernel.
 
-It is the reference that every engine is compared with before it is timed (in float64), and the non-fused row of the
-tables. It shares the cells' equations with the engine, and nothing of its products, its time loop and its layers.
+In float64 it is the reference that every engine is compared with before it is timed; it is also the non-fused row of
+the tables. It shares the cells' equations with the engine, but not its products, time loop or layers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _operands(gates, h, m, c, c_next) -> Operands:
 
 
 class _Step(NamedTuple):
-    """What backward needs of one step of one pseudo-layer."""
+    """Saved values of one step of one pseudo-layer, for backward."""
 
     x: np.ndarray
     h: np.ndarray
@@ -176,6 +176,6 @@ class Unfused:
         return da @ block["weight_ih"], db @ block["weight_hh"] + (through if declaration.carries_hidden else 0), dc
 
     def _gates_of(self, dgates: np.ndarray, slots: range) -> np.ndarray:
-        """Those slots as (N, G*H), the gates in the order of the weights."""
+        """Return these slots as (N, G*H), with the gates in the order of the weights."""
         order = np.argsort(self.cell.declaration.rows_of(slots))
         return dgates[:, slots.start + order].reshape(len(dgates), -1)

@@ -1,4 +1,4 @@
-"""What runs in the process of an engine: it does what it is told over a pipe, one case at a time."""
+"""Main loop of an engine's process: it serves requests over a pipe, one case at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perf.check import deviation
 from perf.subject import Subject
 
 _REPETITION = 0.04  # seconds of a repetition: many calls where one is short
-_HOST_CALLS = 20  # whose median is the time of the host
+_HOST_CALLS = 20  # the median of these is the host time
 _LONG = 0.4  # seconds of a call that is a repetition without looking again
 # Seconds: how often a process looks whether its threads still work, longer than a tick of the kernel, at which the time
 # of threads that run on other cores is counted, and how long it does.
@@ -25,7 +25,7 @@ _QUIET, _RESTLESS = 0.025, 2.0
 
 
 class Bench:
-    """What a worker does when told; one case at a time."""
+    """Requests that a worker serves; one case at a time."""
 
     def __init__(self, engine: str, threads: int, device: str = "cpu") -> None:
         self.engine, self.threads, self.device = engine, threads, device
@@ -76,7 +76,7 @@ class Bench:
     def time(self) -> tuple[float, float]:
         """Return the seconds of a call, and of the repetition, with all threads of this process at rest behind it."""
         if self.calls > 1:
-            self.subject.run()  # brings threads and caches back
+            self.subject.run()  # wakes threads and warms caches
             self.subject.finish()
         seconds = self._seconds()
         _rest()

@@ -1,4 +1,4 @@
-"""How long an allreduce of a gradient takes on a network, on paper: prints the table of docs/how-to/many-machines.md.
+"""Estimate the time of an allreduce of a gradient on a network: prints the table of docs/how-to/many-machines.md.
 
 A message of n bytes takes latency + n/bandwidth, and hosts send and receive at once. Of p hosts each sends
 2(p-1)/p n bytes, the least that is possible, and adds (p-1)/p n:
@@ -14,7 +14,7 @@ from typing import NamedTuple
 HOSTS = 8, 64, 512
 WEIGHTS = {"0.5M": 500_000, "5M": 5_000_000, "20M": 20_000_000}  # float32
 SEQ_LEN = 64
-HOST_FLOPS = 1e12  # in training steps, of which a weight takes 6 a time step and sequence: 2 forward, 4 backward
+HOST_FLOPS = 1e12  # in training steps: 6 per weight, time step and sequence (2 forward, 4 backward)
 ADD_SECONDS = 1 / 4e9  # a byte, one thread; measured: 2.7 to 4.4 GB/s for 80 MB, 13 for 20 MB that the cache holds
 
 
@@ -46,7 +46,7 @@ def tree(network, hosts, nbytes):
 
 
 def sequence_seconds(weights):
-    """What a host takes for one sequence of the batch."""
+    """Return the seconds of a host for one sequence of the batch."""
     return 6 * weights * SEQ_LEN / HOST_FLOPS
 
 
@@ -63,7 +63,7 @@ def rows():
 
 
 def short(number):
-    """Two digits that count."""
+    """Format a number with two significant digits."""
     return f"{float(f'{number:.2g}'):g}"
 
 

@@ -1,12 +1,12 @@
 """Run a part of the suite on an emulated ARM64 CPU: `python scripts/arm64.py [--folder FOLDER] [pytest's arguments]`;
 or anything else: `python scripts/arm64.py --run -m rnnkit compress FILE`.
 
-Needs a Debian, no root, and `qemu-user-static` installed. Debian's ARM64 Python and the packages' ARM64 wheels are
-unpacked in the folder beside each other, where only the emulator sees them; what is there is not fetched again, and
-kernels stay compiled. Delete the folder to begin anew.
+It needs Debian and `qemu-user-static`, but not root. The folder holds Debian's ARM64 Python and the packages' ARM64
+wheels, which only the emulator uses. A second run downloads nothing and uses the compiled kernels; delete the folder to
+start afresh.
 
-The emulator shows what ARM64 computes. It does not show ARM64's speed, nor its order of memory accesses, which is the
-host's stricter one; and a test that starts a process of its own fails, for that one would not be emulated.
+The emulator shows what ARM64 computes. It does not show its speed, nor its memory order, which is the host's stricter
+one. Tests that start another process fail, because that process is not emulated.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def call(*command):
 
 
 def unpacked_python(folder):
-    """The root of a file system that has Debian's Python and every library that it needs, and nothing else."""
+    """Return the root of a file system with only Debian's Python and its libraries."""
     root, partial, apt = folder / "root", folder / "root.partial", folder / "apt"
     if root.exists():
         return root
@@ -53,7 +53,7 @@ def unpacked_python(folder):
 
 
 def pip_install(target, *arguments):
-    """Install into a folder of its own, whole or not at all."""
+    """Install into a separate folder, completely or not at all."""
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     call(sys.executable, "-m", "pip", "install", "--quiet", "--target", partial, *arguments)
@@ -62,7 +62,7 @@ def pip_install(target, *arguments):
 
 
 def requirements(version, folder):
-    """The folder of what the engine and its tests need, for ARM64 and this version of Python."""
+    """Return the folder of the requirements of engine and tests, for ARM64 and this version of Python."""
     target = folder / "packages"
     if not target.exists():
         project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -81,7 +81,7 @@ def engine(folder):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     pip_install(target, "--no-deps", source)
-    for name in ("perf", "examples"):  # whose cells the tests run
+    for name in ("perf", "examples"):  # the tests run its cells
         shutil.copytree(REPOSITORY / name, target / name)
     return target
 

@@ -1,4 +1,4 @@
-"""What checkpoints in time cost: training steps with and without them, in processes that run in turn.
+"""Measure the cost of gradient checkpointing: training steps with and without it, in processes that run in turn.
 
 Prints the bytes of both workspaces and, for each number of threads, the ratio of the times pair by pair (min, median,
 max): python scripts/checkpoints_in_time.py --pairs 9

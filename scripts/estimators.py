@@ -1,9 +1,9 @@
-"""Accuracy and time of RNNClassifier beside the same network in PyTorch and the nearest classifiers of aeon and sktime.
+"""Compare RNNClassifier with the same network in PyTorch and the most similar classifiers of aeon and sktime.
 
-On JapaneseVowels (of aeon's; 270 sequences of 7 to 29 steps, 12 features) and scikit-learn's digits (8 steps of 8
-features). Every run is a process of its own, in turn with those of the others; a time is that of `fit`, without imports
-and after a fit of one epoch on some of the data. Prints the median accuracy over the seeds and the ratios of the times,
-pair by pair (min, median, max). Needs scikit-learn, aeon and PyTorch, for one row sktime: python scripts/estimators.py
+Data: JapaneseVowels (from aeon; 270 sequences of 7 to 29 steps, 12 features) and scikit-learn's digits (8 steps of 8
+features). Each run is a separate process; the classifiers run in turn. The time is that of `fit`, without imports and
+after a fit of one epoch on some of the data. Prints the median accuracy over the seeds and the ratios of the times,
+pair by pair (min, median, max). Needs scikit-learn, aeon and PyTorch, sktime for one row: python scripts/estimators.py
 """
 
 import argparse
@@ -93,7 +93,7 @@ class TorchClassifier:
 
 
 def make(run, seed, epochs):
-    """Return a classifier, and what brings X to the form that it takes."""
+    """Return a classifier, and a function that converts X for it."""
     if run.startswith("rnnkit"):
         from rnnkit.sklearn import RNNClassifier
 
@@ -124,7 +124,7 @@ def channels_first(X):
 
 
 def padded(X):
-    """For what refuses unequal lengths: zeros at the end, up to the longest sequence of JapaneseVowels."""
+    """Pad with zeros at the end to the longest sequence of JapaneseVowels, for classifiers that need equal lengths."""
     seq_len = 29 if X[0].shape[1] == 12 else 8
     return np.array([np.pad(sequence, ((0, seq_len - len(sequence)), (0, 0))).T for sequence in X])
 

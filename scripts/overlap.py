@@ -1,7 +1,7 @@
-"""Whether MPI reduces while the program computes: `mpiexec -n 2 python scripts/overlap.py`, one line for each size.
+"""Test whether MPI reduces while the program computes: `mpiexec -n 2 python scripts/overlap.py`, one line per size.
 
-An Iallreduce is started, then something is computed that takes about twice the time of an Allreduce, then it is waited
-for. With MPIR_CVAR_ASYNC_PROGRESS=1 MPICH has a thread for it.
+It starts an Iallreduce, computes for about twice the time of an Allreduce, then waits for the result. With
+MPIR_CVAR_ASYNC_PROGRESS=1 MPICH has a thread for it.
 """
 
 import sys

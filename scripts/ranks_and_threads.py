@@ -1,7 +1,7 @@
-"""Whole training steps on one machine: two ranks of one thread against one process of two threads, run in turn.
+"""Time whole training steps on one machine: two ranks of one thread against one process of two threads, run in turn.
 
-Prints the ratio of the times of a step pair by pair (min, median, max), and which share of it the ranks spend in
-Allreduce when they enter it together. Needs the extra mpi: python scripts/ranks_and_threads.py --pairs 5
+Prints the ratio of the step times pair by pair (min, median, max), and the share that the ranks spend in Allreduce when
+they enter it together. Needs the extra mpi: python scripts/ranks_and_threads.py --pairs 5
 """
 
 import argparse
@@ -53,7 +53,7 @@ def time_steps(case, steps):
         dw[:] = 0
         rnnkit.backward(desc, w, workspace, y, dw=dw)
         if comm:
-            comm.Barrier()  # waiting for the other rank is no communication
+            comm.Barrier()  # waiting for the other rank is not communication
         reduce = perf_counter()
         allreduce_gradients(dw, comm)
         reduced = perf_counter()

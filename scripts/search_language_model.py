@@ -1,12 +1,12 @@
-"""Train the language model with one choice of settings after the other, and write what each reaches into a CSV file:
+"""Train the language model with each choice of settings, and write the results to a CSV file:
 `python scripts/search_language_model.py FILE... --seconds 60 --try "batch=8 seq_len=32" --try "lr=0.01" --out runs.csv`
 
-Every choice trains on every file, with the settings that it does not name at their defaults. It gets as many steps as
-fit the seconds of a quiet machine with two cores: the processor time of its step on one thread, beside that of a
-network whose step there takes `--reference-ms`. So a search may run on a busy machine, slowly. Start it with
-NUMBA_NUM_THREADS=1 there; the weights do not depend on the number of threads.
+Every choice trains on every file; settings that it does not name have their defaults. It gets the number of steps that
+an idle machine with two cores would do in the given seconds. This is estimated from the CPU time of its step on one
+thread, relative to a network whose step takes `--reference-ms` on that machine, so a search may run on a busy machine:
+start it with NUMBA_NUM_THREADS=1 there. The weights do not depend on the number of threads.
 
-Choose by `validation_bits`; look at those of the held-out part once, at the end.
+Choose by `validation_bits`; look at the bits of the held-out part only once, at the end.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Where the tests' seconds go: `python -m pytest --durations=0 -vv | python scripts/test_seconds.py`.
+"""Show where the test time goes: `python -m pytest --durations=0 -vv | python scripts/test_seconds.py`.
 
 Prints a table in Markdown: seconds and tests of each area, over all worker processes, set-up included.
 """
