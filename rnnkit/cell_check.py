@@ -51,7 +51,8 @@ class CheckReport(tuple):  # type: ignore[type-arg]
     def __repr__(self) -> str:
         has_derived = any(row.derived is not None for row in self)
         names = "gradient", *(["derived"] if has_derived else []), "difference"
-        lines = [f"{'by':14} {'kind':8} {'trials':>6}" + "".join(f" {name:>15}" for name in names)]
+        titles = {"difference": "finite diff."}
+        lines = [f"{'wrt':14} {'kind':8} {'trials':>6}" + "".join(f" {titles.get(name, name):>15}" for name in names)]
         for row in self:
             numbers = "".join(f" {getattr(row, name):15.8g}" for name in names)
             lines.append(f"{row.name:14} {row.kind:8} {row.trials:6}{numbers}" + ("" if row.right else "  wrong"))
@@ -93,7 +94,7 @@ def check_cell(cell: Any, seed: int = 0) -> CheckReport:
     --------
     >>> from rnnkit.kernels.cells.vanilla import Tanh
     >>> check_cell(Tanh)
-    by             kind     trials        gradient         derived      difference
+    wrt            kind     trials        gradient         derived    finite diff.
     a              gate         32       1.3441343       1.3441343       1.3441343
     """
     cell = checked_cell("check_cell", "cell", cell)

@@ -34,7 +34,7 @@ def test_the_table():
         ("peephole_f", "vector"), ("peephole_o", "vector"),
     ]  # fmt: skip
     lines = repr(table).splitlines()
-    assert lines[0].split() == ["by", "kind", "trials", "gradient", "derived", "difference"]
+    assert lines[0].split() == ["wrt", "kind", "trials", "gradient", "derived", "finite", "diff."]
     assert lines[1].split()[:3] == ["i", "gate", "32"] and len(lines) == 9
 
 
