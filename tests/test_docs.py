@@ -85,6 +85,7 @@ def test_the_commands_about_training_runs(tmp_path):
     text = PAGES["tutorials/language-model"].read_text()
     blocks = re.findall(r"^```(sh|toml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "text.txt").write_text(text * 20)
+    (tmp_path / "other.txt").write_text(README.read_text())
     (tmp_path / "run.toml").write_text("".join(block for kind, block in blocks if kind == "toml"))
     commands = "set -e\n" + "".join(block for kind, block in blocks if kind == "sh")
     environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
