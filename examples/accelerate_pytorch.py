@@ -1,6 +1,6 @@
 """Make a PyTorch model faster: the same training, before and after `rnnkit.torch.accelerate`. Needs PyTorch.
 
-The model tags every step of sequences of unequal lengths: is the running sum of the first feature above 0?
+The model labels every step of sequences of different lengths: is the running sum of the first feature above 0?
 """
 
 import time
@@ -16,21 +16,22 @@ class Tagger(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.LSTM(8, 64, num_layers=2)
-        self.readout = nn.Linear(64, 1)
+        self.output = nn.Linear(64, 1)
 
     def forward(self, x, lengths):
         packed, _ = self.encoder(pack_padded_sequence(x, lengths, enforce_sorted=False))
-        return self.readout(pad_packed_sequence(packed, total_length=len(x))[0])[..., 0]  # (T, N)
+        return self.output(pad_packed_sequence(packed, total_length=len(x))[0])[..., 0]  # (T, N)
 
 
 def train(model, updates):
     """Return the losses, and how many milliseconds an update took."""
-    draw, optimizer, losses = torch.Generator().manual_seed(1), torch.optim.Adam(model.parameters(), lr=0.003), []
+    generator, losses = torch.Generator().manual_seed(1), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for update in range(updates + 5):
-        if update == 5:  # the first ones allocate memory, and compile
+        if update == 5:  # do not time the first updates: they compile and allocate memory
             start = time.perf_counter()
-        x = torch.randn(50, 16, 8, generator=draw)  # (T, N, I)
-        lengths = torch.randint(10, 51, (16,), generator=draw)
+        x = torch.randn(50, 16, 8, generator=generator)  # (T, N, I)
+        lengths = torch.randint(10, 51, (16,), generator=generator)
         valid = torch.arange(50)[:, None] < lengths
         target = (x[..., 0].cumsum(0) > 0).float()
         loss = nn.functional.binary_cross_entropy_with_logits(model(x, lengths)[valid], target[valid])
@@ -43,12 +44,12 @@ def train(model, updates):
 
 torch.manual_seed(0)
 model = Tagger()
-weights = {name: one.clone() for name, one in model.state_dict().items()}
+weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 before, slow = train(model, 60)
 
-model.load_state_dict(weights)  # from the same start once more
-changed, left = rnnkit.torch.accelerate(model)
-print("on the engine now:", *changed, "| still PyTorch's:", *left or ["none"])
+model.load_state_dict(weights)  # start again from the same weights
+replaced, left = rnnkit.torch.accelerate(model)
+print("on rnnkit now:", *replaced, "| still PyTorch:", *(left or ["none"]))
 after, fast = train(model, 60)
 
 print(f"loss of the first update {before[0]:.5f} and {after[0]:.5f}, of the last {before[-1]:.5f} and {after[-1]:.5f}")

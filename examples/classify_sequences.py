@@ -1,8 +1,7 @@
-"""Classify sequences of unequal lengths: does a string belong to the embedded Reber grammar?
+"""Classify sequences of different lengths: does a string belong to the embedded Reber grammar?
 
-The grammar is that of the first experiment in Hochreiter and Schmidhuber's paper on the LSTM (1997). A string such as
-BTBTXSETE or BPBPTTVVEPE walks through a small graph. Its second letter (T or P) must come back just before the last
-one, however long the walk in between was: the network has to remember it.
+The grammar is from Hochreiter and Schmidhuber's paper on the LSTM (1997): a string such as BTBTXSETE walks through a
+small graph. Its second letter (T or P) must come back just before the last one, so the network has to remember it.
 """
 
 import numpy as np
@@ -24,13 +23,13 @@ def grammatical():
 
 
 def ungrammatical():
-    text = grammatical()  # with one wrong letter: every other time the one before the last, else any
+    text = grammatical()  # then change one letter: with probability 0.5 the last but one, else any
     place = len(text) - 2 if rng.random() < 0.5 else rng.integers(len(text))
     choices = "TP" if place == len(text) - 2 else ALPHABET
     return text[:place] + rng.choice([letter for letter in choices if letter != text[place]]) + text[place + 1 :]
 
 
-labels = rng.integers(2, size=6000)
+labels = rng.integers(2, size=10_000)
 texts = [grammatical() if label else ungrammatical() for label in labels]
 one_hot = np.eye(len(ALPHABET), dtype=np.float32)
 sequences = [one_hot[[ALPHABET.index(letter) for letter in text]] for text in texts]  # (T_i, 7) each
@@ -39,22 +38,23 @@ print(f"{len(texts)} strings of {lengths.min()} to {lengths.max()} letters")
 
 net = rnnkit.LSTM(len(ALPHABET), 32, seed=0)
 net.views["bias_ih_l0"][32:64] = 1.0                      # open forget gates (i, f, g, o): it remembers from the start
-readout = training.init_dense(32, num_outputs=2, seed=1)  # the last hidden state in, a score for each class out
-optimizer = training.Adam([net.weights, readout])
+output_layer = training.init_dense(32, num_outputs=2, seed=1)  # linear layer: last hidden state -> score per class
+optimizer = training.Adam([net.weights, output_layer])
 for epoch in range(20):
     losses = []
     for batch in training.bucket_batches(lengths[:5000], 32, seed=epoch):  # similar lengths together: little padding
-        x, own = training.pad([sequences[i] for i in batch])               # (T, N, 7) and (N,)
-        y, hy, cy, workspace = net.forward(x, lengths=own)
-        loss = training.softmax_cross_entropy(training.dense(readout, hy[0], 2), labels[batch])
-        dhy, dreadout = training.dense_backward(readout, hy[0], loss.gradient)
-        gradients = [net.backward(workspace, dhy=dhy[None]).dw, dreadout]
+        x, batch_lengths = training.pad([sequences[i] for i in batch])     # (T, N, 7) and (N,)
+        y, hy, cy, workspace = net.forward(x, lengths=batch_lengths)
+        loss = training.softmax_cross_entropy(training.dense(output_layer, hy[0], 2), labels[batch])
+        dhy, doutput_layer = training.dense_backward(output_layer, hy[0], loss.gradient)
+        gradients = [net.backward(workspace, dhy=dhy[None]).dw, doutput_layer]
         training.clip_gradient_norm(gradients, 1.0)
         optimizer.step(gradients, learning_rate=0.01 * (1 - epoch / 20))
         losses.append(loss.loss)
     if epoch % 4 == 3:
         print(f"epoch {epoch + 1:2}: cross-entropy {np.mean(losses):.3f}")
 
-x, own = training.pad(sequences[5000:])  # what the network has never seen; padding is ignored, whatever it holds
-found = training.dense(readout, net.infer(x, lengths=own).hy[0], 2).argmax(axis=1)
-print(f"accuracy on the other {len(own)} strings: {(found == labels[5000:]).mean():.3f}")
+new = np.flatnonzero(~np.isin(texts, texts[:5000]))  # random strings repeat: test only those that are not in training
+x, new_lengths = training.pad([sequences[i] for i in new])
+predicted = training.dense(output_layer, net.infer(x, lengths=new_lengths).hy[0], 2).argmax(axis=1)
+print(f"accuracy on {len(new)} strings that training has not seen: {(predicted == labels[new]).mean():.3f}")

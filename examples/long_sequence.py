@@ -1,8 +1,8 @@
 """Train on a long sequence with gradient checkpointing, or with truncated backpropagation through time.
 
-Backward needs the gates and states of every step. For a long sequence these take much memory. Gradient checkpointing
-saves the states of a few steps and computes the others again: the gradient is bit-identical. Truncated backpropagation
-cuts the sequence into chunks: the state is handed from chunk to chunk, the gradient is not.
+Backward needs the gates and states of every step, which take a lot of memory for a long sequence. Gradient
+checkpointing saves the states of a few steps and recomputes the others; the gradient is bit-identical. Truncated
+backpropagation cuts the sequence into chunks: the state is handed from chunk to chunk, the gradient is not.
 """
 
 import time
@@ -37,17 +37,18 @@ y, hy, cy, workspace = net.forward(x)
 outputs, whole = y.copy(), net.backward(workspace, dy).dw
 report(f"all {T} steps at once", megabytes(T), start, whole)
 
-for steps in (1000, round(T**0.5)):  # about the square root of T is the best choice
+for steps in (1024, 256):  # multiples of 1024 / N = 256; the one nearest to sqrt(T) = 141 needs least memory
     start = time.perf_counter()
-    *_, workspace = net.forward(x, checkpoint_steps=steps)  # saves the states of one step in `steps`
-    dw = net.backward(workspace, dy).dw  # computes each segment again, last to first
+    *_, workspace = net.forward(x, checkpoint_steps=steps)  # saves the states of every `steps`-th step
+    dw = net.backward(workspace, dy).dw  # recomputes each segment, last to first
     report(f"a checkpoint every {steps} steps", megabytes(T, steps), start, dw)
 
 for steps in (1000, 100, 10):
-    start, dw, hx, cx, workspace = time.perf_counter(), np.zeros_like(whole), None, None, None
+    hx = cx = workspace = None
+    start, dw = time.perf_counter(), np.zeros_like(whole)
     for first in range(0, T, steps):
         chunk = slice(first, first + steps)
         y, hx, cx, workspace = net.forward(x[chunk], hx, cx, workspace=workspace)
         assert np.array_equal(y, outputs[chunk])  # the forward pass is exact
-        net.backward(workspace, dy[chunk], dw=dw)  # adds to dw; a training loop would take an optimizer's step here
+        net.backward(workspace, dy[chunk], dw=dw)  # adds to dw; a training loop would call the optimizer here
     report(f"truncated to {steps} steps", megabytes(steps), start, dw)

@@ -1,9 +1,9 @@
 """Forecast a thousand streams, one value at a time, as they come in.
 
-Each stream is a sensor with a rhythm of its own: two waves of unknown periods, phases and heights, and noise. The
-network has learned from other sensors. `plan.stream` keeps a state for every stream, and a step takes the values of
-those sensors that have sent one. All that the network knows of a sensor is in its state: the more of it has been seen,
-the better the forecast.
+Each stream is a sensor: the sum of two waves of unknown periods, phases and amplitudes, plus noise. The network has
+been trained on other sensors. `net.prepare().stream` keeps one state per sensor, and each step takes the values of the
+sensors that have sent one. All that the network knows about a sensor is in its state: the more values it has seen, the
+better the forecast.
 """
 
 import time
@@ -17,22 +17,22 @@ rng = np.random.default_rng(0)
 
 
 def sensors(count, steps):
-    """Values (steps, count) of so many sensors."""
+    """Return the values of `count` sensors, (steps, count)."""
     t = np.arange(steps)[:, None]
-    period, phase, height = (rng.uniform(*ends, (2, count)) for ends in ((6, 40), (0, 2 * np.pi), (0.5, 1)))
-    waves = sum(height[k] * np.sin(2 * np.pi * t / period[k] + phase[k]) for k in range(2))
+    period, phase, amplitude = (rng.uniform(*bounds, (2, count)) for bounds in ((6, 40), (0, 2 * np.pi), (0.5, 1)))
+    waves = sum(amplitude[k] * np.sin(2 * np.pi * t / period[k] + phase[k]) for k in range(2))
     return (waves + rng.normal(scale=0.05, size=(steps, count))).astype(np.float32)
 
 
 net = rnnkit.GRU(1, 64, seed=0)
-readout = training.init_dense(64, 1, seed=1)
-optimizer, workspace = training.Adam([net.weights, readout]), None
+output_layer = training.init_dense(64, 1, seed=1)
+optimizer, workspace = training.Adam([net.weights, output_layer]), None
 for update in range(400):
     values = sensors(32, 101)[:, :, None]                       # (T + 1, N, 1)
     y, hy, _, workspace = net.forward(values[:-1], workspace=workspace)
-    loss = training.squared_error(training.dense(readout, y, 1), values[1:])
-    dy, dreadout = training.dense_backward(readout, y, loss.gradient)
-    gradients = [net.backward(workspace, dy).dw, dreadout]
+    loss = training.squared_error(training.dense(output_layer, y, 1), values[1:])
+    dy, doutput_layer = training.dense_backward(output_layer, y, loss.gradient)
+    gradients = [net.backward(workspace, dy).dw, doutput_layer]
     training.clip_gradient_norm(gradients, 1.0)
     optimizer.step(gradients, learning_rate=0.01 * (1 - update / 400))
 
@@ -46,14 +46,14 @@ for _ in range(TICKS):
     start = time.perf_counter()
     y = stream.step(values[seen[rows], rows][:, None], rows=rows)  # (n, 1) in, (n, 64) out
     seen[rows] += 1
-    forecast[seen[rows], rows] = training.dense(readout, y, 1)[:, 0]
+    forecast[seen[rows], rows] = training.dense(output_layer, y, 1)[:, 0]
     seconds += time.perf_counter() - start
 
-print("root of the mean squared error, by the number of values that have been seen of a sensor")
+print("RMSE by the number of values seen from a sensor")
 print("values     network   the last value again   a straight line")
 for first, stop in ((2, 5), (5, 20), (20, 50), (50, 100)):
     t = np.arange(first, stop)
     guesses = forecast[t], values[t - 1], 2 * values[t - 1] - values[t - 2]
     errors = [np.sqrt(np.square(guess - values[t]).mean()) for guess in guesses]
     print(f"{first:2} to {stop - 1:2} {errors[0]:10.3f} {errors[1]:22.3f} {errors[2]:17.3f}")
-print(f"{seconds / seen.sum() * 1e6:.1f} us for a value")
+print(f"{seconds / seen.sum() * 1e6:.1f} us per value")

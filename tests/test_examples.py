@@ -42,7 +42,7 @@ def numbers_after(printed, start):
 
 
 def assert_classify_sequences(printed):
-    assert numbers_after(printed, "accuracy on the other 1000 strings:")[0] > 0.98
+    assert numbers_after(printed, "accuracy on 1100 strings that training has not seen:")[0] > 0.98
 
 
 def assert_own_cell(printed):
@@ -57,14 +57,14 @@ def assert_streaming_forecast(printed):
 
 
 def assert_accelerate_pytorch(printed):
-    assert "encoder | still PyTorch's: none" in printed
+    assert "encoder | still PyTorch: none" in printed
     assert numbers_after(printed, "largest difference")[0] < 1e-4
     slow, fast, *_ = numbers_after(printed, "an update took")
     assert fast < slow
 
 
 def assert_long_sequence(printed):
-    starts = "all 20000 steps at once", "a checkpoint every 141 steps"
+    starts = "all 20000 steps at once", "a checkpoint every 256 steps"
     whole, least = (numbers_after(printed, start) for start in starts)
     assert least[0] < whole[0] / 50
     assert re.findall(r"a checkpoint .*(bit-identical)$", printed, re.MULTILINE) == ["bit-identical"] * 2
