@@ -21,7 +21,7 @@ from rnnkit.cells import (
 
 @cell(gates=[Gate("p", apart="q")])
 class ATR(NamedTuple):
-    """One matrix each for two gates: the sum and the difference of its products.
+    """W and R serve two gates at once, by the sum and the difference of their products.
 
     Zhang et al., "Simplifying Neural Machine Translation with Addition-Subtraction Twin-Gated Recurrent Networks",
     arXiv 1810.12546:
@@ -36,7 +36,7 @@ class ATR(NamedTuple):
 
 @cell(gates=[Gate("p", apart="q")])
 class SGRN(NamedTuple):
-    """One matrix each for a gate and for what it lets in.
+    """W and R serve both the gate and the candidate that it lets in.
 
     Simple gated recurrent network, DOI 10.1049/gtd2.12056:
 
@@ -81,7 +81,7 @@ class LightRU(NamedTuple):
 
 @cell(gates=[Gate(name, multiplies=None) for name in "acn"], vectors="ua uc")
 class BR(NamedTuple):
-    """The bistable cell: each unit sees of h only itself.
+    """The bistable cell: each unit sees only its own h.
 
     Vecoven, Ernst and Drion, "A bio-inspired bistable recurrent cell allows for long-lasting memory", arXiv 2006.05252;
     the cell BRC. With R in place of ua and uc it is `rnnkit.cells.NBR`:
@@ -97,7 +97,7 @@ class BR(NamedTuple):
 
 @cell(gates=[Gate("x", multiplies=None), Gate("g", multiplies="product", input=False), "z"], smooth=False)
 class SGU(NamedTuple):
-    """The simple gated unit: x multiplies h before R does, and h again behind it.
+    """The simple gated unit: W x multiplies h before R does, and the result multiplies h again.
 
     Gao and Glowacka, "Deep Gate Recurrent Neural Network", arXiv 1604.02910:
 
@@ -172,7 +172,7 @@ class FastRNN(NamedTuple):
 
 @cell(gates=[Gate(name, multiplies="k_prev") for name in ("n", "m", "gy", "gk")], states="k", inputs="x", smooth=False)
 class IntersectionRNN(NamedTuple):
-    """Two gates: one mixes x into the output, one the state into the next one.
+    """Two gates: one mixes x into the output, the other mixes the old state into the new one.
 
     Collins, Sohl-Dickstein and Sussillo, "Capacity and Trainability in Recurrent Neural Networks", arXiv 1611.09913;
     the +RNN. There are as many inputs as units, and the call gives x as a side input too, `inputs={"x": x}`:

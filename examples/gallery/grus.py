@@ -7,7 +7,7 @@ from rnnkit.cells import Gate, cell, fma, forward, sigmoid, tanh
 
 @cell(gates=[Gate("z", multiplies=None), "r", Gate("n", multiplies="reset", apart="q")])
 class MUT1(NamedTuple):
-    """The first of three cells that an evolution found: its update gate does not see h.
+    """The first of three cells found by an evolutionary search: its update gate does not see h.
 
     Jozefowicz, Zaremba and Sutskever, "An Empirical Exploration of Recurrent Network Architectures", ICML 2015:
 
@@ -29,7 +29,7 @@ class MUT1(NamedTuple):
 
 @cell(gates=["z", "r", Gate("n", multiplies="reset")])
 class MUT2(NamedTuple):
-    """The second of three cells that an evolution found: x itself stands in its reset gate.
+    """The second of three cells found by an evolutionary search: its reset gate has x without weights (Wr = 1).
 
     Jozefowicz, Zaremba and Sutskever, "An Empirical Exploration of Recurrent Network Architectures", ICML 2015:
 
@@ -51,7 +51,7 @@ class MUT2(NamedTuple):
 
 @cell(gates=[Gate("z", multiplies="squashed"), "r", Gate("n", multiplies="reset")])
 class MUT3(NamedTuple):
-    """The third of three cells that an evolution found: its update gate sees tanh(h).
+    """The third of three cells found by an evolutionary search: its update gate sees tanh(h).
 
     Jozefowicz, Zaremba and Sutskever, "An Empirical Exploration of Recurrent Network Architectures", ICML 2015:
 

@@ -96,7 +96,7 @@ class ResLSTM(NamedTuple):
 
 @cell(gates=[f"a{number}" for number in range(8)], states="c", smooth=False)
 class NAS(NamedTuple):
-    """The cell that a search over architectures found.
+    """The cell found by a search over architectures.
 
     Zoph and Le, "Neural Architecture Search with Reinforcement Learning", arXiv 1611.01578; a0 to a7 = W x + R h +
     biases of the gate:

@@ -1,6 +1,6 @@
 """The page that lists all cells, `docs/reference/cells-of-papers.md`, made from their declarations and docstrings.
 
-Write it anew: python -m examples.gallery.page
+Write it again: python -m examples.gallery.page
 """
 
 import inspect
@@ -23,18 +23,48 @@ HEAD = """# Cells of papers
 
 {count} cells: {shipped} in `rnnkit.cells`, to use by their names (`rnnkit.Network(rnnkit.cells.JANET, 64, 128)`), and
 {others} in `examples/gallery`, to copy from. Each is a class with its equations, whose gradient is derived;
-[a cell of your own](../how-to/own-cells.md) says how to write one. `tests/test_gallery.py` compares those that
-torchrecurrent has, values and gradients, on torchrecurrent's weights;
-[how much faster](../explanation/performance.md#published-cells) they are.
+[a cell of your own](../how-to/own-cells.md) says how to write one. The package torchrecurrent has many of these cells,
+too: `tests/test_gallery.py` compares their values and gradients with its own, and
+[Performance](../explanation/performance.md#published-cells) says how much faster they are here.
 
-R multiplies h for a gate, or what stands in brackets behind it: nothing, a state before the step (`c_prev`) or after it
-(`c`), or what a stage writes. `n: q` is a gate whose product with R is kept apart as q; a gate with "no W" has no rows
-of W.
+The column *gates*: normally a gate is W x + R h + biases.
 
-| cell | paper | gates | states beside h | vectors, scalars, side inputs, noises, parameters | what is special |
+- Brackets after a gate say what R multiplies instead of h. `(none)`: there is no recurrent product. `(c_prev)`: the
+  state c before the step. `(c)`: c after the step. Any other name: a value that the cell computes within the step.
+- `n: q`: the recurrent product of n is not added to W x, but kept separately as q.
+- "no W": the gate has no product with x.
+
+| {columns} |
 |---|---|---|---|---|---|
 """
-NOTATION = "s is the logistic function, c' is c after the step, and a_f is W x + R h + biases of the gate f."
+COLUMNS = (
+    "cell", "paper", "gates", "states besides h",
+    "vectors, scalars, side inputs, random numbers, parameters (with default)", "what is special",
+)  # fmt: skip
+NOTATION = """Names in an equation are gates, states and the other names of the table above, or values that the cell
+computes. The other symbols:
+"""
+SYMBOLS = {
+    "`h`, `c`; `h'`, `c'`": "a state before the step; the same state after it",
+    "`W`, `R`, `b`, `biases`": "weights of x, recurrent weights and biases, of each gate its own; "
+    "`Wn`, `Rn`, `bn` are those of the gate n",
+    "`bW`, `bR`; `bWn`, `bRn`": "the biases of W and R; those of the gate n",
+    "`bq`": "the bias of R of a gate whose recurrent product is kept separately as q; in LayerNormGRU a vector",
+    "`a_f`": "W x + R h + biases of the gate f",
+    "`same`": "the argument of the function before it, with the gate's own weights",
+    "`s(...)`, `hard_s(...)`": "the logistic function; its piecewise linear form",
+    "`LN(a)`": "(a - mean)/sqrt(variance + eps): in the LSTM over the units of all four gates together, and of c; "
+    "in the GRU over the units of r and z together, and of n",
+    "`w`, `r` in LayerNorm cells": "gains: `wi`, `ri` of the gate i, and so on",
+    "`k` in Regularized and Variational cells": "the dropout mask `keep`: 0, or 1/(1 - `recurrent_dropout`)",
+    "`h~`, `c~`": "h' and c' before zoneout",
+    "`s`, `t`, `u` in ActivatedLSTM": "the activations `gate`, `candidate` and `output`; "
+    "other cells with such parameters are shown with the defaults",
+    "`log f` in SLSTM": "a_f, or log s(a_f) with `sigmoid_forget`",
+    "`x_before`, `V`": "x of the step before, given as the second half of the features; its weights",
+    "`w`, `gamma`, `I` in antisymmetric cells": "the recurrent matrix that is trained; a constant; the identity matrix",
+}
+SAME = "The equations of [SLSTM](#slstm), with four heads: R connects only units of the same head."
 
 
 def parts_of(kind):
@@ -42,7 +72,8 @@ def parts_of(kind):
     text = re.sub(r"^    ", "", kind.__doc__, flags=re.MULTILINE).strip()
     special, shipped = text.split("\n")[0], kind.__module__.startswith("rnnkit")
     if shipped:
-        special = inspect.getdoc(sys.modules[kind.__module__])
+        special = inspect.getdoc(sys.modules[kind.__module__])  # of modules with two cells for both
+        special = special.replace("LSTM and GRU", "LSTM" if kind.__name__.endswith("LSTM") else "GRU")
     else:
         text = text.split("\n", 2)[2]
     equations = "\n\n".join(one.strip("\n") for one in re.findall(r"(?:^    .*\n?)+", text, re.MULTILINE))
@@ -66,12 +97,21 @@ def gate_text(gate):
     return f"{gate.name}{times}{apart}{'' if gate.input else ' no W'}{heads}"
 
 
+def listed(what, names):
+    """The names of one kind: "scalars `alpha`, `beta`"."""
+    return f"{what}{'s' if len(names) > 1 else ''} {', '.join(f'`{name}`' for name in names)}"
+
+
 def row_of(name, kind):
     special, paper, _ = parts_of(kind)
     declaration = kind.declaration
-    fields = [f"{key}={value!r}" for key, value in kind._field_defaults.items()]
-    names = [one.name for one in declaration.given()]
-    own = ", ".join(f"`{one}`" for one in dict.fromkeys([*names, *fields]))
+    kinds = {
+        "vector": declaration.vectors[: len(declaration.vectors) - len(declaration.scalars)],
+        "scalar": declaration.scalars, "side input": declaration.inputs, "random number": declaration.noises,
+    }  # fmt: skip
+    names = {what: [one.name for one in found] for what, found in kinds.items()}
+    names["parameter"] = [f"{key}={value!r}" for key, value in kind._field_defaults.items()]
+    own = "; ".join(listed(what, found) for what, found in names.items() if found)
     gates = ", ".join(map(gate_text, declaration.gates))
     place = "" if kind.__module__.startswith("rnnkit") else f" ({kind.__module__.rpartition('.')[2]}.py)"
     columns = f"[{name}](#{name.lower()}){place}", linked(paper), gates, " ".join(declaration.states), own, special
@@ -81,12 +121,14 @@ def row_of(name, kind):
 def page_of(kinds):
     """The page, as text."""
     shipped = sum(kind.__module__.startswith("rnnkit") for kind in kinds.values())
-    lines = [HEAD.format(count=len(kinds), shipped=shipped, others=len(kinds) - shipped).rstrip("\n")]
+    columns = " | ".join(COLUMNS)
+    lines = [HEAD.format(count=len(kinds), shipped=shipped, others=len(kinds) - shipped, columns=columns).rstrip("\n")]
     lines += [row_of(name, kind) for name, kind in kinds.items()]
-    lines += ["", "## Equations", "", NOTATION]
+    lines += ["", "## Equations", "", NOTATION, "| symbol | meaning |", "|---|---|"]
+    lines += [f"| {symbol} | {meaning} |" for symbol, meaning in SYMBOLS.items()]
     for name, kind in kinds.items():
         equations = parts_of(kind)[2]
-        lines += ["", f"### {name}", "", *(["```", equations, "```"] if equations else ["Those of SLSTM."])]
+        lines += ["", f"### {name}", "", *(["```", equations, "```"] if equations else [SAME])]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from rnnkit.cells import Gate, Vector, cell, fma, forward, sigmoid, tanh
 
 
 def antisymmetric(w, gamma=0.01):
-    """The matrix R = w - w.T - gamma of an antisymmetric cell. Of a gradient dR that by w is dR - dR.T."""
+    """The matrix R = w - w.T - gamma*I of an antisymmetric cell. Of a gradient dR that by w is dR - dR.T."""
     return w - w.T - gamma * np.eye(len(w), dtype=w.dtype)
 
 
@@ -19,7 +19,7 @@ class AntisymmetricRNN(NamedTuple):
     Chang et al., "AntisymmetricRNN: A Dynamical System View on Recurrent Neural Networks", arXiv 1902.09689; R is made
     outside, see `antisymmetric`:
 
-        R = w - w.T - gamma       h' = h + epsilon*tanh(W x + R h + biases)
+        R = w - w.T - gamma*I       h' = h + epsilon*tanh(W x + R h + biases)
     """
 
     epsilon: float = 0.01
@@ -36,7 +36,7 @@ class GatedAntisymmetricRNN(NamedTuple):
     Chang et al., "AntisymmetricRNN: A Dynamical System View on Recurrent Neural Networks", arXiv 1902.09689; R is made
     outside, see `antisymmetric`:
 
-        R = w - w.T - gamma       h' = h + epsilon*s(Wz x + R h + bz)*tanh(Wn x + R h + bn)
+        R = w - w.T - gamma*I       h' = h + epsilon*s(Wz x + R h + bz)*tanh(Wn x + R h + bn)
 
     bz and bn are biases of W; leave that of R at 0. torchrecurrent has a third one, which it adds to bn.
     """
@@ -50,7 +50,7 @@ class GatedAntisymmetricRNN(NamedTuple):
 
 @cell(gates=[Gate("a", multiplies=None)], states="z", vectors=[Vector("u", 0, 1), Vector("pace", -0.1, 0.1)])
 class UnICORNN(NamedTuple):
-    """Undamped oscillators, each with a pace of its own, which of each other see nothing within a layer.
+    """Undamped oscillators, each with its own pace, independent of each other within a layer.
 
     Rusch and Mishra, "UnICORNN: A recurrent model for learning very long time dependencies", arXiv 2103.05487:
 

@@ -1,4 +1,4 @@
-"""LSTM and GRU with layer normalisation."""
+"""LSTM and GRU with layer normalization."""
 
 import math
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""sLSTM: exponential gates, with a stabiliser state against overflow."""
+"""sLSTM: exponential gates, with a stabilizer state against overflow."""
 
 from typing import NamedTuple
 
