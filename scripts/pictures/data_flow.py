@@ -18,7 +18,7 @@ def draw() -> Canvas:
     canvas = Canvas(880, 604, "From x to y and back")
     _stack(canvas, 44)
     canvas.path([(28, 116), (852, 116)], colour=LINE)
-    canvas.text(28, 140, "One layer and direction of an LSTM", size=14, bold=True)
+    canvas.text(28, 140, "One layer of an LSTM with one direction (D = 1)", size=14, bold=True)
     _forward(canvas)
     _kept(canvas)
     _backward(canvas)
@@ -85,7 +85,7 @@ def _again(canvas: Canvas, x: float, y: float, colour: str, words: tuple[str, st
 
 
 def _shapes() -> dict[str, str]:
-    """The shapes of what a training forward keeps of a layer, in letters."""
+    """The shapes of what forward keeps for training of a layer, in letters."""
     layout = workspace_layout(RNNDescriptor("lstm", 3, H), T, N)
     assert [block.name for block in layout] == ["hidden_l0", "gates_0", "cell_0"]
     return {block.name: f"({', '.join(LETTERS[size] for size in block.shape)})" for block in layout}
@@ -130,7 +130,7 @@ def _backward(canvas: Canvas) -> None:
 
 
 def _legend(canvas: Canvas, y: float) -> None:
-    x, kept = 28.0, "written, and read by backward"
+    x, kept = 28.0, "kept by forward, read by backward"
     for colour, words in ((BLUE, "forward"), (ORANGE, "backward, in reverse"), (GREEN, kept)):
         canvas.arrow((x, y), (x + 26, y), colour=colour)
         canvas.text(x + 34, y, words, size=11, colour=MUTED)

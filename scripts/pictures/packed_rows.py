@@ -28,7 +28,7 @@ def draw() -> Canvas:
     _packed(canvas, *STRIP, steps)
     canvas.path([(28, 306), (852, 306)], colour=LINE)
     canvas.text(28, 330, "States h and c, (T + 2, N, H)", size=14, bold=True)
-    words = "k = t + 1 has what step t writes, k = 0 what forward begins with, k = T + 1 what reverse begins with."
+    words = "Step t writes k = t + 1. The forward direction starts from k = 0, the reverse direction from k = T + 1."
     canvas.text(28, 350, words, size=11.5, colour=MUTED)
     for direction in (0, 1):
         _states(canvas, 60 + 434 * direction, 404, steps, direction)
@@ -88,10 +88,10 @@ def _packed(canvas: Canvas, x: float, y: float, steps: StepRows) -> None:
         assert row % N == n
         _cell(canvas, x + position * CELL[0], y, str(row), COLOURS[n])
     words = (
-        "A cell is a row of 4H numbers, and says its row of x. No padding is computed.",
+        "A box is a row of 4H numbers (LSTM); its number is the row of x. Padding is not computed.",
         "W x of a chunk of steps is one product: its rows are neighbours.",
         "Step t has the rows starts[t]:starts[t+1]; the numbers below are starts.",
-        "Forward takes the steps from the left, reverse from the right.",
+        "The forward direction runs from left to right, the reverse direction from right to left.",
     )
     canvas.lines(x, y + 66, words, size=11.5, colour=MUTED, leading=19)
 

@@ -51,9 +51,9 @@ def draw() -> Canvas:
     longest = max(ratio.median for row in rows + loops for ratio in row.ratios if ratio is not None)
     start = TOP + len(rows) * ROW + BETWEEN
     bottom = start + len(loops) * ROW if loops else start - BETWEEN
-    canvas = Canvas(800, bottom + 48, "Times as fast as PyTorch and ONNX Runtime")
+    canvas = Canvas(800, bottom + 48, "Speedup over PyTorch and ONNX Runtime")
     chart = _Chart(canvas, BARS / log2(longest))
-    canvas.text(LABELS, 32, "Times as fast", size=18, bold=True)
+    canvas.text(LABELS, 32, "Speedup", size=18, bold=True)
     canvas.text(LABELS, 54, f"rnnkit on {engines.threads}, medians", size=12, colour=MUTED)
     for column in COLUMNS:
         canvas.text(column.x, 32, column.title, size=14, bold=True)

@@ -19,7 +19,7 @@ from .style import BLUE, GREEN, INK, LINE, MUTED, ORANGE, PAPER, Canvas, tint
 
 DESC = RNNDescriptor("lstm", 80, 80)
 STEPS, PANEL = 200, 16  # steps of the call, and units of a panel: a vector of AVX-512
-SHOWN = 3  # steps before the break, behind which the last one stands
+SHOWN = 3  # steps before the break, after which the last one follows
 LEFT, WIDTH, LANE = 104.0, 748.0, 34.0  # pixels
 INPUT, PRODUCT, EQUATION, BARRIER, BREAK = 24.0, 33.0, 10.0, 7.0, 17.0  # widths of the work of one panel, or of one row
 COLOURS = {"input": BLUE, "product": ORANGE, "equations": GREEN, "wait": LINE}
@@ -57,11 +57,11 @@ def draw() -> Canvas:
     rows = [int(stop - start) for start, stop in zip(five.bounds, five.bounds[1:], strict=False)]
     words = f"Thread 0 has {units[0]} panels of {PANEL} units (AVX-512), thread 1 has {units[1]}."
     words += " A barrier ends each step: then h(t) is complete."
-    _part(canvas, 88, "N = 1 sequence: shared out by units", words, _by_units(units, _last_step(one)))
+    _part(canvas, 88, "N = 1 sequence: split by units", words, _by_units(units, _last_step(one)))
     canvas.path([(28, 278), (852, 278)], colour=LINE)
     words = f"Thread 0 has {rows[0]} rows, thread 1 has {rows[1]}."
-    words += " Neither reads the other's h: the loop has no barrier, the chunk has two."
-    _part(canvas, 304, "N = 5 sequences: shared out by rows of the batch", words, _by_rows(rows, _last_step(five)))
+    words += f" Neither reads the other's h: the loop has no barrier, a chunk ({five.chunk} steps) has two."
+    _part(canvas, 304, "N = 5 sequences: split by rows of the batch", words, _by_rows(rows, _last_step(five)))
     _legend(canvas, 512)
     return canvas
 
@@ -97,7 +97,7 @@ def _by_units(shares: list[int], last: int) -> Timeline:
 
 
 def _by_rows(shares: list[int], last: int) -> Timeline:
-    """The input's product of all rows is shared out evenly; then each thread runs its own through the loop."""
+    """The input's product of all rows is split evenly; then each thread runs its own through the loop."""
     even = INPUT * sum(shares) / len(shares)
     first = even + BARRIER
     cut = first + SHOWN * (PRODUCT + EQUATION) * max(shares)
@@ -147,7 +147,7 @@ def _span(canvas: Canvas, span: Span, lane: float, scale: float) -> None:
 
 def _legend(canvas: Canvas, y: float) -> None:
     """What the colours say."""
-    x, words = 28.0, ("W x of a chunk (cut short)", "R h of a step", "gate equations", "waits")
+    x, words = 28.0, ("W x of a chunk (bar shortened)", "R h of a step", "gate equations", "waits")
     for (kind, colour), meaning in zip(COLOURS.items(), words, strict=True):
         if kind == "wait":
             canvas.box(x, y - 8, 24, 16, fill=PAPER, edge=colour, hatch=WAITS)
