@@ -69,7 +69,7 @@ def either(request, library):
 
 def test_it_is_loaded_once(library, monkeypatch):
     assert library.version // 10000 == 9
-    assert library.ask("cudnnGetCudartVersion") >= 12000
+    assert library.query("cudnnGetCudartVersion") >= 12000
     assert cudnn.load() is library
     monkeypatch.setattr(cudnn, "_candidates", lambda: iter(()))  # the loaded one is found first
     assert cudnn.load.__wrapped__().version == library.version
@@ -253,10 +253,10 @@ def test_asking_for_a_reason_leaves_the_callback_of_the_process(library):
 
     def registered():
         mask, data, function = ctypes.c_uint(), P(), P()
-        library.ask("cudnnGetCallback", byref(mask), byref(data), byref(function))
+        library.query("cudnnGetCallback", byref(mask), byref(data), byref(function))
         return mask.value, data.value, function.value
 
-    library.ask("cudnnSetCallback", 0b1100, 5, mine)
+    library.query("cudnnSetCallback", 0b1100, 5, mine)
     try:
         before = registered()
         assert before[1:] == (5, mine.value)
@@ -264,7 +264,7 @@ def test_asking_for_a_reason_leaves_the_callback_of_the_process(library):
             set_rnn(library, bias=0, algo=1)
         assert registered() == before
     finally:
-        library.ask("cudnnSetCallback", 0, None, None)
+        library.query("cudnnSetCallback", 0, None, None)
 
 
 def test_where_the_library_is_looked_for(monkeypatch):

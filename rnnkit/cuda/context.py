@@ -1,4 +1,4 @@
-"""What a call of cuDNN takes beside the arrays: a handle, an algorithm and descriptors, kept for the next call."""
+"""cuDNN handle, algorithm and descriptors of a call, cached per thread and device."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ import numpy as np
 from rnnkit.cuda import cudnn
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout
-from rnnkit.errors import BackendError, message
+from rnnkit.errors import BackendError
 
-_SHAPES = 64  # shapes of batches whose descriptors a thread keeps
-# Largest hidden_size for the algorithm that keeps the weights of a small layer on the chip, and the most steps it
-# takes: PyTorch's measurements and bug reports (aten/src/ATen/native/cudnn/RNN.cpp, its issue 133751). A training step
-# takes one algorithm for both ways; the limit is that of backward.
+_SHAPES = 64  # shapes of batches whose descriptors a thread caches
+# Largest hidden_size and number of steps for the algorithm that keeps the weights of a small layer on the chip, from
+# PyTorch's measurements and bug reports (aten/src/ATen/native/cudnn/RNN.cpp, its issue 133751). Forward and backward of
+# a training step use one algorithm; the limit is that of backward.
 _SMALL_INFERENCE, _SMALL_TRAINING = (192, 384), (128, 256)  # with several gates, with one
 _SMALL_STEPS = 65535
 
 
 class Shape(NamedTuple):
-    """A dense batch: sequences with steps alone, and of different lengths only where the layout is packed."""
+    """A dense batch: no empty sequences, and different lengths only in the packed layout."""
 
     layout: int
     seq_len: int
     lengths: tuple[int, ...]
 
 
-class Network(NamedTuple):
-    """An RNN descriptor, and what it refers to."""
+class NetworkDescriptors(NamedTuple):
+    """An RNN descriptor, and the objects that it refers to."""
 
     rnn: cudnn.Descriptor
     dropout: cudnn.Descriptor | None
-    states: Any  # of the dropout's generator
+    states: Any  # of the random generator of dropout
 
 
 class Setup(NamedTuple):
     """The descriptors of a call, and the bytes of its workspace and of its reserve space."""
 
-    network: Network
+    network: NetworkDescriptors
     x: cudnn.Descriptor
     y: cudnn.Descriptor
     hidden: cudnn.Descriptor
@@ -59,34 +59,35 @@ class Context:
 
     def __init__(self, device: int) -> None:
         self.library = cudnn.load()
-        theirs, ours = self.library.ask("cudnnGetCudartVersion"), cupy.cuda.runtime.runtimeGetVersion()
-        if theirs // 1000 != ours // 1000:
-            text = f"cuDNN is for CUDA {theirs // 1000} and CuPy for CUDA {ours // 1000}: install matching ones"
+        cudnn_cuda, cupy_cuda = self.library.query("cudnnGetCudartVersion"), cupy.cuda.runtime.runtimeGetVersion()
+        if cudnn_cuda // 1000 != cupy_cuda // 1000:
+            built = f"cuDNN was built for CUDA {cudnn_cuda // 1000} and CuPy for CUDA {cupy_cuda // 1000}"
+            text = f"{built}: install matching packages"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._handle = self.library.new_handle(device)
         found = cupy.cuda.Device(device)
         self._capability = int(found.compute_capability)  # 90 for 9.0
         self._processors = found.attributes["MultiProcessorCount"]
         self._refused: set[tuple[Any, ...]] = set()
-        # Bound methods would be a circle of references, and a thread's handle come back only with its collection.
-        self._kept_network = lru_cache(_SHAPES)(partial(Context._network, weakref.proxy(self)))
-        self._kept_setup = lru_cache(_SHAPES)(partial(Context._setup, weakref.proxy(self)))
+        # Weak proxies avoid a reference cycle, which would return a thread's handle only when it is collected.
+        self._cached_network = lru_cache(_SHAPES)(partial(Context._network, weakref.proxy(self)))
+        self._cached_setup = lru_cache(_SHAPES)(partial(Context._setup, weakref.proxy(self)))
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that takes the handle first, on CuPy's current stream."""
+        """Call a function whose first argument is the handle, on CuPy's current stream."""
         self._handle.use(cupy.cuda.get_current_stream().ptr)
         self.library.call(name, self._handle, *arguments)
 
     def run(
         self, desc: RNNDescriptor, shape: Shape, mode: int, seed: int | None, call: Callable[[Setup], Any]
     ) -> Any:
-        """Call with the setup of the fastest algorithm; if cuDNN refuses that, before any work, with the standard one.
+        """Call with the setup of the fastest algorithm. If cuDNN refuses it, before any work, use the standard one.
 
-        `seed` is that of dropout between layers, None without.
+        `seed` is the seed of dropout between layers, None without dropout.
         """
         key = (desc, mode, shape)
         algorithm = cudnn.STANDARD if key in self._refused else self._algorithm(desc, shape, mode)
-        setup = self._kept_setup if seed is None else partial(self._setup, seed=seed)
+        setup = self._cached_setup if seed is None else partial(self._setup, seed=seed)
         try:
             return call(setup(desc, shape, mode, algorithm))
         except cudnn.NotSupportedError:
@@ -96,11 +97,11 @@ class Context:
         return call(setup(desc, shape, mode, cudnn.STANDARD))
 
     def _algorithm(self, desc: RNNDescriptor, shape: Shape, mode: int) -> int:
-        """Choose an algorithm as PyTorch does, but one for both ways of a training step.
+        """Choose an algorithm as PyTorch does, but the same one for forward and backward of a training step.
 
-        Another one than the standard algorithm only where its arithmetic is asked for: the kernels of small layers
-        compute tanh to 11 bits (MUFU.TANH in their machine code) also in float32, whatever the math type. They have no
-        float64 and no bfloat16, and what they do of skip input and cell clip is documented nowhere.
+        It is not the standard algorithm only if the user allows reduced precision: the kernels of small layers compute
+        tanh to 11 bits (MUFU.TANH in their machine code) even in float32, whatever the math type. They do not support
+        float64 and bfloat16, and their handling of skip input and cell clip is undocumented.
         """
         coarse = desc.dtype == "float16" or desc.allow_tf32
         plain = desc.bias == "both" and desc.input_mode == "linear" and not desc.projected and desc.cell_clip is None
@@ -112,7 +113,7 @@ class Context:
         return cudnn.PERSIST_STATIC if self._persists(desc, shape) else cudnn.STANDARD
 
     def _persists(self, desc: RNNDescriptor, shape: Shape) -> bool:
-        """Whether the algorithm with the weights in registers pays: PyTorch's rule for Ampere and later."""
+        """Return whether the algorithm with weights in registers pays, by PyTorch's rule for Ampere and later."""
         multiples = desc.hidden_size % 128 == 0 and desc.input_size % 128 == 0 and desc.hidden_size <= 1024
         if desc.dtype != "float16" or desc.num_pseudo_layers > 1 or not multiples or desc.mode == "gru":
             return False
@@ -124,7 +125,7 @@ class Context:
 
     def _setup(self, desc: RNNDescriptor, shape: Shape, mode: int, algorithm: int, seed: int | None = None) -> Setup:
         library, count = self.library, len(shape.lengths)
-        network = self._kept_network(desc, algorithm) if seed is None else self._network(desc, algorithm, seed)
+        network = self._cached_network(desc, algorithm) if seed is None else self._network(desc, algorithm, seed)
 
         def sequences(size: int) -> cudnn.Descriptor:
             return cudnn.sequences_descriptor(library, desc.dtype, *shape, size)
@@ -138,11 +139,11 @@ class Context:
         cell = states(desc.hidden_size) if desc.has_cell_state else None
         return Setup(network, x, y, states(desc.output_size), cell, work.value, reserve.value)
 
-    def _network(self, desc: RNNDescriptor, algorithm: int, seed: int | None = None) -> Network:
-        """The descriptor of the network; with a seed one that drops outputs, its generator freshly seeded."""
+    def _network(self, desc: RNNDescriptor, algorithm: int, seed: int | None = None) -> NetworkDescriptors:
+        """Create the descriptor of the network; with a seed, it has dropout with a freshly seeded generator."""
         dropout, states = None, None
         if seed is not None:
-            self._kept_network(desc, algorithm)  # whose layout has been checked
+            self._cached_network(desc, algorithm)  # which checks the layout
             dropout, states = self._dropout(desc.dropout, seed)
         rnn = cudnn.Descriptor(self.library, "RNN")
         self.library.call(
@@ -155,7 +156,7 @@ class Context:
             self.library.call("cudnnRNNSetClip_v9", rnn, cudnn.CLIP_MINMAX, *desc.cell_clip)
         if seed is None:
             self._check_layout(desc, rnn)
-        return Network(rnn, dropout, states)
+        return NetworkDescriptors(rnn, dropout, states)
 
     def _dropout(self, probability: float, seed: int) -> tuple[cudnn.Descriptor, Any]:
         size, dropout = c_size_t(), cudnn.Descriptor(self.library, "Dropout")
@@ -167,12 +168,12 @@ class Context:
         return dropout, states
 
     def _check_layout(self, desc: RNNDescriptor, rnn: cudnn.Descriptor) -> None:
-        """Raise unless cuDNN has the size that `weights` says, and the last matrix where that says it is."""
+        """Raise unless the size of the weights and the start of the last matrix in cuDNN are as in `weight_layout`."""
         size, matrix, bias = c_size_t(), c_void_p(), c_void_p()
         self.call("cudnnGetRNNWeightSpaceSize", rnn, byref(size))
         last = [block for block in weight_layout(desc) if block.name.startswith("weight_hh")][-1]
         kinds = [cudnn.Descriptor(self.library, "Tensor") for _ in range(2)]
-        start = 1 << 20  # any address but 0, which stands for an absent matrix
+        start = 1 << 20  # any address but 0, which means an absent matrix
         self.call(
             "cudnnGetRNNWeightParams", rnn, desc.num_pseudo_layers - 1, size.value, start, desc.num_gates, kinds[0],
             byref(matrix), kinds[1], byref(bias)
@@ -181,12 +182,12 @@ class Context:
         expected = num_weights(desc) * itemsize, last.start * itemsize
         found = size.value, (matrix.value or 0) - start
         if found != expected:
-            text = f"have (bytes, first byte of {last.name}) {expected}"
-            raise BackendError(message("cudnnGetRNNWeightParams", "the weights", text, found))
+            text = f"the weights must have (bytes, first byte of {last.name}) {expected}, got {found}"
+            raise BackendError(f"cudnnGetRNNWeightParams: {text}")
 
 
 def _math(desc: RNNDescriptor) -> int:
-    """The cudnnMathType_t: how the factors of products may be rounded."""
+    """Return the cudnnMathType_t: how inputs of matrix products may be rounded."""
     if desc.dtype in ("float16", "bfloat16"):
         return cudnn.TENSOR_OP_MATH
     return cudnn.DEFAULT_MATH if desc.dtype == "float64" or desc.allow_tf32 else cudnn.FMA_MATH
@@ -196,7 +197,7 @@ _of_this_thread = threading.local()
 
 
 def context() -> Context:
-    """The context of this thread on CuPy's current device."""
+    """Return the context of this thread on CuPy's current device."""
     device = cupy.cuda.runtime.getDevice()
     contexts = _of_this_thread.__dict__
     if device not in contexts:

@@ -37,7 +37,7 @@ KINDS = "RNN", "RNNData", "Tensor", "Dropout"  # of a descriptor
 _P, _I, _Z = c_void_p, c_int, c_size_t
 _MEMORY = [_Z, _P] * 3
 
-# The prototypes: what comes back, and the arguments.
+# Prototypes: result type and argument types.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "cudnnGetVersion": (_Z, []),
     "cudnnGetCudartVersion": (_Z, []),
@@ -65,7 +65,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class CudnnError(BackendError):
-    """A call of cuDNN failed; `status` is the cudnnStatus_t and `function` the name of what was called."""
+    """A call of cuDNN failed; `status` is the cudnnStatus_t and `function` the name of the function."""
 
     def __init__(self, text: str, function: str, status: int) -> None:
         super().__init__(text)
@@ -73,7 +73,7 @@ class CudnnError(BackendError):
 
 
 class NotSupportedError(CudnnError):
-    """This version of cuDNN or this device does not do what was asked, with the algorithm that was asked for."""
+    """This cuDNN version or this device does not support the request with this algorithm."""
 
 
 class Library:
@@ -85,22 +85,22 @@ class Library:
             try:
                 function = getattr(dll, name)
             except AttributeError:
-                raise BackendError(f"load: cuDNN must have {name}, as version 9 has; found another library") from None
+                raise BackendError(f"load: cuDNN version 9 has {name}, but the loaded library does not") from None
             function.restype, function.argtypes = result, arguments
             self._functions[name] = function
-        self.version = self.ask("cudnnGetVersion")
+        self.version = self.query("cudnnGetVersion")
         if self.version // 10000 != 9:
             raise BackendError(f"load: cuDNN must be of version 9, got {self.version}")
         self.call("cudnnAdvVersionCheck")  # a copy without the RNN functions says so here
-        self._explaining = threading.Lock()
+        self._callback_lock = threading.Lock()
         self._idle_handles: dict[int, list[int]] = {}
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a function whose result is no status."""
+    def query(self, name: str, *arguments: Any) -> Any:
+        """Call a function that does not return a status."""
         return self._functions[name](*arguments)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; raise what it says of a failure."""
+        """Call a function; raise CudnnError if it fails."""
         status = self._functions[name](*arguments)
         if status:
             self._fail(name, arguments, status)
@@ -109,20 +109,20 @@ class Library:
         reason = self._last_error()
         if not reason and name.startswith(("cudnnSet", "cudnnGet")):
             reason = self._reason(name, arguments)
-        title = self.ask("cudnnGetErrorString", status).decode()
-        text = f"{name}: cuDNN {self.version} answered {title} ({status}); {reason or 'it gives no reason'}"
+        title = self.query("cudnnGetErrorString", status).decode()
+        text = f"{name}: cuDNN {self.version} returned {title} ({status}); {reason or 'it gives no reason'}"
         raise (NotSupportedError if status // 1000 == NOT_SUPPORTED else CudnnError)(text, name, status)
 
     def _last_error(self) -> str:
         text = ctypes.create_string_buffer(1024)
-        self.ask("cudnnGetLastErrorString", text, len(text))
+        self.query("cudnnGetLastErrorString", text, len(text))
         return text.value.decode(errors="replace").strip()
 
     def _reason(self, name: str, arguments: tuple[Any, ...]) -> str:
-        """What cuDNN logs of a call without side effects, which is made once more.
+        """Repeat a call without side effects, to get the reason of its failure from cuDNN's log.
 
-        Of what it does not support it tells the reason to a callback alone. That is one for the process: it is there
-        for this call only, and what was there before comes back.
+        cuDNN passes some reasons only to a log callback. There is one callback in a process, so this installs its own
+        for this call and then restores the previous one.
         """
         lines: list[str] = []
 
@@ -130,18 +130,18 @@ class Library:
             lines.extend(line.partition("Reason: ")[2] for line in _strings(message) if "Reason: " in line)
 
         callback = ctypes.CFUNCTYPE(None, c_int, c_void_p, c_void_p, c_void_p)(listen)
-        with self._explaining:
+        with self._callback_lock:
             mask, data, function = c_uint(), c_void_p(), c_void_p()
-            self.ask("cudnnGetCallback", byref(mask), byref(data), byref(function))
-            self.ask("cudnnSetCallback", 0b110, None, ctypes.cast(callback, c_void_p))  # errors and warnings
+            self.query("cudnnGetCallback", byref(mask), byref(data), byref(function))
+            self.query("cudnnSetCallback", 0b110, None, ctypes.cast(callback, c_void_p))  # errors and warnings
             try:
                 self._functions[name](*arguments)
             finally:
-                self.ask("cudnnSetCallback", mask, data, function)
+                self.query("cudnnSetCallback", mask, data, function)
         return "; ".join(dict.fromkeys(line.strip() for line in lines))
 
     def new_handle(self, device: int) -> Handle:
-        """Return a handle of the current device, whose number is `device`, for one thread."""
+        """Return a handle for one thread on the current device, which is number `device`."""
         idle = self._idle_handles.setdefault(device, [])
         try:
             address = idle.pop()
@@ -153,7 +153,7 @@ class Library:
 
 
 def _strings(address: int) -> Iterator[str]:
-    """The strings at an address, one behind the other; an empty one ends them."""
+    """Yield the consecutive strings at an address, up to an empty one."""
     while address and (text := ctypes.string_at(address)):
         yield text.decode(errors="replace")
         address += len(text) + 1
@@ -162,8 +162,8 @@ def _strings(address: int) -> Iterator[str]:
 class Handle:
     """cuDNN's handle of one thread on one device, and its stream.
 
-    It is never destroyed: that waits for the device, which may be gone when a thread or the interpreter ends. Another
-    thread gets it instead.
+    It is never destroyed: destroying waits for the device, which may be gone when a thread or the interpreter ends.
+    Another thread reuses it instead.
     """
 
     def __init__(self, library: Library, address: int, idle: list[int]) -> None:
@@ -172,20 +172,20 @@ class Handle:
         weakref.finalize(self, idle.append, address).atexit = False
 
     def use(self, stream: int) -> None:
-        """Let the calls that follow run on a stream."""
+        """Run the following calls on a stream."""
         if stream != self._stream:
             self._library.call("cudnnSetStream", self, stream)
             self._stream = stream
 
 
 class Descriptor:
-    """An opaque object of cuDNN, one of `KINDS`, destroyed with this one."""
+    """An opaque object of cuDNN, one of `KINDS`; it is destroyed with this object."""
 
     def __init__(self, library: Library, kind: str) -> None:
         pointer = c_void_p()
         library.call(f"cudnnCreate{kind}Descriptor", byref(pointer))
         self._as_parameter_ = pointer
-        weakref.finalize(self, library.ask, f"cudnnDestroy{kind}Descriptor", pointer).atexit = False
+        weakref.finalize(self, library.query, f"cudnnDestroy{kind}Descriptor", pointer).atexit = False
 
 
 def tensor_descriptor(library: Library, dtype: str, shape: Sequence[int]) -> Descriptor:
@@ -212,7 +212,7 @@ def sequences_descriptor(
 
 @cache
 def load() -> Library:
-    """Load libcudnn 9: what RNNKIT_CUDNN names, what the process has loaded already, or what is installed."""
+    """Load libcudnn 9: the file in RNNKIT_CUDNN, else the one that the process has loaded, else an installed one."""
     if not hasattr(os, "RTLD_NOLOAD"):
         raise BackendError(f"load: cuDNN is bound on Linux only, got {sys.platform}")
     named = os.environ.get("RNNKIT_CUDNN")
@@ -221,7 +221,7 @@ def load() -> Library:
             return Library(ctypes.CDLL(named))
         except OSError as error:
             raise _unusable(named, error) from None
-    try:  # two copies in one process would mix their parts: share what PyTorch, say, has loaded
+    try:  # two copies in one process would conflict: share the one that, for example, PyTorch has loaded
         return Library(ctypes.CDLL(_SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
     except OSError:
         pass
@@ -230,17 +230,17 @@ def load() -> Library:
             try:
                 return Library(ctypes.CDLL(path))
             except OSError as error:
-                if path != _SONAME:  # what is there must be right; of the system's folders nobody knows
+                if path != _SONAME:  # a file that exists must load; the bare name may be missing
                     raise _unusable(path, error) from None
     cure = f"{to_install_extra('cuda13')}, for CUDA 12 cuda12, or set RNNKIT_CUDNN to its path"
-    raise BackendError(f"load: {_SONAME} must be installed, got none; {cure}")
+    raise BackendError(f"load: {_SONAME} is not installed; {cure}")
 
 
 _SONAME = "libcudnn.so.9"
 
 
 def _candidates() -> Iterator[str]:
-    """Where the library may be: the wheels of this Python, a conda environment, the system, CUDNN_PATH."""
+    """Yield paths of the library: wheels of this Python, a conda environment, the system, CUDNN_PATH."""
     nvidia = importlib.util.find_spec("nvidia")
     for root in (nvidia and nvidia.submodule_search_locations) or ():
         yield os.path.join(root, "cudnn", "lib", _SONAME)
@@ -252,4 +252,4 @@ def _candidates() -> Iterator[str]:
 
 
 def _unusable(path: str, error: OSError) -> BackendError:
-    return BackendError(f"load: cuDNN must be a library that can be loaded, got {path}; {error}")
+    return BackendError(f"load: cuDNN library {path} cannot be loaded: {error}")

@@ -1,7 +1,8 @@
-"""One network on CuPy arrays: the functions of `rnnkit.cpu.engine`, run by cuDNN. Arguments are checked by `engine`.
+"""One network on CuPy arrays: the functions of `rnnkit.cpu.engine`, run by cuDNN. `network.engine` checks the
+arguments.
 
-cuDNN gets dense batches only: sequences without steps are left out, and where lengths differ the valid rows are
-gathered, the longest sequence first, and what comes back is scattered. So padding is never read, whatever stands there.
+cuDNN receives dense batches: empty sequences are left out and, if lengths differ, the valid rows are gathered, the
+longest sequence first, and the results scattered. So padding is ignored, whatever it holds.
 """
 
 from __future__ import annotations
@@ -36,48 +37,48 @@ class Arena(HostArena):
 
 
 class Memory(HostMemory):
-    """What a workspace on a GPU and its successors share."""
+    """The memory that successive workspaces on a GPU share."""
 
     new_arena, is_pooled = Arena, False  # CuPy has a pool of its own
 
 
 class _Batch(NamedTuple):
-    """A dense batch, and how it is gathered from a padded one."""
+    """A dense batch, and the rows to gather it from a padded one."""
 
     shape: Shape
-    rows: Any = None  # (number of valid steps,) rows of arrays (T*N, ...) on the GPU; None: all, in their order
-    order: Any = None  # (number of sequences with steps,) on the GPU, the longest first; None: all, in their order
+    rows: Any = None  # (number of valid steps,) rows of arrays (T*N, ...) on the GPU; None: all in order
+    order: Any = None  # (number of non-empty sequences,) on the GPU, the longest first; None: all in order
 
     def gather(self, array: Any) -> Any:
-        """The valid steps of an array (T, N, ...), dense."""
+        """Gather the valid steps of an array (T, N, ...), dense."""
         return _dense(array if self.rows is None else array.reshape(-1, array.shape[2])[self.rows])
 
     def gather_states(self, *states: Any) -> Iterator[Any]:
-        """Those of the sequences with steps, of states (L*D, N, ...) or None, dense."""
+        """Gather the states (L*D, N, ...) of the non-empty sequences, dense; None stays None."""
         for array in states:
             yield array if array is None else _dense(array if self.order is None else array[:, self.order])
 
     def outputs(self, sequences: Any, *states: Any) -> tuple[Any, ...]:
-        """Where cuDNN may write what belongs into the arrays: themselves, or new dense ones."""
+        """Return output arrays for cuDNN: the arrays themselves, or new dense ones to scatter from."""
         if self.rows is None:
             return sequences, *states
         shapes = [(self.rows.size, sequences.shape[2])]
         shapes += [a if a is None else (a.shape[0], self.order.size, a.shape[2]) for a in states]
         return tuple(shape and cupy.empty(shape, sequences.dtype) for shape in shapes)
 
-    def scatter(self, found: tuple[Any, ...], sequences: Any, *states: Any) -> None:
-        """Write what cuDNN found into the arrays: 0 beyond a sequence's length, the states of sequences with steps."""
+    def scatter(self, results: tuple[Any, ...], sequences: Any, *states: Any) -> None:
+        """Scatter cuDNN's results into the arrays: zeros in padding, and states of the non-empty sequences."""
         if self.rows is None:
             return
         sequences[...] = 0
-        sequences.reshape(-1, sequences.shape[2])[self.rows] = found[0]
-        for values, array in zip(found[1:], states, strict=True):
+        sequences.reshape(-1, sequences.shape[2])[self.rows] = results[0]
+        for values, array in zip(results[1:], states, strict=True):
             if array is not None:
                 array[:, self.order] = values
 
 
 def _batch_of(steps: Steps) -> _Batch | None:
-    """The dense batch of the steps; None where there is no step."""
+    """Return the dense batch of the steps; None if there is no step."""
     if not steps.lengths.any():
         return None
     if not steps.padded:
@@ -90,7 +91,7 @@ def _batch_of(steps: Steps) -> _Batch | None:
 
 
 def _dense(array: Any) -> Any:
-    """The array itself or a copy, C-contiguous and aligned."""
+    """Return the array, or a copy, C-contiguous and aligned."""
     array = cupy.ascontiguousarray(array)
     return array if array.data.ptr % _ALIGNMENT == 0 else array.copy()
 
@@ -101,7 +102,7 @@ def _pointer(array: Any) -> int | None:
 
 @dataclass
 class _Record:
-    """What backward needs of a training forward beside the workspace's arrays."""
+    """What backward needs of a training forward, besides the workspace's arrays."""
 
     batch: _Batch
     setup: Setup
@@ -109,16 +110,16 @@ class _Record:
     y: Any
     hx: Any
     cx: Any
-    outside: Any  # where the final cells were clipped; None without a clip
+    outside: Any  # where the final cell states were clipped; None without a clip
     reserve: Any
-    spent: bool = False  # backward changes the reserve: it is good for one
+    spent: bool = False  # backward overwrites the reserve space, which can be used once
     lock: Lock = field(default_factory=Lock)
 
 
 def _run(
     desc: RNNDescriptor, w: Any, mode: int, seed: int | None, shape: Shape, inputs: Any, outputs: Any, arena: Arena
 ) -> tuple[Setup, Any]:
-    """cudnnRNNForward from dense x, hx, cx to y, hy, cy; returns the setup and the reserve space, the arena's."""
+    """Call cudnnRNNForward from dense x, hx, cx to y, hy, cy; returns the setup and the reserve space, in the arena."""
     here, (x, hx, cx), (y, hy, cy) = context(), inputs, outputs
 
     def call(setup: Setup) -> tuple[Setup, Any]:
@@ -135,7 +136,7 @@ def _run(
 
 
 def _final_states(desc: RNNDescriptor, batch_size: int, batch: _Batch | None, hx: Any, cx: Any) -> tuple[Any, Any]:
-    """New arrays for hy and cy. Sequences without steps have theirs from the start; None is zeros."""
+    """Return new arrays for hy and cy, which hold the final states of empty sequences, hx and cx; None means zeros."""
 
     def start(size: int, states: Any) -> Any:
         shape = desc.num_pseudo_layers, batch_size, size
@@ -150,7 +151,7 @@ def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Wo
     """Run the network on x and fill the workspace; returns y, its array, hy and cy."""
     arena, steps, seed = workspace.memory.arena, workspace.steps, _seed(desc, workspace)
     with x.device:
-        # Of all states the last layer's alone, which are y, are to be had: cuDNN's reserve space has the others.
+        # Only the last layer's states, which are y, are accessible: the others are in cuDNN's reserve space.
         width, name = desc.num_directions * desc.output_size, f"hidden_l{desc.num_layers - 1}"
         workspace.allocate((Block(name, (*x.shape[:2], width), desc.np_dtype),))
         y = workspace.arrays[name]
@@ -162,7 +163,7 @@ def _fill(
     desc: RNNDescriptor, w: Any, mode: int, seed: int | None, steps: Steps, x: Any, hx: Any, cx: Any, y: Any,
     arena: Arena
 ) -> tuple[Any, Any, _Record | None]:
-    """Write y; returns hy, cy and what backward needs, None where there is no step."""
+    """Write y; returns hy, cy and what backward needs (None if there is no step)."""
     batch = _batch_of(steps)
     hy, cy = _final_states(desc, steps.batch_size, batch, hx, cx)
     if batch is None:
@@ -170,7 +171,7 @@ def _fill(
         return hy, cy, None
     hx, cx = batch.gather_states(hx, cx)
     if mode == cudnn.TRAINING:
-        hx, cx = _keep(arena, "hx", hx), _keep(arena, "cx", cx)
+        hx, cx = _copied(arena, "hx", hx), _copied(arena, "cx", cx)
     x, outputs = batch.gather(x), batch.outputs(y, hy, cy)
     setup, reserve = _run(desc, _dense(w), mode, seed, batch.shape, (x, hx, cx), outputs, arena)
     outside = _clip(desc, outputs[2])
@@ -179,9 +180,9 @@ def _fill(
 
 
 def _clip(desc: RNNDescriptor, cy: Any) -> Any:
-    """Clip the final cells; returns where they were not strictly inside, through which no gradient passes.
+    """Clip the final cell states; returns where they were not strictly inside: no gradient passes there.
 
-    cuDNN clips a cell where it reads it, cx too, and returns it as it was. Its bounds are float32 in every dtype.
+    cuDNN clips a cell state when it reads it, cx too, but returns it unclipped. Its bounds are float32 in every dtype.
     """
     if desc.cell_clip is None:
         return None
@@ -192,21 +193,21 @@ def _clip(desc: RNNDescriptor, cy: Any) -> Any:
     return outside
 
 
-def _keep(arena: Arena, name: str, states: Any) -> Any:
-    """A copy of the initial states, which the caller may change before backward."""
+def _copied(arena: Arena, name: str, states: Any) -> Any:
+    """Copy the initial states, which the caller may change before backward, into the arena."""
     if states is None:
         return None
-    kept = arena.take(name, states.shape, states.dtype)
-    kept[...] = states
-    return kept
+    copy = arena.take(name, states.shape, states.dtype)
+    copy[...] = states
+    return copy
 
 
 def _seed(desc: RNNDescriptor, workspace: Workspace) -> int | None:
-    return workspace.seed if desc.num_layers > 1 else None  # else there is nothing to drop
+    return workspace.seed if desc.num_layers > 1 else None  # dropout is between layers
 
 
 def backward(desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
-    """Gradients of what `forward` left in the workspace: dx, dhx, dcx and dw, which is added to where it is given."""
+    """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it."""
     with workspace.x.device:
         record, dtype, batch_size = workspace.record, desc.np_dtype, workspace.steps.batch_size
         batch = record.batch if record else None
@@ -216,13 +217,13 @@ def backward(desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: An
             return cupy.zeros(workspace.x.shape, dtype), dhx, dcx, total
         dx, sums = cupy.empty(workspace.x.shape, dtype), _dense(total)
         dense_dy = cupy.zeros(record.y.shape, dtype) if dy is None else batch.gather(dy)
-        found = batch.outputs(dx, dhx, dcx)
+        results = batch.outputs(dx, dhx, dcx)
         dhy, dcy = batch.gather_states(dhy, dcy)
         if dcy is not None and record.outside is not None:
             dcy = dcy.copy()  # it may be the caller's
             dcy[record.outside] = 0
-        _gradients(desc, _dense(w), workspace, dense_dy, dhy, dcy, *found, sums)
-        batch.scatter(found, dx, dhx, dcx)
+        _gradients(desc, _dense(w), workspace, dense_dy, dhy, dcy, *results, sums)
+        batch.scatter(results, dx, dhx, dcx)
         if sums is not total:  # dw was not aligned
             total[...] = sums
         return dx, dhx, dcx, total
@@ -232,7 +233,7 @@ def _gradients(
     desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dx: Any, dhx: Any, dcx: Any,
     dw: Any
 ) -> None:
-    """cudnnRNNBackwardData and cudnnRNNBackwardWeights on dense arrays."""
+    """Call cudnnRNNBackwardData and cudnnRNNBackwardWeights on dense arrays."""
     here, record = context(), workspace.record
     setup, reserve = _claim(desc, w, workspace, record)
     work = cupy.empty(setup.work_nbytes, np.uint8)
@@ -249,9 +250,9 @@ def _gradients(
 
 
 def _claim(desc: RNNDescriptor, w: Any, workspace: Workspace, record: _Record) -> tuple[Setup, Any]:
-    """The setup and the reserve space of forward; the second time on, those of a forward that is run once more.
+    """Return the setup and the reserve space of forward. From the second backward on, rerun forward to fill a new one.
 
-    A copy of the reserve space would take as much memory again in each training step, where it is used once.
+    To copy the reserve space instead would double its memory in each training step, which uses it once.
     """
     with record.lock:
         spent, record.spent = record.spent, True
@@ -263,13 +264,13 @@ def _claim(desc: RNNDescriptor, w: Any, workspace: Workspace, record: _Record) -
 
 
 class Inference:
-    """The weights of a network, and what runs with them; safe to use from any number of threads."""
+    """Runs a network with fixed weights; thread-safe."""
 
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
         self._desc, self.weights = desc, w
 
     def infer(self, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
-        """Run the network and keep nothing but y, hy and cy."""
+        """Run the network over all steps and return y, hy and cy."""
         desc, steps = self._desc, options.steps
         with x.device:
             y = cupy.empty((*x.shape[:2], desc.num_directions * desc.output_size), x.dtype)
@@ -277,7 +278,7 @@ class Inference:
             return y, hy, cy
 
     def buffers(self, batch: int, take: Any = None) -> None:
-        """None: a step writes new arrays, which CuPy's pool has at hand."""
+        """Return None: a step writes new arrays, which CuPy's pool provides."""
 
     def step(self, x: Any, hx: Any, cx: Any = None, buffers: None = None) -> tuple[Any, Any, Any]:
         """Run all layers over one time step; returns y, hy and cy."""
@@ -286,7 +287,7 @@ class Inference:
 
 
 def prepare(desc: RNNDescriptor, w: Any) -> Inference:
-    """The network with the weights, which nobody changes."""
+    """Return the inference of a network. w must not change afterwards."""
     return Inference(desc, w)
 
 
