@@ -2,17 +2,18 @@
 
 import textwrap
 
-from rnnkit.call.options import CALLS, PLACES, TABLE, Refused
+from rnnkit.call.options import CALLS, PLACES, TABLE, Unsupported
 
 
 def markdown() -> str:
     """The table, with a number for each refusal, and the refusals."""
     columns = *CALLS, *PLACES
-    refusals = dict.fromkeys(cell for row in TABLE.values() for cell in row.cells.values() if isinstance(cell, Refused))
+    entries = (entry for row in TABLE.values() for entry in row.entries.values())
+    refusals = dict.fromkeys(entry for entry in entries if isinstance(entry, Unsupported))
     numbers = {refused: f"no ({number})" for number, refused in enumerate(refusals, 1)}
     lines = ["| |" + "".join(f" {column} |" for column in columns), "|---" * (len(columns) + 1) + "|"]
     for name, row in TABLE.items():
-        cells = (numbers[cell] if isinstance(cell, Refused) else cell for cell in map(row.cells.get, columns))
+        cells = (numbers[cell] if isinstance(cell, Unsupported) else cell for cell in map(row.entries.get, columns))
         lines.append(f"| {name} |" + "".join(f" {cell} |" for cell in cells))
     lines.append("")
     for number, refused in enumerate(refusals, 1):

@@ -12,7 +12,18 @@ import pytest
 from combinations import nightly
 
 import rnnkit
-from rnnkit.call.options import CALLS, CUPY, FORWARDS, NO_PART, PLACES, QUANTIZED, TABLE, YES, Refused, options_of
+from rnnkit.call.options import (
+    CALLS,
+    CUPY,
+    FROM_FORWARD,
+    NOT_APPLICABLE,
+    PLACES,
+    QUANTIZED,
+    TABLE,
+    YES,
+    Unsupported,
+    options_of,
+)
 from rnnkit.call.steps import LISTED_ROWS
 from rnnkit.cells import cell, tanh
 from rnnkit.cells import forward as stage
@@ -115,8 +126,8 @@ def on_host(array):
 
 def cell_of(name, call, place):
     """What the table says of a call at a place."""
-    cell, there = (TABLE[name].cells[column] for column in (call, place))
-    return there if isinstance(there, Refused) and cell == YES else cell
+    cell, there = (TABLE[name].entries[column] for column in (call, place))
+    return there if isinstance(there, Unsupported) and cell == YES else cell
 
 
 @pytest.mark.parametrize(("name", "call", "place"), CASES)
@@ -134,7 +145,7 @@ def test_an_option_works_or_is_refused(request, name, call, place):
         net, x = net.to(sys.modules["cupy"]), sys.modules["cupy"].asarray(x)
     if "precision" in asked and call in PLANS:
         prepared, asked = asked, {}
-    if isinstance(cell, Refused):
+    if isinstance(cell, Unsupported):
         text = rf"\A\w+: {re.escape(cell.argument)} must {cell.expected.format(desc=net.desc)}, got .*{cell.cure}\Z"
         with pytest.raises(cell.kind, match=text):
             run(net, x, prepared, **asked)
@@ -149,9 +160,9 @@ def test_an_option_works_or_is_refused(request, name, call, place):
     elif asked:
         with pytest.raises(TypeError, match="unexpected keyword argument"):
             run(net, x, prepared, **asked)
-        assert (cell == FORWARDS) == (call == "backward" and TABLE[name].cells["forward"] == YES)
+        assert (cell == FROM_FORWARD) == (call == "backward" and TABLE[name].entries["forward"] == YES)
     else:
-        assert (name, cell) == ("`dropout`", NO_PART)  # all else of a network shows in every call
+        assert (name, cell) == ("`dropout`", NOT_APPLICABLE)  # all else of a network shows in every call
         np.testing.assert_allclose(on_host(run(net, x, prepared)), y, rtol=0, atol=tolerance)
 
 

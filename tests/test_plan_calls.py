@@ -88,7 +88,7 @@ def test_a_size_that_comes_again_is_laid_out_once(more, laid_out):
 
 def test_what_comes_once_is_not_kept(monkeypatch):
     """Copying y takes longer than is gained then."""
-    monkeypatch.setattr(Arena, "keep", None)
+    monkeypatch.setattr(Arena, "cached", None)
     problem = Problem(mode="gru", **SIZES, **KEPT)
     plan = rnnkit.prepare(problem.desc, problem.w)
     problem.infer()

@@ -1,1 +1,1 @@
-"""How a call runs: its arguments and options are checked, its arrays and workspace found, and an engine called."""
+"""The layer of calls: check arguments and options, provide arrays and the workspace, call an engine."""

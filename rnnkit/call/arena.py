@@ -1,4 +1,4 @@
-"""The arrays that calls work in, used again from call to call, and what was laid out on them."""
+"""Arrays that successive calls reuse, and the prepared kernel calls that refer to them."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ import numpy as np
 from rnnkit.common.arrays import overlap
 
 KEPT_BYTES = 1 << 18
-"""What small calls work in, at most, which is kept for the next one of their size."""
+"""Largest memory of a small call that is kept for the next call of its size."""
 
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 class Arena:
-    """Named arrays that grow and are used again.
+    """Named arrays that grow and are reused.
 
     Attributes
     ----------
     rows : StepRows or None
-        Lists of the rows of the last batch with lengths, for the next of its size.
+        Row lists of the last batch with lengths, reused by the next batch of its size.
     segment : tuple or None
-        Which segment between checkpoints lies here whole.
+        Key of the checkpoint segment whose forward results are complete in this arena.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
-        self._arrays: dict[str, Any] = {}  # as they were last taken
-        self._kept: dict[str, tuple[Any, Any]] = {}  # by name: the key, and what was made for it
-        self._asked: Any = None  # the last key of `is_repeat`
+        self._arrays: dict[str, Any] = {}  # the last array that each name was taken as
+        self._cache: dict[str, tuple[Any, Any]] = {}  # name -> (key, value)
+        self._last_key: Any = None  # of `is_repeat`
         self.rows: Any = None
         self.segment: Any = None
         self.nbytes = 0  # of all arrays
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is kept would be no view of a copy's arrays.
-        return self.__dict__ | {"_kept": {}, "_asked": None, "rows": None}
+        # Cached values refer to these arrays, not to the copy's.
+        return self.__dict__ | {"_cache": {}, "_last_key": None, "rows": None}
 
     def holds(self, array: Any) -> bool:
-        """Return whether the array may be a view of these."""
+        """Return whether the array may share memory with this arena."""
         if isinstance(array, np.ndarray) and array.flags.owndata:
             return False
-        return any(overlap(array, one) for one in tuple(self._buffers.values()))  # another thread may add one
+        return any(overlap(array, buffer) for buffer in tuple(self._buffers.values()))  # another thread may add one
 
     def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Return an aligned array, not cleared, that is valid until the name is taken again."""
         array = self._arrays.get(name)
         if array is not None and array.shape == shape and array.dtype == dtype:
             return array
-        self._kept.clear()  # before the array is another one
+        self._cache.clear()  # cached values refer to the old array
         nbytes = prod(shape) * dtype.itemsize
         buffer = self._buffers.get(name)
         if buffer is None or buffer.nbytes < nbytes:
-            self._arrays.pop(name, None)  # it is of the buffer that goes
+            self._arrays.pop(name, None)  # it views the buffer that is replaced
             self.nbytes += nbytes - (0 if buffer is None else buffer.nbytes)
             buffer = self._buffers[name] = self._new_buffer(nbytes)
         array = self._arrays[name] = buffer[:nbytes].view(dtype).reshape(shape)
         return array
 
     def side_by_side(self, blocks: Iterable[tuple[str, tuple[int, ...], np.dtype]]) -> Any:
-        """Give arrays of these names, shapes and dtypes, which nobody has taken, memory side by side; returns all of
-        it, as bytes."""
+        """Allocate arrays of these names, shapes and dtypes contiguously, before their first `take`. Returns the whole
+        buffer, as bytes."""
         nbytes = {name: -(-prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for name, shape, dtype in blocks}
         whole, start = self._new_buffer(sum(nbytes.values())), 0
         for name, count in nbytes.items():
@@ -72,21 +72,21 @@ class Arena:
         return whole
 
     def is_repeat(self, key: Any) -> bool:
-        """Return whether the call before had this key, too: only then does it pay to keep what is made for it."""
-        again, self._asked = self._asked == key, key
-        return again
+        """Return whether the previous call had the same key. Only then does caching pay."""
+        is_repeat, self._last_key = self._last_key == key, key
+        return is_repeat
 
-    def keep(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-        """Return `make()`, kept under this name until another key comes, or until `take` returns a new array. What is
-        kept may refer to these arrays and `rows`, and to nothing else that is large."""
-        found = self._kept.get(name)
-        if found is None or found[0] != key:
-            found = key, make()
-            self._kept[name] = found
-        return found[1]
+    def cached(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Return `make()`, cached under this name until the key changes or `take` returns a new array. The value may
+        refer to these arrays and to `rows`, but must not keep other large objects alive."""
+        entry = self._cache.get(name)
+        if entry is None or entry[0] != key:
+            entry = key, make()
+            self._cache[name] = entry
+        return entry[1]
 
     def _new_buffer(self, nbytes: int) -> Any:
-        """A new array of bytes, aligned."""
+        """Allocate an aligned array of bytes."""
         buffer = np.empty(nbytes + _ALIGNMENT, np.uint8)
         start = -buffer.ctypes.data % _ALIGNMENT
         return buffer[start : start + nbytes]

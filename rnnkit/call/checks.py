@@ -1,7 +1,8 @@
-"""Checks of the arguments of a call: each raises or returns None, and none converts but `lengths`.
+"""Checks of the arguments of a call: each raises on a bad argument.
 
-Each takes the name of the calling function first, for its message.  An argument that is as it must be costs a few
-attribute comparisons; only a call that fails them pays for finding out why.
+Most return None. `lengths`, `resets`, `integers` and `first_row` return the converted value, `initial` a bool. The
+first parameter is the name of the calling function, for the message. A valid argument costs a few attribute
+comparisons; only an invalid one takes the slow path that finds out why.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rnnkit.descriptor.weights import check_weights, num_weights
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 
 MAX_SEED = 2**64 - 1
-MAX_BATCH_ROWS = 1 << 32  # of a batch whose rows draw numbers of their own
+MAX_BATCH_ROWS = 1 << 32  # of a batch whose rows each have their own random stream
 SEQUENCE_DIMS = ("seq_len", "batch_size", "input_size")
 STEP_DIMS = ("batch_size", "input_size")
 CELL_DIMS = ("num_layers*num_directions", "batch_size", "hidden_size")
@@ -32,10 +33,10 @@ def array(
     function: str, name: str, value: Any, shape: tuple[int | None, ...], dims: tuple[str, ...], desc: RNNDescriptor,
     like: Any,
 ) -> None:
-    """Check an array's dtype and shape, and that it is where `like` is.
+    """Check an array's dtype and shape, and that it is on the device of `like`.
 
-    None in `shape` is any size, `dims` are the names for the message. NumPy's dtypes, of which there is one object
-    each, and its types are compared as objects first.
+    None in `shape` means any size; `dims` are the names for the message. The fast path compares types and dtypes by
+    identity: NumPy has one object for each built-in dtype.
     """
     if type(value) is ndarray is type(like) and value.dtype is desc.np_dtype and value.shape == shape:
         return
@@ -47,15 +48,15 @@ def array(
 
 
 def same_place(function: str, name: str, value: Any, like: Any) -> None:
-    """Check that a value is an array, of the library of another one and on its device."""
+    """Check that a value is an array of the same library, and on the same device, as `like`."""
     library = library_of(like)
     if library_of(value) is None:
         raise not_an_array(function, name, f"a {library.__name__}.ndarray", value)
     if library_of(value) is not library:
         cure = f"move it with cupy.{'asnumpy' if library is np else 'asarray'}"
-        raise wrong_type(function, name, f"a {library.__name__}.ndarray as the others are", value, cure)
+        raise wrong_type(function, name, f"a {library.__name__}.ndarray like the other arguments", value, cure)
     if library is not np and value.device != like.device:
-        raise ValueError(message(function, name, f"be on {device_of(like)} as the others are", device_of(value)))
+        raise ValueError(message(function, name, f"be on {device_of(like)} like the other arguments", device_of(value)))
 
 
 def weights(function: str, w: Any, desc: RNNDescriptor, like: Any, name: str = "w") -> None:
@@ -67,7 +68,7 @@ def weights(function: str, w: Any, desc: RNNDescriptor, like: Any, name: str = "
 
 
 def weight_gradient(function: str, dw: Any, desc: RNNDescriptor, like: Any) -> None:
-    """Check the buffer into which a weight gradient is added; None is a new one."""
+    """Check the array that the weight gradient is added to; None means a new one."""
     if dw is None:
         return
     weights(function, dw, desc, like, "dw")
@@ -76,7 +77,7 @@ def weight_gradient(function: str, dw: Any, desc: RNNDescriptor, like: Any) -> N
 
 
 def separate(function: str, dw: Any, **inputs: Any) -> None:
-    """Check that adding to the gradient changes none of the inputs; None is not given."""
+    """Check that dw shares no memory with the inputs; None means not given."""
     for name, given in inputs.items() if dw is not None else ():
         for array in arrays_of(given):
             if overlap(dw, array):
@@ -84,7 +85,7 @@ def separate(function: str, dw: Any, **inputs: Any) -> None:
 
 
 def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, like: Any = None) -> None:
-    """Check x of any seq_len and batch_size; `dims` is SEQUENCE_DIMS or STEP_DIMS. With `like` it must be there too."""
+    """Check x of any seq_len and batch_size, on the device of `like` if given; `dims` is SEQUENCE_DIMS or STEP_DIMS."""
     usual = type(x) is ndarray and (like is None or type(like) is ndarray) and x.dtype is desc.np_dtype
     if usual and x.ndim == len(dims) and x.shape[-1] == desc.input_size:
         return
@@ -94,14 +95,14 @@ def inputs(function: str, x: Any, dims: tuple[str, ...], desc: RNNDescriptor, li
 
 
 def hidden(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
-    """Check hx or dhy; None is zeros."""
+    """Check hx or dhy; None means zeros."""
     if value is not None:
         dims = PROJECTED_DIMS if desc.projected else CELL_DIMS
         array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.output_size), dims, desc, like)
 
 
 def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
-    """Check cx or dcy; None is zeros, and the only choice for a mode without a cell. Several states are a tuple."""
+    """Check cx or dcy. None means zeros; a mode without a cell state takes None only. Several states are a tuple."""
     if value is None:
         return
     if not desc.has_cell_state:
@@ -115,14 +116,14 @@ def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescrip
         if len(value) != len(desc.states):
             raise ValueError(message(function, name, expected, len(value)))
         shape = desc.num_pseudo_layers, batch_size, desc.hidden_size
-        for number, one in enumerate(value):
-            array(function, f"{name}[{number}]", one, shape, CELL_DIMS, desc, like)
+        for number, state in enumerate(value):
+            array(function, f"{name}[{number}]", state, shape, CELL_DIMS, desc, like)
         return
     array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.hidden_size), CELL_DIMS, desc, like)
 
 
 def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor, like: Any) -> None:
-    """Check the arrays of one time step. What is right passes at a glance: a small step takes 2.5 us in all."""
+    """Check the arrays of one time step. The fast path comes first: a small step takes only 2.5 us in total."""
     dtype = desc.np_dtype
     if type(x) is type(hx) is type(like) is ndarray and x.dtype is hx.dtype is dtype and x.ndim == 2:
         rows, layers = len(x), desc.num_pseudo_layers
@@ -138,7 +139,7 @@ def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor, like: Any
 
 
 def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
-    """Check the gradient of y; None is zeros."""
+    """Check the gradient of y; None means zeros."""
     if value is not None:
         shape = (seq_len, batch_size, desc.num_directions * desc.output_size)
         size = "proj_size" if desc.projected else "hidden_size"
@@ -146,9 +147,10 @@ def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescri
 
 
 def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray | None:
-    """Check the lengths of a batch: an integer array or sequence on the host, each 0..seq_len; None is all seq_len.
+    """Check the lengths of a batch: an integer array or sequence on the host, each 0..seq_len; None means all
+    seq_len.
 
-    Returns a copy (N,) int64: what is checked is what is used.
+    Returns a copy (N,) int64, so that the caller cannot change it after the check.
     """
     if value is None:
         return None
@@ -160,8 +162,8 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
 
 
 def resets(function: str, value: Any, *shape: int) -> ndarray | None:
-    """Check where states start anew: an array or sequence (T, N), or (N,) of a step, on the host, of bool, integers or
-    floats that are 0 or 1; None is nowhere. Returns bool."""
+    """Check resets: an array or sequence on the host, (T, N), or (N,) for one step, of bool, or of integers or floats
+    that are 0 or 1; None means no resets. Returns bool."""
     if value is None:
         return None
     found = integers(function, "resets", value, "biuf", "hold bool, integers or floats")
@@ -169,12 +171,12 @@ def resets(function: str, value: Any, *shape: int) -> ndarray | None:
         raise wrong_shape(function, "resets", shape, ("seq_len", "batch_size")[-len(shape) :], found.shape)
     marks = found != 0
     if found.dtype.kind != "b" and (wrong := found[marks] != 1).any():
-        raise ValueError(message(function, "resets", "hold 0 and 1 alone", found[marks][wrong][0]))
+        raise ValueError(message(function, "resets", "contain only 0 and 1", found[marks][wrong][0]))
     return marks
 
 
 def initial(function: str, value: Any, resets: Any) -> bool:
-    """Check what states start anew from; returns whether that is hx."""
+    """Check what states are reset to; returns whether that is hx."""
     if not isinstance(value, str) or value not in ("zeros", "hx"):
         raise ValueError(message(function, "initial", 'be "zeros" or "hx"', repr(value)))
     if value == "hx" and resets is None:
@@ -183,28 +185,28 @@ def initial(function: str, value: Any, resets: Any) -> bool:
 
 
 def integers(function: str, name: str, value: Any, kinds: str = "iu", expected: str = "hold integers") -> ndarray:
-    """Check an array or a sequence on the host, whose dtype is of those kinds unless it is empty; returns a copy."""
+    """Check an array or a sequence on the host. Its dtype is one of `kinds`, unless it is empty. Returns a copy."""
     if library_of(value) is not np and (isinstance(value, (ndarray, str, bytes)) or not isinstance(value, Sequence)):
         raise not_an_array(function, name, "None or an integer array on the host", value)
     try:
         found = np.array(value)
-    except (ValueError, TypeError, RuntimeError) as error:  # rows of different length, or what is no number
-        raise TypeError(message(function, name, expected, f"what is no array ({error})")) from None
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged rows, or not numbers
+        raise TypeError(message(function, name, expected, f"something that is not an array ({error})")) from None
     if found.dtype.kind not in kinds and found.size:
         raise TypeError(message(function, name, expected, f"dtype {found.dtype}"))
     return found
 
 
 def within(function: str, name: str, numbers: ndarray, last: int, text: str) -> None:
-    """Check that integers are in 0..last; `text` is how a message writes `last`."""
-    # The methods that find the places take a quarter of the time of min and max.
+    """Check that integers are in 0..last; `text` is `last` as the message writes it."""
+    # The methods argmin and argmax take a quarter of the time of min and max.
     if numbers.size and not 0 <= numbers[numbers.argmin()] <= numbers[numbers.argmax()] <= last:
         first = int(np.flatnonzero((numbers < 0) | (numbers > last))[0])
         raise ValueError(message(function, f"{name}[{first}]", f"be in 0..{text}", numbers[first]))
 
 
 def seed(function: str, value: Any) -> None:
-    """Check the seed of what is drawn, an int of 64 bits without sign; None is one drawn by the engine."""
+    """Check the random seed, an unsigned int of 64 bits; None lets the engine draw one."""
     if value is None:
         return
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
@@ -214,11 +216,11 @@ def seed(function: str, value: Any) -> None:
 
 
 def first_row(function: str, value: Any, batch_size: int) -> int:
-    """Return the number of the first of so many rows in the whole batch."""
+    """Check first_row: the index, in the whole batch, of the first of `batch_size` rows. Returns an int."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type(function, "first_row", "an int", value)
     if not 0 <= value <= MAX_BATCH_ROWS - batch_size:
-        expected = f"be in 0..2**32-{batch_size}, so that each row of the batch has a number of 32 bits"
+        expected = f"be in 0..2**32-{batch_size}, so that the index of each row fits into 32 bits"
         raise ValueError(message(function, "first_row", expected, value))
     return int(value)
 

@@ -1,4 +1,4 @@
-"""The debug switch: forward notes digests of what backward relies on, and backward compares."""
+"""Debug mode: forward stores digests of w and x, and backward compares them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ import numpy as np
 
 from rnnkit.call.workspace import Workspace
 from rnnkit.common.arrays import on_host
-from rnnkit.errors import WorkspaceError, message, wrong_type
+from rnnkit.errors import WorkspaceError, wrong_type
 
 _on = os.environ.get("RNNKIT_DEBUG", "") not in ("", "0")
 
 
 def is_on() -> bool:
-    """Whether forward notes, and backward compares."""
+    """Return whether debug mode is on."""
     return _on
 
 
 def set_debug(on: bool) -> None:
-    """Let backward notice weights or inputs that have changed since forward: a mistake that gives wrong gradients.
+    """Make backward raise if w or x changed since forward: the gradients would be wrong.
 
-    It is off at first, unless the environment variable ``RNNKIT_DEBUG`` is set, to anything but 0. While it is on, each
-    forward and each backward reads w and x once more, for a digest; from a GPU they are copied to the host.
+    The mode is off by default. Set the environment variable ``RNNKIT_DEBUG`` to anything but 0 to start with it on.
+    While it is on, each forward and each backward reads w and x once more, for a digest; arrays on a GPU are copied to
+    the host.
 
     Parameters
     ----------
     on : bool
-        For all calls of this process from now on. A forward that ran without it is not looked at.
+        For all calls of this process from now on. A forward that ran while it was off is not checked.
 
     Raises
     ------
     TypeError
-        `on` is no bool.
+        `on` is not a bool.
 
     Examples
     --------
@@ -47,7 +48,7 @@ def set_debug(on: bool) -> None:
     >>> net.backward(result.workspace, dy=result.y)
     Traceback (most recent call last):
         ...
-    rnnkit.errors.WorkspaceError: backward: w must be as forward had it, got one that has changed since
+    rnnkit.errors.WorkspaceError: backward: w has changed since forward
     >>> set_debug(False)
     """
     global _on
@@ -57,18 +58,17 @@ def set_debug(on: bool) -> None:
 
 
 def note(workspace: Workspace, w: Any) -> None:
-    """Keep digests in the workspace of a forward, where the switch is on."""
+    """Store digests in the workspace of a forward, if debug mode is on."""
     if _on:
         workspace.digests = {"w": _digest(w), "x": _digest(workspace.x)}
 
 
 def compare(function: str, workspace: Workspace, w: Any) -> None:
-    """Raise WorkspaceError where what forward had noted has changed; unless the switch is off now, or was off then."""
+    """Raise WorkspaceError if w or x changed since forward. Does nothing if debug mode is off, or was off then."""
     if _on:
         for name, array in (("w", w), ("x", workspace.x)):
-            if workspace.digests.get(name, own := _digest(array)) != own:
-                expected, got = "be as forward had it", "one that has changed since"
-                raise WorkspaceError(message(function, name, expected, got))
+            if workspace.digests.get(name, digest := _digest(array)) != digest:
+                raise WorkspaceError(f"{function}: {name} has changed since forward")
 
 
 def _digest(array: Any) -> bytes:

@@ -1,14 +1,15 @@
-"""What no thread may be in the middle of when the process forks: the child would find its locks taken for ever.
+"""Locks that a fork must not leave locked for ever in the child.
 
-A fork waits until other threads have imported the engine and compiled, or loaded, their kernels. The locks may be taken
-twice by one thread: a signal's handler, which runs between any two instructions, may call the engine too.
+A fork waits until other threads have imported the engine and compiled, or loaded, their kernels. The locks are
+reentrant, because a signal handler may run between any two instructions and call the engine, too.
 
-A call at work in some memory has a token there; a child tells those of its parent's threads from its own.
+Each running call registers a token in the memory that it uses. After a fork, the child tells the tokens of its parent's
+threads from its own.
 """
 
 from __future__ import annotations
 
-# Numba takes logging's lock while it compiles: its hook must come after ours, and the last registered runs first.
+# Numba takes logging's lock while it compiles: our hook must run before logging's, and the last registered runs first.
 import logging  # noqa: F401
 import os
 import sys
@@ -18,38 +19,38 @@ from threading import get_ident
 from rnnkit.kernels.machine.forks import forget
 
 importing = threading.RLock()
-"""Held while the engine, and with it Numba or CuPy, is imported."""
+"""Held while the engine is imported, and Numba or CuPy with it."""
 
 entering = threading.RLock()
-"""Held for the moment in which a call takes memory, of whichever workspace or plan."""
+"""Held while a call claims the memory of any workspace or plan."""
 
 _held = []
-_forkers: list[int] = []  # the threads that forked, of this process' ancestors, the first one first
+_forkers: list[int] = []  # for each ancestor process, the thread that forked; oldest first
 
 Call = tuple[int, int, object]
-"""The token of a call at work: how many forks were before it, its thread, and itself."""
+"""The token of a running call: the number of forks before it, its thread, and a unique object."""
 
 
 def new_call() -> Call:
-    """Return a token of a call of this thread."""
+    """Return a token for a call of this thread."""
     return len(_forkers), get_ident(), object()
 
 
 def at_work(calls: set[Call], own: Call | None = None) -> bool:
-    """Return whether one of these calls is at work, beside one's own.
+    """Return whether any of these calls, other than `own`, is still running.
 
-    In a forked child those of its parent's threads are not, but for the thread that forked, and go out: nobody else
-    will end them.
+    Only the thread that forked survives in the child. So this removes the tokens of the parent's other threads, whose
+    `finally` never runs.
     """
     if not calls:
         return False
-    calls.difference_update([one for one in tuple(calls) if any(forker != one[1] for forker in _forkers[one[0] :])])
+    calls.difference_update([call for call in tuple(calls) if any(forker != call[1] for forker in _forkers[call[0] :])])
     return len(calls) > (own in calls)
 
 
 def _before() -> None:
     importing.acquire()
-    numba = sys.modules.get("numba.core.compiler_lock")  # nobody is importing it now on the engine's behalf
+    numba = sys.modules.get("numba.core.compiler_lock")  # the engine is not importing it now: we hold `importing`
     compiling = getattr(numba, "global_compiler_lock", None)
     if compiling is not None:
         compiling.acquire()

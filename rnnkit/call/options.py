@@ -1,6 +1,6 @@
-"""What a call may ask for beside its arrays, in one object, and the one table of what works where.
+"""Options of a call, and the support table: which option works in which call, on which arrays.
 
-Whoever adds an option writes three things: its field with its check, its row of the table, and the kernels' operand.
+To add an option, add its field with a check, its row of the table, and the operand of the kernels.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.types import Precision
 
-ZEROS = "zeros"  # the default of `initial`; compared with `is`, which is fast, to see that nothing is asked for
+ZEROS = "zeros"  # the default of `initial`; the fast path compares it with `is`
 
 
 class CallOptions(NamedTuple):
-    """What a call asks for, checked, in the order in which it is documented."""
+    """The options of a call, checked, in the order of the documentation."""
 
     steps: Steps  # by `lengths`, `resets` and `initial`
-    seed: int | None = None  # None where nothing is drawn
+    seed: int | None = None  # None if nothing is random
     checkpoint_steps: int | None = None
     precision: Precision | None = None  # of `prepare`
-    resets: bool = False  # whether they were given, with marks or without
-    first_row: int = 0  # its number in the whole batch
+    resets: bool = False  # whether `resets` was given, even if all are 0
+    first_row: int = 0  # its index in the whole batch
 
 
 def options_of(
     function: str, desc: RNNDescriptor, seq_len: int, batch_size: int, lengths: Any = None, seed: Any = None,
     checkpoint_steps: Any = None, precision: Any = None, resets: Any = None, initial: Any = ZEROS, first_row: Any = 0,
 ) -> CallOptions:
-    """Return the options of a call on so many steps and rows, each checked; None is not asked for."""
-    nothing = lengths is seed is checkpoint_steps is precision is resets is None and initial is ZEROS
-    if nothing and first_row == 0 and batch_size <= LISTED_ROWS:
-        return _unasked(seq_len, batch_size)
+    """Check and return the options of a call on `seq_len` steps and `batch_size` rows; None means not given."""
+    all_default = lengths is seed is checkpoint_steps is precision is resets is None and initial is ZEROS
+    if all_default and first_row == 0 and batch_size <= LISTED_ROWS:
+        return _default_options(seq_len, batch_size)
     from_hx = checks.initial(function, initial, resets)
     lengths = checks.lengths(function, lengths, seq_len, batch_size)
     steps = steps_of(seq_len, batch_size, lengths, checks.resets(function, resets, seq_len, batch_size), from_hx)
@@ -56,20 +56,20 @@ def options_of(
 def checked_resets(
     function: str, desc: RNNDescriptor, value: Any, rows: int, call: str, place: str
 ) -> np.ndarray | None:
-    """Return the resets of one step, (N,) bool, of which the table must allow `call`; None is none."""
+    """Check the resets of one step, (N,) bool, and that `call` supports them; None means no resets."""
     resets = checks.resets(function, value, rows)
     if resets is not None:
         check(function, desc, options_of(function, desc, 1, rows, resets=resets[None]), call, place)
     return resets
 
 
-@lru_cache(maxsize=4)  # a training loop asks for the same again and again
-def _unasked(seq_len: int, batch_size: int) -> CallOptions:
+@lru_cache(maxsize=4)  # a training loop uses the same sizes in each call
+def _default_options(seq_len: int, batch_size: int) -> CallOptions:
     return CallOptions(steps_of(seq_len, batch_size))
 
 
 def checked_checkpoint_steps(function: str, value: Any) -> int | None:
-    """Return the number of steps between checkpoints, an int of at least 1, or None for none of them."""
+    """Return the number of steps between checkpoints, an int of at least 1, or None without checkpoints."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -85,11 +85,11 @@ def _checked_precision(function: str, value: Any) -> Precision | None:
     return value
 
 
-YES, FORWARDS, NO_PART = "yes", "forward's", "-"  # what a cell of the table may be, or else `Refused`
+YES, FROM_FORWARD, NOT_APPLICABLE = "yes", "forward's", "-"  # entries of the table, other than `Unsupported`
 
 
-class Refused(NamedTuple):
-    """A cell of the table: the error, with its reason."""
+class Unsupported(NamedTuple):
+    """An entry of the table for an option that is not supported: the error and its reason."""
 
     kind: type[Exception]
     argument: str
@@ -102,73 +102,73 @@ class Refused(NamedTuple):
         return self.kind(message(function, self.argument, self.expected.format(desc=desc), got, self.cure))
 
 
-_TWO_DIRECTIONS = Refused(
+_TWO_DIRECTIONS = Unsupported(
     ValueError, "desc.bidirectional", "be False", lambda desc, _: desc.bidirectional,
     "the reverse direction needs the whole sequence: use infer",
 )
-_CHECKPOINTS = Refused(
-    BackendError, "checkpoint_steps", "be None on CuPy arrays", lambda _, given: given.checkpoint_steps,
-    "cuDNN keeps what backward needs of every step: run the network on NumPy arrays",
+_CHECKPOINTS = Unsupported(
+    BackendError, "checkpoint_steps", "be None on CuPy arrays", lambda _, options: options.checkpoint_steps,
+    "cuDNN saves what backward needs of every step: run the network on NumPy arrays",
 )
-_RESETS = Refused(
-    BackendError, "resets", "be None on CuPy arrays", lambda _, given: "some",
-    "cuDNN has none: loop over the steps, or run the network on NumPy arrays",
+_RESETS = Unsupported(
+    BackendError, "resets", "be None on CuPy arrays", lambda _, options: "some",
+    "cuDNN does not support resets: loop over the steps, or run the network on NumPy arrays",
 )
-_FIRST_ROW = Refused(
-    BackendError, "first_row", "be 0 on CuPy arrays", lambda _, given: given.first_row,
-    "cuDNN draws for the whole call: give it the whole batch, or run the network on NumPy arrays",
+_FIRST_ROW = Unsupported(
+    BackendError, "first_row", "be 0 on CuPy arrays", lambda _, options: options.first_row,
+    "cuDNN draws the dropout mask of the whole call: pass the whole batch, or run the network on NumPy arrays",
 )
-_RESET_BEFORE = Refused(
+_RESET_BEFORE = Unsupported(
     BackendError, "desc.reset_after", "be True on CuPy arrays", lambda desc, _: desc.reset_after,
-    "cuDNN's GRU has the reset after the recurrent product alone: run this one on NumPy arrays",
+    "cuDNN's GRU resets only after the recurrent product: run this one on NumPy arrays",
 )
-_OWN_CELL = Refused(
+_OWN_CELL = Unsupported(
     BackendError, "desc.mode", "be one of cuDNN's on CuPy arrays", lambda desc, _: desc.mode,
-    "cuDNN runs a closed list: run this one on NumPy arrays",
+    "cuDNN runs only its built-in modes: run this one on NumPy arrays",
 )
-_HALF = Refused(
+_HALF = Unsupported(
     TypeError, "desc.dtype", f"be {' or '.join(HOST_DTYPES)} on NumPy arrays", lambda desc, _: desc.dtype,
     "half precision runs on a GPU: move the arrays with cupy.asarray",
 )
-_DTYPE = Refused(
-    ValueError, "precision", "be None for a network of {desc.dtype}", lambda _, given: repr(given.precision)
+_DTYPE = Unsupported(
+    ValueError, "precision", "be None for a network of {desc.dtype}", lambda _, options: repr(options.precision)
 )
-_GPU = Refused(BackendError, "precision", "be None on a GPU", lambda _, given: repr(given.precision))
+_GPU = Unsupported(BackendError, "precision", "be None on a GPU", lambda _, options: repr(options.precision))
 
 CALLS = "forward", "backward", "infer", "plan.infer", "plan.step", "stream.step", "stream.run"
 NUMPY, CUPY, QUANTIZED = PLACES = "NumPy arrays", "CuPy arrays", "quantized weights"
 
 
 class Row(NamedTuple):
-    """An option of a call or of the network: whether it is asked for, and its cells by call and by place."""
+    """An option of a call or of the network: whether it is used, and its entries by call and by place."""
 
-    asked: Callable[[RNNDescriptor, CallOptions], bool]
-    cells: dict[str, str | Refused]
+    is_used: Callable[[RNNDescriptor, CallOptions], bool]
+    entries: dict[str, str | Unsupported]
 
 
-def _row(asked: Callable[[RNNDescriptor, CallOptions], bool], calls: Any, *places: str | Refused) -> Row:
-    return Row(asked, dict(zip((*CALLS, *PLACES), (*calls, *places), strict=True)))
+def _row(is_used: Callable[[RNNDescriptor, CallOptions], bool], calls: Any, *places: str | Unsupported) -> Row:
+    return Row(is_used, dict(zip((*CALLS, *PLACES), (*calls, *places), strict=True)))
 
 
 _EVERY_CALL = (YES,) * 7
-_SEQUENCES = YES, FORWARDS, YES, YES, NO_PART, NO_PART, YES
-_RESETTING = YES, FORWARDS, *(YES,) * 5
-_FORWARD = YES, FORWARDS, *(NO_PART,) * 5
-_TRAINING = YES, YES, *(NO_PART,) * 5
-_PLANS = *(NO_PART,) * 3, *(YES,) * 4
-_BEFORE_STEPS = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
+_SEQUENCES = YES, FROM_FORWARD, YES, YES, NOT_APPLICABLE, NOT_APPLICABLE, YES
+_RESETTING = YES, FROM_FORWARD, *(YES,) * 5
+_FORWARD = YES, FROM_FORWARD, *(NOT_APPLICABLE,) * 5
+_TRAINING = YES, YES, *(NOT_APPLICABLE,) * 5
+_PLANS = *(NOT_APPLICABLE,) * 3, *(YES,) * 4
+_WHOLE_SEQUENCE_ONLY = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
 
-TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS, those by PLACES
-    "`lengths`": _row(lambda _, given: given.steps.padded, _SEQUENCES, YES, YES, YES),
-    "`resets`, `initial`": _row(lambda _, given: given.resets, _RESETTING, YES, _RESETS, YES),
-    "`seed`": _row(lambda _, given: given.seed is not None, _FORWARD, YES, YES, NO_PART),
-    "`first_row`": _row(lambda _, given: given.first_row > 0, _FORWARD, YES, _FIRST_ROW, NO_PART),
+TABLE = {  # by the title in the docs: whether the option is used, its entries by CALLS, those by PLACES
+    "`lengths`": _row(lambda _, options: options.steps.padded, _SEQUENCES, YES, YES, YES),
+    "`resets`, `initial`": _row(lambda _, options: options.resets, _RESETTING, YES, _RESETS, YES),
+    "`seed`": _row(lambda _, options: options.seed is not None, _FORWARD, YES, YES, NOT_APPLICABLE),
+    "`first_row`": _row(lambda _, options: options.first_row > 0, _FORWARD, YES, _FIRST_ROW, NOT_APPLICABLE),
     "`checkpoint_steps`": _row(
-        lambda _, given: given.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NO_PART
+        lambda _, options: options.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NOT_APPLICABLE
     ),
-    "`prepare(precision=...)`": _row(lambda _, given: given.precision is not None, _PLANS, YES, _GPU, YES),
-    "`dropout`": _row(lambda desc, _: desc.dropout > 0, _TRAINING, YES, YES, NO_PART),
-    "`bidirectional`": _row(lambda desc, _: desc.bidirectional, _BEFORE_STEPS, YES, YES, YES),
+    "`prepare(precision=...)`": _row(lambda _, options: options.precision is not None, _PLANS, YES, _GPU, YES),
+    "`dropout`": _row(lambda desc, _: desc.dropout > 0, _TRAINING, YES, YES, NOT_APPLICABLE),
+    "`bidirectional`": _row(lambda desc, _: desc.bidirectional, _WHOLE_SEQUENCE_ONLY, YES, YES, YES),
     "`proj_size`": _row(lambda desc, _: desc.projected, _EVERY_CALL, YES, YES, YES),
     "`reset_after=False`": _row(lambda desc, _: not desc.reset_after, _EVERY_CALL, YES, _RESET_BEFORE, YES),
     "a cell of `rnnkit.cells` or your own": _row(
@@ -184,21 +184,21 @@ TABLE = {  # a row by its name on the page: what asks for it, its cells by CALLS
 }
 
 
-def _refusals(*columns: str) -> tuple[tuple[Callable[[RNNDescriptor, CallOptions], bool], Refused], ...]:
-    cells = ((row.asked, row.cells[column]) for column in columns for row in TABLE.values())
-    return tuple((asked, cell) for asked, cell in cells if isinstance(cell, Refused))
+def _unsupported_entries(*columns: str) -> tuple[tuple[Callable[[RNNDescriptor, CallOptions], bool], Unsupported], ...]:
+    entries = ((row.is_used, row.entries[column]) for column in columns for row in TABLE.values())
+    return tuple((is_used, entry) for is_used, entry in entries if isinstance(entry, Unsupported))
 
 
-_REFUSALS = {place: {call: _refusals(call, place) for call in CALLS} for place in PLACES}
+_UNSUPPORTED = {place: {call: _unsupported_entries(call, place) for call in CALLS} for place in PLACES}
 
 
-def refusal(desc: RNNDescriptor, options: CallOptions, call: str, place: str) -> Refused | None:
-    """Return what the table has against a call at a place, if there is anything."""
-    return next((refused for asked, refused in _REFUSALS[place][call] if asked(desc, options)), None)
+def unsupported(desc: RNNDescriptor, options: CallOptions, call: str, place: str) -> Unsupported | None:
+    """Return the entry by which the table refuses this call at this place, or None."""
+    return next((entry for is_used, entry in _UNSUPPORTED[place][call] if is_used(desc, options)), None)
 
 
 def check(function: str, desc: RNNDescriptor, options: CallOptions, call: str, place: str) -> None:
-    """Raise what the table has against a call at a place."""
-    for asked, refused in _REFUSALS[place][call]:  # every call comes here: `refusal` takes 0.3 us more
-        if asked(desc, options):
-            raise refused.error(function, desc, options)
+    """Raise if the table refuses this call at this place."""
+    for is_used, entry in _UNSUPPORTED[place][call]:  # in every call: `unsupported` would take 0.3 us more
+        if is_used(desc, options):
+            raise entry.error(function, desc, options)

@@ -1,4 +1,4 @@
-"""A cell's side inputs: inside of the engine they stand behind x in its rows, and so do their gradients."""
+"""Side inputs of a cell: the engine appends them to x as columns, and their gradients to dx."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from rnnkit.errors import message, wrong_dtype, wrong_type
 
 
 def with_inputs(function: str, desc: RNNDescriptor, x: np.ndarray, inputs: Any) -> np.ndarray:
-    """Return x, which has been checked, with the side inputs of its steps behind it: (..., I + inputs_size), a new
-    array unless the cell has none.
+    """Append the side inputs to x, which has been checked: (..., I + inputs_size), a new array unless there are none.
 
-    Each of the mapping `inputs` is (..., H) or (..., 1) where x is (..., I), or (N, H) for all of its steps.
+    x is (..., I). Each array of the mapping `inputs` is (..., H) or (..., 1), or (N, H) for all steps of x.
     """
     names = [one.name for one in desc.cell.declaration.inputs]
     if not names:
@@ -49,7 +48,7 @@ def _check(function: str, argument: str, value: Any, x: np.ndarray, desc: RNNDes
 
 
 def split(desc: RNNDescriptor, wide: np.ndarray) -> tuple[np.ndarray, dict[str, Any] | None]:
-    """Return x and the side inputs by name, None without any, as views of x with them behind it."""
+    """Split wide rows into x and the side inputs by name (None without any), as views."""
     if not desc.inputs_size:
         return wide, None
     starts = zip(desc.cell.declaration.inputs, range(desc.input_size, desc.row_size, desc.hidden_size), strict=True)
@@ -58,21 +57,21 @@ def split(desc: RNNDescriptor, wide: np.ndarray) -> tuple[np.ndarray, dict[str, 
 
 
 def shapes_of(desc: RNNDescriptor, inputs: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes of side inputs by name, in the order of their declaration."""
+    """Return the shapes of side inputs by name, in the order of their declaration."""
     return {one.name: inputs[one.name].shape for one in desc.cell.declaration.inputs}
 
 
-def apart_of(
+def split_gradient(
     desc: RNNDescriptor, dx: np.ndarray, shapes: dict[str, tuple[int, ...]]
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """The gradient of x with those of side inputs behind it, as that of x and, by name, of inputs of these shapes."""
-    found, start = {}, desc.input_size
+    """Split a wide dx into the gradient of x and, by name, those of the side inputs, summed to these shapes."""
+    gradients, start = {}, desc.input_size
     for name, shape in shapes.items():
-        own = dx[..., start : start + desc.hidden_size]
+        gradient = dx[..., start : start + desc.hidden_size]
         if len(shape) < dx.ndim:
-            own = own.sum(axis=0)
+            gradient = gradient.sum(axis=0)
         elif shape[-1] != desc.hidden_size:
-            own = own.sum(axis=-1, keepdims=True)
-        found[name] = np.ascontiguousarray(own)
+            gradient = gradient.sum(axis=-1, keepdims=True)
+        gradients[name] = np.ascontiguousarray(gradient)
         start += desc.hidden_size
-    return np.ascontiguousarray(dx[..., : desc.input_size]), found
+    return np.ascontiguousarray(dx[..., : desc.input_size]), gradients

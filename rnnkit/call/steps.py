@@ -1,4 +1,4 @@
-"""Which steps a batch has: sequences of any lengths; and how they are cut into segments between checkpoints."""
+"""The time steps of a batch of sequences of any lengths, and their division into checkpoint segments."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LISTED_ROWS = 1 << 16
-"""Row numbers that are kept between calls."""
+"""Number of row numbers that are computed once and shared by all calls."""
 
 _GRADIENT_BYTES = 4096
-"""Bytes of a column of a chunk of gradients: as many rows as a product works through at once (`gemm.depth_block`)."""
+"""Bytes of one column of a chunk of gradients: the depth that a product handles at once (`gemm.depth_block`)."""
 
 
 class Resets(NamedTuple):
-    """Where states start anew inside of sequences.
+    """Resets of the state within sequences.
 
-    A mark is 1 where the state before step t does on the way forward, marks[0, t, n], and on the way back between steps
-    t and t-1, marks[1, t, n]. In padding there are none.
+    marks[0, t, n] is 1 if the forward direction resets before step t. marks[1, t, n] is 1 if the reverse direction
+    resets between steps t and t-1. Padding has no marks.
     """
 
-    marks: np.ndarray  # (2, T + 1, N) uint8; of a segment the last ones are those of the step behind it
-    from_hx: bool  # from the initial states; else from zeros
+    marks: np.ndarray  # (2, T + 1, N) uint8; in a segment, the last row belongs to the step after it
+    from_hx: bool  # whether states are reset to the initial ones; else to zeros
 
     def part(self, start: int, stop: int) -> Resets:
-        """Those of the steps start:stop."""
+        """Return the resets of steps start:stop."""
         return self._replace(marks=self.marks[:, start : stop + 1])
 
 
-@dataclass(eq=False)  # frozen it would take 0.6 us more to make, and calls with lengths make a new one each
+@dataclass(eq=False)  # not frozen, which saves 0.6 us in each call with lengths
 class Steps:
     """The valid steps (t, n) of a batch."""
 
@@ -42,22 +42,25 @@ class Steps:
 
     @property
     def listed(self) -> bool:
-        """Whether the rows of each step are listed, since they follow no rule."""
+        """Whether row numbers are listed for every step, because the batch is irregular."""
         return self.padded or self.resets is not None
 
     def after(self, states: Any) -> Any:
-        """The states after each step, (T, N, ...), in an array of `states_shape`: a view."""
+        """Return the states after each step, (T, N, ...): a view of an array of `states_shape`."""
         return states[1 : self.seq_len + 1]
 
     @property
     def longest_first(self) -> np.ndarray:
-        """The sequences, the longest first, and of one length in their order."""
+        """Indices of the sequences by descending length; equal lengths keep their order."""
         return np.argsort(-self.lengths, kind="stable")
 
 
 def states_shape(seq_len: int, batch_size: int, num_directions: int, resets: bool = False) -> tuple[int, int]:
-    """(T + D, N) of arrays of the states before and after each step: the initial ones stand in front, those of the
-    reverse direction behind. With resets (T + 3, N): at T + 2 stands what states start anew from."""
+    """Return (T + D, N), the shape of arrays of the states before and after each step.
+
+    Row 0 is the initial state, row T + 1 that of the reverse direction. With resets the shape is (T + 3, N), and row
+    T + 2 is what states are reset to.
+    """
     return seq_len + (3 if resets else num_directions), batch_size
 
 
@@ -65,21 +68,21 @@ def steps_of(
     seq_len: int, batch_size: int, lengths: np.ndarray | None = None, resets: np.ndarray | None = None,
     from_hx: bool = False,
 ) -> Steps:
-    """Return the steps of a batch of these lengths, (N,) int64, with these resets, (T, N) bool; None is all `seq_len`,
-    and nowhere."""
+    """Return the steps of a batch with these lengths, (N,) int64 (None: all `seq_len`), and these resets, (T, N) bool
+    (None: no resets)."""
     if resets is not None:
         steps = steps_of(seq_len, batch_size, lengths)
         resets = _resets(resets, steps.lengths, from_hx)
         return steps if resets is None else Steps(seq_len, batch_size, steps.lengths, steps.padded, resets)
     if lengths is None:
         return _full(seq_len, batch_size) if batch_size <= LISTED_ROWS else _full.__wrapped__(seq_len, batch_size)
-    if not lengths.size or lengths[lengths.argmin()] == seq_len:  # sooner than min, see `checks.within`
+    if not lengths.size or lengths[lengths.argmin()] == seq_len:  # faster than min, see `checks.within`
         return steps_of(seq_len, batch_size)
     return Steps(seq_len, batch_size, lengths, True)
 
 
 def with_zeros(state: Any, rows: np.ndarray) -> Any:
-    """A copy of states (L, N, ...) with zeros in these rows, (N,) bool; None of None."""
+    """Return a copy of states (L, N, ...) with zeros in these rows, (N,) bool; None stays None."""
     return None if state is None else np.where(rows[:, None], state.dtype.type(0), state)
 
 
@@ -91,23 +94,23 @@ def _resets(resets: np.ndarray, lengths: np.ndarray, from_hx: bool) -> Resets | 
     return Resets(marks, from_hx) if marks.any() else None
 
 
-@lru_cache(maxsize=4)  # a training loop asks for the same again and again
+@lru_cache(maxsize=4)  # a training loop uses the same sizes in each call
 def _full(seq_len: int, batch_size: int) -> Steps:
     return Steps(seq_len, batch_size, np.full(batch_size, seq_len), False)
 
 
 def gradient_chunk(batch_size: int, itemsize: int) -> int:
-    """Steps whose rows are summed up into the weights' gradient one after the other, before those of earlier steps.
+    """Return the number of steps of a chunk: their rows enter the weight gradient in one product.
 
-    Chunks of so many are counted from the end of the sequence, on the way through it.
+    Chunks are counted from the end of the sequence, in processing order.
     """
     return max(1, _GRADIENT_BYTES // itemsize // max(batch_size, 1))
 
 
 def segments_of(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int) -> tuple[int, int]:
-    """How many segments the steps are cut into by checkpoints, at least one, and the steps of each but the first.
+    """Return the number of checkpoint segments, at least 1, and the number of steps of each but the first.
 
-    They are whole chunks of `gradient_chunk` steps, at least `checkpoint_steps` of them; the first takes what is left.
+    A segment is a multiple of `gradient_chunk` steps, at least `checkpoint_steps`; the first has the remainder.
     """
     chunk = gradient_chunk(batch_size, itemsize)
     size = min(-(-checkpoint_steps // chunk) * chunk, max(seq_len, 1))
@@ -115,7 +118,7 @@ def segments_of(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: 
 
 
 def segments(seq_len: int, batch_size: int, itemsize: int, checkpoint_steps: int) -> list[tuple[int, int]]:
-    """[start, stop) of the steps of each segment, in the order in which forward works on them."""
+    """Return [start, stop) of the steps of each segment, in the order in which forward runs them."""
     count, size = segments_of(seq_len, batch_size, itemsize, checkpoint_steps)
     stops = range(seq_len - (count - 1) * size, seq_len + 1, size)
     return [(max(stop - size, 0), stop) for stop in stops]

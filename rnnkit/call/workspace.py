@@ -1,4 +1,4 @@
-"""The workspace: what a training forward leaves for backward. Layout, views and stamp; no mathematics."""
+"""The workspace, what a training forward saves for backward: memory layout, views and validity. No mathematics."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Block(NamedTuple):
 
 @lru_cache(64)
 def gate_columns(desc: RNNDescriptor) -> int:
-    """Return the numbers that a step keeps per row: activated gates, what else the gradient of the cell needs, the sums
-    that its means are made of, and what a projection multiplies."""
+    """Return the number of columns of the gate buffer: activated gates, other values for the gradient of the cell,
+    partial sums of its means, and the input of the projection."""
     declaration, size = desc.cell.declaration, desc.hidden_size
     return (len(declaration.slots) + desc.projected) * size + len(declaration.means) * mean_blocks(size)
 
@@ -38,9 +38,9 @@ def workspace_layout(
     desc: RNNDescriptor, seq_len: int, batch_size: int, pseudo_layers: Sequence[int] | None = None,
     resets: bool = False,
 ) -> tuple[Block, ...]:
-    """Return the arrays of a workspace, or what some pseudo-layers have of them.
+    """Return the arrays of a workspace, or only those of some pseudo-layers.
 
-    Hidden states and cells are arrays of `states_shape`.
+    Hidden and cell states are arrays of `states_shape`.
     """
     dtype, states = desc.np_dtype, states_shape(seq_len, batch_size, desc.num_directions, resets)
     width = desc.num_directions * desc.output_size
@@ -60,17 +60,18 @@ def workspace_layout(
             shape = seq_len, batch_size, per_step.count(True) * desc.hidden_size
             blocks.append(Block(f"step_noises_{pseudo_layer}", shape, dtype))
     if desc.dropout > 0:
-        for layer in filter(None, layers):  # nothing is dropped in front of the first
+        for layer in filter(None, layers):  # no dropout before the first layer
             blocks.append(Block(f"mask_l{layer}", (seq_len, batch_size, width), np.dtype(bool)))
             blocks.append(Block(f"input_l{layer}", (seq_len, batch_size, width), dtype))
     return tuple(blocks)
 
 
 def chains(desc: RNNDescriptor) -> list[tuple[int, ...]]:
-    """Return the pseudo-layers that go through the segments between checkpoints together, in forward's order.
+    """Return the groups of pseudo-layers that run segment by segment together, in forward order.
 
-    Those of one direction do: none needs more of another than a segment. Of two directions each goes its own way, and
-    the layer above needs all that they put out. Backward goes from the last to the first: forward before reverse.
+    Unidirectional layers do: each needs only the same segment of the layer below. The two directions of a layer run
+    apart, since the next layer needs their complete outputs. Backward runs from the last group to the first: the
+    forward direction before the reverse one.
     """
     if desc.num_directions == 1:
         return [tuple(range(desc.num_layers))]
@@ -78,8 +79,8 @@ def chains(desc: RNNDescriptor) -> list[tuple[int, ...]]:
 
 
 def checkpoint_layout(desc: RNNDescriptor, seq_len: int, batch_size: int, checkpoint_steps: int) -> tuple[Block, ...]:
-    """Return the arrays of a workspace with checkpoints: the states in front of each segment, and of two directions the
-    outputs of all layers but the last, with a step in front and behind as hidden states have."""
+    """Return the arrays of a workspace with checkpoints: the states before each segment and, if bidirectional, the
+    outputs of all layers but the last, with one extra row at each end, like hidden states."""
     dtype = desc.np_dtype
     count, _ = segments_of(seq_len, batch_size, dtype.itemsize, checkpoint_steps)
     states = count, desc.num_pseudo_layers, batch_size
@@ -93,7 +94,7 @@ def checkpoint_layout(desc: RNNDescriptor, seq_len: int, batch_size: int, checkp
 
 
 def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int | None = None) -> int:
-    """Return the memory that a training forward keeps for backward.
+    """Return the memory that a training forward saves for backward.
 
     Parameters
     ----------
@@ -104,21 +105,21 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int 
     N : int
         batch_size, at least 0.
     checkpoint_steps : int, optional
-        As forward takes it, at least 1; None is without checkpoints.
+        The value passed to forward, at least 1; None means no checkpoints.
 
     Returns
     -------
     int
-        Bytes of the workspace as forward on NumPy arrays leaves it. x is kept by reference and not counted; packed
-        weights and what backward works in are kept in the workspace's memory too, for the next call, and not counted
-        either. Without checkpoints y is a part of it; with them it is not, and what is counted is the states that are
-        kept, one segment with all that backward needs of it and, with two directions, the outputs of every layer but
-        the last. On a GPU it is for cuDNN to say how much it reserves.
+        Bytes of the workspace after a forward on NumPy arrays. They exclude x, which is kept by reference, and packed
+        weights and scratch of backward, although these stay in the same memory for the next call. Without checkpoints
+        they include y. With checkpoints they include the saved states, one segment with all that backward needs of it
+        and, with two directions, the outputs of every layer but the last. On a GPU cuDNN decides the size.
 
     Raises
     ------
     TypeError, ValueError
-        `desc` is no RNNDescriptor, a size is no int of at least 0, or `checkpoint_steps` none of at least 1.
+        `desc` is not an RNNDescriptor, a size is not an int of at least 0, or `checkpoint_steps` is not one of at least
+        1.
 
     Examples
     --------
@@ -147,39 +148,39 @@ def _nbytes(layout: tuple[Block, ...]) -> int:
 
 
 class Workspace:
-    """What one training forward leaves for backward; `forward` makes it and `backward` takes it.
+    """What one training forward saves for backward: created by `forward`, passed to `backward`.
 
-    It is valid until its memory is given to another forward. backward does not change it and may be called any number
-    of times.
+    It is valid until another forward overwrites its memory. backward does not change it and may be called any number of
+    times.
 
     Attributes
     ----------
     seed : int or None
-        Of dropout and of a cell's noises, drawn by `forward` where none was given; None without these.
+        The seed of dropout and of a cell's noises, drawn by `forward` if not given; None if nothing is random.
     checkpoint_steps : int or None
-        As `forward` was given it.
+        The value passed to `forward`.
     """
 
-    wants_dx = True  # else backward's dx is empty; PyTorch's modules say so where no gradient of x is asked for
+    wants_dx = True  # if False, backward leaves dx empty: PyTorch's modules set it when x needs no gradient
 
     def __init__(self, desc: RNNDescriptor, inputs: dict[str, Any], options: CallOptions, memory: Memory) -> None:
         self.generation = memory.generation
         self.desc, self.inputs, self.memory, self.options = desc, inputs, memory, options
         self.steps, self.seed, self.checkpoint_steps = options.steps, options.seed, options.checkpoint_steps
-        self.x = inputs["x"]  # beside hx and cx, which backward must not overwrite
-        self.arrays: dict[str, Any] = {}  # not written: the next workspace of this size may have the same
-        self.input_shapes: dict[str, tuple[int, ...]] = {}  # of side inputs, as they were given
-        self.record: Any = None  # what the GPU engine keeps beside arrays
-        self.lease: Any = None  # of memory that others may have when nobody has this
-        self.digests: dict[str, bytes] = {}  # of what must not change before backward, see `debugging`
+        self.x = inputs["x"]  # `inputs` also has hx and cx: backward must not overwrite them
+        self.arrays: dict[str, Any] = {}  # never modified: a later workspace of this size may share the dict
+        self.input_shapes: dict[str, tuple[int, ...]] = {}  # of the side inputs given
+        self.record: Any = None  # state of the GPU engine
+        self.lease: Any = None  # returns pooled memory when this workspace is deleted
+        self.digests: dict[str, bytes] = {}  # of w and x in debug mode, see `debugging`
 
     def __getstate__(self) -> dict[str, Any]:
         if self.lease is not None:
-            self.lease.is_shown = True  # a shallow copy has the same memory
+            self.lease.is_exposed = True  # a shallow copy still views the memory
         return self.__dict__ | {"lease": None}
 
     def allocate(self, layout: tuple[Block, ...]) -> None:
-        """Take the arrays from the arena, not cleared: the engine's first step.
+        """Take the arrays from the arena, not cleared. The engine calls this first.
 
         Parameters
         ----------
@@ -205,17 +206,18 @@ class Workspace:
         Returns
         -------
         ndarray (T, N, P)
-            A read-only view, void when the memory is used again; 0 beyond a sequence's length. The reverse direction's
-            last state stands at t = 0.
+            A read-only view, valid until the memory is reused; 0 beyond a sequence's length. The reverse direction's
+            final state is at t = 0.
 
         Raises
         ------
         WorkspaceError
-            The workspace's memory has been used by a later forward, or it has checkpoints of the states alone.
+            A later forward has overwritten the workspace's memory, or forward ran with `checkpoint_steps`, which does
+            not save every state.
         BackendError
-            The layer is not the last one, and the network ran on a GPU: cuDNN does not show its states.
+            The layer is not the last one, and the network ran on a GPU: cuDNN does not expose its states.
         TypeError, ValueError
-            `layer` or `direction` is no int, or out of range.
+            `layer` or `direction` is not an int, or out of range.
         """
         self._check_place("hidden", layer, direction)
         size = self.desc.output_size
@@ -232,12 +234,12 @@ class Workspace:
         Returns
         -------
         ndarray (T, N, H)
-            A view, as of the hidden state.
+            A view, as :meth:`hidden` returns it.
 
         Raises
         ------
         WorkspaceError, BackendError, TypeError, ValueError
-            As :meth:`hidden`; BackendError for all layers of a GPU, ValueError if the mode has no cell.
+            As :meth:`hidden`; BackendError for all layers on a GPU, ValueError if the mode has no cell state.
         """
         self._check_place("cell", layer, direction)
         if "c" not in self.desc.states:
@@ -258,18 +260,18 @@ class Workspace:
         Returns
         -------
         ndarray (T, N, H)
-            A view, as of the hidden state.
+            A view, as :meth:`hidden` returns it.
 
         Raises
         ------
         WorkspaceError, BackendError, TypeError, ValueError
-            As :meth:`hidden`; BackendError where cuDNN does not show the state, ValueError if there is none of this
+            As :meth:`hidden`; BackendError if cuDNN does not expose the state, ValueError if there is none of this
             name.
         """
         self._check_place("state", layer, direction)
         names = "h", *self.desc.states
         if name not in names:
-            listed = " or ".join(f'"{one}"' for one in names)
+            listed = " or ".join(f'"{known}"' for known in names)
             raise ValueError(message("state", "name", f"be {listed}", repr(name)))
         return self.hidden(layer, direction) if name == "h" else self._state("state", name, layer, direction)
 
@@ -280,16 +282,15 @@ class Workspace:
 
     def _states(self, function: str, name: str) -> Any:
         if self.checkpoint_steps is not None:
-            expected = "be None in forward, for the states of every step to be kept"
+            expected = "be None in forward to save the states of every step"
             raise WorkspaceError(message(function, "checkpoint_steps", expected, self.checkpoint_steps))
         if name not in self.arrays:
-            shown = f"hidden({self.desc.num_layers - 1})"
-            cure = "cuDNN keeps the others to itself: run the network on NumPy arrays to see them"
-            raise BackendError(message(function, "the states of a GPU", f"be those of {shown}", name, cure))
+            exposed = f"cuDNN exposes only the states of hidden({self.desc.num_layers - 1}), not {name}"
+            raise BackendError(f"{function}: {exposed}; run the network on NumPy arrays to read them")
         states, seq_len = self.arrays[name], self.steps.seq_len
         if self.lease is not None:
-            self.lease.is_shown = True
-        view = self.steps.after(states) if len(states) > seq_len else states  # a GPU's have no initial ones
+            self.lease.is_exposed = True
+        view = self.steps.after(states) if len(states) > seq_len else states  # no initial states on a GPU
         if isinstance(view, np.ndarray):
             view.flags.writeable = False
         return view
@@ -305,7 +306,7 @@ class Workspace:
 
 
 def check_workspace(function: str, workspace: Workspace, desc: RNNDescriptor | None = None) -> None:
-    """Raise unless the workspace is still valid, and belongs to the descriptor where one is given."""
+    """Raise unless the workspace is still valid and, if a descriptor is given, belongs to it."""
     workspace.memory.check(function, workspace.generation)
-    if desc is not None and desc is not workspace.desc and desc != workspace.desc:  # equality takes 0.6 us
+    if desc is not None and desc is not workspace.desc and desc != workspace.desc:  # `is` first: comparing takes 0.6 us
         raise WorkspaceError(message(function, "workspace", f"be of {desc}", f"one of {workspace.desc}"))

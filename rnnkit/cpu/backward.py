@@ -30,7 +30,7 @@ def backward(
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, team.wanted_size()
     result = begin(desc, w, steps, dhy, dcy, dw, workspace.wants_dx)
     make, key = partial(gradient_of, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
-    gradient = arena.keep("backward", key, make) if steps.is_kept else make()
+    gradient = arena.cached("backward", key, make) if steps.is_kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
     gradient.run(arrays_of(w, workspace.x, dy, *result, of_resets, is_new), result[0])

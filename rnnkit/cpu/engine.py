@@ -66,7 +66,7 @@ def forward(
     steps = rows_of(workspace.steps, arena, hx, cx)
     threads = team.wanted_size()
     make, key = partial(laid_out, workspace, steps, threads), (desc, steps, threads)
-    ready = arena.keep("forward", key, make) if steps.is_kept else make()
+    ready = arena.cached("forward", key, make) if steps.is_kept else make()
     workspace.arrays, (hy, cy) = ready.arrays, final_states(desc, steps.batch_size)
     own = given(x, flat(w), hx, cx, hy, cy)
     for pack in ready.packing:

@@ -138,7 +138,7 @@ class Inference(Stack):
             groups = self._ready_groups(planner, packed, out, arena.take, arena.take if is_kept else new_array)
             return list(groups) if is_kept else groups, clearing
 
-        return arena.keep("infer", (planner.steps, planner.threads), make) if is_kept else make()
+        return arena.cached("infer", (planner.steps, planner.threads), make) if is_kept else make()
 
     def _ready_groups(
         self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],

@@ -12,7 +12,7 @@ import numpy as np
 from rnnkit.call import checks, debugging, forking
 from rnnkit.call.memory import Lease, idle_memories, popped
 from rnnkit.call.options import CUPY, NUMPY, ZEROS, CallOptions, check, options_of
-from rnnkit.call.side_inputs import apart_of, shapes_of, with_inputs
+from rnnkit.call.side_inputs import shapes_of, split_gradient, with_inputs
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
@@ -321,7 +321,7 @@ def backward(
         workspace.memory.read("backward", call, workspace.generation)
         dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, concatenate_states(desc, dcy), dw)
         if workspace.input_shapes:
-            dx, of_inputs = apart_of(desc, dx, workspace.input_shapes)
+            dx, of_inputs = split_gradient(desc, dx, workspace.input_shapes)
             return BackwardWithInputs(dx, dhx, split_states(desc, dcx), dw, of_inputs)
         return Backward(dx, dhx, split_states(desc, dcx), dw)
     finally:

@@ -8,7 +8,7 @@ from typing import Any, Generic
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, checked_resets, options_of, refusal
+from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, checked_resets, options_of, unsupported
 from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import with_zeros
 from rnnkit.common.arrays import Array, copy_of, library_of
@@ -43,7 +43,7 @@ class Plan(Generic[States]):
         arguments = () if self.precision is None else (self.precision,)  # CPU engine only
         self._network = chosen.prepare(desc, self._flat, *arguments)
         self._place = QUANTIZED if self.precision else NUMPY if library_of(w) is np else CUPY
-        self._no_step = refusal(desc, options, "plan.step", self._place)  # checked once: a small step takes 3 us
+        self._no_step = unsupported(desc, options, "plan.step", self._place)  # checked once: a small step takes 3 us
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = partial(prepare, precision=self.precision)

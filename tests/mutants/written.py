@@ -296,7 +296,7 @@ FAULTS = {
         ("an epoch is a step less", "round(amount * corpus", "int(amount * corpus"),
     ],
     "rnnkit/call/arena.py": [
-        ("what is laid out goes with a copy", '{"_kept": {}, "_asked": None, "rows": None}', '{}'),
+        ("what is laid out goes with a copy", '{"_cache": {}, "_last_key": None, "rows": None}', '{}'),
     ],
     "rnnkit/descriptor/modes.py": [
         ("a parameter keeps Python's type",
