@@ -77,7 +77,7 @@ def _no_idle_memory_from_before():
 
     yield
     idle_memories.cache_clear()
-    engine._sizes.clear()
+    engine._recent.clear()
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def every_helper_comes(monkeypatch):
     limits = {"_WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1e-3}
     for name, value in limits.items():
         monkeypatch.setattr(team, name, value)
-    monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
+    monkeypatch.setattr("rnnkit.cpu.infer._STEPWISE_WORK", 0)
 
 
 @pytest.fixture

@@ -84,17 +84,17 @@ def test_what_calls_in_the_middle_of_a_call_has_lists_of_its_own(monkeypatch):
     sizes = dict(mode="gru", input_size=17, hidden_size=33, seq_len=90, batch_size=4, dtype="float32")
     problems = [Problem(**sizes, seed=seed) for seed in range(2)]
     batches = [(problems[0].x, (90, 3, 0, 50)), (problems[1].x, (1, 90, 90, 2))]
-    monkeypatch.setattr(infer, "_BRIEF", 1 << 19)
-    plan, ready_to_clear, within = rnnkit.prepare(problems[0].desc, problems[0].w), infer.ready_to_clear, []
+    monkeypatch.setattr(infer, "_STEPWISE_WORK", 1 << 19)
+    plan, ready_to_clear, within = rnnkit.prepare(problems[0].desc, problems[0].w), infer.prepare_clearing, []
     expected = [rnnkit.infer(problems[0].desc, problems[0].w, x, lengths=lengths).y for x, lengths in batches]
 
     def interrupted(*arguments, **options):
-        monkeypatch.setattr(infer, "ready_to_clear", ready_to_clear)
+        monkeypatch.setattr(infer, "prepare_clearing", ready_to_clear)
         within.append(plan.infer(batches[1][0], lengths=batches[1][1]).y)
         return ready_to_clear(*arguments, **options)
 
     for _ in range(3):
-        monkeypatch.setattr(infer, "ready_to_clear", interrupted)
+        monkeypatch.setattr(infer, "prepare_clearing", interrupted)
         found = plan.infer(batches[0][0], lengths=batches[0][1]).y
         assert np.array_equal(found, expected[0])
     assert within and all(np.array_equal(y, expected[1]) for y in within)
@@ -221,7 +221,7 @@ def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, mon
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     monkeypatch.setattr(planner, "_CALL_WORK", 1)
     monkeypatch.setattr(planner, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(infer, "_BRIEF", 0)
+    monkeypatch.setattr(infer, "_STEPWISE_WORK", 0)
     problem = Problem(mode="gru", seq_len=3000, batch_size=5, dtype="float32")
     result, gradients = train(problem)
     expected = problem.infer()

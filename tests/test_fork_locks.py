@@ -125,7 +125,7 @@ from rnnkit.cpu import engine, infer
 net, x = rnnkit.LSTM(3, 5, bidirectional=True, seed=0), np.ones((300, 2, 3), np.float32)
 plan, workspace, streams = net.prepare(), net.forward(x).workspace, rnnkit.LSTM(3, 5, seed=0).prepare().stream(2)
 calls = [lambda: streams.step(x[0]), lambda: net.forward(x, workspace=workspace), lambda: plan.infer(x)]
-places = [(streams._network, "step"), (engine, "flat"), (infer, "given")]
+places = [(streams._network, "step"), (engine, "flat"), (infer, "forward_arrays")]
 inside, go_on = threading.Semaphore(0), threading.Event()
 
 

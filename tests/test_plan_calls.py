@@ -30,20 +30,20 @@ def call(plan, problem):
 @pytest.fixture(autouse=True)
 def _few_calls_are_brief(monkeypatch):
     """The sizes above are brief, kept or long."""
-    monkeypatch.setattr(infer, "_BRIEF", 1 << 19)
+    monkeypatch.setattr(infer, "_STEPWISE_WORK", 1 << 19)
 
 
 @pytest.fixture
 def laid_out(monkeypatch):
     """The batches of the groups of layers that are laid out from now on."""
     batches = []
-    ready_group = infer.ready_group
+    ready_group = infer.prepare_group
 
     def counted(runs, planner, *others):
         batches.append(planner.steps)
         return ready_group(runs, planner, *others)
 
-    monkeypatch.setattr(infer, "ready_group", counted)
+    monkeypatch.setattr(infer, "prepare_group", counted)
     return batches
 
 

@@ -27,7 +27,7 @@ LANES = VECTOR_BYTES // 4
 def sharing(hidden_size, batch_size, threads, itemsize=4, **options):
     """Of an LSTM, forward."""
     layer = layers_of(rnnkit.RNNDescriptor("lstm", hidden_size, hidden_size))[0]
-    work = layer.step_work, layer.meetings, layer.input_work
+    work = layer.step_work, layer.barriers, layer.input_work
     sizes = layer.recurrent_weights * itemsize, hidden_size * itemsize, *work
     return best_sharing(batch_size, *sizes, threads, itemsize=itemsize, **options)
 
@@ -94,7 +94,7 @@ def test_many_threads_share_out_rows_and_units():
         found = sharing(512, 64, threads)
         assert found.threads == threads
         assert 1 < found.teams < 64
-        assert sharing(512, 64, threads, most_teams=1).teams == 1
+        assert sharing(512, 64, threads, max_teams=1).teams == 1
 
 
 def test_a_group_has_the_threads_that_its_schedule_says():
@@ -120,7 +120,7 @@ def test_a_step_of_all_layers_has_one_team():
     layers = layers_of(rnnkit.RNNDescriptor("gru", 1024, 1024, 3))
     found = threads_of_step(1, layers, 4)
     sizes = 1, 12 << 20, 4096, layers[0].input_work + layers[0].step_work, 1, 0
-    assert found == best_sharing(*sizes, 1024, most_teams=1).threads
+    assert found == best_sharing(*sizes, 1024, max_teams=1).threads
     assert 8 <= found <= 64
 
 
@@ -220,7 +220,7 @@ def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
         (planner, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1])),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)
-    monkeypatch.setattr("rnnkit.cpu.infer._BRIEF", 0)
+    monkeypatch.setattr("rnnkit.cpu.infer._STEPWISE_WORK", 0)
     net = rnnkit.LSTM(65, 65, bidirectional=bidirectional, seed=0)
     x = np.random.default_rng(0).standard_normal((20, 5, 65), np.float32)
 

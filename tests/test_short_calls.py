@@ -137,11 +137,11 @@ def test_what_calls_between_packing_and_running_packs_elsewhere(monkeypatch):
     """As a signal's handler may: weights of another network of this size."""
     one, other = (rnnkit.LSTM(3, 17, seed=seed) for seed in range(2))
     x = np.ones((20, 1, 3), np.float32)
-    expected, taken, calls = one.infer(x).y, Stack.taken, []
+    expected, taken, calls = one.infer(x).y, Stack.borrow, []
 
     def taken_and_interrupted(*arguments):
         room = taken(*arguments)
-        monkeypatch.setattr(Stack, "taken", taken)
+        monkeypatch.setattr(Stack, "borrow", taken)
 
         def run(arrays):
             calls.append(other.infer(x))
@@ -149,7 +149,7 @@ def test_what_calls_between_packing_and_running_packs_elsewhere(monkeypatch):
 
         return room._replace(call=run)
 
-    monkeypatch.setattr(Stack, "taken", taken_and_interrupted)
+    monkeypatch.setattr(Stack, "borrow", taken_and_interrupted)
     assert np.array_equal(one.infer(x).y, expected)
     assert len(calls) == 1
 

@@ -35,7 +35,8 @@ def test_arithmetic_rows_are_those_of_the_list(batch_size, first, last):
     assert (found.starts - found.starts[0]).tolist() == (expected.starts - begin).tolist()
     assert found.count == expected.count == end - begin
     pairs = [(getattr(found, name), getattr(expected, name)) for name in ("positions", "rows", "batch", "following")]
-    pairs += [*zip(found.previous, expected.previous, strict=True), *zip(found.passing, expected.passing, strict=True)]
+    for name in ("previous", "double_buffered"):
+        pairs += zip(getattr(found, name), getattr(expected, name), strict=True)
     for one, other in pairs:
         assert numbers(one)[: found.count] == numbers(other)[begin:end]
 
@@ -47,13 +48,14 @@ def test_listed_rows_by_hand():
     assert numbers(part.rows) == [2, 0, 5, 8, 1, 3, 4, 6, 7]  # behind the last position, the padding
     assert numbers(part.batch)[:4] == [2, 0, 2, 2] and numbers(part.following)[:4] == [5, 3, 8, 11]
     assert numbers(part.previous[0])[:4] == [2, 0, 5, 8] and numbers(part.previous[1])[:4] == [8, 12, 11, 14]
-    assert numbers(part.passing[0])[:4] == [2, 0, 5, 2] and numbers(part.passing[1])[:4] == [5, 3, 2, 5]
+    assert numbers(part.double_buffered[0])[:4] == [2, 0, 5, 2] and numbers(part.double_buffered[1])[:4] == [5, 3, 2, 5]
 
 
 def test_lists_serve_batch_after_batch():
     """What refers to the arrays of the first batch finds the rows of each that comes; so does a part of the steps."""
     rng, kept = np.random.default_rng(0), listed(7, [6, 0, 7, 3, 3])
-    (part, later), bounds, ends = (kept.whole, kept.part(2, 6)), kept.bounds(2), (*kept.final, *kept.passing_ends)
+    (part, later), bounds = (kept.whole, kept.part(2, 6)), kept.bounds(2)
+    ends = *kept.final, *kept.double_buffered_ends
     for _ in range(50):
         lengths = rng.integers(0, 8, 5)
         assert kept.relist(lengths) is kept
@@ -67,7 +69,7 @@ def test_lists_serve_batch_after_batch():
         assert numbers(part.previous[1])[:count] == behind
         assert later.count == sum(2 <= t < 6 for t, _ in positions)
         assert bounds.tolist() == expected.bounds(2).tolist()
-        for one, other in zip(ends, (*expected.final, *expected.passing_ends), strict=True):
+        for one, other in zip(ends, (*expected.final, *expected.double_buffered_ends), strict=True):
             assert numbers(one) == numbers(other)
         assert numbers(ends[0]) == [5 * length + n for n, length in enumerate(lengths)]
 

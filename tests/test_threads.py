@@ -62,7 +62,7 @@ def calls(monkeypatch, soil):
     return seen
 
 
-def all_threads(batch_size, weights, units, work, meetings, spread, threads, most_teams=None, itemsize=4):
+def all_threads(batch_size, weights, units, work, meetings, spread, threads, max_teams=None, itemsize=4):
     return planner.Sharing(threads if batch_size > 5 else 1, threads)
 
 
@@ -159,7 +159,7 @@ def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch, layers_
     """Of two layers the upper one may begin while the lower one is still at work."""
     (batch_size, lengths), (layers, size) = batch, layers_and_threads
     monkeypatch.setattr(planner, "_PIPELINED", (6, 8, 1.0))
-    monkeypatch.setattr(infer, "_BRIEF", 0)
+    monkeypatch.setattr(infer, "_STEPWISE_WORK", 0)
     sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
     passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)

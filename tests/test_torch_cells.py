@@ -112,7 +112,7 @@ def test_a_large_step(monkeypatch, kind):
     own, (x, hx) = cell(kind), step(kind)
     expected = gradients(own, x, hx, steps=1)
     small.is_small.cache_clear()
-    monkeypatch.setattr(small, "_MOST_BYTES", 0)
+    monkeypatch.setattr(small, "_MAX_BYTES", 0)
     again = cell(kind)
     assert_equal(gradients(again, x, hx, steps=1), expected)
     assert not next(iter(again._place.found.sizes.values())).is_small

@@ -56,7 +56,7 @@ def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
     monkeypatch.setattr(small, "COPIED_BYTES", 0)
     own, x = module(), drawn(T, N, F)
     own(x)
-    monkeypatch.setattr(small, "_MOST_IDLE_BYTES", 3 * made[0].nbytes)
+    monkeypatch.setattr(small, "_MAX_IDLE_BYTES", 3 * made[0].nbytes)
     held = [own(x) for _ in range(6)]
     del held
     (size,) = (one for one in own._place.found.sizes.values() if one.layout.shape[0] == T)
@@ -134,7 +134,7 @@ def test_another_thread_takes_a_call_between_forward_and_backward(made, monkeypa
 
 
 def test_a_graph_does_not_keep_the_call_that_it_has_a_copy_of(made, monkeypatch):
-    monkeypatch.setattr(small, "_MOST_IDLE_BYTES", 0)
+    monkeypatch.setattr(small, "_MAX_IDLE_BYTES", 0)
     output, _ = module()(drawn(T, N, F))
     found = weakref.ref(made.pop())
     assert found() is None

@@ -1,1 +1,1 @@
-"""One network on NumPy arrays: what of it is planned, what the kernels are given, and the calls of them."""
+"""The CPU engine, one network on NumPy arrays: planning, arguments of the kernels, and calls of the kernels."""

@@ -1,4 +1,4 @@
-"""The gradients of one network on NumPy arrays, from its last layers to the first."""
+"""Backward of one network on NumPy arrays, from the last layer to the first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, dense, filled, groups_of, is_stack, layers_of
 from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import Part, StepRows, rows_of
-from rnnkit.cpu.run import Run, drop, kept_runs
+from rnnkit.cpu.run import Run, drop, training_runs
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels import loop_gradient, weight_gradient
 from rnnkit.kernels.machine import team
@@ -24,7 +24,7 @@ from rnnkit.kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 def backward(
     desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
-    """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
+    """Compute dx, dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is added to it."""
     steps = rows_of(workspace.steps, arena)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, team.wanted_size()
@@ -33,48 +33,48 @@ def backward(
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
-    gradient.run(arrays_of(w, workspace.x, dy, *result, of_resets, is_new), result[0])
+    gradient.run(backward_arrays(w, workspace.x, dy, *result, of_resets, is_new), result[0])
     finish_states(desc, workspace.steps, dhx, dcx, of_resets)
     return result
 
 
 def gradient_of(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, threads: int, arena: Arena) -> Gradient:
-    """The backward of a network, from the arrays of its workspace, ready to run in the arena."""
+    """Prepare the backward of a network from the arrays of its workspace, with scratch from the arena."""
     planner = Planner(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps, backward=True))
     return Gradient(desc, arrays, planner, arena, groups_of(desc, desc.dropout > 0))
 
 
-def arrays_of(
+def backward_arrays(
     w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray,
     of_resets: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
 ) -> BackwardArrays:
-    """The arrays of a call, as the kernel takes them; dy, dcx and those of `reset_gradients` may be None."""
-    dy, dcx, *of_resets = (0 if one is None else dense(one) for one in (dy, dcx, *of_resets))
+    """Return the arrays of a call as the kernel takes them; dy, dcx and `of_resets` may be None."""
+    dy, dcx, *of_resets = (0 if array is None else dense(array) for array in (dy, dcx, *of_resets))
     return BackwardArrays(dense(w), dense(x), dy, dx, dhx, dcx, dw, *of_resets, dw_is_new, wants_dhx, True)
 
 
 def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
-    """Zeros to which the gradients of hx and cx are added where states are reset to them; else None."""
+    """Return zeros to which resets to hx and cx add their gradients; None if states are reset to zeros or never."""
     if steps.resets is None or not steps.resets.from_hx:
         return None, None
     return np.zeros_like(dhx), None if dcx is None else np.zeros_like(dcx)
 
 
 def finish_states(desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, of_resets: tuple[Any, Any]) -> None:
-    """Complete the gradients of hx and cx where states are reset."""
+    """Finish dhx and dcx of a batch with resets, which end as the gradients of hx and cx."""
     if steps.resets is None:
         return
     for carried, other in zip((dhx, dcx), of_resets, strict=True):
         if other is not None:
             carried += other
-        elif carried is not None:  # nobody read those that were reset before the first step
+        elif carried is not None:  # states that were reset before step 0 were never read
             carried[:: desc.num_directions, steps.resets.marks[0, 0] > 0] = 0
 
 
 def begin(
     desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool = True
 ) -> tuple:
-    """Where the gradients go, the last three with what they begin from: dx (empty if not wanted), dhx, dcx and dw."""
+    """Return dx (empty if not wanted), dhx, dcx and dw; the last three start as dhy, dcy and the given dw."""
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
@@ -87,36 +87,36 @@ def begin(
 
 
 def _start(shape: tuple[int, ...], dtype: np.dtype, given: Any) -> np.ndarray:
-    """A new array that the gradient of a state begins from and is carried back in."""
+    """Return a new array for the gradient of a state, which starts as `given`."""
     return np.zeros(shape, dtype) if given is None else np.array(given, order="C").reshape(shape)
 
 
 class Chain(NamedTuple):
-    """The layers from `lowest` on, whose gradient is taken segment by segment of the sequence: all of them keep their
-    packed weights, which the one that is worked on first, the last, packs."""
+    """Layers from `lowest` on that run backward segment by segment. Their weights are packed in the first segment that
+    runs, the last of the sequence, and stay packed for the others."""
 
     lowest: int
-    packs: bool
+    packs: bool  # whether this segment packs
 
 
-class ReadyGradient(NamedTuple):
-    """A group of pseudo-layers that is ready to run backward, as `run.ReadyGroup` is forward."""
+class PreparedGradient(NamedTuple):
+    """The kernel calls of a group of pseudo-layers in backward, as `run.PreparedGroup` in forward."""
 
-    layers: tuple[Layer, ...]  # in the order of the passes: of a stack the upper first
-    calls: list[Callable[[BackwardArrays], None]]  # of the kernel, the last steps first
-    dx: list[np.ndarray | None]  # of each pass, (T, N, I): None is that of the call
+    layers: tuple[Layer, ...]  # in the order of the passes; in a stack the upper layer is first
+    calls: list[Callable[[BackwardArrays], None]]  # the last steps first
+    dx: list[np.ndarray | None]  # of each pass, (T, N, I); None means the call's
 
 
 class Gradient:
-    """The backward of a network, or of a segment of a chain of its layers, ready to run: all that the kernel calls need
-    but the `BackwardArrays` of the call.
+    """The prepared backward of a network, or of a segment of a chain of its layers: all that the kernel calls need,
+    except for the `BackwardArrays` of a call.
 
     Attributes
     ----------
     dx : ndarray (T, N, I) or None
-        The gradient of its input, of two directions the reverse one's; None is that of the call.
+        The gradient of the input, with two directions that of the reverse one; None means the call's.
     dgates : ndarray (rows of a chunk, columns)
-        The gates' gradients of the first pseudo-layer, and its address `dgates_address`.
+        The gates' gradients of the pseudo-layer that was prepared last; `dgates_address` is their address.
     """
 
     def __init__(
@@ -127,18 +127,18 @@ class Gradient:
         self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
         self._dtype, self._groups, self._of_inputs, dy = desc.np_dtype, [], [], None
         for group in reversed(groups):
-            self._groups.append(self._ready(group, dy, arena))
+            self._groups.append(self._prepare(group, dy, arena))
             dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
         self.dx = self._groups[-1].dx[-1]
 
-    def _ready(self, group: tuple[Layer, ...], dy: np.ndarray | None, arena: Arena) -> ReadyGradient:
-        """Lay out a group: dy is where the gradient of its output will stand. It works in the arena."""
+    def _prepare(self, group: tuple[Layer, ...], dy: np.ndarray | None, arena: Arena) -> PreparedGradient:
+        """Prepare a group: dy is the buffer of its output gradient, scratch is from the arena."""
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
         spans = self._planner.calls(group, schedule)
-        runs = kept_runs(self._desc, self._arrays, steps, group)
+        runs = training_runs(self._desc, self._arrays, steps, group)
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
-            # Passes that do not run at once share a buffer; but packed weights are there for all calls.
+            # Passes that do not run at once share a buffer, unless packed weights must last for several calls.
             place = number if schedule.split or len(spans) > 1 else 0
             buffer = run.layer.layer - self._lowest if self._chain else place
             backs.append(self._back(run, place, buffer, dy, self._planner.chunk_rows(schedule), arena))
@@ -153,48 +153,48 @@ class Gradient:
             ends = self._packs and not calls, stop == steps.seq_len
             arguments = layer.cell, filled(passes, layer), schedule, *ends, zeros, numbers
             calls.append(team.bound(loop_gradient.backward, work, like, *arguments, site=layer.site))
-        return ReadyGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
+        return PreparedGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
     def run(self, arrays: BackwardArrays, dx_of_network: np.ndarray) -> None:
-        """Through all groups, from the highest to the lowest; the gradients of side inputs are added to the last
-        columns of the network's dx (T, N, ...), unless that is empty."""
-        for own in self._of_inputs:
-            own[...] = 0  # the padding too, and what the reverse direction's dx has beside that of x
-        for ready in self._groups:
-            for call in ready.calls:
+        """Run all groups, from the highest to the lowest. The gradients of side inputs are added to the last columns of
+        the network's dx (T, N, ...), unless it is empty."""
+        for gradient in self._of_inputs:
+            gradient[...] = 0  # also the padding, and the extra columns of the reverse direction's dx
+        for group in self._groups:
+            for call in group.calls:
                 call(arrays)
-            lowest, dx = ready.layers[-1].layer, ready.dx
-            # The gradient of the network's input may not be wanted: `arrays.dx` is empty then.
-            if len(dx) == 2 and not is_stack(ready.layers) and (lowest > 0 or arrays.dx.size > 0):
-                shape = self._steps.seq_len, self._steps.batch_size, ready.layers[-1].input_size
-                dx = [arrays.dx.reshape(shape) if one is None else one for one in dx]
+            lowest, dx = group.layers[-1].layer, group.dx
+            # `arrays.dx` is empty if the gradient of the network's input is not wanted.
+            if len(dx) == 2 and not is_stack(group.layers) and (lowest > 0 or arrays.dx.size > 0):
+                shape = self._steps.seq_len, self._steps.batch_size, group.layers[-1].input_size
+                dx = [arrays.dx.reshape(shape) if array is None else array for array in dx]
                 add(*dx, self._steps)
                 dx = dx[:1]
             if lowest > self._lowest:
                 self.drop(dx[-1], lowest)
-        for own in self._of_inputs if dx_of_network.size > 0 else ():
-            dx_of_network[:, :, self._desc.input_size :] += own
+        for gradient in self._of_inputs if dx_of_network.size > 0 else ():
+            dx_of_network[:, :, self._desc.input_size :] += gradient
 
     def drop(self, dx: np.ndarray, layer: int) -> None:
-        """Take the gradient of a layer's input through dropout, where there is any."""
+        """Apply the dropout mask to the gradient of a layer's input, if the network has dropout."""
         if self._desc.dropout > 0:
             drop(dx, dx, self._arrays[f"mask_l{layer}"], self._steps, self._desc)
 
     def _input_gradient(self, layer: Layer, arena: Arena) -> np.ndarray | None:
-        """Where a pseudo-layer writes the gradient of its input; the two below and above it write elsewhere."""
+        """Return the dx buffer of a pseudo-layer, distinct from those of the layers below and above."""
         if layer.direction == 0 and layer.layer == self._lowest:
             return None
         name = "dinput_reverse" if layer.direction == 1 else f"dinput_{layer.layer % 3}"
         of_inputs = layer.layer == 0 and layer.inputs_size > 0
-        name += "_with_inputs" if of_inputs else ""  # memory of its own: nobody else writes those columns
+        name += "_with_inputs" if of_inputs else ""  # separate memory, since no other kernel writes these columns
         dx = arena.take(name, (self._steps.seq_len, self._steps.batch_size, layer.input_size), self._dtype)
         if of_inputs:
             self._of_inputs.append(dx[:, :, -layer.inputs_size :])
         return dx
 
     def _back(self, run: Run, number: int, buffer: int, dy: np.ndarray | None, rows: int, arena: Arena) -> RunBack:
-        """A pseudo-layer with what flows back through it, by the number of what it works in and of the buffer that has
-        its packed weights; `rows` are those of the gates of a chunk."""
+        """Build the `RunBack` of a pseudo-layer: `number` selects its scratch, `buffer` that of its packed weights, and
+        `rows` is the number of rows of a chunk of gates."""
         layer, dtype = run.layer, self._dtype
         offsets = _offsets(self._desc, layer.index, self._planner.threads, rows, self._planner.in_place)
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
@@ -213,29 +213,27 @@ class Gradient:
 
 
 class RunBack(NamedTuple):
-    """A pseudo-layer with what flows back through it: the gradients of its output and input (T, N, ...; None is that of
-    the call), of its gates (of a chunk of steps), and of a step's units; the rows of each pseudo-layer in dhx and dcx;
-    and a buffer to work in."""
+    """A pseudo-layer with the gradients that flow through it, and its scratch."""
 
     run: Run
-    dy: np.ndarray | None
-    dx: np.ndarray | None
-    gates: np.ndarray
-    units: np.ndarray
-    buffer: np.ndarray
-    offsets: np.ndarray
+    dy: np.ndarray | None  # of its output, (T, N, ...); None means the call's
+    dx: np.ndarray | None  # of its input, (T, N, ...); None means the call's
+    gates: np.ndarray  # of a chunk of steps
+    units: np.ndarray  # of a step
+    buffer: np.ndarray  # scratch, and packed weights
+    offsets: np.ndarray  # of the parts of the buffer
     inputs: np.ndarray | None  # of its side inputs
-    vectors: np.ndarray | None  # of those of each sequence
+    vectors: np.ndarray | None  # of its vectors, for each sequence
 
     def layer_pass(self, part: Part) -> LayerPassBackward:
-        """A part of the steps, for a kernel."""
+        """Return the operands of a kernel for some of the steps."""
         layer, dtype, cells = self.run.layer, self.run.hidden.dtype, self.run.cells.shape[-1]
         batch = part.batch._replace(shift=layer.index * len(self.units))
         gradients = Gradients(
             y=part.rows.or_call_data(self.dy, self.run.hidden.shape[-1], dtype, layer.outputs.start),
             x=part.rows.or_call_data(self.dx, layer.input_size, dtype), gates=part.listed.of(self.gates),
             units=part.batch.of(self.units), hidden=batch.or_call_data(None, layer.sizes.output, dtype),
-            states=batch.or_call_data(None, cells, dtype), reset_marks=part.cuts[layer.direction],
+            states=batch.or_call_data(None, cells, dtype), reset_marks=part.reset_marks[layer.direction],
             reset_hidden=batch.or_call_data(None, layer.sizes.output, dtype),
             reset_states=batch.or_call_data(None, cells, dtype),
             inputs=None if self.inputs is None else part.rows.of(self.inputs),
@@ -246,7 +244,7 @@ class RunBack(NamedTuple):
 
 
 def add(target: np.ndarray, addend: np.ndarray, steps: StepRows) -> None:
-    """target += addend, the valid rows of two arrays (T, N, ...)."""
+    """Compute target += addend for the valid rows of two arrays (T, N, ...)."""
     for part in steps.parts():
         work = part.count * target.shape[-1]
         matrices = map(part.rows.of, (target, addend))

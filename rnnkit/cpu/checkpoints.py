@@ -1,8 +1,8 @@
-"""Training with checkpoints: states are kept every few steps alone, and backward computes the rest again.
+"""Gradient checkpointing: save the states only at the start of each segment, and recompute the segments in backward.
 
-The layers of a chain (`workspace.chains`) go through the sequence together, each segment a short training forward of
-its own from the states in front of it. Backward goes through the segments the other way: it runs each once more and
-takes the gradient through it. States' gradients, and the sums that make up the weights', are carried on in place.
+The layers of a chain (`workspace.chains`) run segment by segment together. Each segment is a short training forward
+from the states at its start. Backward visits the segments in reverse order: it reruns each one and backpropagates
+through it. The gradients of states and weights accumulate in place.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.steps import segments
 from rnnkit.call.workspace import Workspace, chains, checkpoint_layout, workspace_layout
 from rnnkit.common.lazy import lazy
-from rnnkit.cpu.backward import Chain, Gradient, add, arrays_of, begin, finish_states, reset_gradients
+from rnnkit.cpu.backward import Chain, Gradient, add, backward_arrays, begin, finish_states, reset_gradients
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
-from rnnkit.cpu.run import final_states, given, ready_to_clear, ready_to_train, train_groups
+from rnnkit.cpu.run import final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
 
@@ -27,22 +27,22 @@ from rnnkit.kernels.machine import team
 def forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
-    """Run the network on x and keep the states in front of each segment; returns y, hy and cy, new arrays."""
+    """Run the network on x and save the states at the start of each segment; returns y, hy and cy, new arrays."""
     steps = workspace.steps
     workspace.allocate(checkpoint_layout(desc, steps.seq_len, steps.batch_size, workspace.checkpoint_steps))
-    kept, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory.arena)
-    kept["start_hidden"][0] = 0 if hx is None else hx
+    saved, run = workspace.arrays, _Segments(desc, w, workspace, workspace.memory.arena)
+    saved["start_hidden"][0] = 0 if hx is None else hx
     if desc.has_cell_state:
-        kept["start_cell"][0] = 0 if cx is None else cx
+        saved["start_cell"][0] = 0 if cx is None else cx
     y = np.empty((steps.seq_len, steps.batch_size, desc.num_directions * desc.output_size), w.dtype)
     final = final_states(desc, steps.batch_size)
     for chain in chains(desc):
         top = layers_of(desc)[chain[-1]]
-        outputs = y if top.layer == desc.num_layers - 1 else steps.after(kept[f"output_l{top.layer}"])
+        outputs = y if top.layer == desc.num_layers - 1 else steps.after(saved[f"output_l{top.layer}"])
         for number in range(len(run.bounds)):
             (segment, own_steps), part = run.segment(chain, number, final), outputs[slice(*run.steps_of(chain, number))]
             part[:, :, top.outputs] = own_steps.after(segment.arrays[f"hidden_l{top.layer}"])[:, :, top.outputs]
-            for clear in ready_to_clear([part], own_steps, of_states=False):
+            for clear in prepare_clearing([part], own_steps, of_states=False):
                 clear()
     return y, *final
 
@@ -50,7 +50,7 @@ def forward(
 def backward(
     desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena, dy: Any, dhy: Any, dcy: Any, dw: Any
 ) -> tuple:
-    """The gradients, computed in the arena: dx, dhx, dcx and dw, which is added to where it is given."""
+    """Compute dx, dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is added to it."""
     steps = workspace.steps
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
     of_resets = reset_gradients(steps, dhx, dcx)
@@ -62,11 +62,11 @@ def backward(
             dinput = arena.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
         for number in reversed(range(len(run.bounds))):
             (segment, own_steps), part = run.segment(chain, number), slice(*run.steps_of(chain, number))
-            own = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
-            gradient = Gradient(desc, segment.arrays, run.planner(own_steps), arena, run.groups(chain), own)
+            part_of_chain = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
+            gradient = Gradient(desc, segment.arrays, run.planner(own_steps), arena, run.groups(chain), part_of_chain)
             own_dy = None if dy is None else dy[part]
-            gradient.run(arrays_of(w, segment.x, own_dy, dinput[part], dhx, dcx, dw, of_resets), dx[part])
-            if lowest.direction == 1:  # added to that of the forward direction, which came before
+            gradient.run(backward_arrays(w, segment.x, own_dy, dinput[part], dhx, dcx, dw, of_resets), dx[part])
+            if lowest.direction == 1:  # add to the dx of the forward direction, which ran before
                 add(dinput[part], gradient.dx, own_steps)
                 if lowest.layer:
                     gradient.drop(dinput[part], lowest.layer)
@@ -77,18 +77,18 @@ def backward(
 
 
 class _Segments:
-    """What lies between the checkpoints of a workspace, run segment by segment in an arena."""
+    """The segments between the checkpoints of a workspace, run in an arena."""
 
     def __init__(self, desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena) -> None:
         self._desc, self._w, self._workspace, self._arena = desc, w, workspace, arena
         steps = workspace.steps
         self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
         self._threads = team.wanted_size()
-        # The sequences are in the order of the whole in each segment, and so are the sums over rows.
+        # Each segment has the sequence order of the whole batch, so that sums over rows add in the same order.
         self._order = steps.longest_first if steps.listed else None
 
     def planner(self, steps: StepRows) -> Planner:
-        """How a segment of these steps is worked on."""
+        """Return the planner of a segment of these steps."""
         return Planner(steps, self._w.itemsize, self._threads)
 
     @lazy
@@ -96,14 +96,14 @@ class _Segments:
         return pack(self._desc, self._w, self._arena)
 
     def steps_of(self, chain: tuple[int, ...], number: int) -> tuple[int, int]:
-        """[start, stop) of a segment's steps."""
+        """Return [start, stop) of the steps of a segment."""
         start, stop = self.bounds[number]
         if layers_of(self._desc)[chain[0]].direction == 1:
             start, stop = self._workspace.steps.seq_len - stop, self._workspace.steps.seq_len - start
         return start, stop
 
     def groups(self, chain: tuple[int, ...]) -> tuple[tuple[Layer, ...], ...]:
-        """The pseudo-layers of a chain in the groups in which they run."""
+        """Return the pseudo-layers of a chain, in the groups that run together."""
         if len(chain) == self._desc.num_pseudo_layers:
             return groups_of(self._desc, self._desc.dropout > 0)
         return tuple((layers_of(self._desc)[index],) for index in chain)
@@ -111,25 +111,26 @@ class _Segments:
     def segment(
         self, chain: tuple[int, ...], number: int, final: tuple[Any, Any] | None = None
     ) -> tuple[Workspace, StepRows]:
-        """All that forward computes of a segment, and its steps: run, unless this arena has run it last.
+        """Return the workspace and the steps of a segment; run it, unless its results are still in the arena.
 
-        In forward the last one's states go to `final`, those of the others in front of the next.
+        In forward the final states of a segment are saved as the initial ones of the next; those of the last segment
+        go to `final`.
         """
         starts = (self._workspace.arrays.get(name) for name in ("start_hidden", "start_cell"))
-        reset_to = (None if one is None else one[0] for one in starts)  # copies of hx and cx, which may have changed
+        reset_to = (None if array is None else array[0] for array in starts)  # copies: the user's hx and cx may change
         steps = segment_of(self._workspace.steps, *self.steps_of(chain, number), self._order, *reset_to)
-        segment, key = self._place(chain, number, steps), (self._workspace.generation, chain, number)
+        segment, key = self._workspace_of(chain, number, steps), (self._workspace.generation, chain, number)
         if self._arena.segment != key:
-            self._arena.segment = None  # until it is whole
-            own = given(segment.x, self._packed[:0], *self._states(number, final))
-            ready = ready_to_train(self.groups(chain), self.planner(steps), segment, self._packed)
-            train_groups(ready, own, segment, steps, self.steps_of(chain, number)[0])
+            self._arena.segment = None  # until it is complete
+            arrays = forward_arrays(segment.x, self._packed[:0], *self._states(number, final))
+            groups = prepare_training(self.groups(chain), self.planner(steps), segment, self._packed)
+            train_groups(groups, arrays, segment, steps, self.steps_of(chain, number)[0])
             self._arena.segment = key
         return segment, steps
 
-    def _place(self, chain: tuple[int, ...], number: int, steps: StepRows) -> Workspace:
-        """Where a segment is run; chains of one pseudo-layer share their places."""
-        desc, kept, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
+    def _workspace_of(self, chain: tuple[int, ...], number: int, steps: StepRows) -> Workspace:
+        """Return the workspace of a segment. Chains of one pseudo-layer share their memory."""
+        desc, saved, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
         needed = layers_of(desc)[chain[0]].layer == 0 or desc.inputs_size > 0
         x = self._workspace.x[start:stop] if needed else self._workspace.x[:0]
         options = self._workspace.options._replace(steps=steps, checkpoint_steps=None)
@@ -138,16 +139,16 @@ class _Segments:
             shared = name if len(chain) > 1 else name.rstrip("0123456789")
             segment.arrays[name] = self._arena.take(shared, shape, dtype)
         below = f"l{layers_of(desc)[chain[0]].layer - 1}"
-        if f"output_{below}" in kept:
-            segment.arrays[f"hidden_{below}"] = kept[f"output_{below}"][start : stop + 2]
+        if f"output_{below}" in saved:
+            segment.arrays[f"hidden_{below}"] = saved[f"output_{below}"][start : stop + 2]
         return segment
 
     def _states(self, number: int, final: tuple[Any, Any] | None) -> tuple[Any, ...]:
-        """hx and cx in front of a segment, and where hy and cy go: nowhere where they are kept already."""
+        """Return hx and cx of a segment, and the arrays for its hy and cy: dummies if these are saved already."""
         starts = [self._workspace.arrays.get(name) for name in ("start_hidden", "start_cell")]
-        before, behind = ([None if one is None else one[at : at + 1] for one in starts] for at in (number, number + 1))
+        before, after = ([None if one is None else one[i : i + 1] for one in starts] for i in (number, number + 1))
         if final is None:
-            behind = final_states(self._desc, self._workspace.steps.batch_size)
+            after = final_states(self._desc, self._workspace.steps.batch_size)
         elif number + 1 == len(self.bounds):
-            behind = final
-        return *before, *behind
+            after = final
+        return *before, *after

@@ -1,4 +1,4 @@
-"""A dense layer on NumPy arrays: what its kernels work in, and their calls."""
+"""A dense layer on NumPy arrays: scratch of its kernels, and their calls."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "floa
 
 
 def _reads_in_place(rows: int, work: int) -> bool:
-    """Whether the weights are read where they are: what few rows are multiplied with is sooner read than packed."""
+    """Return whether weights are read in place: for few rows, this is faster than packing them."""
     return rows <= MAX_ROWS_IN_PLACE or work <= team.SINGLE_THREAD_WORK
 
 
 @contextmanager
 def _borrowed() -> Iterator[Arena]:
-    """Memory to work in, which is another call's afterwards."""
+    """Borrow an idle arena for the duration of a call."""
     arena = popped(_idle) or Arena()
     try:
         yield arena
@@ -46,21 +46,21 @@ class PackedDense:
     Parameters
     ----------
     w : ndarray (C*I + C,), float32 or float64
-        Weights (C, I), then bias (C,); `pack` reads them anew.
+        Weights (C, I), then bias (C,). Call `pack` after changing them.
     num_outputs : int
         C.
-    most_rows : int
-        Rows of a call, at most. With few the weights are read where they are, and `pack` copies the bias alone.
+    max_rows : int
+        Largest number of rows of a call. If it is small, weights are read in place, and `pack` copies only the bias.
     """
 
-    def __init__(self, w: np.ndarray, num_outputs: int, most_rows: int):
+    def __init__(self, w: np.ndarray, num_outputs: int, max_rows: int):
         self._w, self._units, self._depth = w, num_outputs, w.size // num_outputs - 1
-        arena = None if most_rows <= MAX_ROWS_IN_PLACE else Arena()
+        arena = None if max_rows <= MAX_ROWS_IN_PLACE else Arena()
         self._panels, self._bias = _panels_and_bias(w.dtype, num_outputs, self._depth, arena)
         self.pack()
 
     def pack(self) -> None:
-        """Read the weights, which have changed."""
+        """Pack the weights again, after they changed."""
         numbers, work = row_numbers(self._units), self._panels.size
         team.run(dense.pack, work, self._panels, self._bias, self._w, numbers, self._units, self._depth)
 
@@ -70,7 +70,7 @@ class PackedDense:
 
 
 def _panels_and_bias(dtype: np.dtype, units: int, depth: int, arena: Arena | None) -> tuple[np.ndarray, np.ndarray]:
-    """Memory for the panels of the weights and for the bias; without an arena the weights are read in place."""
+    """Return buffers for the packed weights and the bias; without an arena the weights are read in place."""
     itemsize = dtype.itemsize
     if arena is None:
         ensure_in_place_tiles("columns", itemsize)
@@ -90,7 +90,7 @@ def _forward(
 
 
 def forward(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
-    """Write y (rows, C) = x (rows, I) times weights plus bias, which stand in w."""
+    """Write y (rows, C) = x (rows, I) times weights plus bias; w holds weights, then bias."""
     (rows, depth), units = x.shape, y.shape[1]
     if not rows:
         return
@@ -103,7 +103,7 @@ def forward(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
 
 
 def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: np.ndarray) -> None:
-    """Write dx (rows, I), and add the gradient by w to dw."""
+    """Write dx (rows, I), and add the gradient of w to dw."""
     (rows, depth), units, itemsize = x.shape, dy.shape[1], w.dtype.itemsize
     if not rows:
         return
@@ -129,7 +129,7 @@ def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:
 
 
 def add_rows(sums: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
-    """Add to sums[index[i]] the row number i, one after the other; sums (K, I) is C-contiguous."""
+    """Compute sums[index[i]] += rows[i] in the order of i; sums (K, I) is C-contiguous."""
     if rows.size:
         arrays = sums.reshape(-1), as_dense(index), as_dense(rows).reshape(-1)
         team.run(dense.add_rows, rows.size, *arrays, rows.shape[1])

@@ -1,4 +1,4 @@
-"""Inference on NumPy arrays: the weights of a network, packed once, and running it with them."""
+"""Inference on NumPy arrays, with weights packed once."""
 
 from __future__ import annotations
 
@@ -13,49 +13,48 @@ from rnnkit.call.arena import KEPT_BYTES, Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape, steps_of
-from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack, ready_to_pack
+from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack, prepare_packing
 from rnnkit.cpu.planner import Planner, reads_in_place, slabs_of
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
-from rnnkit.cpu.run import Calls, Run, final_states, given, ready_group, ready_to_clear
+from rnnkit.cpu.run import PreparedGroup, Run, final_states, forward_arrays, prepare_clearing, prepare_group
 from rnnkit.cpu.stack import Sequences, Stack, new_array, run_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.kernels.machine import team
 
-# Words of the weights times rows of all steps up to which a call is run a step at a time through all layers: Python
-# takes 60 us less. On one thread that way is as soon done with 2^26; on two the steps of a longer call are shared out
-# better.
-_BRIEF = 1 << 23
-_OUTPUTS = 3  # that there are at a time: what a group of two layers reads, and what they write
+# Up to this many (words of the weights times rows of all steps) one kernel runs all layers step by step, which saves 60
+# us of Python. On one thread the break-even is 2^26; on two threads, longer calls split better layer by layer.
+_STEPWISE_WORK = 1 << 23
+_OUTPUTS = 3  # layer outputs in memory at once: the input of a group of two layers, and their outputs
 
 
-def is_brief(desc: RNNDescriptor, steps: Steps) -> bool:
-    """Whether a call is run a step at a time through all layers."""
+def is_stepwise(desc: RNNDescriptor, steps: Steps) -> bool:
+    """Return whether a call runs all layers step by step."""
     count = steps.seq_len * steps.batch_size
-    is_short = count * num_weights(desc) <= _BRIEF or reads_in_place(desc, steps)
+    is_short = count * num_weights(desc) <= _STEPWISE_WORK or reads_in_place(desc, steps)
     from_hx = steps.resets is not None and steps.resets.from_hx
     return desc.num_directions == 1 and count > 0 and is_short and not from_hx
 
 
-def brief_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
-    """What runs brief calls with the flat weights; None where these are not brief."""
-    if not is_brief(desc, steps):
+def stepwise_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
+    """Return the runner of stepwise calls with flat weights; None if these steps do not run stepwise."""
+    if not is_stepwise(desc, steps):
         return None
     return _stack_of(desc, reads_in_place(desc, steps)).sequences(steps.seq_len, steps.batch_size)
 
 
-@lru_cache(DESCRIPTORS)  # of calls without options it is found sooner
-def _brief_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Sequences | None:
-    return brief_calls(desc, steps_of(seq_len, batch_size))
+@lru_cache(DESCRIPTORS)  # a fast path for calls without options
+def _stepwise_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Sequences | None:
+    return stepwise_calls(desc, steps_of(seq_len, batch_size))
 
 
-def run_brief(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> Any:
-    """The results of a brief call, which reads these weights where they are; None of a longer one."""
-    brief = brief_calls(desc, steps) if steps.listed else _brief_calls(desc, steps.seq_len, steps.batch_size)
-    if brief is None:
+def run_stepwise(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> Any:
+    """Run a call stepwise with flat weights; None if it does not run stepwise."""
+    runner = stepwise_calls(desc, steps) if steps.listed else _stepwise_calls(desc, steps.seq_len, steps.batch_size)
+    if runner is None:
         return None
-    return run_steps(brief, steps, x, hx, cx, w) if steps.listed else brief.run(x, hx, cx, w)
+    return run_steps(runner, steps, x, hx, cx, w) if steps.listed else runner.run(x, hx, cx, w)
 
 
 @lru_cache(2 * DESCRIPTORS)
@@ -64,10 +63,10 @@ def _stack_of(desc: RNNDescriptor, in_place: bool) -> Stack:
 
 
 class Inference(Stack):
-    """The weights of a network, packed, and what runs with them; safe to use from any number of threads.
+    """The packed weights of a network, and the calls that use them; thread-safe.
 
-    A call of the last one's size with small outputs, of `KEPT_BYTES` a layer, works in arrays that are kept, and so is
-    what it tells the kernels. Python takes 25 us less for a layer or two; copying y takes up to 10 us of these (Zen 5).
+    A call of the previous call's size whose outputs are small, at most `KEPT_BYTES` a layer, reuses arrays and prepared
+    kernel calls. This saves 25 us of Python for a layer or two, less up to 10 us to copy y (Zen 5).
     """
 
     def __init__(self, desc: RNNDescriptor, w: np.ndarray, precision: str | None = None) -> None:
@@ -76,26 +75,25 @@ class Inference(Stack):
         self._groups, self._columns = groups_of(desc, precision=precision), self._layers[0].columns
 
     def repack(self, w: np.ndarray) -> None:
-        """Take other weights, as float32 or float64, into the same memory, while no call is at work.
+        """Pack new weights, float32 or float64, into the same memory. No call may be running.
 
-        New memory, which the system clears first, would take ten times as long (1.1 in place of 0.1 ms, 370,000
+        New memory, which the system clears first, would take ten times as long (1.1 instead of 0.1 ms, 370,000
         weights).
         """
-        for call in ready_to_pack(self.weights, self._layers):
+        for call in prepare_packing(self.weights, self._layers):
             call(flat(w))
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
-        """Run the network over all steps and keep nothing but y, hy and cy, and the arrays of a small call.
+        """Run the network over all steps and return y, hy and cy.
 
-        Where that is more than a brief call, the gates of a few steps at a time are buffered. Stacked layers of one
-        direction also go through the sequence a slab of steps at a time, so that of the lower layers' outputs, too, no
-        more is in memory.
+        A call that does not run stepwise buffers the gates of a few steps at a time. Stacked layers of one direction
+        also process the sequence a slab of steps at a time, so that the lower layers' outputs stay small, too.
         """
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
-        if is_brief(desc, steps):
+        if is_stepwise(desc, steps):
             return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
         places = states_shape(steps.seq_len, steps.batch_size, directions, steps.resets is not None)
-        shape, behind = (*places, directions * desc.output_size), places[0] - steps.seq_len
+        shape, extra = (*places, directions * desc.output_size), places[0] - steps.seq_len
         count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]
         nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.listed else 0), new_call()
         reset_to = hx, cx
@@ -107,54 +105,54 @@ class Inference(Stack):
             hidden, clearing = arena.take("y", shape, x.dtype) if is_kept else np.empty(shape, x.dtype), []
             for start, stop in slabs:
                 rows = whole if is_kept else segment_of(steps, start, stop, None, *reset_to)
-                out, (hy, cy) = hidden[start : stop + behind], final_states(desc, steps.batch_size)
-                own = given(x[start:stop], self._no_w, hx, cx, hy, cy)
-                groups, clearing_next = self._laid_out(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
+                out, (hy, cy) = hidden[start : stop + extra], final_states(desc, steps.batch_size)
+                arrays = forward_arrays(x[start:stop], self._no_w, hx, cx, hy, cy)
+                groups, clearing_next = self._prepare(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
                 for _, calls in groups:
                     for run in calls:
-                        run(own)
-                    del calls, run  # and their arrays, before there are the next ones'
+                        run(arrays)
+                    del calls, run  # free their arrays before the next group allocates
                 hx, cx = hy, cy
-                for clear in clearing:  # of the slab before, in whose last step this one's initial states stood
+                for clear in clearing:  # of the previous slab, whose last step held this slab's initial states
                     clear()
                 clearing = clearing_next
             for clear in clearing:
                 clear()
             if whole is not None:
-                whole.reset_to = None, None  # the caller's
+                whole.reset_to = None, None  # do not keep the caller's hx and cx
             y = steps.after(hidden)
             return y.copy() if is_kept else y, hx, cx
         finally:
             self._memory.borrowers.discard(call)
 
-    def _laid_out(
+    def _prepare(
         self, planner: Planner, packed: Any, out: np.ndarray, arena: Arena, is_kept: bool
-    ) -> tuple[Iterable[Calls], list[Callable[[], None]]]:
-        """The groups of layers over the steps, and the calls that clear the padding; kept for the next call of this
-        size, or one group after another."""
+    ) -> tuple[Iterable[PreparedGroup], list[Callable[[], None]]]:
+        """Return the prepared groups of layers, and the calls that clear the padding: cached for the next call of this
+        size, or generated one group at a time."""
 
-        def make() -> tuple[Iterable[Calls], list[Callable[[], None]]]:
-            clearing = ready_to_clear([out], planner.steps, of_states=True)
-            groups = self._ready_groups(planner, packed, out, arena.take, arena.take if is_kept else new_array)
+        def make() -> tuple[Iterable[PreparedGroup], list[Callable[[], None]]]:
+            clearing = prepare_clearing([out], planner.steps, of_states=True)
+            groups = self._prepare_groups(planner, packed, out, arena.take, arena.take if is_kept else new_array)
             return list(groups) if is_kept else groups, clearing
 
         return arena.cached("infer", (planner.steps, planner.threads), make) if is_kept else make()
 
-    def _ready_groups(
+    def _prepare_groups(
         self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
         new: Callable[..., np.ndarray],
-    ) -> Iterator[Calls]:
-        """Lay out all layers over the steps, one group after another; the last writes into `out`.
+    ) -> Iterator[PreparedGroup]:
+        """Prepare all layers, one group after another; the last writes into `out`.
 
-        Groups share the arrays that they `take`. What one puts out is `new`: the caller's to let go, or to use again.
+        Groups share the arrays that they `take`. Their outputs are from `new`: fresh arrays, or reused ones.
         """
         desc, steps, below = self._desc, planner.steps, None
         for group in self._groups:
             schedule, count = planner.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
             gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
-            passing = not steps.with_resets
-            places = 2 if passing else len(out)
+            double_buffered = not steps.with_resets
+            places = 2 if double_buffered else len(out)
             shape = (count, places, steps.batch_size, desc.states_size) if desc.has_cell_state else (count, 0)
             cells, runs = take("cells", shape, out.dtype), []
             for number, layer in enumerate(group):
@@ -162,5 +160,5 @@ class Inference(Stack):
                     top = layer.layer == desc.num_layers - 1
                     hidden = out if top else new(f"hidden_{layer.layer % _OUTPUTS}", out.shape, out.dtype)
                     source, below = below, steps.after(hidden)
-                runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], passing))
-            yield ready_group(runs, planner, schedule, packed)
+                runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], double_buffered))
+            yield prepare_group(runs, planner, schedule, packed)

@@ -1,4 +1,4 @@
-"""What the CPU engine knows of a layer before it runs: its cell, sizes and weights, packed for the kernels."""
+"""Static facts of a layer for the CPU engine: its cell, sizes and packed weights."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from rnnkit.kernels.operands import LayerConstants, Sizes
 from rnnkit.kernels.products import PackedProduct, depth_of, offsets_of, pack_layer, places_of
 
 DESCRIPTORS = 64
-"""Networks of which is kept what follows from the descriptor alone."""
+"""Number of descriptors in each cache of what depends only on the descriptor."""
 
-_MOVE = 32  # multiply-adds in the time that packing a number takes
+_MOVE = 32  # cost of packing one number, in multiply-adds
 
 
 class Layer(NamedTuple):
-    """What is known of one pseudo-layer from the descriptor alone."""
+    """LayerConstants of one pseudo-layer that depend only on the descriptor."""
 
     index: int
     layer: int
     direction: int
     cell: Any
     sizes: Sizes
-    columns: int  # numbers in a row of the gate buffer
+    columns: int  # of the gate buffer
     products: tuple[PackedProduct, ...]  # the cell's, the projection, the vectors
     places: np.ndarray  # of their weights
-    gradient_columns: int  # in a row of the gates' gradients: slots, sums of means, the projection's sum
+    gradient_columns: int  # of the gates' gradients: slots, sums of means, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
-    input_work: int  # multiply-adds of a row: those of W, and those in the time loop
+    input_work: int  # multiply-adds of a row with W; `step_work` are those in the time loop
     step_work: int
-    meetings: int  # barriers of a step whose units are shared out: one behind each phase and the projection
-    passes: int  # of a call of its kernels: one, or two where the network has as many layers or directions
-    shares_units: bool  # whether threads may: no panel holds units of two heads
-    width: int  # of a row of the network's input: x and the side inputs, which have the last `inputs_size` columns
+    barriers: int  # of a step whose units are split between threads: one after each phase and the projection
+    passes: int  # of a kernel call: one, or two if the network has at least two pseudo-layers
+    shares_units: bool  # whether threads may split the units: no panel spans two heads
+    width: int  # of the network's input: x, then side inputs in the last `inputs_size` columns
     inputs_size: int
-    precision: str | None  # of the weights, as `rnnkit.prepare` takes it
-    facts: Bound  # `LayerConstants` of it, as kernels read them
-    site: dict[Any, Any]  # of its calls of kernels (`team.bound`); under "drawn" that of calls that read noises
+    precision: str | None  # of the weights, as passed to `rnnkit.prepare`
+    facts: Bound  # its `LayerConstants`, for kernels
+    site: dict[Any, Any]  # of its kernel calls (`team.bound`); "drawn" has the site of those that read noises
 
     @property
     def input_size(self) -> int:
-        """Numbers in a row of its input; without W ("skip" input) there is one for each unit."""
+        """Columns of its input; without W ("skip" input) one for each unit."""
         return self.width if self.layer == 0 else self.sizes.input or self.sizes.hidden
 
     @property
@@ -68,15 +68,15 @@ class Layer(NamedTuple):
 
     @property
     def recurrent_weights(self) -> int:
-        """Words that the largest product of R in a step reads."""
+        """Words of the largest product with R in a step."""
         largest = max(product.rows.size * product.depth for product in self.products[1:-2])
         return largest // FORMATS[self.precision].per_word
 
 
 @lru_cache(DESCRIPTORS)
 def layers_of(desc: RNNDescriptor, precision: str | None = None, in_place: bool = False) -> tuple[Layer, ...]:
-    """The pseudo-layers, with packed weights of this precision (`rnnkit.prepare`), or with
-    weights read where they are."""
+    """Return the pseudo-layers, with packed weights of this precision (`rnnkit.prepare`), or with weights read in
+    place."""
     cell, declaration = desc.cell, desc.cell.declaration
     starts = {name: start for name, _, start in weight_layout(desc)}
     passes, result, end = min(desc.num_pseudo_layers, 2), [], 0
@@ -104,56 +104,56 @@ def layers_of(desc: RNNDescriptor, precision: str | None = None, in_place: bool 
 def groups_of(
     desc: RNNDescriptor, dropping: bool = False, precision: str | None = None, in_place: bool = False
 ) -> tuple[tuple[Layer, ...], ...]:
-    """The pseudo-layers that run in one call of a kernel, from the lowest to the highest: the directions of a layer, or
-    two layers of one direction, if nothing is dropped between them."""
+    """Return the groups of pseudo-layers that run in one kernel call, from the lowest to the highest: the directions of
+    a layer, or two layers of one direction without dropout between them."""
     layers = layers_of(desc, precision, in_place)
     size = 1 if dropping and desc.num_directions == 1 else 2
     return tuple(layers[start : start + size] for start in range(0, len(layers), size))
 
 
 def is_stack(group: Sequence[Layer]) -> bool:
-    """Whether the second of a group's layers is above the first, not the other direction."""
+    """Return whether the second layer of a group is above the first, not its other direction."""
     return len(group) == 2 and group[0].direction == group[1].direction
 
 
 def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
-    """As many passes as the layer's kernels take; those that are too many do not run."""
+    """Pad the passes to the number that the layer's kernels take; extra ones do not run."""
     return (*passes, *passes)[: layer.passes]
 
 
 def _products(declaration: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
-    """The products of a layer, and its vectors; of a projection that is not there the rows are none."""
+    """Yield the products of a layer, and its vectors; an absent projection has no rows."""
     for product in declaration.products:
         name, gates = ("ih", declaration.input_gates) if product.source == "x" else ("hh", declaration.recurrent_gates)
-        own = np.array(declaration.rows_of(product.slots, gates), np.int64)
-        rows = (own[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
+        blocks_of_w = np.array(declaration.rows_of(product.slots, gates), np.int64)
+        rows = (blocks_of_w[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))
-        depth, first = sizes[depth_of(product)] if own.size else 0, product.slots.start * sizes.hidden
+        depth, first = sizes[depth_of(product)] if blocks_of_w.size else 0, product.slots.start * sizes.hidden
         blocks = 1
         if product.heads > 1:
-            depth, blocks = sizes.hidden // product.heads, max(own.size * product.heads, 1)
-        yield PackedProduct(first, rows, start, own.size, depth, bias, blocks, product.heads)
+            depth, blocks = sizes.hidden // product.heads, max(blocks_of_w.size * product.heads, 1)
+        yield PackedProduct(first, rows, start, blocks_of_w.size, depth, bias, blocks, product.heads)
     projection = starts.get(f"weight_hr{suffix}", -1)
     rows, depth = (sizes.output, sizes.hidden) if projection >= 0 else (0, 0)
-    # Backward, the projection's sum has the columns behind those of the slots and the sums of means. A scalar is one
-    # number, of which the gradient has a column for each unit.
-    column, own = len(declaration.slots) * sizes.hidden, len(declaration.vectors) * sizes.hidden
+    # In backward the columns of the projection's sum follow the slots and the sums of means. A scalar is one number,
+    # but its gradient has a column for each unit.
+    column, units = len(declaration.slots) * sizes.hidden, len(declaration.vectors) * sizes.hidden
     sums = len(declaration.gradient_means) * mean_blocks(sizes.hidden)
     yield PackedProduct(column + sums, row_numbers(rows), projection, min(rows, 1), depth, -1, 1, 1)
-    vectors = starts[declaration.vectors[0].name + suffix] if own else -1
+    vectors = starts[declaration.vectors[0].name + suffix] if units else -1
     shared = len(declaration.scalars)
-    yield PackedProduct(column, row_numbers(own - shared * sizes.hidden + shared), -1, 0, 0, vectors, 1, 1)
+    yield PackedProduct(column, row_numbers(units - shared * sizes.hidden + shared), -1, 0, 0, vectors, 1, 1)
 
 
 def flat(array: np.ndarray) -> np.ndarray:
-    """The array as the kernels take it, in one dimension."""
+    """Return the array as the kernels take it, in one dimension."""
     return dense(array).ravel()
 
 
 def dense(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy, as the kernels take it: no subclass, C-contiguous, aligned, and of a writeable type.
+    """Return the array, or a copy, as the kernels take it: not a subclass, C-contiguous, aligned, of a writeable type.
 
-    Kernels never write what they are given to read, but a read-only array would be another type to Numba.
+    Kernels do not write their inputs, but Numba would compile another version for read-only arrays.
     """
     if type(array) is np.ndarray:
         if array.flags.carray:
@@ -172,8 +172,8 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def ready_to_pack(packed: np.ndarray, layers: Sequence[Layer]) -> list[Callable[[np.ndarray], None]]:
-    """The kernel calls that pack the flat weights of every pseudo-layer and sum its biases, where its `offsets` say."""
+def prepare_packing(packed: np.ndarray, layers: Sequence[Layer]) -> list[Callable[[np.ndarray], None]]:
+    """Prepare the kernel calls that pack each pseudo-layer's flat weights and sum its biases, at its `offsets`."""
     calls = []
     for layer in layers:
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
@@ -182,9 +182,9 @@ def ready_to_pack(packed: np.ndarray, layers: Sequence[Layer]) -> list[Callable[
 
 
 def pack(desc: RNNDescriptor, w: np.ndarray, arena: Arena) -> np.ndarray:
-    """The packed weights, in the arena."""
+    """Pack the weights into the arena and return them."""
     layers, w = layers_of(desc), flat(w)
     packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
-    for call in ready_to_pack(packed, layers):
+    for call in prepare_packing(packed, layers):
         call(w)
     return packed

@@ -1,4 +1,4 @@
-"""Quantized weights: a network's packed weights, rounded once, in the panels of `kernels.machine.formats`."""
+"""Quantized weights (bfloat16, int8): packed weights, rounded once, in the panels of `kernels.machine.formats`."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ _ONE = 4  # bytes of a word
 
 
 def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarray:
-    """Pack the weights, round them, and sum the biases, where the offsets of `layers_of(desc, precision)` say."""
+    """Pack and round the weights, and sum the biases, at the offsets of `layers_of(desc, precision)`."""
     packed, layers = pack(desc, w, Arena()), layers_of(desc, precision)
     words = np.zeros(int(layers[-1].offsets[-1]), np.float32)
-    for whole, layer in zip(layers_of(desc), layers, strict=True):
+    for full, layer in zip(layers_of(desc), layers, strict=True):
         for number, product in enumerate(layer.products):
             if product.gates and product.depth:
-                panels = packed[whole.offsets[number] : whole.offsets[number + 1]]
-                parts = zip(*(np.split(one, product.blocks) for one in (panels, product.rows)), strict=True)
+                panels = packed[full.offsets[number] : full.offsets[number + 1]]
+                blocks = zip(*(np.split(array, product.blocks) for array in (panels, product.rows)), strict=True)
                 gates = product.gates if product.blocks == 1 else 1
-                own = [_PANELS[precision](panels, product._replace(rows=rows, gates=gates)) for panels, rows in parts]
-                words[layer.offsets[number] : layer.offsets[number + 1]] = np.concatenate(own)
-        words[slice(*layer.offsets[-2:])] = packed[slice(*whole.offsets[-2:])]  # the biases
+                parts = [_PANELS[precision](block, product._replace(rows=rows, gates=gates)) for block, rows in blocks]
+                words[layer.offsets[number] : layer.offsets[number + 1]] = np.concatenate(parts)
+        words[slice(*layer.offsets[-2:])] = packed[slice(*full.offsets[-2:])]  # the biases
     return words
 
 
 def _groups(panels: np.ndarray, product: PackedProduct):
-    """The panels of each group of gates, (vectors, depth, columns), and the first of its gates."""
+    """Yield the first gate of each group of gates, and the panels of the group, (vectors, depth, columns)."""
     lanes, gates, depth = VECTOR_BYTES // _ONE, product.gates, product.depth
     panels = panels.reshape(-1, gates * depth * lanes)
     for start in range(0, gates, group_size(gates)):
         stop = min(start + group_size(gates), gates)
-        own = panels[:, start * depth * lanes : stop * depth * lanes]
-        yield start, own.reshape(len(panels), depth, (stop - start) * lanes)
+        group = panels[:, start * depth * lanes : stop * depth * lanes]
+        yield start, group.reshape(len(panels), depth, (stop - start) * lanes)
 
 
-def _joined(groups: list[np.ndarray]) -> np.ndarray:
-    """The groups, side by side in every panel, as one array of words."""
+def _concatenated(groups: list[np.ndarray]) -> np.ndarray:
+    """Concatenate the groups within each panel, as one array of words."""
     return np.concatenate([group.reshape(len(group), -1) for group in groups], 1).reshape(-1).view(np.float32)
 
 
 def _in_words(values: np.ndarray, count: int) -> np.ndarray:
-    """(vectors, depth, columns) as words of so many values along the depth, the first in the lowest bits."""
+    """Pack (vectors, depth, columns) into words of `count` values along the depth, the first in the lowest bits."""
     vectors, depth, columns = values.shape
     full = np.zeros((vectors, -(-depth // count) * count, columns), values.dtype)
     full[:, :depth] = values
@@ -59,36 +59,36 @@ def _in_words(values: np.ndarray, count: int) -> np.ndarray:
 
 def _bfloat16_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
     per_word = FORMATS["bfloat16"].per_word
-    return _joined([_in_words(_bfloat16(group), per_word) for _, group in _groups(panels, product)])
+    return _concatenated([_in_words(_bfloat16(group), per_word) for _, group in _groups(panels, product)])
 
 
 def _bfloat16(values: np.ndarray) -> np.ndarray:
-    """The bits of the nearest bfloat16; of two that are as near the even one."""
+    """Round to the nearest bfloat16, ties to even; returns the bits."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     near = bits + (0x7FFF + ((bits >> 16) & 1))
     return (np.where(np.isnan(values), bits | 0x400000, near) >> 16).astype(np.uint16)
 
 
 def _int8_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
-    """The panels, the scale of each column, and what is added to its sum: minus what the zero point adds to it."""
+    """Return the panels, the scale of each column, and the correction of its sum for the zero point."""
     lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
     scales, corrections = np.zeros((2, product.gates, padded(units, _ONE)), np.float32)
-    corrections, rounded, form = corrections.view(np.int32), [], FORMATS["int8"]
+    corrections, packed, form = corrections.view(np.int32), [], FORMATS["int8"]
     for first, group in _groups(panels, product):
         largest, one = np.abs(group).max(axis=1), np.float32(MAX_INT8)
-        own = np.where(largest < MIN_MAGNITUDE, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
-        usual = own > 0
+        scale = np.where(largest < MIN_MAGNITUDE, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
+        usual = scale > 0
         inverse = np.divide(one, largest, out=np.zeros_like(largest), where=usual)
-        whole = np.rint(np.where(usual[:, None], group, 0) * inverse[:, None]).astype(np.int8)
-        rounded.append(_in_words(whole.view(np.uint8), form.per_word))
-        gates = slice(first, first + own.shape[1] // lanes)
-        sums = -form.zero_point * whole.sum(axis=1, dtype=np.int32)
-        for target, values in (scales, own), (corrections, sums):
-            target[gates] = values.reshape(len(own), -1, lanes).swapaxes(0, 1).reshape(-1, target.shape[1])
+        rounded = np.rint(np.where(usual[:, None], group, 0) * inverse[:, None]).astype(np.int8)
+        packed.append(_in_words(rounded.view(np.uint8), form.per_word))
+        gates = slice(first, first + scale.shape[1] // lanes)
+        sums = -form.zero_point * rounded.sum(axis=1, dtype=np.int32)
+        for target, values in (scales, scale), (corrections, sums):
+            target[gates] = values.reshape(len(scale), -1, lanes).swapaxes(0, 1).reshape(-1, target.shape[1])
     columns = np.zeros((2, padded(product.rows.size, _ONE)), np.float32)
     for target, values in zip(columns, (scales, corrections.view(np.float32)), strict=True):
         target[: product.rows.size] = values[:, :units].reshape(-1)
-    return np.concatenate([_joined(rounded), columns.reshape(-1)])
+    return np.concatenate([_concatenated(packed), columns.reshape(-1)])
 
 
 _PANELS = {"bfloat16": _bfloat16_panels, "int8": _int8_panels}

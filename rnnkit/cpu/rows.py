@@ -1,7 +1,7 @@
-"""Which rows of a batch run at which step: the one place where lengths turn into row numbers.
+"""Packed rows: which rows of a batch run at which step. Only this module turns lengths into row numbers.
 
-Where sequences differ in length, row numbers are listed for all steps. Where they do not, they are arithmetic: the
-numbers of a few steps serve for all of them, shifted.
+If lengths differ, or states are reset, row numbers are listed for all steps. Otherwise one short list, shifted, serves
+all steps.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
 from rnnkit.kernels.rows import list_rows
 
 LIST_BYTES = 40
-"""What lists take for each step of each sequence, where these differ in length."""
+"""Bytes of the lists for each step of each sequence."""
 
 _NO_MARKS = np.empty(0, np.uint8)
 _NO_NUMBERS = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
 
 
 class Rows(NamedTuple):
-    """Where the positions of a part stand in some kind of array: the row numbers of a list, plus `shift`."""
+    """Row numbers of the positions of a part in one kind of array: a list plus `shift`."""
 
     numbers: np.ndarray
     shift: int = 0
 
     def of(self, array: np.ndarray, column: int = 0) -> Matrix:
-        """These rows of a contiguous array (..., width) from a column on, for a kernel."""
+        """Return these rows of a contiguous array (..., width), from a column on, for a kernel."""
         width = array.shape[-1]
         return Matrix(array.reshape(-1), self.numbers, self.shift * width + column, width)
 
     def or_call_data(self, array: np.ndarray | None, width: int, dtype: np.dtype, column: int = 0) -> CallMatrix:
-        """The same, or for None of an array of this width that each call gives."""
+        """Return `of(array)`; for None, rows of an array of this width that is passed to each call."""
         if array is not None:
             return CallMatrix(self.of(array, column), False)
         return CallMatrix(Matrix(_NO_NUMBERS[dtype], self.numbers, self.shift * width + column, width), True)
 
 
-_NO_CUTS = Rows(np.empty(0, np.int64))
+_NO_RESETS = Rows(np.empty(0, np.int64))
 
 
 class Part(NamedTuple):
-    """The steps start:stop of a batch, as kernels are told of them: positions (t, n), t by t, within a step the
-    longest sequences first.
+    """The steps start:stop of a batch, as kernels read them: positions (t, n) ordered by t, and within a step by
+    descending length.
 
-    The fields say where a position stands in arrays of each kind. Of a batch of unequal lengths the lists are those of
-    all steps, and `rows` has the rows of the padding behind them.
+    The fields are the row numbers of the positions in each kind of array. If lengths differ, the lists are those of all
+    steps, and `rows` also has the rows of the padding at its end.
     """
 
     start: int
     stop: int
     starts: np.ndarray  # step start + i has the positions starts[i]:starts[i + 1]
-    positions: Rows  # in arrays with a row for each position of all steps
+    positions: Rows  # in arrays with one row for each position of all steps
     rows: Rows  # (T, N, ...)
     batch: Rows  # (N, ...)
     previous: tuple[Rows, Rows]  # the state before the step in arrays `Steps.states_shape`, forward and reverse
     following: Rows  # the state after it, in both directions
-    passing: tuple[Rows, Rows]  # before and after the step, of states in one of two places in turn, (2, N, ...)
-    cuts: tuple[np.ndarray, np.ndarray]  # 1 where the next step starts anew, forward and reverse; empty: nowhere
+    double_buffered: tuple[Rows, Rows]  # before and after the step, in two alternating buffers of states, (2, N, ...)
+    reset_marks: tuple[np.ndarray, np.ndarray]  # 1 if the next step resets, forward and reverse; empty: no resets
 
     @property
     def listed(self) -> Rows:
-        """Positions in buffers of a chunk: the kernels count from its first one."""
+        """Positions in buffers of a chunk: kernels count from its first position."""
         return Rows(self.positions.numbers)
 
     @property
@@ -76,23 +76,23 @@ class Part(NamedTuple):
         """Number of positions."""
         return int(self.starts[-1] - self.starts[0])
 
-    def states(self, direction: int, passing: bool) -> tuple[Rows, Rows]:
-        """The states before and after the step, kept for every step or in one of two places in turn."""
-        if passing:
-            return self.passing if direction == 0 else self.passing[::-1]
+    def states(self, direction: int, double_buffered: bool) -> tuple[Rows, Rows]:
+        """Return the rows of the states before and after the step, in arrays of all steps or in two buffers."""
+        if double_buffered:
+            return self.double_buffered if direction == 0 else self.double_buffered[::-1]
         return self.previous[direction], self.following
 
 
 class StepRows(Steps):
-    """The steps of a batch with their row numbers: the one object that says where a row stands.
+    """The steps of a batch with their row numbers.
 
-    Where sequences differ in length, or states start anew in them, `relist` lists the rows, for batch after batch: the
-    arrays stay, and with them what was laid out for the kernels.
+    If lengths differ, or states are reset, `relist` lists the rows of each new batch in the same arrays, so that
+    prepared kernel calls stay valid.
 
     Attributes
     ----------
     reset_to : tuple
-        Hidden and cell states of all pseudo-layers that states are reset to; None is zeros.
+        Hidden and cell states of all pseudo-layers that states are reset to; None means zeros.
     """
 
     with_resets, reset_to = False, (None, None)
@@ -100,8 +100,8 @@ class StepRows(Steps):
     def __init__(
         self, seq_len: int, batch_size: int, padded: bool, order: np.ndarray | None = None, resets: bool = False
     ) -> None:
-        """`order` is that of the sequences, where it is not that of the lengths that `relist` will be given; with
-        `resets`, of what is `padded`, it will be given some."""
+        """`order` is the order of the sequences, if it is not by the lengths passed to `relist`. `resets` says whether
+        `relist` will receive resets, which needs `padded`."""
         self._bounds: dict[int, np.ndarray] = {}
         self._long_lists: dict[int, tuple[np.ndarray, ...]] = {}
         if not padded:
@@ -124,7 +124,7 @@ class StepRows(Steps):
         return self.padded or self.batch_size <= LISTED_ROWS
 
     def relist(self, lengths: np.ndarray, resets: Resets | None = None) -> StepRows:
-        """List the rows of sequences of these lengths in place of those before; returns itself, which is `padded`."""
+        """Replace the lists by those of sequences of these lengths; returns self, which must be `padded`."""
         self.resets = resets
         self._list((lengths, _NO_MARKS if resets is None else resets.marks.reshape(-1)))
         for parts, bounds in self._bounds.items():
@@ -137,13 +137,13 @@ class StepRows(Steps):
         return self._part(0, self.seq_len)
 
     def parts(self) -> Iterator[Part]:
-        """All steps, in parts that begin at position 0."""
+        """Yield all steps, in parts that begin at position 0."""
         size = self.seq_len if self.padded else LISTED_ROWS // max(self.batch_size, 1)
         for start in range(0, self.seq_len, max(size, 1)):
             yield self.part(start, min(start + max(size, 1), self.seq_len))
 
     def part(self, start: int, stop: int) -> Part:
-        """Return the steps start..stop."""
+        """Return the steps start:stop."""
         return self.whole if stop - start == self.seq_len else self._part(start, stop)
 
     def _part(self, start: int, stop: int) -> Part:
@@ -151,19 +151,19 @@ class StepRows(Steps):
         if self.padded:
             rows, batch, next_rows, here, there, *of_resets = map(Rows, self._lists)
             starts, following = self.starts[start : stop + 1], rows._replace(shift=size)
-            before, *cuts = of_resets or (rows, _NO_CUTS, _NO_CUTS)
+            before, *marks = of_resets or (rows, _NO_RESETS, _NO_RESETS)
             places = self._positions, rows, batch, (before, next_rows), following, (here, there)
-            return Part(start, stop, starts, *places, tuple(cut.numbers for cut in cuts))
-        starts, numbers, batch, passing = self._regular(stop - start)
+            return Part(start, stop, starts, *places, tuple(mark.numbers for mark in marks))
+        starts, numbers, batch, alternating = self._regular(stop - start)
         moved, odd, count = start * size, start % 2 * size, numbers.size
-        places = Rows(passing[odd : odd + count]), Rows(passing[odd + size : odd + size + count])
+        double_buffered = Rows(alternating[odd : odd + count]), Rows(alternating[odd + size : odd + size + count])
         rows, following = Rows(numbers, moved), Rows(numbers, moved + size)
         previous = rows, Rows(numbers, moved + 2 * size)
-        cuts = _NO_CUTS.numbers, _NO_CUTS.numbers
-        return Part(start, stop, starts, rows, rows, Rows(batch), previous, following, places, cuts)
+        marks = _NO_RESETS.numbers, _NO_RESETS.numbers
+        return Part(start, stop, starts, rows, rows, Rows(batch), previous, following, double_buffered, marks)
 
     def _regular(self, steps: int) -> tuple[np.ndarray, ...]:
-        """starts, rows, batch and passing (one step longer) of a part in which every sequence has all steps."""
+        """Return the lists of a part without padding: starts, rows, batch, and alternating (one step longer)."""
         if steps * self.batch_size <= LISTED_ROWS:
             return _kept_lists(self.batch_size, steps)
         if steps not in self._long_lists:
@@ -171,7 +171,7 @@ class StepRows(Steps):
         return self._long_lists[steps]
 
     def bounds(self, parts: int) -> np.ndarray:
-        """Return (parts + 1,) int64 where to cut the rows of every step, so that each part has its share."""
+        """Return (parts + 1,) int64, the row boundaries in every step that balance the work of so many parts."""
         if parts not in self._bounds:
             self._bounds[parts] = self._cut(parts)
         return self._bounds[parts]
@@ -182,28 +182,28 @@ class StepRows(Steps):
 
     @lazy
     def initial(self) -> tuple[Rows, Rows]:
-        """The sequences' initial states in arrays (T + D, N, ...), forward and reverse."""
+        """Rows of the initial states in arrays (T + D, N, ...), forward and reverse."""
         numbers = row_numbers(self.batch_size)
         return Rows(numbers), Rows(numbers, (self.seq_len + 1) * self.batch_size)
 
     @lazy
     def final(self) -> tuple[Rows, Rows]:
-        """Their final states there."""
+        """Rows of the final states in these arrays."""
         if self.padded:
             return Rows(self._ends[0]), Rows(self._ends[1])
         numbers = row_numbers(self.batch_size)
         return Rows(numbers, self.seq_len * self.batch_size), Rows(numbers, self.batch_size)
 
     @lazy
-    def passing_ends(self) -> tuple[Rows, Rows]:
-        """States that stand in one of two places in turn, before the first step and after the last, forward."""
+    def double_buffered_ends(self) -> tuple[Rows, Rows]:
+        """Rows of the initial and the final states in the two alternating buffers, forward."""
         numbers = row_numbers(self.batch_size)
         return Rows(numbers), Rows(self._ends[2]) if self.padded else Rows(numbers, self.seq_len % 2 * self.batch_size)
 
 
 def rows_of(steps: Steps, arena: Arena, hx: Any = None, cx: Any = None) -> StepRows:
-    """The row numbers of the steps: the same object for the next steps of this size in this arena, whose numbers they
-    then are. Resets may be from hx and cx."""
+    """Return the row numbers of the steps; hx and cx are what resets may be to. The object is reused, and overwritten,
+    by the next steps of this size in this arena."""
     kept, size, resets = arena.rows, (steps.seq_len, steps.batch_size), steps.resets is not None
     if kept is not None and (kept.seq_len, kept.batch_size, kept.with_resets) != (*size, resets):
         kept = arena.rows = None
@@ -218,8 +218,8 @@ def rows_of(steps: Steps, arena: Arena, hx: Any = None, cx: Any = None) -> StepR
 def segment_of(
     steps: Steps, start: int, stop: int, order: np.ndarray | None = None, hx: Any = None, cx: Any = None
 ) -> StepRows:
-    """The steps start:stop as a batch of their own, its sequences in this order, or the longest first. Resets may be
-    from hx and cx, those of the whole."""
+    """Return the steps start:stop as a batch, its sequences in this order, or the longest first. Resets may be to hx
+    and cx of the whole batch."""
     count, resets = stop - start, steps.resets
     if not steps.listed:
         return same_length(count, steps.batch_size)
@@ -230,7 +230,7 @@ def segment_of(
 
 
 def same_length(seq_len: int, batch_size: int) -> StepRows:
-    """The row numbers of sequences that all have `seq_len` steps."""
+    """Return the row numbers of sequences that all have `seq_len` steps."""
     return _kept_rows(seq_len, batch_size) if batch_size <= LISTED_ROWS else StepRows(seq_len, batch_size, padded=False)
 
 
@@ -241,8 +241,8 @@ def _kept_rows(seq_len: int, batch_size: int) -> StepRows:
 
 def _lists(batch_size: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rows = row_numbers(steps * batch_size)
-    passing = np.tile(np.arange(2 * batch_size), steps // 2 + 2)
-    return np.arange(steps + 1) * batch_size, rows, passing[: rows.size] % max(batch_size, 1), passing
+    alternating = np.tile(np.arange(2 * batch_size), steps // 2 + 2)
+    return np.arange(steps + 1) * batch_size, rows, alternating[: rows.size] % max(batch_size, 1), alternating
 
 
 _kept_lists = lru_cache(maxsize=8)(_lists)

@@ -1,4 +1,4 @@
-"""Running pseudo-layers on NumPy arrays: what they read, what they write, and the calls of the kernel."""
+"""Run pseudo-layers on NumPy arrays: operands and calls of the kernel."""
 
 from __future__ import annotations
 
@@ -22,48 +22,47 @@ from rnnkit.kernels.noise import Counter, Draw, bernoulli, draw, dropout_factor,
 from rnnkit.kernels.operands import CallPosition, EndStates, ForwardArrays, LayerPass, Operands, Schedule
 from rnnkit.kernels.rows import clear_padding
 
-_STREAMS = 256  # of a pseudo-layer: those of its noises, and the last that of dropout in front of a layer
+_STREAMS = 256  # random streams of a pseudo-layer: its noises, and in the last one dropout before the layer
 _ALL_STEPS = -1
 
 
 class Run(NamedTuple):
-    """A pseudo-layer with what it reads and what it writes: the source (T, N, I), None for the input of the call,
-    hidden states (T + D, N, D*P), gates (positions that are kept, columns) and cells (T + D, N, H), or (2, N, H) where
-    they are not kept (`passing`). Where training draws the cell's noises, those of all steps (N, ...) and of each (T,
-    N, ...)."""
+    """A pseudo-layer with the arrays that it reads and writes."""
 
     layer: Layer
-    source: np.ndarray | None
-    hidden: np.ndarray
-    gates: np.ndarray
-    cells: np.ndarray
-    passing: bool
-    noises: np.ndarray | None = None
-    step_noises: np.ndarray | None = None
+    source: np.ndarray | None  # its input (T, N, I); None means the call's
+    hidden: np.ndarray  # (T + D, N, D*P)
+    gates: np.ndarray  # (positions of all steps or of a chunk, columns)
+    cells: np.ndarray  # cell states (T + D, N, H), or (2, N, H)
+    double_buffered: bool  # whether only two steps of the cell states exist
+    noises: np.ndarray | None = None  # drawn once for all steps, (N, ...)
+    step_noises: np.ndarray | None = None  # drawn for each step, (T, N, ...)
 
     @property
     def draws(self) -> bool:
-        """Whether there are noises for stages to read: another type of operand, for which kernels are compiled."""
+        """Whether stages read noises: another type of operand, for which kernels are compiled separately."""
         return self.noises is not None or self.step_noises is not None
 
     def part(self, steps: StepRows, start: int, stop: int) -> Part:
-        """The steps that come start:stop on its way through the sequence."""
+        """Return the steps start:stop in processing order, which is reversed in the reverse direction."""
         if self.layer.direction == 1:
             start, stop = steps.seq_len - stop, steps.seq_len - start
         return steps.part(start, stop)
 
     def ends(self, steps: StepRows) -> EndStates:
-        """The initial and the final states, for a kernel."""
+        """Return the initial and the final states, for a kernel."""
         direction = self.layer.direction
         hidden = steps.initial[direction], steps.final[direction]
-        cells = (steps.passing_ends if direction == 0 else steps.passing_ends[::-1]) if self.passing else hidden
+        cells = hidden
+        if self.double_buffered:
+            cells = steps.double_buffered_ends if direction == 0 else steps.double_buffered_ends[::-1]
         states = [rows.of(self.hidden, self.layer.outputs.start) for rows in hidden]
         return EndStates(self.layer.index, *states, *(rows.of(self.cells) for rows in cells))
 
     def layer_pass(self, part: Part, keeps_gates: bool) -> LayerPass:
-        """A part of the steps, for a kernel. Of the gates there are those of all steps, or of a chunk."""
+        """Return the operands of a kernel for some of the steps. The gate buffer covers all steps, or a chunk."""
         layer, dtype = self.layer, self.hidden.dtype
-        before, after = part.states(layer.direction, self.passing)
+        before, after = part.states(layer.direction, self.double_buffered)
         gates = (part.positions if keeps_gates else part.listed).of(self.gates)
         operands = Operands(
             gates=gates, hidden_prev=part.previous[layer.direction].of(self.hidden, layer.outputs.start),
@@ -75,51 +74,50 @@ class Run(NamedTuple):
         x = part.rows.or_call_data(self.source, layer.input_size, dtype)
         return LayerPass(layer.direction == 1, layer.facts, part.starts, x, operands)
 
-
     def _side_inputs(self, part: Part) -> CallMatrix | None:
-        """The last columns of x, of every layer alike."""
+        """Return the last columns of the network's x, which every layer reads."""
         layer, size = self.layer, self.layer.inputs_size
         return part.rows.or_call_data(None, layer.width, self.hidden.dtype, layer.width - size) if size else None
 
 
-def kept_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: tuple[Layer, ...]) -> list[Run]:
-    """A group of pseudo-layers in training: the places in the workspace's arrays, which backward reads again."""
+def training_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: tuple[Layer, ...]) -> list[Run]:
+    """Return the runs of a group of pseudo-layers in training, in the workspace's arrays, which backward reads."""
     runs = []
     for layer in group:
         cells = arrays[f"cell_{layer.index}"] if desc.has_cell_state else np.empty(0, desc.np_dtype)
         gates = arrays[f"gates_{layer.index}"].reshape(-1, layer.columns)
-        source, hidden = _kept_source(desc, arrays, steps, layer.layer), arrays[f"hidden_l{layer.layer}"]
+        source, hidden = _layer_input(desc, arrays, steps, layer.layer), arrays[f"hidden_l{layer.layer}"]
         drawn = (arrays.get(f"{name}_{layer.index}") for name in ("noises", "step_noises"))
         runs.append(Run(layer, source, hidden, gates, cells, False, *drawn))
     return runs
 
 
-def _kept_source(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, layer: int) -> np.ndarray | None:
-    """What W of a layer multiplies: the input, or the outputs of the layer below as dropout left them."""
+def _layer_input(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, layer: int) -> np.ndarray | None:
+    """Return the input of a layer: None (the call's), or the outputs of the layer below, after dropout."""
     if layer == 0:
         return None
     return arrays[f"input_l{layer}"] if desc.dropout > 0 else steps.after(arrays[f"hidden_l{layer - 1}"])
 
 
 def final_states(desc: RNNDescriptor, batch_size: int) -> tuple[np.ndarray, Any]:
-    """Where hy and cy go; cy is None without cells."""
+    """Return new arrays for hy and cy; cy is None without a cell state."""
     count, dtype = desc.num_pseudo_layers, desc.np_dtype
     hy = np.empty((count, batch_size, desc.output_size), dtype)
     return hy, np.empty((count, batch_size, desc.states_size), dtype) if desc.has_cell_state else None
 
 
-def given(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> ForwardArrays:
-    """The arrays of a call, as the kernel takes them; w is dense, hx, cx and cy may be None."""
+def forward_arrays(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> ForwardArrays:
+    """Return the arrays of a call as the kernel takes them; w is dense, hx, cx and cy may be None."""
     hx, cx = 0 if hx is None else dense(hx), 0 if cx is None else dense(cx)
     return ForwardArrays(dense(x), w, hx, cx, hy, 0 if cy is None else cy)
 
 
-Calls = tuple[Layer, Sequence[Callable[[ForwardArrays], None]]]
-"""A group of pseudo-layers that is ready to run: its lowest one, and the calls of the kernel."""
+PreparedGroup = tuple[Layer, Sequence[Callable[[ForwardArrays], None]]]
+"""A group of pseudo-layers: its lowest one, and the prepared kernel calls."""
 
 
-def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any) -> Calls:
-    """Lay out the kernel calls of a group with these weights, in the order in which they run."""
+def prepare_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any) -> PreparedGroup:
+    """Prepare the kernel calls of a group with these weights, in the order in which they run."""
     steps, group, calls = planner.steps, [run.layer for run in runs], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
     ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and planner.in_place
@@ -135,8 +133,8 @@ def ready_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packe
     return layer, calls
 
 
-def _set_reset_states(runs: Sequence[Run], steps: StepRows, own: ForwardArrays) -> None:
-    """Write what states start anew from."""
+def _set_reset_states(runs: Sequence[Run], steps: StepRows, arrays: ForwardArrays) -> None:
+    """Write the states that resets restore."""
     hx, cx = steps.reset_to
     for run in runs:
         run.hidden[steps.seq_len + 2, :, run.layer.outputs] = 0 if hx is None else hx[run.layer.index]
@@ -144,35 +142,35 @@ def _set_reset_states(runs: Sequence[Run], steps: StepRows, own: ForwardArrays) 
             run.cells[steps.seq_len + 2] = 0 if cx is None else cx[run.layer.index]
 
 
-def ready_to_train(
+def prepare_training(
     groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, packed: np.ndarray
-) -> tuple[Calls, ...]:
-    """Groups of pseudo-layers that write into the workspace's arrays."""
-    ready = []
+) -> tuple[PreparedGroup, ...]:
+    """Prepare groups of pseudo-layers that write into the workspace's arrays."""
+    prepared = []
     for group in groups:
-        runs = kept_runs(workspace.desc, workspace.arrays, planner.steps, group)
-        ready.append(ready_group(runs, planner, planner.forward(group, keeps_gates=True), packed))
-    return tuple(ready)
+        runs = training_runs(workspace.desc, workspace.arrays, planner.steps, group)
+        prepared.append(prepare_group(runs, planner, planner.forward(group, keeps_gates=True), packed))
+    return tuple(prepared)
 
 
 def train_groups(
-    ready: Sequence[Calls], own: ForwardArrays, workspace: Workspace, steps: StepRows, first_step: int = 0
+    groups: Sequence[PreparedGroup], arrays: ForwardArrays, workspace: Workspace, steps: StepRows, first_step: int = 0
 ) -> None:
     """Run groups of pseudo-layers, from the lowest to the highest, and fill the workspace.
 
-    The first of its `steps` is the sequence's `first_step`: what is drawn depends on it.
+    `first_step` is the index in the sequence of the first of `steps`; random draws depend on it.
     """
     if workspace.desc.draws_noise:
         _draw_noises(workspace, steps, first_step)
-    for lowest, calls in ready:
+    for lowest, calls in groups:
         if lowest.layer and workspace.desc.dropout > 0:
             _drop_outputs(workspace, steps, lowest.layer, first_step)
         for call in calls:
-            call(own)
+            call(arrays)
 
 
 def _draw_noises(workspace: Workspace, steps: StepRows, first_step: int) -> None:
-    """Fill the arrays of the cell's noises, of all pseudo-layers that are in the workspace."""
+    """Draw the cell's noises for all pseudo-layers of the workspace."""
     desc, cell, size, columns = workspace.desc, workspace.desc.cell, workspace.desc.hidden_size, {False: 0, True: 0}
     for number, noise in enumerate(cell.declaration.noises):
         rate, first = float(getattr(cell, noise.rate)), columns[noise.per_step]
@@ -186,7 +184,7 @@ def _draw_noises(workspace: Workspace, steps: StepRows, first_step: int) -> None
 
 
 def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step: int) -> None:
-    """Write what a layer reads where outputs of the layer below are dropped."""
+    """Draw the dropout mask of a layer, and write its input: the outputs of the layer below after dropout."""
     desc, below = workspace.desc, workspace.arrays[f"hidden_l{layer - 1}"]
     mask, dropped = workspace.arrays[f"mask_l{layer}"], workspace.arrays[f"input_l{layer}"]
     what, stream = Draw(round(desc.dropout * 2**32), False, True), layer * _STREAMS + _STREAMS - 1
@@ -198,7 +196,7 @@ def _draw(
     array: np.ndarray, steps: StepRows, first_step: int, first: int, units: int, workspace: Workspace, stream: int,
     what: Draw,
 ) -> None:
-    """Draw so many columns from the `first` on of an array (T, N, ...), or (N, ...) of what is drawn for all steps."""
+    """Draw `units` columns, from `first` on, of an array (T, N, ...), or (N, ...) if drawn once for all steps."""
     size = steps.batch_size
     parts = [(part.rows, part.count, first_step + part.rows.shift // max(size, 1)) for part in steps.parts()]
     for rows, count, step in parts if first_step >= 0 else [(Rows(row_numbers(size)), size, first_step)]:
@@ -206,8 +204,8 @@ def _draw(
         team.run(draw, count * units, rows.of(array), count, first, units, counter, what)
 
 
-def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[], None]]:
-    """Lay out the calls that zero what lies beyond each sequence's length, in arrays (T, N, ...) or `states_shape`."""
+def prepare_clearing(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[], None]]:
+    """Prepare the calls that zero the padding in arrays (T, N, ...), or of `states_shape` if `of_states`."""
     calls = []
     for array in arrays if steps.padded else ():
         rows = steps.whole.following if of_states else steps.whole.rows
@@ -217,7 +215,7 @@ def ready_to_clear(arrays: Iterable[np.ndarray], steps: StepRows, of_states: boo
 
 
 def drop(source: np.ndarray, target: np.ndarray, mask: np.ndarray, steps: StepRows, desc: RNNDescriptor) -> None:
-    """Write `source` (T, N, ...), or its gradient, with dropout applied into `target`."""
+    """Apply the dropout mask to `source` (T, N, ...), values or gradients, and write `target`."""
     scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
     for part in steps.parts():
         count, width = part.count, target.shape[-1]

@@ -1,4 +1,4 @@
-"""Calls of `kernels.stack`: all layers of one direction, a step at a time, in one call of a kernel."""
+"""Stepwise execution, by `kernels.stack`: one kernel call runs all layers of one direction, step by step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory, popped
 from rnnkit.call.steps import Steps, row_numbers, with_zeros
-from rnnkit.cpu.layer import Layer, dense, ready_to_pack
+from rnnkit.cpu.layer import Layer, dense, prepare_packing
 from rnnkit.cpu.planner import panel_grain_of, rows_for_grain, steps_at_once, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.kernels.machine import team
@@ -18,21 +18,21 @@ from rnnkit.kernels.machine.bound import Bound
 from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit.kernels.stack import run_stack
 
-_KEPT_SCRATCHES = 8  # of the largest size, for each number of rows one
-_SEQUENCES = 64  # sizes of calls that are prepared
+_MAX_POOLED = 8  # scratches of the largest size in the pool
+_SEQUENCES = 64  # sizes of prepared calls
 
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
 NO_MARKS = np.empty(0, np.uint8)
-_ROWS_OF_A_READ = 2  # a step of fewer rows takes as long as reading the weights does
+_ROWS_OF_A_READ = 2  # a step with fewer rows is bound by reading the weights
 
 
 def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that is nobody else's, in place of one that is taken from a memory."""
+    """Return a new array; a substitute for `Arena.take`."""
     return np.empty(shape, dtype)
 
 
 def run_steps(sequences: Sequences, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: Any = None) -> tuple:
-    """Run all layers over these steps, which start anew from zeros alone; w as `Sequences.run` takes it."""
+    """Run all layers over these steps, whose resets are to zeros; w as `Sequences.run` takes it."""
     lengths, marks = dense(steps.lengths) if steps.padded else _ALL_STEPS, NO_MARKS
     if steps.resets is not None:
         marks, first = steps.resets.marks[0, :-1].reshape(-1), steps.resets.marks[0, 0] > 0
@@ -41,22 +41,22 @@ def run_steps(sequences: Sequences, steps: Steps, x: np.ndarray, hx: Any, cx: An
 
 
 class Scratch(NamedTuple):
-    """What steps of so many rows work in, and the call of the kernel, which lacks its arrays."""
+    """Scratch of a stepwise call with a number of rows, and its prepared kernel call, which takes the arrays."""
 
     numbers: np.ndarray  # of the rows of `gates`
     gates: np.ndarray
-    nbytes: int  # of them, and of scratch
-    packing: Sequence[Callable[[np.ndarray], None]]  # of the flat weights that a call gives
+    nbytes: int  # of gates, packed weights and scratch in total
+    packing: Sequence[Callable[[np.ndarray], None]]  # pack the flat weights of a call
     call: Callable[[tuple[np.ndarray, ...]], None]
 
 
 class Stack:
-    """The layers of a network, a step at a time; safe to use from any number of threads.
+    """Runs the layers of a network step by step; thread-safe.
 
     Attributes
     ----------
     weights : ndarray or None
-        The packed weights; None where each call gives its flat ones.
+        The packed weights; None if each call passes flat ones.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Stack:
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
         places, offsets = (np.stack([getattr(layer, name) for layer in layers]) for name in ("places", "offsets"))
         self._fixed = Bound((first.cell, first.sizes, first.products, places, offsets))
-        self._scratches: dict[tuple[int, int], list[Scratch]] = {}  # that are not in use, by rows and steps of a chunk
+        self._scratches: dict[tuple[int, int], list[Scratch]] = {}  # idle ones, by rows and steps of a chunk
         self._sequences: dict[tuple[int, int], Sequences] = {}
         self._zeros, self._no_w = np.zeros(desc.hidden_size, dtype), np.empty(0, dtype)
-        # With flat weights in each call a scratch has packed weights too.
-        self._largest_scratch = KEPT_BYTES // (1 if packed is None else _KEPT_SCRATCHES)
+        # If calls pass flat weights, a scratch includes packed weights.
+        self._largest_scratch = KEPT_BYTES // (1 if packed is None else _MAX_POOLED)
         self._dtype, self._words, self._in_place = dtype, int(layers[-1].offsets[-1]), in_place
         self._work = sum(layer.input_work + layer.step_work for layer in layers)
 
     def buffers(self, rows: int, take: Callable[..., np.ndarray] = new_array) -> tuple[np.ndarray, np.ndarray, Scratch]:
-        """What a step of so many rows writes, taken as from a memory: the states after it, and where it works."""
+        """Return the buffers of a step with so many rows: hy, cy and scratch."""
         dtype, (layers, outputs, cells) = self._dtype, self._sizes
         hy = take("hy", (layers, rows, outputs), dtype)
         return hy, take("cy", (layers, rows, cells), dtype) if cells else self._no_cells, self._scratch(rows, 1, take)
@@ -93,8 +93,8 @@ class Stack:
         if packed is None:
             packed = take("packed", (self._words,), dtype)
             nbytes += packed.nbytes
-            packing = () if self._in_place else ready_to_pack(packed, self._layers)
-        if self._form is not None:  # more threads than there is scratch for do not come in, however many there will be
+            packing = () if self._in_place else prepare_packing(packed, self._layers)
+        if self._form is not None:  # scratch is allocated for this many threads: no more may join
             threads = min(threads, team.max_threads())
             packed = self.with_scratch(chunk * rows, threads, take)
             nbytes += packed.scratch.nbytes
@@ -105,7 +105,7 @@ class Stack:
         return Scratch(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
-        """The packed weights as the kernels take them, with scratch for as many rows as each thread takes at a time."""
+        """Return the packed weights as kernels take them, with scratch for the rows that a thread takes at a time."""
         if self._form is None:
             return self.weights
         rows = min(rows, ROWS_AT_ONCE)
@@ -114,7 +114,7 @@ class Stack:
         return packed_as(self._form, self.weights, scratch, size, row_numbers(rows))
 
     def scratches(self, rows: int, chunk: int) -> list[Scratch]:
-        """Scratch for so many rows that is not in use."""
+        """Return the pool of idle scratches for so many rows."""
         scratches = self._scratches.get((rows, chunk))
         if scratches is None:
             kept = [scratch.nbytes for scratches in list(self._scratches.values()) for scratch in list(scratches)]
@@ -123,17 +123,17 @@ class Stack:
             scratches = self._scratches[rows, chunk] = []
         return scratches
 
-    def taken(self, scratches: list[Scratch], rows: int, chunk: int) -> Scratch:
-        """One of these, or a new one: nobody else's meanwhile, as a signal's handler may call the engine, too."""
+    def borrow(self, scratches: list[Scratch], rows: int, chunk: int) -> Scratch:
+        """Pop an idle scratch, or create one. It is exclusive, since even a signal handler may call the engine."""
         return popped(scratches) or self._scratch(rows, chunk)
 
     def give_back(self, scratches: list[Scratch], scratch: Scratch) -> None:
-        """Keep scratch for the next call, if it is not large."""
+        """Return scratch to the pool, if it is not large."""
         if scratch.nbytes <= self._largest_scratch:
             scratches.append(scratch)
 
     def step(self, x: np.ndarray, hx: Any, cx: Any = None, buffers: Any = None) -> tuple[Any, Any, Any]:
-        """Run all layers over one time step; returns y, hy and cy, in the buffers where there are any."""
+        """Run all layers over one time step; returns y, hy and cy, in the buffers if given."""
         if buffers is not None:
             hy, cy, scratch = buffers
             self._run(x, hx, cx, self._no_y, hy, cy, scratch)
@@ -142,24 +142,24 @@ class Stack:
             hy = np.empty((layers, rows, outputs), x.dtype)
             cy = np.empty((layers, rows, cells), x.dtype) if cells else self._no_cells
             scratches = self.scratches(rows, 1)
-            scratch = self.taken(scratches, rows, 1)
+            scratch = self.borrow(scratches, rows, 1)
             self._run(x, hx, cx, self._no_y, hy, cy, scratch)
             self.give_back(scratches, scratch)
         return hy[-1], hy, cy if self._sizes[2] else None
 
     def sequences(self, seq_len: int, batch_size: int) -> Sequences:
-        """What runs calls of this size."""
-        found = self._sequences.get((seq_len, batch_size))
-        if found is None:
+        """Return the runner of calls of this size."""
+        runner = self._sequences.get((seq_len, batch_size))
+        if runner is None:
             if len(self._sequences) >= _SEQUENCES:
                 self._sequences = {}
-            found = self._sequences[seq_len, batch_size] = Sequences(self, seq_len, batch_size)
-        return found
+            runner = self._sequences[seq_len, batch_size] = Sequences(self, seq_len, batch_size)
+        return runner
 
     def _run(
         self, x: np.ndarray, hx: Any, cx: Any, y: np.ndarray, hy: np.ndarray, cy: np.ndarray, scratch: Scratch
     ) -> None:
-        """Run all layers over the steps of x (T*N, I) and write y, hy and cy, as `run_stack` says."""
+        """Run all layers over the steps of x (T*N, I) and write y, hy and cy, as `run_stack` does."""
         (layers, outputs, cells), rows = self._sizes, hy.shape[1]
         hx = np.zeros((layers, rows, outputs), x.dtype) if hx is None else dense(hx)
         if not cells:
@@ -172,7 +172,7 @@ class Stack:
 
 
 class Sequences:
-    """Calls of a stack of so many steps and rows: all but the arrays is prepared."""
+    """Prepared stepwise calls of one size: only the arrays are missing."""
 
     def __init__(self, stack: Stack, seq_len: int, batch_size: int) -> None:
         (layers, outputs, cells), places = stack._sizes, min(seq_len, 2)
@@ -188,17 +188,17 @@ class Sequences:
         self, x: np.ndarray, hx: Any, cx: Any, w: Any = None, lengths: np.ndarray = _ALL_STEPS,
         marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
-        """y, hy and cy, with the packed weights or these."""
-        hx, cx, w = (None if one is None else dense(one) for one in (hx, cx, w))
+        """Return y, hy and cy, with the packed weights or with w."""
+        hx, cx, w = (None if array is None else dense(array) for array in (hx, cx, w))
         return self.run_dense(dense(x), hx, cx, w, lengths, marks)
 
     def run_dense(
         self, x: np.ndarray | int, hx: np.ndarray | int | None, cx: np.ndarray | int | None, w: np.ndarray | None,
         lengths: np.ndarray = _ALL_STEPS, marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
-        """The same with arrays that the kernels can take, or their addresses."""
+        """Like `run`, with arrays that the kernels can take, or their addresses."""
         stack, dtype, has_cell_state = self._stack, self._dtype, self._sizes[3] > 0
-        scratch = stack.taken(self._scratches, *self._rows_and_chunk)
+        scratch = stack.borrow(self._scratches, *self._rows_and_chunk)
         y, hy = np.empty(self._y, dtype), np.empty(self._hy, dtype)
         hx = self._no_hx if hx is None else hx
         cy = np.empty(self._cy, dtype) if has_cell_state else stack._no_cells

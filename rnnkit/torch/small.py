@@ -28,7 +28,7 @@ class SmallRecurrence(torch.autograd.Function):
         layout, idle = size.layout, size.idle
         call = _taken(found, size)
         arguments = _read(x, layout.order), _read(hx), _read(cx)
-        if call.is_brief:
+        if call.is_single_threaded:
             y, hy, cy = call.forward(found.weights, *arguments, seed)
         else:
             with threads():
@@ -70,7 +70,7 @@ class SmallRecurrence(torch.autograd.Function):
         total = None if sums is None else sums.current()
         dw, gathered = (new_gradient(found), None) if total is None else total.place(found, size)
         arguments = *arguments, dw, wants_dx, wants_dhx, total is None, gathered
-        if call.is_brief:
+        if call.is_single_threaded:
             dx = call.backward(w, *arguments)
         else:
             with threads():
@@ -99,7 +99,7 @@ def _taken(found: FlatParameters, size: PreparedSize) -> Any:
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:
     """Restore a call's saved state, by memmove, which takes half the time of an array copy."""
-    call.is_overwritten()
+    call.mark_overwritten()
     if kept.nbytes == call.ws_memory.nbytes and kept.is_cpu and kept.is_contiguous():
         memmove(call.ws_address, kept.data_ptr(), kept.nbytes)
     else:  # changed by a saved-tensor hook
@@ -153,7 +153,7 @@ def infer(found: FlatParameters, size: PreparedSize, x: Any, hx: Any, cx: Any) -
         arguments = _read(x, layout.order), None if hx is None else _read(hx), None if cx is None else _read(cx)
     else:
         arguments = layout.time_major(to_array(x)), layout.states(to_array(hx)), layout.states(to_array(cx))
-    if inference.is_brief:
+    if inference.is_single_threaded:
         y, hy, cy = inference.run(found.weights, *arguments)
     else:
         with threads():

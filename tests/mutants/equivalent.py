@@ -8,8 +8,9 @@ EQUIVALENT = {
         "a shortcut past checks that have the same outcome",
     "rnnkit/language_model/sampling.py _bytes: constant: 0 -> (-1), in yield int(unread[0])":
         "there is one",
-    "rnnkit/cpu/planner.py best_sharing: comparison: taken <= _SOON * shortest -> (taken < _SOON * shortest), in "
-    "soon = [(one.threads, taken, one) for one, taken in choices.items() if taken <= _SOON * shortest]":
+    "rnnkit/cpu/planner.py best_sharing: comparison: taken <= _TOLERANCE * shortest -> "
+    "(taken < _TOLERANCE * shortest), in "
+    "near = [(one.threads, taken, one) for one, taken in choices.items() if taken <= _TOLERANCE * shortest]":
         "no division takes exactly so much",
     "rnnkit/cuda/context.py Context._persists: constant: 128 -> 129, in "
     "return batch % 8 == 0 and batch <= 128 and fits":

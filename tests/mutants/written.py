@@ -136,12 +136,12 @@ FAULTS = {
     "rnnkit/cpu/planner.py": [
         ("backward sums up other chunks than segments are made of",
          "gradient_chunk(self._rows, self.itemsize)", "2 * gradient_chunk(self._rows, self.itemsize)"),
-        ("two rows are never shared out", "batch_size == 2 and weights <= _FIRST_BYTES", "False"),
+        ("two rows are never shared out", "batch_size == 2 and weights <= _L1_BYTES", "False"),
         ("rows of large weights are shared out, however many there are",
          "rows == _TILE_ROWS and", "rows >= _TILE_ROWS and"),
         ("no layer is beside a larger one", "_PIPELINED = 6, 8, 0.66", "_PIPELINED = 6, 8, 0.5"),
         ("every core shares a cache", "_NEAR_CORES, _FAR = 8, 4", "_NEAR_CORES, _FAR = 99, 4"),
-        ("a thread more is worth any little", "_SOON = 1.05", "_SOON = 1.0"),
+        ("a thread more is worth any little", "_TOLERANCE = 1.05", "_TOLERANCE = 1.0"),
     ],
     "rnnkit/cpu/reduced.py": [
         ("the scales of a column are another one's",
