@@ -1,0 +1,228 @@
+"""Faults of the engine that `generate` does not make, by file (see `written`)."""
+
+FAULTS = {
+    "rnnkit/kernels/cells/activations.py": [
+        ("the slope of a leaky ReLU does not leak", "return self.alpha if y <= 0 else 1", "return 0 if y <= 0 else 1"),
+        ("activations without numbers are equal", "register(cls, compare_by_class(kind))", "register(cls, kind)"),
+    ],
+    "rnnkit/kernels/cells/indrnn.py": [
+        ("IndRNN has R", 'gates=[Gate("a", multiplies=None)]', 'gates="a"'),
+        ("the vector of IndRNN is drawn as R is", 'Vector("u", 0, 1)', 'Vector("u")'),
+    ],
+    "rnnkit/kernels/dropout.py": [
+        ("the last column of wide rows is never dropped",
+         "factor = scale if keep[j] else zero",
+         "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero"),
+    ],
+    "rnnkit/kernels/noise.py": [
+        ("nine rounds", "_ROUNDS = 10", "_ROUNDS = 9"),
+        ("the rest of a row begins anew", "start = values.size // group * group\n", "start = values.size // group\n"),
+    ],
+    "rnnkit/kernels/means.py": [
+        ("a mean of the terms' sum", "builder.fdiv(builder.load(total)", "builder.fmul(builder.load(total)"),
+        ("a mean of the first block", "mean_blocks_of(builder, units), intp=I64", "I64(1), intp=I64"),
+    ],
+    "rnnkit/kernels/loop.py": [
+        ("threads share out parts of a mean's blocks",
+         "(lambda cell, array: vectors_of_mean_block(array))", "(lambda cell, array: 1)"),
+        ("a team works on the rows of the first",
+         "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
+        ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),
+    ],
+    "rnnkit/kernels/machine/activations.py": [
+        ("tanh is the quotient too near to 0", "_NEAR = 0.26", "_NEAR = 0.05"),
+    ],
+    "rnnkit/kernels/machine/shapes.py": [
+        ("the last row of a tail is left out", "range(9, _TAIL_ROWS + 1)", "range(9, _TAIL_ROWS)"),
+        ("a far tile of few rows is left out",
+         "far_rows(gates) // _FAR_TILES if shape == FAR", "far_rows(gates) // _FAR_TILES + 1 if shape == FAR"),
+    ],
+    "rnnkit/kernels/machine/tail.py": [
+        ("a tail has one more unit", '"<", lanes, limit', '"<=", lanes, limit'),
+    ],
+    "rnnkit/kernels/machine/jit.py": [
+        ("divisions are checked", '"error_model": "numpy"', '"error_model": "python"'),
+    ],
+    "rnnkit/kernels/machine/rounding.py": [
+        ("a row with an infinite number is one of numbers",
+         "else source.dtype.type(np.nan)", "else source.dtype.type(1)"),
+    ],
+    "rnnkit/kernels/machine/team.py": [
+        ("a call takes the team before it tries",
+         "    try:\n        team = _enter(call)\n", "    team = _enter(call)\n    try:\n"),
+    ],
+    "rnnkit/kernels/products.py": [
+        ("only one of two biases is added", "bias[p.first + i] += w[", "bias[p.first + i] = w["),
+    ],
+    "rnnkit/kernels/stages.py": [
+        ("the stages of a cell are called for each unit", '{"forceinline": True}', '{"forceinline": False}'),
+    ],
+    "rnnkit/kernels/training.py": [
+        ("Adam decays with the weight of the mean",
+         "from_square, from_dw_squared, keep = real(beta2)", "from_square, from_dw_squared, keep = real(beta1)"),
+        ("sums are those of squares", "value if squares else 1.0", "value"),
+    ],
+    "perf/__main__.py": [
+        ("cells of the other suite are run", '"cells": cell_suite.CASES', '"cells": None'),
+    ],
+    "perf/cases.py": [
+        ("gates without R are multiplied all the same",
+         "products = desc.num_recurrent_gates", "products = desc.num_gates"),
+        ("rows of R that are not there are read", "return (desc.num_recurrent_gates", "return (desc.num_gates"),
+    ],
+    "perf/check.py": [
+        ("a bound is ten times as wide", '"float32": 3e-5', '"float32": 3e-4'),
+    ],
+    "perf/compare.py": [
+        ("a table shows microseconds", "* 1e3:", "* 1e6:"),
+        ("the parent imports a competitor",
+         "from math import exp, log\n", "from math import exp, log\n\nimport onnx\n"),
+    ],
+    "perf/peaks.py": [
+        ("one thread's multiply-adds are counted", "turns * threads / seconds", "turns / seconds"),
+        ("one thread's bytes are counted", "sum(part.nbytes for part in parts)", "parts[0].nbytes"),
+        ("the slowest repetition counts", "starts.min(axis=1)).min()", "starts.min(axis=1)).max()"),
+    ],
+    "perf/plot.py": [
+        ("shares stand in the rows of others",
+         "places = [names.index(_case(row)) for row in own]", "places = list(range(len(own)))"),
+    ],
+    "perf/report.py": [
+        ("changes on top of a commit are hidden", '"--dirty", ', ""),
+    ],
+    "perf/run.py": [
+        ("the quickest repetition stands for all", "own = median(times[RNNKIT])", "own = min(times[RNNKIT])"),
+    ],
+    "perf/startup.py": [
+        ("cold and warm are swapped", "cold cache {cold}, warm cache {warm}", "cold cache {warm}, warm cache {cold}"),
+    ],
+    "perf/subject.py": [
+        ("one of several states is compared", "enumerate(cy)}", "enumerate(cy[:1])}"),
+    ],
+    "perf/timing.py": [
+        ("a worker's process has one thread", "str(threads)", "str(1)"),
+        ("the seconds of repetitions are those of calls", "append(per_call)", "append(total)"),
+    ],
+    "rnnkit/network/base.py": [
+        ("what stands beside networks does not count",
+         "== {name: _bits(array) for name, array in other.arrays.items()}", "is not None"),
+        ("a list beside a network cannot be copied", "copy_of(_array(value))", "copy_of(value)"),
+        ("a list beside a network has no bits", "host = on_host(_array(array))", "host = on_host(array)"),
+        ("a list beside a network cannot be moved", "extra = {name: _array(value)", "extra = {name: value"),
+    ],
+    "rnnkit/cell_check.py": [
+        ("a gradient off by a thousandth passes", "_TOLERANCE = 1e-7", "_TOLERANCE = 1e-2"),
+    ],
+    "rnnkit/call/checks.py": [
+        ("a number too many passes", "numbers[numbers.argmax()] <= last", "numbers[numbers.argmax()] <= last + 1"),
+        ("one among others passes", "numbers[numbers.argmax()] <= last", "numbers[0] <= last"),
+    ],
+    "rnnkit/cpu/backward.py": [
+        ("what is laid out keeps its own arena",
+         "        self._dtype, self._groups, self._of_inputs, dy =",
+         "        self._arena = arena\n        self._dtype, self._groups, self._of_inputs, dy ="),
+    ],
+    "rnnkit/cpu/checkpoints.py": [
+        ("a layer's gradient is written over the one above", 'f"dlayer_{lowest.layer % 2}"', '"dlayer"'),
+    ],
+    "rnnkit/cpu/infer.py": [
+        ("y is in the memory of the plan", "return y.copy() if is_kept else y, hx", "return y, hx"),
+        ("layers share what they put out", "_OUTPUTS = 3", "_OUTPUTS = 1"),
+        ("a plan keeps what every layer puts out", "_OUTPUTS = 3", "_OUTPUTS = 99"),
+    ],
+    "rnnkit/cpu/planner.py": [
+        ("backward sums up other chunks than segments are made of",
+         "gradient_chunk(self._rows, self.itemsize)", "2 * gradient_chunk(self._rows, self.itemsize)"),
+        ("two rows are never shared out", "batch_size == 2 and weights <= _L1_BYTES", "False"),
+        ("rows of large weights are shared out, however many there are",
+         "rows == _TILE_ROWS and", "rows >= _TILE_ROWS and"),
+        ("no layer is beside a larger one", "_PIPELINED = 6, 8, 0.66", "_PIPELINED = 6, 8, 0.5"),
+        ("every core shares a cache", "_NEAR_CORES, _FAR = 8, 4", "_NEAR_CORES, _FAR = 99, 4"),
+        ("a thread more is worth any little", "_TOLERANCE = 1.05", "_TOLERANCE = 1.0"),
+    ],
+    "rnnkit/cpu/reduced.py": [
+        ("the scales of a column are another one's",
+         "target[gates] = values", "target[gates][...] = values[..., ::-1]"),
+    ],
+    "rnnkit/cpu/run.py": [
+        ("the seed has 32 bits", "words(workspace.seed)", "words(workspace.seed % 2**32)"),
+        ("every segment has the masks of the first", "first_step + part.rows", "part.rows"),
+        ("a part of a batch has the masks of its beginning", "workspace.options.first_row", "0"),
+        ("layers have the same masks", "layer * _STREAMS + _STREAMS - 1", "_STREAMS - 1"),
+        ("noises of a cell are the same", "stream = index * _STREAMS + number", "stream = index * _STREAMS"),
+        ("inference runs the code of training", 'layer.site.setdefault("drawn", {}) if runs[0].draws else', ""),
+    ],
+    "rnnkit/cpu/stack.py": [
+        ("calls work in one place", "popped(scratches) or self._scratch", "[*scratches, None][0] or self._scratch"),
+    ],
+    "rnnkit/cuda/context.py": [
+        ("TF32 is not coarse", '"float16" or desc.allow_tf32', '"float16"'),
+        ("small networks are one step shorter", "_SMALL_STEPS = 65535", "_SMALL_STEPS = 65534"),
+        ("no weights in registers", "cudnn.PERSIST_STATIC if self._persists", "cudnn.STANDARD if self._persists"),
+        ("one direction only", "int(desc.bidirectional)", "int(False)"),
+        ("skip input is linear", "cudnn.INPUT_MODES[desc.input_mode]", "0"),
+        ("math is coarse", "else cudnn.FMA_MATH", "else cudnn.DEFAULT_MATH"),
+        ("threads share a context", "_of_this_thread = threading.local()", "_of_this_thread = threading"),
+        ("devices share a context", "    device = cupy.cuda.runtime.getDevice()", "    device = 0"),
+        ("the kind of device 0", "found = cupy.cuda.Device(device)", "found = cupy.cuda.Device(0)"),
+    ],
+    "rnnkit/cuda/cudnn.py": [
+        ("lengths come reversed", "(c_int * count)(*lengths)", "(c_int * count)(*lengths[::-1])"),
+    ],
+    "rnnkit/cuda/engine.py": [
+        ("the seed is cut", "return workspace.seed if", "return workspace.seed & 0xFFFFFFFF if"),
+        ("lengths are not sorted", "tuple(lengths.tolist())", "tuple(lengths.tolist()[::-1])"),
+    ],
+    "rnnkit/descriptor/fields.py": [
+        ("True is one bias", 'return "both" if value else "none"', 'return "input" if value else "none"'),
+    ],
+    "rnnkit/network/engine.py": [
+        ("dw may lie over what forward read", "dcy=dcy, **workspace.inputs)", "dcy=dcy)"),
+    ],
+    "rnnkit/kernels/range_coder.py": [
+        ("bytes that are held back know no carry", "(0xFF + carry) & 0xFF", "0xFF"),
+        ("a carry is lost", "(state[_BYTE] + carry) & 0xFF", "state[_BYTE]"),
+        ("bytes outside of the alphabet have the whole share each", "weights[scores.size - 1] //= others", "pass"),
+    ],
+    "rnnkit/kernels/dense.py": [
+        ("rows of a table are replaced", "add(own, part(rows", "copy(own, part(rows"),
+        ("all blocks of x are the first",
+         "pack_sources(terms, some, team)", "pack_sources(terms, Range(0, some.stop - some.start), team)"),
+    ],
+    "rnnkit/kernels/losses.py": [
+        ("the largest score is that of whole lanes",
+         "for j in range(values.size - whole):\n        value, known", "for j in range(0):\n        value, known"),
+        ("the logarithm forgets the exponent", "fma(n, _LOG2,", "fma(0.0, _LOG2,"),
+    ],
+    "rnnkit/call/arena.py": [
+        ("what is laid out goes with a copy", '{"_cache": {}, "_last_key": None, "rows": None}', '{}'),
+    ],
+    "rnnkit/descriptor/modes.py": [
+        ("a parameter keeps Python's type",
+         "of = {bool: bool, int: real, float: real,", "of = {bool: bool, int: int, float: float,"),
+        ("cells of one name share machine code",
+          'type(f"{kind.__name__}_{key}"', 'type(f"{kind.__name__}_"'),
+    ],
+    "rnnkit/network/networks.py": [
+        ("a GRU has cell states for type checkers", "class GRU(BaseNetwork[None]):", "class GRU(BaseNetwork[Any]):"),
+        ("an RNN takes any nonlinearity", 'nonlinearity: Literal["tanh", "relu"]', "nonlinearity: str"),
+    ],
+    "rnnkit/descriptor/saved.py": [
+        ("dates are written and cannot be read", '"biufcSU"', '"biufcSUM"'),
+    ],
+    "rnnkit/network/stream.py": [
+        ("a mask is not looked up", "            found = np.flatnonzero(found)\n", ""),
+        ("the state is no copy", "np.array(on_host(array))", "on_host(array)"),
+        ("a stream has room for one state", '"cx": self.desc.states_size}', '"cx": self.desc.hidden_size}'),
+    ],
+    "rnnkit/types.py": [
+        ("options of all networks are those of each",
+         "class LSTMOptions(RNNOptions, total=False):", "class LSTMOptions(GRUOptions, total=False):"),
+        ("x may have its batch first", "    batch_first: Literal[False]\n", "    batch_first: bool\n"),
+        ("a dtype is any text", "DType: TypeAlias = HostDType |", "DType: TypeAlias = str |"),
+        ("an option of the GRU is missing in the types", "    reset_after: bool\n", ""),
+    ],
+    "rnnkit/call/workspace.py": [
+        ("a segment is not counted", "checkpoint_steps)) + segment", "checkpoint_steps))"),
+    ],
+}  # fmt: skip
