@@ -8,6 +8,7 @@ A message of n bytes takes latency + n/bandwidth, and hosts send and receive at 
   Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005.
 """
 
+from itertools import chain
 from math import log2
 from typing import NamedTuple
 
@@ -68,7 +69,8 @@ def short(number):
 
 
 def table():
-    titles = ["network", "hosts", *(title for name in WEIGHTS for title in (f"{name}: ms, ring / tree", "batch"))]
+    columns = [(f"{name} weights: ms, ring / tree", "batch") for name in WEIGHTS]
+    titles = ["interconnect", "hosts", *chain.from_iterable(columns)]
     lines = [titles, ["---"] * len(titles), *rows()]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

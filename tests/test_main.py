@@ -220,8 +220,8 @@ def test_bad_files_are_one_line(folder, capsys, tmp_path):
     out = missing / "model.npz"
     assert_refused(capsys, "train", folder / "text.txt", "--out", out, because=("train: --out", "folder", out))
     assert_refused(capsys, "sample", missing, because=(f"{missing}:", "No such file or directory"))
-    for path, fact in ((short, "cut-off"), (tmp_path / "cut.npz", "cut-off"), (tmp_path / "flipped.npz", "undamaged")):
-        assert_refused(capsys, "sample", path, because=(f"load: path '{path}'", ".npz", fact))
+    for path in (short, tmp_path / "cut.npz", tmp_path / "flipped.npz"):
+        assert_refused(capsys, "sample", path, because=(f"load: path '{path}'", ".npz"))
 
 
 def test_options_that_contradict_each_other_are_one_line(folder, capsys):

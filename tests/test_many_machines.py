@@ -24,7 +24,7 @@ def estimate(monkeypatch):
 @mpi
 def test_the_program_gives_the_same_on_two_ranks_as_in_one_process(tmp_path):
     (code,) = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    (commands,) = re.findall(r"^```\n(python .*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (commands,) = re.findall(r"^```sh\n(python .*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     (tmp_path / "program.py").write_text(code)
     environment = CLEAN | {"PATH": f"{MPIEXEC.rpartition('/')[0]}:{CLEAN['PATH']}"}
     found = []

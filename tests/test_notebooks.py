@@ -12,7 +12,7 @@ KERNEL = "nbclient", "nbformat", "ipykernel"
 def test_a_guide_runs_in_a_notebook(tmp_path, monkeypatch):
     """Its first cell, trained and saved: what a notebook has of its own is where the source comes from. As programs all
     guides run (`test_docs`)."""
-    name = "own-cells"
+    name = "how-to/own-cells"
     missing = [module for module in (*KERNEL, *NEEDS[name]) if find_spec(module) is None]
     if missing and os.environ.get("CI") != "true":  # in continuous integration these tests may not be skipped
         pytest.skip(f"needs {', '.join(missing)}")

@@ -99,7 +99,7 @@ def _packed(canvas: Canvas, x: float, y: float, steps: StepRows) -> None:
 def _states(canvas: Canvas, x: float, y: float, steps: StepRows, direction: int) -> None:
     """What each step of a direction reads and writes."""
     part = steps.whole
-    before, after = part.states(direction, passing=False)
+    before, after = part.states(direction, double_buffered=False)
     initial, final = steps.initial[direction], steps.final[direction]
     canvas.text(x, y - 32, ("forward", "reverse")[direction], size=13, bold=True)
     _numbers(canvas, x, y - 10, range(T + 2), "k =", WIDE[0])

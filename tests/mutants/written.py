@@ -1,5 +1,5 @@
-"""Faults that `generate` does not make, written by hand: (what is wrong then, a text that occurs once, its replacement) by
-file."""
+"""Faults that `generate` does not make, written by hand: by file, what is wrong, a text that occurs once, and what
+replaces it."""
 
 from mutants.generate import Fault
 from mutants.written_adapters import FAULTS as OF_ADAPTERS
