@@ -165,7 +165,7 @@ def test_peepholes_of_nan_are_no_zeros():
     assert np.isnan(node.infer(np.ones((T, N, INPUT), np.float32)).y).all()
 
 
-def doors(folder):
+def converters(folder):
     """What a network is handed to, by name."""
     from rnnkit import interop
 
@@ -177,13 +177,13 @@ def doors(folder):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("door", doors(None))
+@pytest.mark.parametrize("converter", converters(None))
 @pytest.mark.parametrize("cell", [cells.IndRNN, cells.SLSTM, cells.PeepholeLSTM], ids=lambda cell: cell.__name__)
-def test_a_door_to_what_lacks_the_cell_names_it(cell, door, tmp_path):
-    if cell is cells.PeepholeLSTM and door.endswith("onnx"):
+def test_a_converter_to_a_library_without_the_cell_names_it(cell, converter, tmp_path):
+    if cell is cells.PeepholeLSTM and converter.endswith("onnx"):
         pytest.skip("it has this one")
     modes = '"rnn_relu" or "rnn_tanh" or "lstm" or "gru"'
-    modes += " or ActivatedLSTM or PeepholeLSTM or CoupledLSTM" * door.endswith("onnx")
-    with pytest.raises(ValueError, match=says(f"{door}: net.desc.mode", modes, cell(), "net.save")):
-        doors(tmp_path)[door](rnnkit.Network(cell, 3, 4, seed=0))
+    modes += " or ActivatedLSTM or PeepholeLSTM or CoupledLSTM" * converter.endswith("onnx")
+    with pytest.raises(ValueError, match=says(f"{converter}: net.desc.mode", modes, cell(), "net.save")):
+        converters(tmp_path)[converter](rnnkit.Network(cell, 3, 4, seed=0))
     assert os.listdir(tmp_path) == []
