@@ -48,8 +48,8 @@ weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 before, slow = train(model, 60)
 
 model.load_state_dict(weights)  # start again from the same weights
-replaced, left = rnnkit.torch.accelerate(model)
-print("on rnnkit now:", *replaced, "| still PyTorch:", *(left or ["none"]))
+changed, left = rnnkit.torch.accelerate(model)
+print("on rnnkit now:", *changed, "| still PyTorch:", *(left or ["none"]))
 after, fast = train(model, 60)
 
 print(f"loss of the first update {before[0]:.5f} and {after[0]:.5f}, of the last {before[-1]:.5f} and {after[-1]:.5f}")

@@ -32,7 +32,7 @@ _MIN_BATCH = (_CACHED_BYTES * 5 // 8, 3), (_CACHED_BYTES, 6)
 # With larger weights, which each thread then reads in every step, splitting rows pays only if each thread has exactly
 # the rows of the largest tile. LSTM, H = 450, N = 12, as above: 457 / 413, 442 / 402, 448 / 392, 419 / 379.
 _MAX_BYTES_BY_ROWS, _TILE_ROWS = 3_300_000, 6
-# In float64; the rows must also split evenly.
+# In float64; the rows must also split almost evenly: the larger part has at most 9/16 of them.
 _MIN_BATCH_FLOAT64 = (1 << 18, 4), (_CACHED_BYTES, 6)
 # Two threads with one row each read weights from the L1 cache as fast as they multiply. Split by units, they take 0.6
 # to 0.75 of the time by rows with H = 128 (64 KiB and more), 1 to 1.5 with H = 64 and tanh or GRU (inference and
@@ -42,8 +42,8 @@ _L1_BYTES = 48 << 10
 # takes a third of one of two cores, they save 3-20 %, blocks of 128 half as much (Zen 3, LSTM, H = 256 to 800).
 _UNIT_GRAIN = 64
 _GRAIN_WORK = 1 << 19  # least multiply-adds of a block in a step, about 5 us on one thread; taking one costs 0.1 us
-# (lags, rows, share): two layers are pipelined, each on half of the threads, if the sequence has at least this many
-# lags (a lag is the steps with at least this many rows), and neither layer has more than this share of the work. The
+# (lags, rows, share): two layers are pipelined, each on half of the threads, if the sequence has at least `lags` lags
+# (a lag is the fewest steps that have `rows` rows together), and neither layer has more than `share` of the work. The
 # upper layer starts one lag after the lower one, and the threads of the smaller layer wait for the larger one. Each
 # thread then multiplies its weights with all rows. Time on two threads, relative to one layer after the other: with
 # T = 50 0.65 to 0.87 for N = 4 to 9, 0.84 to 1.02 for N = 16 to 64, with T = 12 up to 1.04 (LSTM and GRU, H = 64 and
@@ -55,14 +55,15 @@ _PIPELINED = 6, 8, 0.66
 # (GRU and tanh, H = 32 to 512, Zen 4).
 _READS, _READS_BACK = 9, 48
 _INPUT_ROWS = 64
-_CALL_WORK = 1 << 32  # multiply-adds of a kernel call, about 0.1 s on one thread: Ctrl-C waits no longer
+_CALL_WORK = 1 << 32  # multiply-adds of a kernel call, about 0.1 s on one thread: how long Ctrl-C waits, or one chunk
 # Cost in multiply-adds of a thread. _BARRIER: a barrier, for each thread, 60 ns to pass a cache line between two of the
 # eight cores that share an L3 cache; four times as much between other cores (EPYC, Zen 4). _LINE: a cache line of
 # hidden states that another core wrote, with about ten transfers in flight.
 _BARRIER, _LINE, _LINE_BYTES = 8_000, 600, 64
 _NEAR_CORES, _FAR = 8, 4
 _TOLERANCE = 1.05  # prefer fewer threads if they take at most this multiple of the best time
-# Like `_MIN_ROWS`, if a thread's weights do not fit into its L2 cache: 23 GB/s of L3 for each core are enough.
+# Like `_MIN_ROWS`, if a thread's weights do not fit into its L2 cache: with 10 rows, 23 GB/s from L3 for each core
+# suffice to keep it computing.
 _MIN_ROWS_FAR = 10
 
 
@@ -135,7 +136,9 @@ class Planner:
 
 
 def reads_in_place(desc: RNNDescriptor, steps: Steps, backward: bool = False) -> bool:
-    """Return whether forward, or backward, reads the weights in place: forward for each chunk of input and each step.
+    """Return whether forward, or backward, reads the weights in place.
+
+    Forward reads W once for each chunk of input, and R once for each step.
 
     Projection weights are always packed: an in-place version would add 0.5 s of compile time to every cell.
     """

@@ -133,7 +133,7 @@ class RNNDescriptor:
 
     @lazy
     def _hash(self) -> int:
-        # Every call looks up its layout by the descriptor: hashing twelve fields each time would dominate that.
+        # Every call looks up its layout by the descriptor: hashing all fields each time would dominate that.
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @lazy

@@ -2,9 +2,10 @@
 
 Rows are packed: each step lists only the sequences that are long enough, the longest first, so padding is never read.
 The work is split in one of two ways. By units: a thread computes the products and the gates of its panels, and the team
-synchronises once a step, when the new hidden state (backward: the gates' gradients) is complete; large steps use work
-stealing, in blocks of `panel_grain` panels. By rows (`bounds`): a thread runs its own rows of the batch without a
-barrier, as no other thread needs them; or a few threads run them together and split the units.
+synchronizes between phases, before a projection, and at the end of a step, when the new hidden state (backward: the
+gates' gradients) is complete; large steps use work stealing, in blocks of `panel_grain` panels. By rows (`bounds`): a
+thread runs its own rows of the batch without a barrier, as no other thread needs them; or a few threads run them
+together and split the units.
 
 A call runs one or two layer passes, each one direction of one layer. Two passes may have half of the team each, if its
 size is even: the directions of one layer are independent; two layers of one direction are pipelined, the upper `lag`
@@ -35,7 +36,7 @@ ALONE, LEADS, FOLLOWS = range(3)
 
 @per_cell
 def columns_of_input(declaration):
-    """Return the first columns of the gates that W x is added to, from the cell and hidden_size."""
+    """Build the function (cell, hidden_size) -> first columns of the gates that W x is added to."""
     columns = columns_of_slots(declaration.products[0].slots)
     return lambda cell, hidden_size: columns(hidden_size)
 
@@ -58,7 +59,7 @@ def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
 
 @per_cell
 def vectors_at_once(declaration):
-    """Return the vectors that one thread takes together, from the cell and an array: a block of a mean, or one."""
+    """Build the function (cell, array) -> number of vectors that one thread takes together: a block of a mean, or 1."""
     return (lambda cell, array: vectors_of_mean_block(array)) if declaration.means else (lambda cell, array: 1)
 
 
@@ -100,7 +101,7 @@ def _phase(declaration, number):
 
 
 def _product(declaration, of_r):
-    """Build the function that adds a product of a phase to the gates; columns of its own start from the bias."""
+    """Build the function that adds a product of a phase to the gates; `apart` columns start as the bias."""
     place = [one for one in declaration.products if (one.heads > 1) == (of_r.heads > 1)].index(of_r)
     source, apart_columns = inner(matrix_of(declaration, of_r.source)), columns_of_slots(of_r.apart)
 
@@ -162,7 +163,7 @@ def with_gates(cell, sizes, weights, operands, gates):
 
 @per_cell
 def with_inputs(declaration):
-    """Return the operands with the call's side inputs, from the cell, the operands and x, flat."""
+    """Build the function (cell, operands, flat x) -> operands with the call's side inputs."""
     if declaration.inputs:
         return lambda cell, operands, x: with_field(operands, "inputs", or_call_data(operands.inputs, x))
     return lambda cell, operands, x: operands
@@ -170,7 +171,7 @@ def with_inputs(declaration):
 
 @per_cell
 def num_slots(declaration):
-    """Return the slots of a row of the gate buffer, without the input of a projection, from the cell."""
+    """Build the function (cell) -> slots of a row of the gate buffer, without the input of a projection."""
     count = len(declaration.slots)
     return lambda cell: count
 
@@ -254,7 +255,7 @@ def usable_threads(size, schedule):
 
 @inner
 def _copy_states(states, width, all_states, index, begins, team):
-    """Copy a pseudo-layer's initial states (N rows) from all (flat; empty: zeros), or its final states to them."""
+    """Copy a pseudo-layer's initial states (N rows) from `all_states` (flat; empty: zeros), or its final ones to it."""
     not_inlined()
     count = states.rows.size
     own = partition(count, team.thread_id, team.size)

@@ -127,8 +127,8 @@ def forward(
     hx : ndarray (L*D, N, P), optional
         Initial hidden state. None: zeros.
     cx : ndarray (L*D, N, H), optional
-        Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states; cy is then a
-        tuple, too.
+        Initial cell state, only for LSTM and cells with states. None: zeros. A tuple of arrays for a cell with several
+        states; cy is then a tuple, too.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T; the order does not matter. None: T for all.
     inputs : mapping of str to ndarray, optional
@@ -176,13 +176,13 @@ def forward(
     The equations are in the notes of :class:`rnnkit.RNNDescriptor`. NumPy arrays run on the CPU, CuPy arrays on their
     GPU. All arrays must be on the device of x, except `lengths`, which is always on the host.
 
-    With `checkpoint_steps` (Chen et al. 2016, arXiv 1604.06174) a training step takes about a third longer. The
+    With `checkpoint_steps` (Chen et al. 2016, arXiv 1604.06174) a training step takes a third to a half longer. The
     workspace has the states of T/K steps and everything for K steps. It is smallest for K near sqrt(T); its size is
     ``workspace_nbytes``. K is rounded up to a multiple of 1024/N steps (float64: 512/N), because dw is summed in chunks
-    of that many rows. With one direction, all layers run through a segment together. With two directions, each
-    direction of each layer runs by itself: the outputs of the lower layers are saved for all T steps, and so are their
-    gradients during backward. A reused `workspace` that was filled without checkpoints keeps its memory: use a new one
-    to save memory.
+    of 1024 rows (float64: 512); a row is one step of one sequence. With one direction, all layers run through a segment
+    together. With two directions, each direction of each layer runs by itself: the outputs of the lower layers are
+    saved for all T steps, and so are their gradients during backward. A reused `workspace` that was filled without
+    checkpoints keeps its memory: use a new one to save memory.
 
     Examples
     --------
@@ -263,8 +263,8 @@ def backward(
     dhy : ndarray (L*D, N, P), optional
         Gradient of hy. None: zeros.
     dcy : ndarray (L*D, N, H), optional
-        Gradient of cy, LSTM only. None: zeros. A tuple of arrays for a cell with several states; dcx is then a tuple,
-        too.
+        Gradient of cy, only for LSTM and cells with states. None: zeros. A tuple of arrays for a cell with several
+        states; dcx is then a tuple, too.
     dw : ndarray (num_weights,), optional
         Buffer to which the gradient of w is added, and which is returned. None: a new array. It must not overlap other
         arrays of this call and of its forward. If the call is interrupted, part of the gradient has been added.
@@ -345,8 +345,8 @@ def infer(
     hx : ndarray (L*D, N, P), optional
         Initial hidden state. None: zeros.
     cx : ndarray (L*D, N, H), optional
-        Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states; cy is then a
-        tuple, too.
+        Initial cell state, only for LSTM and cells with states. None: zeros. A tuple of arrays for a cell with several
+        states; cy is then a tuple, too.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T; the order does not matter. None: T for all.
     inputs : mapping of str to ndarray, optional

@@ -156,7 +156,8 @@ class Network(BaseNetwork[Any]):
     seed : int, optional
         As for :class:`LSTM`. A cell may declare other ranges for its vectors and scalars.
     **options
-        `bias`, `input_mode`, `proj_size`, `dropout` and `dtype`, as for :class:`rnnkit.RNNDescriptor`.
+        `bias`, `input_mode`, `proj_size`, `dropout`, `dtype`, and for the modes that have them `cell_clip` and
+        `reset_after`, as for :class:`rnnkit.RNNDescriptor`.
 
     Raises
     ------
@@ -193,7 +194,7 @@ def load(
         Name of the file.
     cell : class, optional
         The class of the cell, required for your own cells. The file has the cell's name, its parameters and a digest of
-        its source, but not its equations.
+        its equations, but not the equations themselves.
     check_source : bool
         Whether to raise if the equations of the cell, or of your own activations, differ from those that the file was
         saved with. Pass False after an edit that changes no result, for example a renamed variable.

@@ -22,7 +22,7 @@ class Acceleration(NamedTuple):
     Attributes
     ----------
     changed : tuple of str
-        Names of the modules that run on the engine now.
+        Names of the modules that this call switched to the engine.
     left : dict of str to str
         Recurrent modules that were not changed: name -> reason.
     """
@@ -37,9 +37,9 @@ def accelerate(model: nn.Module) -> Acceleration:
     It includes subclasses whose forward calls `super().forward`, and parametrized and pruned modules.
 
     The modules and their parameters stay the same objects: references, hooks, names, values and optimizer state stay
-    valid. Only the class changes, to a subclass. Each parameter has its own storage, so a model is saved as before. The
-    values move into one buffer, though, so existing views (`.data`, `.numpy()`, an earlier `state_dict()`) no longer
-    track the parameters. Parameters in shared memory are not moved.
+    valid. Only the class changes, to a subclass. The values move into one block of memory, in which each parameter
+    still has its own storage object, so a model is saved as before. Existing views (`.data`, `.numpy()`, an earlier
+    `state_dict()`) no longer track the parameters. Parameters in shared memory are not moved.
 
     Parameters
     ----------

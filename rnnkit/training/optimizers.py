@@ -16,7 +16,7 @@ from rnnkit.training import arguments
 
 
 class _Optimizer:
-    """Parameters, their weight decay, and moments of their gradients, each one flat array.
+    """Arrays of parameters, their weight decay, and moments of their gradients; each moment is one flat array.
 
     A moment covers all parameters in order, so that the saved state does not depend on how they are split into arrays.
     """

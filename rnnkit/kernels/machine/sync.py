@@ -1,9 +1,9 @@
-"""Synchronisation of a team inside kernels: joining a call, barriers, and progress. Emitted as LLVM IR.
+"""Synchronization of a team inside kernels: joining a call, barriers, and progress. Emitted as LLVM IR.
 
 All state is in one int64 array, `sync`. The caller of a kernel publishes the call there and hands out tickets to
-helpers, until each has one or a limit of spins is reached: a helper that sleeps, or whose core another program uses,
-costs no more than that. A helper goes from call to call in compiled code: in Python it would wait for the GIL, which
-the caller holds between two calls, for longer than a small kernel takes.
+helpers (the worker threads of the pool), until each has one or a limit of spins is reached: a helper that sleeps, or
+whose core another program uses, costs no more than that. A helper goes from call to call in compiled code: in Python
+it would wait for the GIL, which the caller holds between two calls, for longer than a small kernel takes.
 """
 
 import sys
@@ -21,12 +21,13 @@ from .registers import ABI_ARGUMENTS, I32, I64
 
 # Elements of `sync`, in groups on separate cache lines:
 #   ARRIVED     threads at the barrier
-#   PASSED      barriers so far; on the line of ARRIVED, which the last thread to arrive passes on to those that wait
+#   PASSED      barriers so far; on the cache line of ARRIVED: the last thread to arrive writes both, so those that
+#               wait fetch one line
 #   TICKET      next ticket: number*TICKET_STEP + thread_id, plus CLOSED once the team is complete
 #   PROGRESS    steps that the first of two pipelined teams has done
 #   NUMBER      number of the call
 #   SPIN_LIMIT  spins that the caller waits for helpers
-#   _NUM_TICKETS   number of tickets
+#   _NUM_TICKETS   size of a full team: tickets have the thread_ids 1 to _NUM_TICKETS - 1; thread 0 is the caller
 #   _FUNCTION, _FRAME   the published call
 #   TAKEN       one line for each thread: the blocks taken of its share (`partition.next_block`), and from BARRIER on a
 #               barrier for threads that share rows (`partition.team_of_rows`)
@@ -209,7 +210,7 @@ def _wait(spins):
 
 @inner
 def join(sync, thread_id, size, most=CLOSED):
-    """Return the team that runs the kernel. For helpers it has `size` threads.
+    """Return the team that runs the kernel. A helper gets the final size of the team as `size`.
 
     Thread 0, the caller, hands out tickets for up to `size` threads, at most `most`, and waits for SPIN_LIMIT spins.
     Then it closes the tickets, which tells the helpers the size of the team.
@@ -233,8 +234,8 @@ def take_part(sync, known, last, most_spins):
     """Take part in every call after number `known`, until none comes for `most_spins` spins, or until number `last`;
     returns the number of the last call seen.
 
-    A helper that is late, when no ticket is left or the team is complete, waits for the next call. A call that was
-    complete without it does not keep it awake.
+    A helper that is late, when no ticket is left or the team is closed, waits for the next call. If the other helpers
+    took all tickets, the call does not restart its count of spins: a helper that is not needed falls asleep.
     """
     waited = 0
     while waited < most_spins and known < last:
