@@ -13,12 +13,11 @@ copyright = "the authors of rnnkit, Apache License 2.0"
 version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "numpydoc", "sphinx_copybutton"
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_copybutton"
 ]  # fmt: skip
 exclude_patterns = ["data"]
 templates_path = ["_templates"]
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 autosummary_generate = True
@@ -28,7 +27,6 @@ nitpick_ignore_regex = [("py:.*", r"(?!rnnkit\b).*")]  # what is not ours has no
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"rnnkit {version}"
-html_static_path = ["_static"]
 html_theme_options = {"navigation_with_keys": False, "show_toc_level": 2, "footer_start": ["copyright"]}
 
 linkcheck_anchors = False

@@ -220,8 +220,9 @@ def test_bad_files_are_one_line(folder, capsys, tmp_path):
     out = missing / "model.npz"
     assert_refused(capsys, "train", folder / "text.txt", "--out", out, because=("train: --out", "folder", out))
     assert_refused(capsys, "sample", missing, because=(f"{missing}:", "No such file or directory"))
-    for path in (short, tmp_path / "cut.npz", tmp_path / "flipped.npz"):
-        assert_refused(capsys, "sample", path, because=(f"load: path '{path}'", ".npz"))
+    damage = ("complete", "truncated"), ("complete", "truncated"), ("undamaged", "CRC-32")
+    for path, facts in zip((short, tmp_path / "cut.npz", tmp_path / "flipped.npz"), damage, strict=True):
+        assert_refused(capsys, "sample", path, because=(f"load: path '{path}'", ".npz", *facts))
 
 
 def test_options_that_contradict_each_other_are_one_line(folder, capsys):

@@ -50,8 +50,8 @@ class Index:
 
     def __init__(self, text):
         content = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-        self.names, self.titles = content["docnames"], content["titles"]
-        self.headings, self.terms, self.title_terms = content["alltitles"], content["terms"], content["titleterms"]
+        self.names, self.headings = content["docnames"], content["alltitles"]
+        self.terms, self.title_terms = content["terms"], content["titleterms"]
 
     def search(self, words):
         from snowballstemmer import stemmer

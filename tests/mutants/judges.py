@@ -121,7 +121,7 @@ _HARNESS = {
     "perf": "perf perf_report perf_peaks perf_cells perf_reduced perf_worker perf_torch perf_engines perf_commands "
     "perf_many_cores perf_gpu perf_programs perf_calls perf_episodes perf_norms",
     "perf/programs": "perf_programs",
-    "scripts": "api_reference many_machines readme",
+    "scripts": "many_machines pictures readme",
 }
 _BY_PLACE = _ADAPTER | _PUBLIC | _ENGINE | _HARNESS
 
