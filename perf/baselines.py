@@ -249,6 +249,7 @@ def torch_module(torch: Any, given: Problem) -> Any:
     desc = given.desc
     kind, options = of_mode(desc.mode, CLASSES, "torch")
     options = options | dict(bidirectional=desc.bidirectional, dtype=getattr(torch, desc.dtype))
+    options["bias"] = desc.bias == "both"  # else "none": PyTorch has no other
     if desc.projected:
         options["proj_size"] = desc.proj_size
     module = getattr(torch.nn, kind)(desc.input_size, desc.hidden_size, desc.num_layers, **options)

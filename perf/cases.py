@@ -70,7 +70,7 @@ def problem(case: Case, pass_name: str) -> Problem:
     desc, rng = case.desc, np.random.default_rng(1)
 
     def draw(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape, desc.dtype)
+        return rng.standard_normal(shape, desc.dtype if desc.dtype == "float64" else "float32").astype(desc.np_dtype)
 
     x = draw(case.seq_len, case.batch_size, desc.input_size)
     dy = draw(case.seq_len, case.batch_size, desc.num_directions * desc.output_size)

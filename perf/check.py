@@ -19,12 +19,11 @@ KINK_BOUND = 5e-3
 
 
 def deviation(
-    arrays: Mapping, expected: Mapping, desc: RNNDescriptor, coarse: bool = False, precision: str | None = None
+    arrays: Mapping, expected: Mapping, desc: RNNDescriptor, precision: str | None = None
 ) -> str | None:
     """Return what is wrong with the results of an engine, or None; `expected` maps the same names to the reference.
 
-    A `coarse` engine computes with 11 bits where float32 is asked for. Quantized weights have the bits of their
-    `precision`.
+    Quantized weights have the bits of their `precision`.
     """
     wanted = {name for name, array in arrays.items() if array is not None}
     if wanted != set(expected):
@@ -34,8 +33,7 @@ def deviation(
         if actual.shape != right.shape:
             return f"wrong: {name} has shape {actual.shape}, not {right.shape}"
         error = np.linalg.norm(actual - right) / max(np.linalg.norm(right), np.finfo(np.float64).tiny)
-        is_tf32 = desc.allow_tf32 or (coarse and desc.dtype == "float32")
-        bound = TF32_BOUND if is_tf32 else BOUND[precision or desc.dtype]
+        bound = TF32_BOUND if desc.allow_tf32 else BOUND[precision or desc.dtype]
         if not desc.cell.declaration.smooth and name.startswith("d"):
             bound = max(bound, KINK_BOUND)
         if not error <= bound:  # NaN is wrong

@@ -27,13 +27,13 @@ class Computing:
     def _check_algorithm(self, rnn, x):
         require(rnn.algorithm == STANDARD or x.layout != PACKED, "lengths differ", NOT_SUPPORTED)
         if rnn.algorithm == SMALL_H:
-            require(rnn.fields["hidden_size"] <= 384 and x.seq_len <= 65535, "too large", NOT_SUPPORTED)
+            require(rnn.fields["hidden_size"] <= 384, "too large", NOT_SUPPORTED)
 
     def _check_call(self, name, handle, number, x, y, hidden, cell, weights, work, reserve, mode):
         """The arrays of a call that its descriptors allow; `cell` None for a function that takes none."""
         self._on_stream(name, handle)
         rnn, x, y = self._known(number, "RNN"), self._known(x, "RNNData"), self._known(y, "RNNData")
-        require(rnn.algorithm not in self.unsupported, "this device", NOT_SUPPORTED)
+        require(not {rnn.algorithm, (name, rnn.algorithm)} & self.unsupported, "this device", NOT_SUPPORTED)
         self._check_algorithm(rnn, x)
         require(x.layout != UNPACKED or rnn.padded or (x.lengths == x.seq_len).all(), "(1U << 0) != paddingMode()")
         assert (x.lengths > 0).all(), "sequences of length 0 are not reliable"

@@ -39,7 +39,8 @@ class CudnnStandIn(Computing):
     """`calls` lists what ran, `streams` on which stream, `algorithms` how a network ran, `seeds` those of dropout,
     `refusals` what was refused, and `errors` what no caller may do.
 
-    The `unsupported` algorithms are refused by forward. While it is `idle`, a call is checked and computes nothing.
+    The `unsupported` algorithms are refused, by all functions or by one in pairs (function, algorithm). While it is
+    `idle`, a call is checked and computes nothing.
     """
 
     def __init__(self):
@@ -48,7 +49,7 @@ class CudnnStandIn(Computing):
         self.calls, self.streams, self.seeds, self.algorithms = [], [], [], []
         self.errors, self.refusals, self.reason, self.idle = [], [], b"", False
         self.callback, self.forwards = None, {}
-        self.unsupported = set()  # algorithms that RNNForward refuses
+        self.unsupported = set()
         self.current_stream = self.current_device = lambda: 0
 
     def dll(self, signatures=SIGNATURES):
@@ -220,6 +221,7 @@ class CudnnStandIn(Computing):
     def cudnnSetRNNDataDescriptor(self, number, dtype, layout, seq_len, batch, size, lengths, padding):
         data = self._known(number, "RNNData")
         require(min(seq_len, batch, size) > 0 and lengths, "a size is 0")
+        require(seq_len <= 65535, "maxSeqLength > (0x7fff * 2 + 1)", NOT_SUPPORTED)
         found = host_array(lengths, batch, np.int32).copy()
         require(found.min() >= 0 and found.max() <= seq_len, "a length is out of range")
         if layout == PACKED:

@@ -3,6 +3,8 @@
 import ctypes
 import importlib.util
 import os
+import subprocess
+import sys
 from ctypes import byref, c_double, c_int
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from gpu_standin import standin_gpu
 
 from rnnkit import BackendError
+from rnnkit.call.options import MAX_CUDNN_STEPS
 from rnnkit.cuda import cudnn
 
 P, I = ctypes.c_void_p, ctypes.c_int  # noqa: E741
@@ -187,6 +190,56 @@ def test_a_tensor(either):
     assert (list(dims), list(strides)) == ([4, 3, 5], [15, 5, 1])
 
 
+# The weight space of every network. Its functions want a handle, but read nothing of it: zeros will do, and no GPU. In
+# a process of its own, in case a version does read it.
+LAYOUTS = """
+import ctypes, itertools
+import rnnkit
+from rnnkit.cuda import cudnn
+
+library, count = cudnn.load(), 0
+zeros = ctypes.create_string_buffer(1 << 16)
+handle, start = ctypes.c_void_p(ctypes.addressof(zeros)), 1 << 20
+sizes = (1, 3), cudnn.DTYPES, (5, 16), (16, 17), (None, 5)
+options = itertools.product(cudnn.MODES, cudnn.BIASES, (False, True), *sizes)
+for mode, bias, both, layers, dtype, inputs, hidden, proj in options:
+    if proj and mode != "lstm":
+        continue
+    sizes = dict(num_layers=layers, bidirectional=both, bias=bias, dtype=dtype, proj_size=proj)
+    desc, rnn = rnnkit.RNNDescriptor(mode, inputs, hidden, **sizes), cudnn.Descriptor(library, "RNN")
+    precision = cudnn.DTYPES["float64" if dtype == "float64" else "float32"]
+    library.call(
+        "cudnnSetRNNDescriptor_v8", rnn, 0, cudnn.MODES[mode], cudnn.BIASES[bias], int(both), 0, cudnn.DTYPES[dtype],
+        precision, 0, inputs, hidden, proj or hidden, layers, None, 0
+    )
+    size, itemsize = ctypes.c_size_t(), desc.np_dtype.itemsize
+    library.call("cudnnGetRNNWeightSpaceSize", handle, rnn, ctypes.byref(size))
+    assert size.value == rnnkit.num_weights(desc) * itemsize, desc
+    first = {"weight_ih": 0, "weight_hh": desc.num_gates, "weight_hr": 2 * desc.num_gates}
+    first |= {"bias_ih": 0, "bias_hh": desc.num_gates}
+    for name, shape, at in rnnkit.weight_layout(desc):
+        kind, _, place = name.partition("_l")
+        layer, reverse = int(place.split("_")[0]), place.endswith("_reverse")
+        gates = 1 if kind == "weight_hr" else desc.num_gates
+        rows = shape[0] // gates * (shape[1] if len(shape) > 1 else 1)
+        for gate in range(gates):
+            found = [ctypes.c_void_p() for _ in range(2)]
+            tensors = [cudnn.Descriptor(library, "Tensor") for _ in range(2)]
+            library.call(
+                "cudnnGetRNNWeightParams", handle, rnn, layer * desc.num_directions + reverse, size.value, start,
+                first[kind] + gate, tensors[0], ctypes.byref(found[0]), tensors[1], ctypes.byref(found[1])
+            )
+            assert found[kind.startswith("bias")].value == start + (at + gate * rows) * itemsize, (desc, name, gate)
+            count += 1
+print(count)
+"""
+
+
+def test_the_place_of_every_matrix_and_bias(library):
+    run = subprocess.run([sys.executable, "-c", LAYOUTS], capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and int(run.stdout) > 10_000, run.stderr
+
+
 # What is refused, by both
 
 REFUSED_RNN = [
@@ -240,6 +293,12 @@ def test_a_refused_clip(either, bounds):
 def test_refused_sequences(either, layout, seq_len, lengths, size):
     with pytest.raises(cudnn.CudnnError, match="BAD_PARAM"):
         cudnn.sequences_descriptor(either, "float32", layout, seq_len, lengths, size)
+
+
+def test_longest_sequence(either):
+    cudnn.sequences_descriptor(either, "float32", UNPACKED, MAX_CUDNN_STEPS, (MAX_CUDNN_STEPS,), 3)
+    with pytest.raises(cudnn.NotSupportedError, match="maxSeqLength"):
+        cudnn.sequences_descriptor(either, "float32", UNPACKED, MAX_CUDNN_STEPS + 1, (1,), 3)
 
 
 # Errors and loading

@@ -124,6 +124,18 @@ def test_an_algorithm_that_the_device_refuses(standin):
     assert standin.calls == [*ONE_CALL, *A_STEP]
 
 
+@pytest.mark.parametrize("refused", A_STEP[1:])
+def test_algorithm_refused_by_backward(standin, refused):
+    """Forward runs again with the standard one, which takes its place the next time."""
+    standin.unsupported.add((refused, SMALL_H))
+    problem = SMALL.twin(hidden_size=4)
+    assert_as_on_the_host(problem)
+    assert standin.calls == [*A_STEP[: A_STEP.index(refused) + 1], *A_STEP, *ONE_CALL]
+    standin.calls.clear()
+    on_gpu.step(problem)
+    assert standin.calls == A_STEP
+
+
 def test_what_no_algorithm_does_is_an_error(standin):
     standin.unsupported.update((SMALL_H, STANDARD))
     with pytest.raises(rnnkit.BackendError, match=says("cudnnRNNForward: cuDNN 91900", "CUDNN_STATUS_NOT_SUPPORTED")):

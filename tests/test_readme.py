@@ -67,7 +67,7 @@ def test_the_session_prints_what_it_shows():
 def test_two_commands_of_one_line_each():
     train, test = blocks("sh")
     (device,), (measure,) = blocks("sh", PAGES["gpu"]), blocks("sh", PAGES["performance"])
-    assert device == ".venv/bin/python -m pytest -m gpu && .venv/bin/python -m perf run --device cuda\n"
+    assert device == "python scripts/gpu_first_run.py --out report\n"  # test_gpu_first_run runs it
     assert measure.endswith(" && python -m perf run --out perf.csv\n")
     for command in (train, test):
         assert command.count("\n") == 1

@@ -4,6 +4,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from messages import says
 
@@ -16,7 +17,8 @@ from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
-from rnnkit.torch.function import to_array  # noqa: E402
+from rnnkit.torch import function  # noqa: E402
+from rnnkit.torch.arrays import Stream, to_array  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
 
@@ -27,6 +29,35 @@ def test_a_cuda_tensor_without_cupy(monkeypatch):
     facts = "CUDA", "none", "pip install 'rnnkit[cuda13]'"
     with pytest.raises(rnnkit.BackendError, match=says("forward: CuPy", *facts)):
         to_array(tensor)
+
+
+def test_a_stream_of_pytorch_becomes_one_of_cupy():
+    """Without a warning, and without a GPU."""
+    cupy = pytest.importorskip("cupy")
+    assert cupy.cuda.Stream.from_external(Stream(SimpleNamespace(cuda_stream=4096))).ptr == 4096
+
+
+def test_states_of_every_step(standin, monkeypatch):
+    import standin_cupy
+
+    net = rnnkit.GRU(F, H, seed=0)
+    x = np.random.default_rng(0).standard_normal((T, N, F), np.float32)
+    result = net.to(standin_cupy).forward(standin_cupy.asarray(x))
+    kept, call = SimpleNamespace(lease=SimpleNamespace(workspace=result.workspace)), SimpleNamespace(desc=net.desc)
+    monkeypatch.setattr(function, "to_tensor", lambda array: torch.from_numpy(array.get()))
+    (states,) = function.all_states(call, kept)
+    np.testing.assert_allclose(states[:, 0], net.infer(x).y, rtol=0, atol=1e-6)
+
+
+def test_workspace_on_a_gpu_is_not_used_again(standin):
+    """Another call may be on another stream."""
+    import standin_cupy
+
+    net, x = rnnkit.GRU(F, H, seed=0), np.ones((T, N, F), np.float32)
+    for expected, arrays in ((1, np), (0, standin_cupy)):
+        idle = []
+        function._release(net.to(arrays).forward(arrays.asarray(x)).workspace, idle)
+        assert len(idle) == expected
 
 
 def test_a_tensor_of_another_device():

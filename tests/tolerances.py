@@ -27,11 +27,12 @@ TABLE = {
     "float64": Tolerance(value=1e-13, gradient=1e-12),
 }
 
-# cuDNN sums in an order of its own, so both sides round; the bounds stay those of a single rounding side, and float32
-# gradients have the tighter one of values. TensorFloat-32 and half precision round every factor: 2**-11 (TF32, float16)
-# or 2**-8 (bfloat16), which a few dozen products and a few steps bring to ten times that.
+# cuDNN sums in an order of its own, so both sides round; the bound of float64 stays that of a single rounding side. In
+# float32 cuDNN's kernels for small layers were seen to deviate by 5e-6 in the Euclidean norm on an H200, as in PyTorch;
+# the largest deviation of an element is a few times that. TensorFloat-32 and half precision round every factor: 2**-11
+# (TF32, float16) or 2**-8 (bfloat16), which a few dozen products and a few steps bring to ten times that.
 ON_GPU = {
-    "float32": Tolerance(value=1e-5, gradient=1e-5),
+    "float32": Tolerance(value=3e-5, gradient=5e-5),
     "float64": Tolerance(value=1e-13, gradient=1e-12),
     "tf32": Tolerance(value=5e-3, gradient=1e-2),
     "float16": Tolerance(value=5e-3, gradient=1e-2),

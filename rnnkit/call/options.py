@@ -17,6 +17,7 @@ from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.types import Precision
 
+MAX_CUDNN_STEPS = 65535  # of a sequence, in cuDNN 9.19 and 9.28
 ZEROS = "zeros"  # the default of `initial`; the fast path compares it with `is`
 
 
@@ -126,6 +127,11 @@ _OWN_CELL = Unsupported(
     BackendError, "desc.mode", "be one of cuDNN's on CuPy arrays", lambda desc, _: desc.mode,
     "cuDNN runs only its built-in modes: run this one on NumPy arrays",
 )
+_LONG = Unsupported(
+    BackendError, "x", f"have at most {MAX_CUDNN_STEPS} steps on CuPy arrays",
+    lambda _, options: _longest(options.steps),
+    "cuDNN supports at most that many: run x in parts, and pass hy and cy of each as hx and cx of the next",
+)
 _HALF = Unsupported(
     TypeError, "desc.dtype", f"be {' or '.join(HOST_DTYPES)} on NumPy arrays", lambda desc, _: desc.dtype,
     "half precision runs on a GPU: move the arrays with cupy.asarray",
@@ -181,7 +187,15 @@ TABLE = {  # by the title in the docs: whether the option is used, its entries b
     '`dtype="float16"` or `"bfloat16"`': _row(
         lambda desc, _: desc.dtype not in HOST_DTYPES, _EVERY_CALL, _HALF, YES, _DTYPE
     ),
+    f"sequences of more than {MAX_CUDNN_STEPS} steps": _row(
+        lambda _, options: options.steps.seq_len > MAX_CUDNN_STEPS and _longest(options.steps) > MAX_CUDNN_STEPS,
+        _SEQUENCES, YES, _LONG, YES,
+    ),
 }
+
+
+def _longest(steps: Steps) -> int:
+    return int(steps.lengths.max(initial=0))
 
 
 def _unsupported_entries(*columns: str) -> tuple[tuple[Callable[[RNNDescriptor, CallOptions], bool], Unsupported], ...]:

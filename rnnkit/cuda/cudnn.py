@@ -116,7 +116,7 @@ class Library:
     def _last_error(self) -> str:
         text = ctypes.create_string_buffer(1024)
         self.query("cudnnGetLastErrorString", text, len(text))
-        return text.value.decode(errors="replace").strip()
+        return " ".join(text.value.decode(errors="replace").split())  # one line
 
     def _reason(self, name: str, arguments: tuple[Any, ...]) -> str:
         """Repeat a call without side effects, to get the reason of its failure from cuDNN's log.

@@ -235,32 +235,40 @@ def _gradients(
 ) -> None:
     """Call cudnnRNNBackwardData and cudnnRNNBackwardWeights on dense arrays."""
     here, record = context(), workspace.record
-    setup, reserve = _claim(desc, w, workspace, record)
-    work = cupy.empty(setup.work_nbytes, np.uint8)
-    scratch = work.nbytes, work.data.ptr, reserve.nbytes, reserve.data.ptr
-    here.call(
-        "cudnnRNNBackwardData_v8", setup.network.rnn, None, setup.y, record.y.data.ptr, dy.data.ptr, setup.x,
-        dx.data.ptr, setup.hidden, _pointer(record.hx), _pointer(dhy), dhx.data.ptr, setup.cell, _pointer(record.cx),
-        _pointer(dcy), _pointer(dcx), w.nbytes, w.data.ptr, *scratch
-    )
-    here.call(
-        "cudnnRNNBackwardWeights_v8", setup.network.rnn, cudnn.WGRAD_ADD, None, setup.x, record.x.data.ptr,
-        setup.hidden, _pointer(record.hx), setup.y, record.y.data.ptr, dw.nbytes, dw.data.ptr, *scratch
-    )
 
+    def call(setup: Setup, y: Any, reserve: Any) -> None:
+        work = cupy.empty(setup.work_nbytes, np.uint8)
+        scratch = work.nbytes, work.data.ptr, reserve.nbytes, reserve.data.ptr
+        here.call(
+            "cudnnRNNBackwardData_v8", setup.network.rnn, None, setup.y, y.data.ptr, dy.data.ptr, setup.x,
+            dx.data.ptr, setup.hidden, _pointer(record.hx), _pointer(dhy), dhx.data.ptr, setup.cell,
+            _pointer(record.cx), _pointer(dcy), _pointer(dcx), w.nbytes, w.data.ptr, *scratch
+        )
+        here.call(
+            "cudnnRNNBackwardWeights_v8", setup.network.rnn, cudnn.WGRAD_ADD, None, setup.x, record.x.data.ptr,
+            setup.hidden, _pointer(record.hx), setup.y, y.data.ptr, dw.nbytes, dw.data.ptr, *scratch
+        )
 
-def _claim(desc: RNNDescriptor, w: Any, workspace: Workspace, record: _Record) -> tuple[Setup, Any]:
-    """Return the setup and the reserve space of forward. From the second backward on, rerun forward to fill a new one.
-
-    To copy the reserve space instead would double its memory in each training step, which uses it once.
-    """
     with record.lock:
         spent, record.spent = record.spent, True
-    if not spent:
-        return record.setup, record.reserve
-    seed, inputs = _seed(desc, workspace), (record.x, record.hx, record.cx)
-    y = cupy.empty_like(record.y)
-    return _run(desc, w, cudnn.TRAINING, seed, record.batch.shape, inputs, (y, None, None), Arena())
+    # To copy the reserve space for a second backward would double its memory in each training step, which uses it once.
+    done = _again(desc, w, workspace) if spent else (record.setup, record.y, record.reserve)
+    try:
+        call(*done)
+    except cudnn.NotSupportedError:
+        if done[0].algorithm == cudnn.STANDARD:
+            raise
+        here.refuse(desc, record.batch.shape, cudnn.TRAINING)
+        call(*_again(desc, w, workspace))
+
+
+def _again(desc: RNNDescriptor, w: Any, workspace: Workspace) -> tuple[Setup, Any, Any]:
+    """Run the training forward once more; returns its setup, y and reserve space."""
+    record, y = workspace.record, cupy.empty_like(workspace.record.y)
+    inputs, outputs = (record.x, record.hx, record.cx), (y, None, None)
+    seed, shape = _seed(desc, workspace), record.batch.shape
+    setup, reserve = _run(desc, w, cudnn.TRAINING, seed, shape, inputs, outputs, Arena())
+    return setup, y, reserve
 
 
 class Inference:

@@ -87,7 +87,8 @@ class Plan(Generic[States]):
         """
         seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self._network.weights)
         options = options_of("infer", self.desc, seq_len, batch_size, lengths, resets=resets, initial=initial)
-        if lengths is not None or resets is not None:  # prepare has checked the network itself
+        # prepare has checked the network itself; only on a GPU the number of steps matters.
+        if lengths is not None or resets is not None or self._place is CUPY:
             check("infer", self.desc, options, "plan.infer", self._place)
         x = with_inputs("infer", self.desc, x, inputs)
         y, hy, cy = self._network.infer(x, hx, concatenate_states(self.desc, cx), options)

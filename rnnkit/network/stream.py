@@ -10,7 +10,7 @@ import numpy as np
 from rnnkit.call import checks
 from rnnkit.call.arena import Arena
 from rnnkit.call.forking import Call, at_work, new_call
-from rnnkit.call.options import check, checked_resets, options_of
+from rnnkit.call.options import CUPY, check, checked_resets, options_of
 from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import row_numbers
 from rnnkit.common.arrays import library_of, not_an_array, on_host, overlaps_itself
@@ -251,7 +251,7 @@ class Stream:
         shape, dims = (None, count, self.desc.input_size), ("seq_len", dim, "input_size")
         checks.array("run", "x", x, shape, dims, self.desc, self._network.weights)
         options = options_of("run", self.desc, len(x), count, lengths, resets=resets)
-        if lengths is not None or resets is not None:  # prepare has checked the network itself
+        if lengths is not None or resets is not None or self._place is CUPY:  # as in Plan.infer
             check("run", self.desc, options, "stream.run", self._place)
         x = with_inputs("run", self.desc, x, inputs)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,25 @@ def compute_context(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     """Return a context with PyTorch's threads (CPU) or its current stream (CUDA)."""
     if tensor.is_cpu:
         return threads()
-    return _cupy().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
+    return _on_stream(torch.cuda.current_stream(tensor.device), tensor.device.index)
+
+
+@contextmanager
+def _on_stream(stream: Any, device: int) -> Iterator[None]:
+    """Make a stream of PyTorch, and its device, CuPy's current ones."""
+    cuda = _cupy().cuda
+    with cuda.Device(device), cuda.Stream.from_external(Stream(stream)):
+        yield
+
+
+class Stream:
+    """A stream of PyTorch with CUDA's stream protocol, which the streams of older versions lack."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream  # kept alive
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream.cuda_stream
 
 
 def library_of(array: Any) -> Any:

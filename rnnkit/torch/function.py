@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from rnnkit.call.side_inputs import split
+from rnnkit.common.arrays import copy_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import concatenate_states, split_states
 from rnnkit.descriptor.weights import num_weights, weight_layout
@@ -99,7 +100,7 @@ def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
     desc, workspace = call.desc, lease_of(kept).workspace
     places = [divmod(row, desc.num_directions) for row in range(desc.num_pseudo_layers)]
     names = "h", *desc.states
-    states = [[to_tensor(np.array(workspace.state(name, *place))) for place in places] for name in names]
+    states = [[to_tensor(copy_of(workspace.state(name, *place))) for place in places] for name in names]
     return tuple(torch.stack(rows, 1) for rows in states)
 
 
@@ -249,9 +250,13 @@ class _Small(NamedTuple):
 
 
 def _release(workspace: Any, idle: MutableSequence[Any]) -> None:
-    """Make the memory idle, and drop the references to the caller's inputs."""
-    workspace.x, workspace.inputs = workspace.x[:0].copy(), {}
-    idle.append(workspace)
+    """Make the memory idle, and drop the references to the caller's inputs.
+
+    Not on a GPU: the memory may still be in use on the stream of this call. CuPy's pool keeps the streams apart.
+    """
+    if isinstance(workspace.x, np.ndarray):
+        workspace.x, workspace.inputs = workspace.x[:0].copy(), {}
+        idle.append(workspace)
 
 
 def _idle_one(idle: MutableSequence[Any]) -> Any:
