@@ -8,7 +8,7 @@ from tolerances import assert_close, assert_same_bits
 from rnnkit.kernels import training
 
 KERNELS = {
-    "adam": (training.adam, 4, (0.9, 0.99, 0.01, 1e-8, 0.999), {"multiply": 7, "divide": 1}),
+    "adam": (training.adam, 4, (0.9, 0.99, 0.01, 1e-8, 0.999, (0.3, 0.4, 0.2)), {"multiply": 7, "divide": 1}),
     "momentum": (training.momentum_descent, 3, (0.9, False, 0.01, 0.999), {"multiply": 3}),
     "nesterov": (training.momentum_descent, 3, (0.9, True, 0.01, 0.999), {"multiply": 3}),
     "descent": (training.descent, 2, (0.01, 0.999), {"multiply": 2}),

@@ -180,9 +180,9 @@ def test_extreme_scores_of_softmax(dtype):
 
 @every_dtype
 def test_extreme_scores_of_the_logistic_function(dtype):
-    scores = np.array([1e4, 1e4, -1e4, -1e4, 90, -90], dtype)
+    scores = np.array([1e4, 1e4, -1e4, -1e4, 60, -60], dtype)
     found = sigmoid_cross_entropy(scores, np.array([1, 0, 1, 0, 1, 0]), count=1)
-    small = np.exp(-90.0)
+    small = np.exp(-60.0)
     assert_close("losses", found.losses, [0, 1e4, 1e4, 0, small, small], dtype)
     assert_close("gradient", found.gradient, [0, 1, -1, 0, 0, 0], dtype)
     assert found.losses[4] / small == pytest.approx(1, abs=1e-5)  # log1p keeps what 1 + small would lose

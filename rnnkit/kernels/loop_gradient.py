@@ -25,9 +25,10 @@ from .machine.arrays import part
 from .machine.bound import values_of
 from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, add, clear, copy, or_call_data, row_part, shifted, with_field
+from .machine.matrix import Matrix, Range, add, clear, or_call_data, row_part, shifted, with_field
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.registers import not_inlined
+from .machine.small import flushed
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
 from .phases import all_of, matrix_of, noinline_if_many_phases, per_cell
@@ -53,9 +54,10 @@ def _add_output_gradient(target, dh, dy, rows, columns):
         if dy.data.size > 0:
             own = row_part(dy, row, columns)
             for j in range(total.size):
-                total[j] = carried[j] + own[j]
+                total[j] = flushed(carried[j] + own[j])
         else:
-            copy(total, carried)
+            for j in range(total.size):
+                total[j] = flushed(carried[j])
 
 
 @inner

@@ -5,22 +5,25 @@ are added in order. So the sum does not depend on the width of the vector regist
 """
 
 import numpy as np
+from numba import types
 
 from .machine.activations import exp, fma, sigmoid
 from .machine.arrays import part
 from .machine.jit import inner, kernel
 from .machine.partition import partition
+from .machine.small import SMALL, flushed
 from .machine.sync import barrier, join, post_call
 
 ROW_LANES = 32
 _LOG2 = 0.6931471805599453
+_SMALL = SMALL[types.float32]
 
 
 @inner
 def _log1p(u, real):
     """log(1 + u) for 0 <= u <= 1, by the series of `cells.activations.softplus`; `real`: type of its constants."""
     s = u / (real(2) + u)
-    q, one = s * s, real(1)
+    q, one = fma(s, s, real(_SMALL)), real(1)  # the square of a small s would be subnormal
     t = fma(q, fma(q, fma(q, real(1 / 31), real(1 / 29)), real(1 / 27)), real(1 / 25))
     t = fma(q, fma(q, fma(q, fma(q, t, real(1 / 23)), real(1 / 21)), real(1 / 19)), real(1 / 17))
     t = fma(q, fma(q, fma(q, fma(q, t, real(1 / 15)), real(1 / 13)), real(1 / 11)), real(1 / 9))
@@ -91,7 +94,7 @@ def softmax_cross_entropy(gradient, losses, scores, targets, lanes, columns, cou
         losses[row] = real(_log(np.float64(total))) - target
         scale = real(1) / (total * divisor)  # one division per row, not per score
         for j in range(columns):
-            result[j] *= scale
+            result[j] = flushed(result[j] * scale)
         result[targets[row]] -= real(1) / divisor
     barrier(team)
 
@@ -107,4 +110,4 @@ def sigmoid_cross_entropy(gradient, losses, scores, targets, count):
     for i in range(scores.size):
         s, t = scores[i], targets[i]
         losses[i] = (s if s > zero else zero) - s * t + _log1p(exp(-abs(s)), real)
-        gradient[i] = (sigmoid(s) - t) * factor
+        gradient[i] = flushed((sigmoid(s) - t) * factor)

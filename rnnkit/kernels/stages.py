@@ -24,6 +24,7 @@ from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
 from .machine.matrix import row_pointer
 from .machine.registers import I64
+from .machine.small import emit_flushed
 from .means import mean_blocks_of, mean_of, parts_on_stack, sum_mean_blocks, terms_on_stack
 
 
@@ -255,7 +256,8 @@ class _Call(NamedTuple):
     cell: Any
     fixed: dict  # name -> value shared by all units, or None
     read: list  # of (name, pointer to the first unit) of the others
-    targets: list  # of (pointer, whether it is for terms of a mean, whether to add), one for each result
+    targets: list  # of (pointer, whether it is for terms of a mean, whether to add, whether it is carried over to
+    # another step), one for each result
 
 
 def _emit_units(builder, call, start, size):
@@ -266,14 +268,25 @@ def _emit_units(builder, call, start, size):
         numbers, accesses = call.fixed | loads, list(loads.values())
         result = call.function(builder, [call.cell, *numbers.values()])
         results = [result] if len(call.targets) == 1 else cgutils.unpack_tuple(builder, result)
-        for (target, is_term, adds), value in zip(call.targets, results, strict=True):
+        for (target, is_term, adds, is_carried), value in zip(call.targets, results, strict=True):
             place, total = builder.gep(target, [number if is_term else index]), value
             if adds:
                 accesses.append(builder.load(place))
                 total = builder.fadd(accesses[-1], value)
+            total = emit_flushed(builder, total) if is_carried else total
             accesses.append(builder.store(total, place))
         for access in accesses:
             access.set_metadata("llvm.access.group", group)
+
+
+def _carried_by(declaration, stage):
+    """Return what a stage writes for another step: h and the states after the step, or the gradients by the states
+    before it. That by h is completed by products (`loop_gradient._add_output_gradient`)."""
+    if stage.is_gradient:
+        return {f"d{state}_prev" for state in declaration.states}
+    forward = [one for one in declaration.stages if not one.is_gradient]
+    later = {name for one in forward[forward.index(stage) + 1 :] for name in one.writes}
+    return {"h", *declaration.states} - later
 
 
 def _emit_stage(row, stage, function, count, terms):
@@ -282,7 +295,11 @@ def _emit_stage(row, stage, function, count, terms):
     fixed = {name: row.common(name) for name in stage.reads}  # in the order of the parameters
     read = [(name, row.pointer(name)) for name in stage.reads if fixed[name] is None]
     averaged = dict(zip((name for name in stage.writes if name in row.means), terms, strict=False))
-    targets = [(averaged.get(name) or row.pointer(name), name in averaged, name in summed) for name in stage.writes]
+    carried = _carried_by(row.declaration, stage)
+    targets = [
+        (averaged.get(name) or row.pointer(name), name in averaged, name in summed, name in carried)
+        for name in stage.writes
+    ]
     call = _Call(function, row.cell, fixed, read, targets)
     if not averaged:
         _emit_units(builder, call, I64(0), count)

@@ -194,9 +194,15 @@ class Adam(_Optimizer):
         given = self._checked_rate(learning_rate, root / share)
         buffers = self._buffers(gradients, given)
         self._steps, rate = steps, given * root / share
-        move = _kernels().adam if self._library is np else _adam_on_gpu
+        factors = self._beta1, self._beta2, rate, self._epsilon * root
+        if self._library is not np:
+            for w, dw, (mean, square), keep in buffers:
+                _adam_on_gpu(w, dw, mean, square, *factors, keep)
+            return
+        kernels = _kernels()
+        small = kernels.small_numbers(self._parameters[0].dtype, self._beta2, self._epsilon)
         for w, dw, (mean, square), keep in buffers:
-            move(w, dw, mean, square, self._beta1, self._beta2, rate, self._epsilon * root, keep)
+            kernels.adam(w, dw, mean, square, *factors, keep, small)
 
     @property
     def state(self) -> dict[str, np.ndarray]:

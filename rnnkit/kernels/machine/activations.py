@@ -17,8 +17,10 @@ from ..cells import functions
 from ..cells.functions import clip, exp, sigmoid, tanh
 from .jit import OPTIONS
 from .registers import emit_fma, fma
+from .small import SMALL
 
 _LOG2 = Fraction("0.6931471805599453094172321214581765680755")
+_TINY = 2.0**-30  # below it tanh(x) is x, and powers of x may be subnormal
 _NEAR = 0.26  # tanh(0.26) is just above 1/4; below it, e/(e + 2) has an error of 2.3 units in the last place
 
 
@@ -33,7 +35,7 @@ class _FloatFormat(NamedTuple):
     exp_degree: int  # of the Taylor series of exp: the rest is below a quarter of a unit in the last place
     tanh_terms: int  # number of terms of the series of tanh: the same
     tanh_limit: float  # 2|x| from which tanh rounds to 1
-    exp_limit: float  # -v from which exp rounds to 0, subnormal results included
+    exp_limit: float  # -v from which exp is surely below `small.SMALL`, but a normal number
     sigmoid_limit: float  # x from which the logistic function rounds to 1
     overflow: float  # v from which exp is infinite
 
@@ -44,18 +46,17 @@ class _FloatFormat(NamedTuple):
 
 
 _FLOAT_FORMATS = {
-    types.float32: _FloatFormat(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 104.0, 17.4, 89.0),
-    types.float64: _FloatFormat(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 746.0, 37.5, 710.0),
+    types.float32: _FloatFormat(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 69.4, 17.4, 89.0),
+    types.float64: _FloatFormat(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 665.5, 37.5, 710.0),
 }
 
 
-def _emit_series(builder, x, coefficients):
+def _emit_series(builder, x, square, coefficients):
     """(c0 + c1*x) + x**2 * ((c2 + c3*x) + ...), Horner's scheme in pairs: no more operations, half of the latency.
 
     The rows of a small layer are only a few vectors long, too short to hide the latency.
     """
     constants = [x.type(float(coefficient)) for coefficient in coefficients]
-    square = builder.fmul(x, x)
     pairs = [emit_fma(builder, odd, x, even) for even, odd in zip(constants[::2], constants[1::2], strict=False)]
     pairs += constants[2 * len(pairs) :]
     total = pairs.pop()
@@ -66,12 +67,14 @@ def _emit_series(builder, x, coefficients):
 
 @intrinsic
 def _exp_minus_one(typingctx, r):
-    """exp(r) - 1 for |r| <= log(2)/2: r + r**2 * (1/2! + r/3! + ...)."""
+    """exp(r) - 1 for |r| <= log(2)/2: r + r**2 * (1/2! + r/3! + ...). Off by up to `small.SMALL`, which 1 + exp(r) - 1
+    does not show: the square of a small r would be subnormal."""
 
     def generate(context, builder, signature, arguments):
         (x,) = arguments
         coefficients = [Fraction(1, math.factorial(k)) for k in range(2, _FLOAT_FORMATS[r].exp_degree + 1)]
-        return emit_fma(builder, builder.fmul(x, x), _emit_series(builder, x, coefficients), x)
+        square = emit_fma(builder, x, x, x.type(SMALL[r]))
+        return emit_fma(builder, square, _emit_series(builder, x, square, coefficients), x)
 
     return r(r), generate
 
@@ -85,16 +88,17 @@ def _tanh_coefficients(terms):
 
 
 @intrinsic
-def _tanh_near_zero(typingctx, x):
-    """tanh(x) for |x| < _NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...)."""
+def _tanh_near_zero(typingctx, x, own):
+    """tanh(x) for |x| < _NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...). `own` is x, or 0 if x is tiny."""
 
     def generate(context, builder, signature, arguments):
-        (value,) = arguments
-        square = builder.fmul(value, value)
-        tail = _emit_series(builder, square, _tanh_coefficients(_FLOAT_FORMATS[x].tanh_terms)[1:])
-        return emit_fma(builder, builder.fmul(value, square), tail, value)
+        value, own = arguments
+        square = builder.fmul(own, own)
+        coefficients = _tanh_coefficients(_FLOAT_FORMATS[x].tanh_terms)[1:]
+        tail = _emit_series(builder, square, builder.fmul(square, square), coefficients)
+        return emit_fma(builder, builder.fmul(own, square), tail, value)
 
-    return x(x), generate
+    return x(x, own), generate
 
 
 def _power_of_two(raised):
@@ -143,44 +147,50 @@ def _tanh_of(x):
     """e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
     form = _FLOAT_FORMATS[x]
     limit, near, one, two = form.real(form.tanh_limit), form.real(_NEAR), form.real(1), form.real(2)
+    tiny, zero = form.real(_TINY), form.real(0)
 
     def tanh(x):
-        v = two * abs(x)
+        magnitude = abs(x)
+        own = zero if magnitude < tiny else magnitude
+        v = two * own
         shifted, p = _reduced(limit if v > limit else v)
         scale = _scale(shifted)
         e = fma(scale, p, scale - one)
-        return math.copysign(_tanh_near_zero(x) if abs(x) < near else e / (e + two), x)
+        return math.copysign(_tanh_near_zero(magnitude, own) if magnitude < near else e / (e + two), x)
 
     return tanh
 
 
 @overload(sigmoid, jit_options=OPTIONS)
 def _sigmoid_of(x):
-    """Within 3 units in the last place."""
+    """Within 3 units in the last place; 0 below `small.SMALL`."""
     form = _FLOAT_FORMATS[x]
     low, high, one = form.real(-form.exp_limit), form.real(form.sigmoid_limit), form.real(2.0**-_LOWER)
+    small, zero = form.real(SMALL[x]), form.real(0)
 
     def sigmoid(x):
         bounded = low if x < low else x
         shifted, p = _reduced(-(high if bounded > high else bounded))
         scale = _lowered_scale(shifted)  # everything is scaled by 2**-64, as exp(-x) may overflow
-        return one / (one + fma(scale, p, scale))
+        found = one / (one + fma(scale, p, scale))
+        return zero if found < small else found
 
     return sigmoid
 
 
 @overload(exp, jit_options=OPTIONS)
 def _exp_of(x):
-    """Within 1 unit in the last place, subnormal results included."""
+    """Within 1 unit in the last place; 0 below `small.SMALL`."""
     form = _FLOAT_FORMATS[x]
     low, high, zero = form.real(-form.exp_limit), form.real(form.overflow), form.real(0)
-    two, lower = form.real(2), form.real(2.0**-_LOWER)
+    two, lower, small = form.real(2), form.real(2.0**-_LOWER), form.real(SMALL[x])
 
     def exp(x):
         bounded = low if x < low else x
         shifted, p = _reduced(high if bounded > high else bounded)
         scale = _raised_scale(shifted) if x < zero else _half_scale(shifted)  # 2**n itself may not be a normal number
-        return fma(scale, p, scale) * (lower if x < zero else two)
+        found = fma(scale, p, scale) * (lower if x < zero else two)
+        return zero if found < small else found
 
     return exp
 

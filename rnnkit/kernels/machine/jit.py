@@ -14,6 +14,7 @@ from numba.core.registry import CPUDispatcher
 from ..cells.rules import CellError
 from .cache import Cache, Folder, root
 from .compiler import COMPILER
+from .float_mode import in_default_mode
 
 _SOURCES = Path(__file__).parents[1]
 
@@ -111,7 +112,8 @@ def kernel(function):
     if "thread_id" in names and not runs_in_team:
         expected = "thread_id, size and sync must be the last parameters, in this order"
         raise TypeError(f"{function.__name__}: {expected}, got {', '.join(names)}")
-    dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(function)
-    dispatcher.__class__ = TeamKernel if runs_in_team else _Kernel
+    whole = in_default_mode(function, inner(function))
+    dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(whole)
+    dispatcher.__class__, dispatcher.py_func = TeamKernel if runs_in_team else _Kernel, function
     dispatcher._cache = Cache(function, FOLDER)  # where njit(cache=True) puts Numba's own
     return dispatcher

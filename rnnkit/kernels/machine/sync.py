@@ -16,6 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .arrays import data_pointer
+from .float_mode import emit_default_mode, emit_former_mode, emit_mode
 from .jit import inner, kernel
 from .registers import ABI_ARGUMENTS, I32, I64
 
@@ -145,7 +146,10 @@ def _helpers_entry(kernel, frame_type, own_place):
     values = [builder.load(cgutils.gep_inbounds(builder, frame, 0, place)) for place in places]
     values[own_place : own_place + 2] = thread_id, size
     results = [builder.alloca(argument.type.pointee) for argument in kernel.args[:ABI_ARGUMENTS]]
+    mode = emit_mode(builder)
+    emit_default_mode(builder, mode)
     builder.call(kernel, results + values, attrs=["noinline"])
+    emit_former_mode(builder, mode)
     builder.ret_void()
     return entry
 

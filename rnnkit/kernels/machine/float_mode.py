@@ -1,0 +1,100 @@
+"""The floating-point mode of a thread, which kernels set at entry and put back.
+
+Programs and libraries change it: `torch.set_flush_denormal`, libraries built with -ffast-math, XLA on its own threads.
+It says how results are rounded and whether subnormal numbers are 0. Results of kernels must not depend on it.
+"""
+
+import inspect
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .registers import I32, I64
+
+_X86_CONTROL, _X86_DEFAULT = 0xFFC0, 0x1F80  # of MXCSR: round to nearest, subnormal numbers, no exceptions
+_BYTE = ir.IntType(8).as_pointer()
+
+
+def emit_mode(builder):
+    """Emit the read of the thread's mode, None on an unknown processor."""
+    machine = builder.module.triple.split("-")[0]
+    if machine == "x86_64":
+        with builder.goto_entry_block():
+            place = builder.alloca(I32)
+        _call(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), builder.bitcast(place, _BYTE))
+        return builder.zext(builder.load(place), I64)
+    if machine in ("aarch64", "arm64"):
+        return _call(builder, "llvm.aarch64.get.fpcr", I64)
+    return None
+
+
+def emit_default_mode(builder, mode):
+    """Emit the change to the default mode, unless `mode` is that."""
+    if mode is not None:
+        with builder.if_then(_differs(builder, mode), likely=False):
+            is_x86 = builder.module.triple.startswith("x86_64")
+            own = builder.or_(builder.and_(mode, I64(~_X86_CONTROL)), I64(_X86_DEFAULT)) if is_x86 else I64(0)
+            _emit_write(builder, own)
+
+
+def emit_former_mode(builder, mode):
+    """Emit the change back to `mode`, unless that is the default."""
+    if mode is not None:
+        with builder.if_then(_differs(builder, mode), likely=False):
+            _emit_write(builder, mode)
+
+
+def _differs(builder, mode):
+    if builder.module.triple.startswith("x86_64"):
+        return builder.icmp_signed("!=", builder.and_(mode, I64(_X86_CONTROL)), I64(_X86_DEFAULT))
+    return builder.icmp_signed("!=", mode, I64(0))
+
+
+def _emit_write(builder, mode):
+    if not builder.module.triple.startswith("x86_64"):
+        _call(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), mode)
+        return
+    with builder.goto_entry_block():
+        place = builder.alloca(I32)
+    builder.store(builder.trunc(mode, I32), place)
+    _call(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), builder.bitcast(place, _BYTE))
+
+
+def _call(builder, name, result, *arguments):
+    kind = ir.FunctionType(result, [one.type for one in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+@intrinsic
+def _enter(typingctx):
+    """Set the default mode; returns the former one."""
+
+    def generate(context, builder, signature, arguments):
+        mode = emit_mode(builder)
+        emit_default_mode(builder, mode)
+        return I64(0) if mode is None else mode
+
+    return types.int64(), generate
+
+
+@intrinsic
+def _leave(typingctx, mode):
+    """Set this mode again."""
+
+    def generate(context, builder, signature, arguments):
+        if emit_mode(builder) is not None:
+            emit_former_mode(builder, *arguments)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+def in_default_mode(function, compiled):
+    """Return a Python function with the parameters of `function` that calls `compiled` in the default mode."""
+    given = ", ".join(inspect.signature(function).parameters)
+    lines = f"def {function.__name__}({given}):", "mode = enter()", f"result = run({given})", "leave(mode)"
+    space = {"__name__": function.__module__, "enter": _enter, "run": compiled, "leave": _leave}
+    exec("\n    ".join([*lines, "return result"]), space)  # noqa: S102  the lines above
+    return space[function.__name__]
