@@ -40,6 +40,8 @@ def _run(args: argparse.Namespace) -> int:
         return _run_episodes(args)
     elif args.suite == "norms":
         return _run_norms(args)
+    elif args.suite == "subnormals":
+        return _run_subnormals(args)
     elif args.suite == "programs":
         return _run_programs(args)
     else:
@@ -99,6 +101,13 @@ def _run_norms(args: argparse.Namespace) -> int:
     from perf import norm_suite
 
     return _run_printing(args, norm_suite.run, norm_suite.CASES[0].name)
+
+
+def _run_subnormals(args: argparse.Namespace) -> int:
+    """Time what subnormal numbers slow down; return the exit status."""
+    from perf import subnormal_suite
+
+    return _run_printing(args, subnormal_suite.run, subnormal_suite.CASES[0].name)
 
 
 def _run_printing(args: argparse.Namespace, run: Callable[..., Any], example: str, compiled: str | None = None) -> int:
@@ -196,12 +205,13 @@ def build_parser() -> argparse.ArgumentParser:
     suite += "gallery: cells of papers beside torchrecurrent's; torch, calls, programs: training steps of PyTorch's "
     suite += "models, calls of its modules and whole programs with and without rnnkit.torch; episodes: resets in one "
     suite += "call beside a loop over the steps; norms: cells with layer norm and noise beside plain ones and a loop; "
-    suite += "reduced: plans with quantized weights"
-    suites = "engines", "cells", "gallery", "torch", "calls", "episodes", "norms", "programs", "reduced"
+    suite += "subnormals: what subnormal numbers slow down; reduced: plans with quantized weights"
+    suites = "engines", "cells", "gallery", "torch", "calls", "episodes", "norms", "programs", "subnormals", "reduced"
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
     cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, zoneout-lstm-* for norms, skorch/gru "
-    cases += "for programs, or ds2-int8/lstm/infer for reduced, with commas (default: all)"
+    cases += "for programs, lstm-t200-n16-h128 for subnormals, or ds2-int8/lstm/infer for reduced, with commas "
+    cases += "(default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)
