@@ -87,6 +87,8 @@ _ENGINE = {
     "rnnkit/kernels/machine/arguments.py": "arguments team",
     "rnnkit/kernels/machine/cache.py": "cache cache_processes own_cache jit",
     "rnnkit/kernels/machine/compiler.py": "linking jit arguments",
+    "rnnkit/kernels/machine/float_mode.py": "float_mode",
+    "rnnkit/kernels/machine/small.py": "subnormals kernels exponential",
     "rnnkit/kernels/machine/forks.py": "fork_locks openmp processes",
     "rnnkit/kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
     "rnnkit/kernels/machine/gemm.py": "short_calls kernels digests bits reduced_weights threads vectorization",

@@ -1,8 +1,12 @@
 """NaN, inf, numbers near the ends of the range, and long sequences: as IEEE arithmetic and the reference have them."""
 
+import platform
+import sys
+
 import numpy as np
 import pytest
 from child import run_child
+from float_modes import MODES, in_mode
 from oracle import assert_same, plain, random_problem
 from problems import CELLS, Problem
 from tolerances import OUTPUTS, TABLE, assert_close, assert_same_bits
@@ -12,6 +16,7 @@ import rnnkit
 NOT_NUMBERS = (np.nan, -np.nan, np.inf, -np.inf)
 LARGE = {"float32": (1e38, -1e38, 3.4e38), "float64": (1e300, -1e300, 1.7e308)}
 TINY = {"float32": (1e-45, -1e-45, 1e-40, 1.1e-38), "float64": (5e-324, -5e-324, 1e-310, 2.2e-308)}
+LIMIT = {"float32": 2.0**-100, "float64": 2.0**-960}
 SATURATING = [name for name in CELLS if name not in ("relu", "lstm-projected", "lstm-projected-clipped")]
 
 
@@ -107,7 +112,7 @@ def large_numbers(trial):
 
 
 def tiny_numbers(trial):
-    """Numbers below the normal range are not flushed: a network that passes its input on gives the same bits."""
+    """A network that passes its input on gives 0 for numbers too small to count, and the same bits for others."""
     for _ in trial.rounds(5):
         mode = str(trial.rng.choice(["rnn_relu", "rnn_tanh"]))
         dtype = str(trial.rng.choice(list(TINY)))
@@ -117,8 +122,10 @@ def tiny_numbers(trial):
         for name, view in rnnkit.weight_views(desc, w).items():
             if name.startswith("weight_ih"):
                 view[:] = np.eye(size)
-        x = trial.rng.choice(np.array(TINY[dtype] + (0.0, -0.0), dtype), (3, int(trial.rng.integers(1, 7)), size))
-        expected = np.maximum(x, 0) if mode == "rnn_relu" else x
+        limit = np.array(LIMIT[dtype], dtype)
+        values = (*TINY[dtype], 0.0, -0.0, limit, -limit, np.nextafter(limit, dtype_zero(dtype)), 3 * limit)
+        x = trial.rng.choice(np.array(values, dtype), (3, int(trial.rng.integers(1, 7)), size))
+        expected = np.where(abs(x) < limit, dtype_zero(dtype), np.maximum(x, 0) if mode == "rnn_relu" else x)
         plan = rnnkit.prepare(desc, w)
         steps = np.stack([plan.step(row, None).y for row in x])
         for found in (rnnkit.infer(desc, w, x).y, rnnkit.forward(desc, w, x).y, steps):
@@ -147,7 +154,21 @@ def signs_of_zero(trial):
         trial.count(inputs=1)
 
 
-WORKS = [not_numbers, gradients_of_not_numbers, padding, large_numbers, tiny_numbers, signs_of_zero]
+def float_modes(trial):
+    """Rounding and flushing of the calling thread change no bit."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return
+    for _ in trial.rounds(5):
+        problem = random_problem(trial.rng)
+        expected = plain(problem)  # which draws the arrays, too
+        with in_mode(MODES[str(trial.rng.choice(list(MODES)))]):
+            found = plain(problem)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+        trial.count(inputs=1)
+
+
+WORKS = [float_modes, not_numbers, gradients_of_not_numbers, padding, large_numbers, tiny_numbers, signs_of_zero]
 
 
 def several(trial):
