@@ -39,6 +39,7 @@ from .declaration import (
 )
 from .derivation import DERIVATION_VERSION, Derivation
 from .rules import CellError, check, check_gradient, describe_stage
+from .running import probe
 from .source import source_of
 from .uses import Unresolved
 from .writing import source_text, written
@@ -111,6 +112,8 @@ def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs
         given = gates, states, vectors, scalars, inputs, noises
         kind.declaration = Declaration(kind, *given, extra_slots, stages, smooth)
         check(kind, by_hand)
+        for stage in stages:
+            probe(kind, stage)
         if not by_hand:
             kind.declaration = _derived(kind)
             check_gradient(kind.declaration)
@@ -142,6 +145,7 @@ def _derived(kind):
     given = declaration.gates, declaration.states, vectors, declaration.scalars, declaration.inputs, declaration.noises
     whole = Declaration(kind, *given, found.slots, found.stages, declaration.smooth, found.means, found.phase_of)
     whole.equations, whole.keeps, whole.derivation_version = declaration.equations, found.keeps, DERIVATION_VERSION
+    whole.as_written = declaration
     return whole
 
 

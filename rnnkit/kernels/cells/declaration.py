@@ -180,6 +180,8 @@ class Declaration:
         The stages that kernels run: as written, or the generated loops and those of their gradient.
     equations : tuple of Stage
         The stages as written, without gradient stages if the gradient is derived.
+    as_written : Declaration or None
+        For a derived gradient: the declaration whose stages are the equations alone.
     means, gradient_means : tuple of str
         Names of means over the units of a row: stages write their terms, later phases read the mean.
     keeps : dict of str to str
@@ -209,7 +211,7 @@ class Declaration:
         self.noises = _checked_noises(self.name, noises)
         self.extra_slots = split_names(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
-        self.equations, self.keeps, self.derivation_version = self.stages, {}, None
+        self.equations, self.keeps, self.derivation_version, self.as_written = self.stages, {}, None, None
         self.means, self.gradient_means = means
         self.input_gates = tuple(gate for gate in self.gates if gate.input)
         self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
