@@ -79,13 +79,14 @@ class Stage(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of a weight matrix and a named operand `source`: x, h_prev, a state, or what a stage wrote.
+    """A product of a weight matrix and an operand `source`: the name of h_prev, a state, or what a stage wrote; None is
+    the input of the layer. A name would not do: a cell may call a value x.
 
     It is added to contiguous `slots` of the gate buffer. Those in `apart` hold only this product, and start from the
     biases. With several heads, the units of a head read only the units of `source` in the same head.
     """
 
-    source: str
+    source: str | None
     slots: range
     apart: range
     heads: int = 1
@@ -236,7 +237,7 @@ class Declaration:
         self.slots = (*inputs, *alone["h"], *chain(*(alone[source] for source in others)), *written, *self.extra_slots)
         first = len(inputs)
         end = first + len(alone["h"])
-        self._input = Product("x", range(first), range(0))
+        self._input = Product(None, range(first), range(0))
         of_h = Product("h_prev", range(first - len(added["h"]), end), range(first, end), self.heads)
         self._products_of = {"h": [of_h]}
         for source in others:
