@@ -17,7 +17,8 @@ from numba.np.numpy_support import as_dtype
 
 from .cells.declaration import MEAN_BLOCK
 from .cells.functions import slope, value
-from .cells.rules import cell_error, describe_stage
+from .cells.rules import CellError, cell_error, describe_stage
+from .cells.source import changes_of
 from .cells.uses import helpers_of
 from .machine import activations as activations  # gives the functions that cells use their compiled code
 from .machine.compiler import COMPILER
@@ -125,14 +126,24 @@ def _register_activation(function):
 
     @overload(function, jit_options=_HELPER, strict=False)
     def of(activation, number):
-        own = getattr(getattr(activation, "instance_class", None), function.__name__, None)
+        kind = getattr(activation, "instance_class", None)
+        own = getattr(kind, function.__name__, None)
         if own is not None:
+            _check_unchanged(f"activation {kind.__mro__[1].__name__}", kind)
             _register_helpers(own)
         return own
 
 
 _register_activation(value)
 _register_activation(slope)
+
+
+def _check_unchanged(name, kind):
+    """Raise CellError if the code to compile would not be that of the class as it was defined, whose digest is in the
+    kernel cache and in saved files."""
+    if changes := changes_of(kind):
+        problem = f"{changes}, which its functions use, has changed since the class was defined"
+        raise CellError(f"{name}: {problem}; define the class again")
 
 
 def _call_type(typingctx, stage, cell, real):
@@ -304,6 +315,7 @@ def runner(stages_of):
     @intrinsic
     def run(typingctx, cell, operands, gradients, hidden_size, rows, units):
         declaration, real = cell.instance_class.declaration, operands.types[0].types[0].dtype
+        _check_unchanged(f"cell {declaration.name}", cell.instance_class)
         calls = [(stage, *_call_type(typingctx, stage, cell, real)) for stage in stages_of(declaration)]
         signature = types.void(cell, operands, gradients, types.int64, rows, units)
 

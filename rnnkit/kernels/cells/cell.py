@@ -19,7 +19,6 @@ gradient 0.78; Zen 3). Gradient stages run in reverse order, so that each can be
 Nothing here depends on rows, threads or memory.
 """
 
-from contextlib import suppress
 from inspect import signature
 from types import FunctionType
 
@@ -40,8 +39,7 @@ from .declaration import (
 from .derivation import DERIVATION_VERSION, Derivation
 from .rules import CellError, check, check_gradient, describe_stage
 from .running import probe
-from .source import source_of
-from .uses import Unresolved
+from .source import freeze
 from .writing import source_text, written
 
 
@@ -114,11 +112,15 @@ def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs
         check(kind, by_hand)
         for stage in stages:
             probe(kind, stage)
-        if not by_hand:
-            kind.declaration = _derived(kind)
-            check_gradient(kind.declaration)
-        with suppress(Unresolved):  # read the source now: its file may be edited while this process runs
-            kind.declaration.shipped or source_of(kind)
+        try:
+            if not by_hand:
+                kind.declaration = _derived(kind)
+                check_gradient(kind.declaration)
+            if not kind.declaration.shipped:
+                freeze(kind)
+        except RecursionError:
+            problem, cure = "has equations that are nested too deeply", "give parts of them names"
+            raise CellError(f"cell {kind.__name__}: {problem}; {cure}") from None
         return compare_by_class(kind)  # otherwise caches would confuse two cells without parameters
 
     return declare

@@ -18,7 +18,12 @@ def read_stage(kind, stage, arguments, hints):
     """
     fields = {name: "flag" if one is bool else "field" for name, one in parameter_types(kind).items()}
     reader = _Reader(kind, stage.function, fields, hints, {}, 0)
-    found = reader.run(dict(zip(("self", *stage.reads), (SELF, *arguments), strict=True)))
+    try:
+        found = reader.run(dict(zip(("self", *stage.reads), (SELF, *arguments), strict=True)))
+    except RecursionError:
+        where, expected = describe_stage(stage.function), "be equations that a gradient can be derived from"
+        cure = "give parts of them names, or write `if` after `if` instead of `elif`"
+        raise cell_error(kind.declaration, where, expected, "ones that are nested too deeply", cure) from None
     if len(found) != len(stage.writes):
         expected = f"return {len(stage.writes)} numbers ({', '.join(stage.writes)})"
         raise cell_error(kind.declaration, describe_stage(stage.function), expected, len(found))
