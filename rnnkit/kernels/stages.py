@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
@@ -54,6 +55,9 @@ def places(declaration):
     return found | {name: (True, *place) for name, place in gradients.items()}
 
 
+_NUMBERS = int, float, np.float32, np.float64
+
+
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RealLiterals(FunctionPass):
     """Converts the literals in a stage, and constants of modules (math.pi), to the dtype of its arguments: 1 - z of a
@@ -74,10 +78,30 @@ class _RealLiterals(FunctionPass):
         for one in assigned:
             known = _known(state, one.value)
             numbers = known if type(known) is tuple else (known,)
-            if numbers and all(type(number) in (int, float) for number in numbers) and one.target.name not in exponents:
-                typed = tuple(map(reals[0], numbers))
+            is_power = type(known) is int and one.target.name in exponents  # x ** 2 is a product
+            if numbers and all(type(number) in _NUMBERS for number in numbers) and not is_power:
+                typed = tuple(_converted(number, reals[0]) for number in numbers)
                 one.value = ir.Const(typed if known is numbers else typed[0], one.value.loc)
         return True
+
+
+class _DoesNotFitError(Exception):
+    """A constant rounds to 0 or infinity in the dtype: the equations may divide by it, or multiply it by 0."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        self.problem = problem  # Numba adds to the text
+
+
+def _converted(number, real):
+    try:
+        with np.errstate(over="ignore"):
+            found = real(number)
+    except OverflowError:
+        raise _DoesNotFitError("an int beyond float64") from None
+    if float(found) != number and (found == 0 or np.isinf(found)):
+        raise _DoesNotFitError(f"{number:g}, which rounds to {found:g}")
+    return found
 
 
 def _known(state, value):
@@ -151,6 +175,9 @@ def _call_type(typingctx, stage, cell, real):
     declaration, function = cell.instance_class.declaration, _compiled(stage)
     try:
         found = function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})
+    except _DoesNotFitError as error:
+        where, expected = describe_stage(stage.function), f"have constants that fit {real}"
+        raise cell_error(declaration, where, expected, error.problem) from None
     except (NumbaError, UnsupportedBytecodeError) as error:
         where = getattr(error, "loc", None)
         line = where.line if where is not None else None

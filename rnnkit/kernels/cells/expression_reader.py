@@ -1,7 +1,9 @@
 """Reads Python expressions, as syntax trees, as expressions of numbers; calls of helper functions are inlined."""
 
 import ast
+import math
 import operator
+import sys
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import numpy as np
@@ -20,6 +22,7 @@ _OF_CONSTS = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
+_LARGEST = sys.float_info.max
 _MAX_DEPTH = 32  # of nested calls: a recursive function has no expression
 SELF = object()  # the cell, as an argument
 _BY_HAND = "or write the stage's gradient under @gradient"
@@ -158,7 +161,8 @@ class ExpressionReader:
     def constant(self, node, found):
         number = as_number(Outside(found))
         if isinstance(number, Outside):
-            raise self.refused(node, f"a {type(found).__name__}", "use only numbers as constants")
+            got = "an int beyond float64" if isinstance(found, int) else f"a {type(found).__name__}"
+            raise self.refused(node, got, "use only numbers as constants")
         return number
 
     def operation(self, node, sign, left, right):
@@ -173,9 +177,10 @@ class ExpressionReader:
         """Return the expression of an operation; if both operands are constants, its result."""
         if left.op == right.op == "const":
             try:
-                return const(_OF_CONSTS[sign](left.arguments[0], right.arguments[0]))
+                found = _OF_CONSTS[sign](left.arguments[0], right.arguments[0])
             except ArithmeticError as error:
                 raise self.refused(node, str(error), "write the number itself") from None
+            return self.constant(node, found)
         return expression(sign, left, right)
 
     def unary(self, node, known):
@@ -280,4 +285,6 @@ def as_number(one):
     found = one.value if isinstance(one, Outside) else None
     found = found.item() if isinstance(found, np.generic) else found
     kind = next((kind for kind in (bool, int, float) if isinstance(found, kind)), None)
-    return one if kind is None else const(kind(found))  # a number may be of a subclass, as those of an IntEnum
+    if kind is None or _LARGEST < abs(found) < math.inf:
+        return one
+    return const(kind(found))  # a number may be of a subclass, as those of an IntEnum
