@@ -178,9 +178,11 @@ def modules(draw):
         text, helper = helper_of(draw, number, helpers)
         texts.append(text)
         helpers.append(helper)
-    words = st.sampled_from([word for word in WORDS if word[0] != "d"])  # which could be the gradient of another
-    roles = draw(st.lists(words, min_size=7, max_size=7, unique=True), label="names")
-    gate, other, apart, source, state, vector, passed = roles
+    source = draw(st.sampled_from(["x", "y", "w", "units", "hidden", "rows", "step", "mean"]), label="source")
+    # A name that begins with d could be the gradient of another one
+    words = st.sampled_from([word for word in WORDS if word[0] != "d" and word != source])
+    roles = draw(st.lists(words, min_size=6, max_size=6, unique=True), label="names")
+    gate, other, apart, state, vector, passed = roles
     stages = draw(st.lists(st.sampled_from(["tanh", "sigmoid", "max", "first", "x", "helper0", "made"]),
                            min_size=2, max_size=2, unique=True), label="stages")  # fmt: skip
     reads = [gate, apart, f"{state}_prev", vector]
