@@ -24,7 +24,7 @@ def by(x, k=1e39):
 def stage(self, g0, g1, g2, g3, g4, g5, g6, g7):
     """A gate for each kind of constant: one kernel is compiled for all."""
     powers = (1 + g0 * g0) ** 1.5 + (1 + g1 * g1) ** -P + (1 + g2 * g2) ** 2.0 + (2 + g2) ** -2 + g3**3
-    infinite = clip(g4, 0.0, math.inf) + min(g5, math.inf) + max(-math.inf, g5)
+    infinite = clip(g4, 0.0, math.inf) + clip(g4, -0.5, 0.5) + min(g5, math.inf) + max(-math.inf, g5)
     kinds = HALF * g6 + TENTH * g6 + max(0.1, g7 if g7 > 0 else 0.5 * g7)
     return tanh(0.1 * powers + infinite + kinds) if g0 < math.inf else math.nan
 

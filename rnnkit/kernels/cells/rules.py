@@ -73,6 +73,9 @@ def parameter_types(kind):
 
 def _check_parameters(kind):
     for name, annotation in parameter_types(kind).items():
+        if name == "declaration" or hasattr(kind._field_defaults.get(name), "is_gradient"):  # a stage
+            use = "what @cell declares" if name == "declaration" else "a stage"
+            raise cell_problem(kind.declaration, f"its parameter {name}", f"has the name of {use}", "rename it")
         if annotation not in (bool, int, float, Activation):
             expected = "be annotated bool, int, float or Activation"
             raise cell_error(kind.declaration, f"its parameter {name}", expected, repr(annotation))
