@@ -1,4 +1,5 @@
-"""check_cell: compare a cell's gradients with central finite differences, one variable at a time.
+"""check_cell: compare a cell's gradients with central finite differences, one variable at a time, and the loops that
+the engine derived from its equations with the equations themselves, Python functions called on numbers.
 
 Each variable holds one number per unit. There is one unit, or three if the cell takes means over units.
 """
@@ -15,11 +16,13 @@ import numpy as np
 from rnnkit.call import checks
 from rnnkit.descriptor.modes import checked_cell
 from rnnkit.kernels.cells.cell import derived
-from rnnkit.kernels.cells.rules import CellError, run
+from rnnkit.kernels.cells.rules import CellError
+from rnnkit.kernels.cells.running import is_of_numbers, run
 
 _TRIALS = 32
 _STEP = 6e-6  # the cube root of the float64 machine epsilon balances truncation and rounding
 _TOLERANCE = 1e-7  # of |gradient - difference|, relative to the magnitude of the loss and of the difference
+_ROUNDING = 1e-6  # of values: constants may be float32 numbers, whose products Python rounds to float32
 _RECURRENT_WEIGHT = 0.7  # stands in for R where it multiplies the output of a stage
 _UNITS = 3  # if the cell takes means over units
 _Values = dict[str, list[float]]  # name of a variable -> its number for each unit
@@ -62,7 +65,8 @@ class CheckReport(tuple):  # type: ignore[type-arg]
 def check_cell(cell: Any, seed: int = 0) -> CheckReport:
     """Check the gradients of a cell against central finite differences, in float64.
 
-    The check runs 32 trials with random inputs. In each it varies one variable at a time.
+    The check runs 32 trials with random inputs. In each it varies one variable at a time. It also compares the values
+    of h, the states and what R multiplies with those of your own stages, called as Python functions.
 
     Parameters
     ----------
@@ -82,7 +86,9 @@ def check_cell(cell: Any, seed: int = 0) -> CheckReport:
     ------
     CellError
         A gradient is wrong; the message names the wrong ones and contains the table. Or a stage fails on the inputs of
-        a trial, for example math.log of a negative number; the message gives the stage and the inputs.
+        a trial, for example math.log of a negative number; the message gives the stage and the inputs. Or a value
+        differs from what the stages return as Python functions, for example because a constant was reassigned after
+        the class was defined; the message names the value.
     TypeError, ValueError
         `cell` is not a cell, its parameters are invalid, or `seed` is not an int of at least 0.
 
@@ -109,6 +115,7 @@ def check_cell(cell: Any, seed: int = 0) -> CheckReport:
         given |= {noise.name: own for noise, own in zip(declaration.noises, drawn, strict=True)}
         outputs = ["h", *declaration.states]
         weights = dict(zip(outputs, rng.normal(size=(len(outputs), units)).tolist(), strict=True))
+        _check_values(cell, {name: own[:1] for name, own in given.items()})
         found = _gradients(declaration, cell, _step(declaration, cell, given), weights)
         derived = _gradients(other, cell, _step(other, cell, given), weights) if other else {}
         for name in kinds:
@@ -169,6 +176,30 @@ def _step(declaration: Any, cell: Any, given: _Values) -> _Values:
                 values[name] = [gate + _RECURRENT_WEIGHT * source for gate, source in pairs]
         _run(declaration, cell, values, phase.forward)
     return values
+
+
+def _check_values(cell: Any, given: _Values) -> None:
+    """Raise CellError unless the loops that kernels run compute, for one unit, what the equations do as they are
+    written: called as Python functions, of NumPy's numbers, which divide by 0 as kernels do."""
+    declaration = cell.declaration
+    if declaration.as_written is None:
+        return
+    with np.errstate(all="ignore"):
+        try:
+            numbers = {name: [np.float64(one) for one in own] for name, own in given.items()}
+            wanted = _step(declaration.as_written, cell, numbers)
+        except CellError as error:
+            if is_of_numbers(error):  # there is no value to compare with
+                return
+            raise
+        found = _step(declaration, cell, given)
+    for name in dict.fromkeys(("h", *declaration.states, *declaration.sources)):
+        [value], [own] = found[name], wanted[name]
+        if not math.isclose(value, own, rel_tol=_ROUNDING, abs_tol=_ROUNDING) and not (value != value and own != own):
+            inputs = ", ".join(f"{one}={numbers[0]:.6g}" for one, numbers in given.items())
+            problem = f"computes {name}={value:.8g} where its equations, called as Python functions, return {own:.8g}"
+            cure = "define the class again if a constant or a function that it uses has changed, else report this"
+            raise CellError(f"check_cell: {cell!r} {problem} ({inputs}); {cure}")
 
 
 def _gradients(declaration: Any, cell: Any, values: _Values, weights: _Values) -> _Values:

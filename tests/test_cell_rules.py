@@ -256,6 +256,17 @@ def test_a_decorator_without_its_names():
             decorator(output.function)
 
 
+def test_a_parameter_has_a_name_of_its_own():
+    with pytest.raises(CellError, match=says("cell Mine: its parameter declaration", "@cell", "rename")):
+        declared(output, back, fields=[("declaration", float)])
+    with pytest.raises(CellError, match=says("cell Mine: its parameter output", "a stage", "rename")):
+
+        @cell("a")
+        class Mine(NamedTuple):
+            output: float = output  # as a stage under the name of the parameter
+            back = back
+
+
 def test_names_may_be_a_list():
     kind = declared(state, gradient(["da", "dc_prev"])(after_one.function), gates=["a"], states=["c"])
     assert kind.declaration.gates == (Gate("a"),) and kind.declaration.states == ("c",)

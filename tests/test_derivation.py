@@ -65,6 +65,31 @@ def test_h_in_a_condition_alone():
     assert Switch.declaration.carries_hidden
 
 
+@cell(gates=[Gate("n"), Gate("u", apart="q")])
+class Hard(NamedTuple):
+    """W x of a gate is read in a condition alone, beside its product with R."""
+
+    @stage("h")
+    def step(self, n, u, q, h_prev):
+        return tanh(n + q) if u > 0 else h_prev
+
+
+@cell(gates=[Gate("n"), Gate("u", apart="q")])
+class Slotted(NamedTuple):
+    """The same, and its slot is used again."""
+
+    @stage("h")
+    def step(self, n, u, q, h_prev):
+        v = (n - h_prev if u > 0 else n + 0.5 * h_prev) / (1.5 + n * n)
+        return tanh(sigmoid(v) * v + q)
+
+
+@pytest.mark.parametrize("kind", [Hard, Slotted])
+def test_the_input_of_a_gate_apart_in_a_condition_alone(kind):
+    (row,) = (row for row in rnnkit.check_cell(kind) if row.name == "u")
+    assert row.gradient == row.difference == 0 and row.trials > 10
+
+
 def argument(states):
     """States, or gradients by them, as a network takes them: None, an array, or a tuple of several."""
     return None if not states else states[0] if len(states) == 1 else tuple(states)

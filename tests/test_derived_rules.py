@@ -371,7 +371,7 @@ def test_products_of_every_kind():
     assert [[(one.source, said.names_of(one)) for one in phase.products] for phase in said.phases] == [
         [("h_prev", ("a",)), ("s_prev", ("b",))], [("s", ("q", "f"))], [("m", ("e",))],
     ]  # fmt: skip
-    assert said.products[0] == Product("x", range(4), range(0)) and set(said.names_of(said.products[0])) == set("xabc")
+    assert said.products[0] == Product(None, range(4), range(0)) and set(said.names_of(said.products[0])) == set("xabc")
     rnnkit.check_cell(Mine)
 
 

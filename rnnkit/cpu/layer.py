@@ -124,7 +124,7 @@ def filled(passes: Sequence[Any], layer: Layer) -> tuple[Any, ...]:
 def _products(declaration: Any, sizes: Sizes, starts: dict[str, int], suffix: str):
     """Yield the products of a layer, and its vectors; an absent projection has no rows."""
     for product in declaration.products:
-        name, gates = ("ih", declaration.input_gates) if product.source == "x" else ("hh", declaration.recurrent_gates)
+        name, gates = ("ih", declaration.input_gates) if product.source is None else ("hh", declaration.recurrent_gates)
         blocks_of_w = np.array(declaration.rows_of(product.slots, gates), np.int64)
         rows = (blocks_of_w[:, None] * sizes.hidden + np.arange(sizes.hidden)).reshape(-1)
         start, bias = (starts.get(f"{kind}_{name}{suffix}", -1) for kind in ("weight", "bias"))

@@ -86,7 +86,7 @@ def offsets_of(products, columns, itemsize, start, precision=None, in_place=Fals
 
 def depth_of(product):
     """Return the index into `Sizes` of the depth of a cell's product."""
-    return {"x": _OF_INPUT, "h_prev": OF_OUTPUT}.get(product.source, OF_UNITS)
+    return {None: _OF_INPUT, "h_prev": OF_OUTPUT}.get(product.source, OF_UNITS)
 
 
 def _weights_of_product(place, product):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 from llvmlite import ir as llvm
 from numba import types
 from numba.core import cgutils, ir
@@ -17,7 +18,8 @@ from numba.np.numpy_support import as_dtype
 
 from .cells.declaration import MEAN_BLOCK
 from .cells.functions import slope, value
-from .cells.rules import cell_error, describe_stage
+from .cells.rules import CellError, cell_error, describe_stage
+from .cells.source import changes_of
 from .cells.uses import helpers_of
 from .machine import activations as activations  # gives the functions that cells use their compiled code
 from .machine.compiler import COMPILER
@@ -54,6 +56,9 @@ def places(declaration):
     return found | {name: (True, *place) for name, place in gradients.items()}
 
 
+_NUMBERS = int, float, np.float32, np.float64
+
+
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RealLiterals(FunctionPass):
     """Converts the literals in a stage, and constants of modules (math.pi), to the dtype of its arguments: 1 - z of a
@@ -74,10 +79,30 @@ class _RealLiterals(FunctionPass):
         for one in assigned:
             known = _known(state, one.value)
             numbers = known if type(known) is tuple else (known,)
-            if numbers and all(type(number) in (int, float) for number in numbers) and one.target.name not in exponents:
-                typed = tuple(map(reals[0], numbers))
+            is_power = type(known) is int and one.target.name in exponents  # x ** 2 is a product
+            if numbers and all(type(number) in _NUMBERS for number in numbers) and not is_power:
+                typed = tuple(_converted(number, reals[0]) for number in numbers)
                 one.value = ir.Const(typed if known is numbers else typed[0], one.value.loc)
         return True
+
+
+class _DoesNotFitError(Exception):
+    """A constant rounds to 0 or infinity in the dtype: the equations may divide by it, or multiply it by 0."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        self.problem = problem  # Numba adds to the text
+
+
+def _converted(number, real):
+    try:
+        with np.errstate(over="ignore"):
+            found = real(number)
+    except OverflowError:
+        raise _DoesNotFitError("an int beyond float64") from None
+    if float(found) != number and (found == 0 or np.isinf(found)):
+        raise _DoesNotFitError(f"{number:g}, which rounds to {found:g}")
+    return found
 
 
 def _known(state, value):
@@ -126,8 +151,10 @@ def _register_activation(function):
 
     @overload(function, jit_options=_HELPER, strict=False)
     def of(activation, number):
-        own = getattr(getattr(activation, "instance_class", None), function.__name__, None)
+        kind = getattr(activation, "instance_class", None)
+        own = getattr(kind, function.__name__, None)
         if own is not None:
+            _check_unchanged(f"activation {kind.__mro__[1].__name__}", kind)
             _register_helpers(own)
         return own
 
@@ -136,11 +163,22 @@ _register_activation(value)
 _register_activation(slope)
 
 
+def _check_unchanged(name, kind):
+    """Raise CellError if the code to compile would not be that of the class as it was defined, whose digest is in the
+    kernel cache and in saved files."""
+    if changes := changes_of(kind):
+        problem = f"{changes}, which its functions use, has changed since the class was defined"
+        raise CellError(f"{name}: {problem}; define the class again")
+
+
 def _call_type(typingctx, stage, cell, real):
     """Return a stage's function and the type of its call; raise CellError if results are not of its dtype."""
     declaration, function = cell.instance_class.declaration, _compiled(stage)
     try:
         found = function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})
+    except _DoesNotFitError as error:
+        where, expected = describe_stage(stage.function), f"have constants that fit {real}"
+        raise cell_error(declaration, where, expected, error.problem) from None
     except (NumbaError, UnsupportedBytecodeError) as error:
         where = getattr(error, "loc", None)
         line = where.line if where is not None else None
@@ -321,6 +359,7 @@ def runner(stages_of):
     @intrinsic
     def run(typingctx, cell, operands, gradients, hidden_size, rows, units):
         declaration, real = cell.instance_class.declaration, operands.types[0].types[0].dtype
+        _check_unchanged(f"cell {declaration.name}", cell.instance_class)
         calls = [(stage, *_call_type(typingctx, stage, cell, real)) for stage in stages_of(declaration)]
         signature = types.void(cell, operands, gradients, types.int64, rows, units)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .functions import clip, exp, fma, tanh
 from .functions import sigmoid as logistic
-from .source import is_shipped
+from .source import freeze, is_shipped
 
 
 # The text of `softplus` is part of the digests of users' cells in files until 0.9: see `source_0_9`.
@@ -38,6 +38,7 @@ class Activation(ABC):  # noqa: B024  named tuples have no other base: they are 
                 raise TypeError(f"register: kind must be a NamedTuple class with a method {name}, got {kind!r}")
         if not is_shipped(kind):
             USER_ACTIVATIONS[kind.__name__] = kind
+            freeze(kind)
         return ABCMeta.register(cls, compare_by_class(kind))
 
 

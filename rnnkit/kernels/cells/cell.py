@@ -19,7 +19,6 @@ gradient 0.78; Zen 3). Gradient stages run in reverse order, so that each can be
 Nothing here depends on rows, threads or memory.
 """
 
-from contextlib import suppress
 from inspect import signature
 from types import FunctionType
 
@@ -39,8 +38,8 @@ from .declaration import (
 )
 from .derivation import DERIVATION_VERSION, Derivation
 from .rules import CellError, check, check_gradient, describe_stage
-from .source import source_of
-from .uses import Unresolved
+from .running import probe
+from .source import freeze
 from .writing import source_text, written
 
 
@@ -111,11 +110,17 @@ def cell(gates, states="", vectors="", slots="", smooth=True, scalars="", inputs
         given = gates, states, vectors, scalars, inputs, noises
         kind.declaration = Declaration(kind, *given, extra_slots, stages, smooth)
         check(kind, by_hand)
-        if not by_hand:
-            kind.declaration = _derived(kind)
-            check_gradient(kind.declaration)
-        with suppress(Unresolved):  # read the source now: its file may be edited while this process runs
-            kind.declaration.shipped or source_of(kind)
+        for stage in stages:
+            probe(kind, stage)
+        try:
+            if not by_hand:
+                kind.declaration = _derived(kind)
+                check_gradient(kind.declaration)
+            if not kind.declaration.shipped:
+                freeze(kind)
+        except RecursionError:
+            problem, cure = "has equations that are nested too deeply", "give parts of them names"
+            raise CellError(f"cell {kind.__name__}: {problem}; {cure}") from None
         return compare_by_class(kind)  # otherwise caches would confuse two cells without parameters
 
     return declare
@@ -142,6 +147,7 @@ def _derived(kind):
     given = declaration.gates, declaration.states, vectors, declaration.scalars, declaration.inputs, declaration.noises
     whole = Declaration(kind, *given, found.slots, found.stages, declaration.smooth, found.means, found.phase_of)
     whole.equations, whole.keeps, whole.derivation_version = declaration.equations, found.keeps, DERIVATION_VERSION
+    whole.as_written = declaration
     return whole
 
 

@@ -79,13 +79,14 @@ class Stage(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of a weight matrix and a named operand `source`: x, h_prev, a state, or what a stage wrote.
+    """A product of a weight matrix and an operand `source`: the name of h_prev, a state, or what a stage wrote; None is
+    the input of the layer. A name would not do: a cell may call a value x.
 
     It is added to contiguous `slots` of the gate buffer. Those in `apart` hold only this product, and start from the
     biases. With several heads, the units of a head read only the units of `source` in the same head.
     """
 
-    source: str
+    source: str | None
     slots: range
     apart: range
     heads: int = 1
@@ -180,6 +181,8 @@ class Declaration:
         The stages that kernels run: as written, or the generated loops and those of their gradient.
     equations : tuple of Stage
         The stages as written, without gradient stages if the gradient is derived.
+    as_written : Declaration or None
+        For a derived gradient: the declaration whose stages are the equations alone.
     means, gradient_means : tuple of str
         Names of means over the units of a row: stages write their terms, later phases read the mean.
     keeps : dict of str to str
@@ -209,7 +212,7 @@ class Declaration:
         self.noises = _checked_noises(self.name, noises)
         self.extra_slots = split_names(f"cell {self.name}: slots", slots)
         self.stages, self.smooth = tuple(stages), smooth
-        self.equations, self.keeps, self.derivation_version = self.stages, {}, None
+        self.equations, self.keeps, self.derivation_version, self.as_written = self.stages, {}, None, None
         self.means, self.gradient_means = means
         self.input_gates = tuple(gate for gate in self.gates if gate.input)
         self.recurrent_gates = tuple(gate for gate in self.gates if gate.multiplies is not None)
@@ -234,7 +237,7 @@ class Declaration:
         self.slots = (*inputs, *alone["h"], *chain(*(alone[source] for source in others)), *written, *self.extra_slots)
         first = len(inputs)
         end = first + len(alone["h"])
-        self._input = Product("x", range(first), range(0))
+        self._input = Product(None, range(first), range(0))
         of_h = Product("h_prev", range(first - len(added["h"]), end), range(first, end), self.heads)
         self._products_of = {"h": [of_h]}
         for source in others:

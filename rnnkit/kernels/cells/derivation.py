@@ -59,7 +59,7 @@ class Derivation:
                 if self._recompute_cost(one, reads) > _MAX_RECOMPUTE_GRADIENT:
                     self._save(one, number, reads)
         for number, own in enumerate(self.gradients):
-            made = rebuilt(list(own.values()), lambda one: self._in_gradient(one, reads))
+            made = rebuilt(list(own.values()), lambda one: self._in_gradient(one, reads), self._again)
             self.gradients[number] = dict(zip(own, made, strict=True))
 
     def _save(self, one, number, reads):
@@ -111,13 +111,15 @@ class Derivation:
 
     def _in_gradient(self, one, reads):
         """Return what replaces a forward expression in the gradient; None if it stays as it is."""
-        if one in reads:
-            read = expression("read", reads[one])
-            return expression("!=", read, ZERO) if one.is_condition else read
-        if one.op == "read" and not self._is_available(one.arguments[0]):
-            [again] = rebuilt([one.arguments[0].expression], lambda part: self._in_gradient(part, reads))
-            return again
-        return None
+        if one not in reads:
+            return None
+        read = expression("read", reads[one])
+        return expression("!=", read, ZERO) if one.is_condition else read
+
+    def _again(self, one):
+        """Return the expression of a value that is not in memory, to be recomputed; None for any other expression."""
+        is_lost = one.op == "read" and not self._is_available(one.arguments[0])
+        return one.arguments[0].expression if is_lost else None
 
 
 def _forward_parts(outputs, forward):
@@ -168,7 +170,7 @@ def _differentiated(cell):
                 write(number, value, gradient)
         needed = [name for of_r in phase.products for name in declaration.names_of(of_r)]
         if of_phase == 0:
-            needed += [gate.name for gate in declaration.gates if gate.multiplies is None]
+            needed += [gate.name for gate in declaration.gates if gate.multiplies is None or gate.apart is not None]
             needed += [one.name for one in (*declaration.vectors, *declaration.inputs)]
             needed += [f"{state}_prev" for state in declaration.states]
             needed += ["h_prev"] if any(step_inputs["h_prev"] in loop.read() for loop in loops) else []

@@ -60,6 +60,11 @@ def is_known(function):
     return function in _OF_CALLS or function in _GIVEN
 
 
+def parameters_of(function):
+    """Return how many numbers a function with a derivative rule of ours takes; None for any other one."""
+    return None if function in _GIVEN else _PARAMETERS.get(function, 1)
+
+
 def known_as(name):
     """Return our name ("rnnkit.cells.tanh") of a function that another package calls `name`; None if unknown."""
     name = _OTHER_NAMES.get(name, name)
@@ -170,6 +175,7 @@ _OF_CALLS = {
     math.cos: _by(lambda y, x: negative(expression(math.sin, x))),
     value: lambda one, d: [(one.arguments[1], product(d, expression(slope, one.arguments[0], one)))],
 }  # fmt: skip
+_PARAMETERS = {fma: 3, clip: 3, max: 2, min: 2, value: 2, slope: 2}  # of all others 1
 _OTHER_NAMES = {"absolute": "abs", "fabs": "abs", "maximum": "max", "minimum": "min", "expit": "sigmoid"}
 _OF_SIGNS = {
     "+": _of_sum, "-": _of_difference, "*": _of_product, "/": _of_quotient, "**": _of_power, "if": _of_choice,

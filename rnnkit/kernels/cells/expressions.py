@@ -84,20 +84,26 @@ def in_order(outputs):
     return list(found)
 
 
-def rebuilt(outputs, replace):
-    """Return these expressions with each part replaced by `replace(part)`, unless that is None."""
-    found = {}
-
-    def build(one):
-        if one not in found:
-            other = replace(one)
-            if other is None:
-                parts = [build(part) if isinstance(part, Expression) else part for part in one.arguments]
-                other = expression(one.op, *parts) if parts != list(one.arguments) else one
-            found[one] = other
-        return found[one]
-
-    return [build(one) for one in outputs]
+def rebuilt(outputs, replace, expand=lambda one: None):
+    """Return these expressions with each part replaced by `replace(part)`, unless that is None; else by `expand(part)`
+    and its parts in turn, unless that is None."""
+    found, waiting = {}, list(reversed(outputs))
+    while waiting:
+        one = waiting[-1]
+        other = found.get(one) or replace(one)
+        if other is None:
+            inner = expand(one)
+            parts = one.operands if inner is None else [inner]
+            missing = [part for part in parts if part not in found]
+            if missing:
+                waiting.extend(reversed(missing))
+                continue
+            other = found[inner] if inner is not None else one
+            if any(found[part] is not part for part in parts) and inner is None:
+                made = (found[part] if isinstance(part, Expression) else part for part in one.arguments)
+                other = expression(one.op, *made)
+        found[waiting.pop()] = other
+    return [found[one] for one in outputs]
 
 
 def choice(condition, value, other):
@@ -150,6 +156,19 @@ def quotient(one, other):
 
 def total(one, other):
     """Return one + other, simplified."""
+    around = []  # of fused products, from the outside
+    while (found := _simple_total(one, other)) is None:
+        sum_, added = (one, other) if one.op is fma else (other, one)
+        *factors, rest = sum_.arguments
+        around.append(factors)
+        one, other = rest, added
+    for first, second in reversed(around):
+        found = expression(fma, first, second, found)
+    return found
+
+
+def _simple_total(one, other):
+    """Return one + other, simplified; None if it belongs within a fused product."""
     if one.is_const(0):
         return other
     if other.is_const(0):
@@ -165,10 +184,8 @@ def total(one, other):
         if inner.op == "*":
             first, second = inner.arguments
             return expression(fma, negative(first) if minus else first, second, rest)
-    for sum_, added in ((one, other), (other, one)):
-        if sum_.op is fma:
-            first, second, rest = sum_.arguments
-            return expression(fma, first, second, total(rest, added))
+    if fma in (one.op, other.op):
+        return None
     if other.op == "neg":
         return expression("-", one, other.arguments[0])
     if one.op == "neg":

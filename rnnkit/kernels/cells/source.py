@@ -2,6 +2,10 @@
 
 Both digest the declaration and the functions, with every value that the functions use. The key uses a function's
 bytecode, which is what runs; the source uses its syntax tree, which is the same in every version of Python.
+
+Those of a user's class are made when the class is defined, and stay: a constant that is reassigned later, as in a
+notebook, changes neither the derived functions nor the digests. What is compiled after such a change is refused, see
+`changes_of`.
 """
 
 import ast
@@ -9,6 +13,7 @@ import hashlib
 import linecache
 from functools import lru_cache
 from types import CodeType
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from .uses import Unresolved, codes_in, described, uses
@@ -22,26 +27,87 @@ def is_shipped(kind):
     return kind.__module__.startswith(__package__)
 
 
+class _Frozen(NamedTuple):
+    """Digests of a class as it was defined: each a text, or the Unresolved error."""
+
+    code: str | Unresolved
+    source: str | Unresolved
+    constants: dict  # of the code: path -> text
+
+
+_FROZEN = WeakKeyDictionary()
+
+
+def freeze(kind):
+    """Make the digests of a user's cell or activation, when its class is defined."""
+    constants = {}
+    code = _outcome(lambda: _code_key(kind, constants))
+    _FROZEN[kind] = _Frozen(code, _outcome(lambda: _source_of(kind)), constants)
+
+
 def code_key(kind):
     """Return the digest of all that the machine code of a cell or an activation depends on. Raises Unresolved."""
+    frozen = _frozen(kind)
+    return _code_key(kind, {}) if frozen is None else _resolved(frozen.code)
+
+
+def source_of(kind):
+    """Return the digest of the equations of a cell or an activation, for saved files. Raises Unresolved."""
+    frozen = _frozen(kind)
+    return _source_of(kind) if frozen is None else _resolved(frozen.source)
+
+
+def changes_of(kind):
+    """Return what a class's functions use that has changed since it was defined, for a message; "" for nothing."""
+    frozen, constants = _frozen(kind), {}
+    if frozen is None or not isinstance(frozen.code, str):
+        return ""
+    if _outcome(lambda: _code_key(kind, constants)) == frozen.code:
+        return ""
+    changed = [path for path, text in constants.items() if frozen.constants.get(path) != text]
+    return ", ".join(changed) or "a function"
+
+
+def _frozen(kind):
+    """Return the frozen digests of a class, or of the one that it only gives another name; None without any."""
+    for base in kind.__mro__:
+        if base in _FROZEN:
+            parts = "declaration", "value", "slope"
+            return _FROZEN[base] if all(getattr(kind, n, None) is getattr(base, n, None) for n in parts) else None
+    return None
+
+
+def _outcome(digest):
+    try:
+        return digest()
+    except Unresolved as error:
+        return error
+
+
+def _resolved(outcome):
+    if isinstance(outcome, Unresolved):
+        raise Unresolved(*outcome.args)
+    return outcome
+
+
+def _code_key(kind, constants):
     declaration = getattr(kind, "declaration", None)
     equations = None
     if declaration:
         slots, means = declaration.extra_slots, (declaration.means, declaration.gradient_means)
         equations = declaration.stages, (slots, *means) if declaration.means else slots
-    return _digest(kind, lambda function: _runs(function.__code__), equations)
+    return _digest(kind, lambda function: _runs(function.__code__), equations, constants)
 
 
-def source_of(kind):
-    """Return the digest of the equations of a cell or an activation, for saved files. Raises Unresolved."""
+def _source_of(kind):
     declaration = getattr(kind, "declaration", None)
     equations = declaration and (declaration.equations, declaration.derivation_version or declaration.extra_slots)
-    return f"{_VERSION}:{_digest(kind, _tree_of, equations)}"
+    return f"{_VERSION}:{_digest(kind, _tree_of, equations, {})}"
 
 
-def _digest(kind, of_function, equations):
+def _digest(kind, of_function, equations, constants):
     """Return the digest of a cell's declaration and of `equations`: stages, and their slots or derivation version. None
-    for `equations` is an activation."""
+    for `equations` is an activation. Adds path -> text of each value that is not a function to `constants`."""
     numbers = {}  # function -> its number in order of discovery: a function may call itself
 
     def function(one):
@@ -50,7 +116,9 @@ def _digest(kind, of_function, equations):
         numbers[one] = len(numbers)
         defaults = *(one.__defaults__ or ()), *sorted((one.__kwdefaults__ or {}).items())
         names = {"a default": defaults, **uses(one)}
-        return of_function(one), [(path, described(path, names[path], function)) for path in sorted(names)]
+        own, found = of_function(one), [(path, described(path, names[path], function)) for path in sorted(names)]
+        constants.update((path, repr(text)) for path, text in found if not callable(names[path]))
+        return own, found
 
     stages, slots = equations or ((), ())
     functions = [stage.function for stage in stages] if equations else [kind.value, kind.slope]
@@ -97,15 +165,39 @@ def _tree_of(function):
     return _TREES[function]
 
 
+class _Text(str):
+    """A text that stands for itself, without quotes, in the text of tuples and lists that contain it."""
+
+    __repr__ = str.__str__
+
+
 def _meaning(node):
-    """Return a syntax tree as text and tuples, without positions, annotations, docstrings, and fields that only some
-    versions of Python have."""
-    if isinstance(node, list):
-        return [_meaning(one) for one in node if not _is_text(one)]
-    if not isinstance(node, ast.AST):
-        return type(node).__name__, repr(node)
-    fields = [(name, value) for name, value in ast.iter_fields(node) if name not in _NO_MEANING]
-    return type(node).__name__, [(name, _meaning(value)) for name, value in fields if value not in (None, [])]
+    """Return a syntax tree as text, without positions, annotations, docstrings, and fields that only some versions of
+    Python have. The text is that of lists and tuples (name, value); a tree may be too deep to make them."""
+    texts, waiting = [], [node]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, _Text):
+            texts.append(one)
+        elif isinstance(one, list):
+            waiting.extend(reversed(_between("[", [[part] for part in one if not _is_text(part)], "]")))
+        elif isinstance(one, ast.AST):
+            fields = [(name, value) for name, value in ast.iter_fields(one) if name not in _NO_MEANING]
+            fields = [(name, value) for name, value in fields if value not in (None, [])]
+            parts = [(_Text(f"({name!r}, "), value, _Text(")")) for name, value in fields]
+            name = f"({type(one).__name__!r}, "
+            waiting.extend(reversed(_between(f"{name}[", parts, "])")))
+        else:
+            texts.append(repr((type(one).__name__, repr(one))))
+    return _Text("".join(texts))
+
+
+def _between(begin, parts, end):
+    """Return the parts, each a sequence, with commas between them, and what begins and ends them."""
+    found = [_Text(begin)]
+    for number, part in enumerate(parts):
+        found += [_Text(", "), *part] if number else part
+    return [*found, _Text(end)]
 
 
 def _is_text(node):

@@ -7,6 +7,7 @@ from textwrap import dedent
 from typing import NamedTuple
 
 from . import functions
+from .source import changes_of
 
 
 class Gate(NamedTuple):
@@ -27,6 +28,8 @@ def source_0_9(kind):
     is_new = declaration.derivation_version is not None or declaration.scalars or declaration.inputs
     if is_new or not all(gate.input for gate in declaration.gates):
         return None  # 0.9 had no such cells
+    if changes_of(kind):
+        return None  # the digest would not be of what runs
     gates = tuple(Gate(gate.name, gate.multiplies, gate.apart) for gate in declaration.gates)
     blocks = declaration.states, declaration.vectors, declaration.extra_slots
     declared = declaration.name, gates, *blocks, declaration.smooth, _parameters(kind)

@@ -1,7 +1,9 @@
 """Code generation: assigns slots to the values of a derivation, and writes expressions as Python functions."""
 
+import keyword
 import linecache
-from itertools import count
+import math
+from itertools import chain, count
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ _BINDS |= {"+": 5, "-": 5, "*": 6, "/": 6, "neg": 7, "**": 8}  # operator preced
 _ATOM = 9
 _NUMBERS = count()  # of generated functions, to make their file names in linecache unique
 _LONGEST = 60  # characters of a saved expression in `keeps`
+_DEEPEST = 60  # nested operations in a line: Python's parser takes at most 200 nested brackets
 
 
 class Slots:
@@ -123,7 +126,7 @@ def written(cell, stage_of):
         forward.append(stage(loop.name, loop.phase, outputs, False, "h_prev"))
         backward.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
     text = _Text(cell, name, {})
-    keeps = {slots.of[value]: shorten(text.of(one), _LONGEST, placeholder=" ...") for value, one in cell.saved.items()}
+    keeps = {slots.of[value]: text.shortened(one) for value, one in cell.saved.items()}
     stages = [one for one in (*forward, *backward) if one is not None]
     means = tuple(slots.means), tuple(f"d{name}" for name in slots.gradient_means)
     declaration, begins = cell.kind.declaration, {}
@@ -148,21 +151,30 @@ def _function(cell, name, outputs, name_of, spare):
     source = "\n    ".join([f"def {name}(self, {', '.join(reads)}):", *lines]) + "\n"
     file = f"<{cell.kind.__name__}.{name} {next(_NUMBERS)}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    space = dict(text.functions)
-    exec(compile(source, file, "exec"), space)  # noqa: S102  the source above, generated from expressions
-    return space[name], tuple(reads)
+    made = {}  # apart from the functions that it calls: a stage may be named like one of them
+    exec(compile(source, file, "exec"), dict(text.functions), made)  # noqa: S102  the source above
+    return made[name], tuple(reads)
 
 
 def _functions(order, taken):
-    """Return name -> called function; names that values have get an underscore."""
+    """Return name -> what expressions refer to: functions, infinity and NaN. Names that values have get an
+    underscore."""
     found = {}
     for one in order:
-        if not isinstance(one.op, str):
-            name = one.op.__name__
-            while name in taken or found.get(name, one.op) is not one.op:
+        own, name = one.op, getattr(one.op, "__name__", "")
+        if one.op == "const" and not math.isfinite(one.arguments[0]):
+            own, name = _special(one.arguments[0])
+        if not isinstance(own, str):
+            name = name if name.isidentifier() and not keyword.iskeyword(name) else "function"  # of a lambda
+            while name in taken or found.get(name, own) is not own:
                 name += "_"
-            found[name] = one.op
+            found[name] = own
     return found
+
+
+def _special(number):
+    """Return infinity or NaN as one object each, and its name."""
+    return (math.nan, "nan") if math.isnan(number) else (math.inf, "inf")
 
 
 class _Text:
@@ -174,50 +186,72 @@ class _Text:
         self.local = {}
 
     def lines(self, outputs, order):
-        """Return source lines: shared subexpressions, then the return statement."""
-        uses = dict.fromkeys(order, 0)
+        """Return source lines: shared and deep subexpressions, then the return statement."""
+        uses, depths = dict.fromkeys(order, 0), {}
         for one in (*(part for whole in order for part in whole.operands), *outputs):
             uses[one] += 1
         taken, lines = {"self", *map(self.name_of, (one for one in order if one.op in ("read", "gradient")))}, []
         taken |= set(self.functions)
         for one in order:
-            if uses[one] > 1 and one.operands and one.op not in ("read", "gradient"):
-                lines.append(text := self.of(one))
-                wanted = self.cell.hints.get(one, "t")
-                names = (wanted, *(f"{wanted}{number}" for number in range(1, len(order) + len(taken))))
-                self.local[one] = next(name for name in names if name not in taken)
+            depths[one] = 1 + max((depths[part] for part in one.operands), default=0)
+            is_shared = uses[one] > 1 or depths[one] > _DEEPEST
+            if is_shared and one.operands and one.op not in ("read", "gradient"):
+                text, wanted = self.of(one), self.cell.hints.get(one, "t")
+                names = chain([wanted], (f"{wanted}{number}" for number in count(1)))
+                self.local[one], depths[one] = next(name for name in names if name not in taken), 0
                 taken.add(self.local[one])
-                lines[-1] = f"{self.local[one]} = {text}"
+                lines.append(f"{self.local[one]} = {text}")
         return [*lines, f"return {', '.join(self.of(one) for one in outputs)}"]
 
-    def of(self, one, binds=0):
-        """Return the text of an expression, in brackets if it binds less strongly than `binds`."""
+    def of(self, one, longest=math.inf):
+        """Return the text of an expression, or at least its first characters, `longest` of them."""
+        parts, waiting, length = [], [(one, 0)], 0  # waiting: texts, and expressions with `binds`, see `parts`
+        while waiting and length < longest:
+            part = waiting.pop()
+            if isinstance(part, str):
+                parts.append(part)
+                length += len(part)
+            else:
+                waiting.extend(reversed(self.parts(*part)))
+        return "".join(parts)
+
+    def shortened(self, one):
+        """Return the text of an expression, cut if it is long. A whole tree may be exponentially long."""
+        return shorten(self.of(one, 4 * _LONGEST), _LONGEST, placeholder=" ...")
+
+    def parts(self, one, binds):
+        """Return the parts of a text, in brackets if it binds less strongly than `binds`."""
         if one in self.local:
-            return self.local[one]
+            return [self.local[one]]
         own = _BINDS.get(one.op, _ATOM) if isinstance(one.op, str) else _ATOM
-        text = self.plain(one, own)
-        negative = one.op == "const" and text.startswith("-")
-        return f"({text})" if own < binds or (negative and binds > _BINDS["+"]) else text
+        parts = self.plain(one, own)
+        negative = one.op == "const" and parts[0].startswith("-")
+        return ["(", *parts, ")"] if own < binds or (negative and binds > _BINDS["+"]) else parts
 
     def plain(self, one, own):
         arguments = one.arguments
         if one.op in ("read", "gradient"):
-            return self.name_of(one)
+            return [self.name_of(one)]
         if one.op == "const":
-            return repr(arguments[0])
+            return [self.number(arguments[0])]
         if one.op in ("field", "flag"):
-            return f"self.{arguments[0]}"
+            return [f"self.{arguments[0]}"]
         if one.op == "if":
             condition, yes, no = arguments
-            return f"{self.of(yes, 1)} if {self.of(condition, 1)} else {self.of(no)}"
+            return [(yes, 1), " if ", (condition, 1), " else ", (no, 0)]
         if one.op == "neg":
-            return f"-{self.of(arguments[0], own)}"
+            return ["-", (arguments[0], own)]
         if one.op == "not":
-            return f"not {self.of(arguments[0], own)}"
+            return ["not ", (arguments[0], own)]
         if not isinstance(one.op, str):
-            name = self.called.get(one.op, one.op.__name__)
-            return f"{name}({', '.join(map(self.of, arguments))})"
+            commas = chain.from_iterable((", ", (part, 0)) for part in arguments)
+            return [f"{self.called.get(one.op, one.op.__name__)}(", *list(commas)[1:], ")"]
         left, right = arguments
-        if one.op in COMPARISONS or one.op == "**":
-            return f"{self.of(left, own + 1)} {one.op} {self.of(right, own + 1)}"
-        return f"{self.of(left, own)} {one.op} {self.of(right, own + 1)}"
+        first = own + 1 if one.op in COMPARISONS or one.op == "**" else own
+        return [(left, first), f" {one.op} ", (right, own + 1)]
+
+    def number(self, number):
+        if math.isfinite(number):
+            return repr(number)
+        special, name = _special(number)
+        return ("-" if number == -math.inf else "") + self.called.get(special, name)

@@ -195,7 +195,7 @@ def _exp_of(x):
     return exp
 
 
-@overload(clip, jit_options=OPTIONS, inline="always")
+@overload(clip, jit_options=OPTIONS | {"forceinline": True})  # Numba's own inlining warns at a second clip
 def _clip_of(x, low, high):
     return clip
 

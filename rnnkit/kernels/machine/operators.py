@@ -11,6 +11,7 @@ from functools import cache
 from llvmlite import ir
 from numba import types
 from numba.core.compiler import Flags
+from numba.core.datamodel import models, register_default
 from numba.core.targetconfig import ConfigStack
 from numba.core.typing import Context, signature
 from numba.extending import lower_builtin
@@ -85,6 +86,9 @@ class _Operator(types.Function):
 
     def get_impl_key(self, sig):
         return self._own if self._own is not None and sig.args == _INT64S else super().get_impl_key(sig)
+
+
+register_default(_Operator)(models.OpaqueModel)  # as of Numba's functions: `min` of a conditional is kept in a variable
 
 
 class _Context(Context):
