@@ -79,6 +79,9 @@ class Accelerated(nn.Module):
         """Run a call; one that is not plain, or has options, goes to `any_call` of `calls`."""
         if _is_compiled():  # dynamo traces this call
             return any_call(self, input, hx, *options)
+        if torch.is_inference_mode_enabled() and torch.is_grad_enabled():  # by enable_grad: nothing has a gradient
+            with torch.no_grad():
+                return self._rnnkit_run(order, any_call, input, hx, *options)
         if not options and not plain.is_traced_or_debugged():
             found = self.__dict__.get("_place", plain.EMPTY_PLACE).found
             is_same = found is not None and found.mode == self._rnnkit_mode and found.drawn == self._rnnkit_drawn()
