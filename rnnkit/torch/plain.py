@@ -119,7 +119,7 @@ def read_by_backward(desc: RNNDescriptor, wants_dx: bool, wants_dhx: bool) -> Se
     """Return the numbers of the blocks whose values backward reads; as in PyTorch, the others may change before it.
 
     It reads no bias, the first layer's input weights only for dx, and the recurrent weights only for gradients of
-    states (`wants_dhx`: there are several steps, or hx requires a gradient), unless the cell has products inside a step.
+    states (`wants_dhx`: there are several steps, or hx requires a gradient), unless a cell has products inside a step.
     """
     has_gates_only = isinstance(desc.mode, str)
     unread = ["bias_"] + ["weight_ih_l0"] * (not wants_dx) + ["weight_hh_l"] * (has_gates_only and not wants_dhx)
