@@ -26,6 +26,29 @@ from rnnkit.torch.modules import AcceleratedLayers
 _OPTIONS = {"dtype": HOST_DTYPES, "input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
 
 
+class _ForAllSteps(torch.autograd.Function):
+    """Repeat a side input (N, H) for all steps. Its gradient adds up the steps in their order.
+
+    The order of PyTorch's sum depends on the number of columns: the gradient of a sequence would depend on whether
+    there are others.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value, time, seq_len):
+        return torch.stack([value], time).expand(*value.shape[:time], seq_len, *value.shape[time:])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.time, ctx.seq_len = inputs
+
+    @staticmethod
+    def backward(ctx, gradient):
+        sums = gradient.cumsum(ctx.time) if ctx.seq_len else gradient
+        return (sums.select(ctx.time, -1) if ctx.seq_len else sums.sum(ctx.time)), None, None
+
+
 class Recurrent(AcceleratedLayers):
     """A network of any cell, used like `torch.nn.GRU` and `torch.nn.LSTM`.
 
@@ -206,10 +229,12 @@ class Recurrent(AcceleratedLayers):
         shapes = {(*rows, size), (*rows, 1)}
         if data.dim() == 3:
             time = 1 if self.batch_first else 0
-            of_rows = (rows[1 - time], size)
-            if isinstance(value, Tensor) and tuple(value.shape) == of_rows:
-                value = value.unsqueeze(time)
-                shapes.add(tuple(value.shape))
+            if isinstance(value, Tensor) and tuple(value.shape) == (rows[1 - time], size):
+                if torch.compiler.is_compiling():  # dynamo warns of functions with a gradient of their own
+                    value = value.unsqueeze(time)
+                    shapes.add(tuple(value.shape))
+                else:
+                    value = _ForAllSteps.apply(value, time, rows[time])
         if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or value.dtype != data.dtype:
             got = f"{tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
             expected = f"have shape {' or '.join(map(str, sorted(shapes)))} and be {data.dtype}"
