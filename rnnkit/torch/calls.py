@@ -115,7 +115,7 @@ def run_step(module: Any, input: Any, hx: Any) -> Any:
     if not isinstance(input, Tensor):
         raise _wrong_kind("a torch.Tensor", input)
     if input.dim() not in (1, 2):
-        raise ValueError(message("forward", "input", "be a tensor (N, I) or (I,)", tuple(input.shape)))
+        raise ValueError(message("forward", "input", "be a tensor (N, I) or (I,)", input.shape))
     _check_place(module, input)
     if input.dim() == 1:
         states = tuple(state.unsqueeze(0) for state in _states(module, hx))
