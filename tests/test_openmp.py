@@ -1,17 +1,27 @@
 """Kernels on the threads of an OpenMP runtime: one that stands in for it, and PyTorch's own."""
 
 import ctypes
+import gc
+import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
+import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from llvmlite import ir
+from numba import cfunc, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 import rnnkit
 from rnnkit.kernels.machine import openmp, sync, team
 from rnnkit.kernels.machine.openmp import OpenMPTeam
+from rnnkit.kernels.machine.registers import I32, I64
 
 pytestmark = pytest.mark.cores(2)
 
@@ -119,18 +129,63 @@ def test_an_error_in_a_region_is_raised_behind_it(network):
     assert_same(found, results(network))
 
 
-class _Interrupted(OpenMPTeam):
-    def _call(self):
+@intrinsic
+def _signalled(typingctx, number, function, data):
+    """Call a function of C in which, or just before which, a signal arrives."""
+
+    def generate(context, builder, signature, arguments):
+        number, function, data = arguments
+        send = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I32, [I32]), "raise")
+        builder.call(send, [builder.trunc(number, I32)])
+        kind = ir.FunctionType(ir.VoidType(), [I64]).as_pointer()
+        builder.call(builder.inttoptr(function, kind), [data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the system has no such signal")
+def test_what_a_signals_handler_raises_in_a_region_comes_out(monkeypatch):
+    """It is raised when the region has ended, as no Python code runs in one."""
+    number, shown = int(signal.SIGUSR1), []
+    parallel = cfunc("void(int64, int64, uint32, uint32)")(
+        lambda function, data, size, flags: _signalled(number, function, data)
+    )
+    thread_number, pointer = cfunc("int32()")(lambda: 0), ctypes.c_void_p
+    runtime = SimpleNamespace(
+        GOMP_parallel=ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_uint, ctypes.c_uint)(parallel.address),
+        omp_get_thread_num=ctypes.CFUNCTYPE(ctypes.c_int)(thread_number.address),
+    )
+
+    def stop(*_):
         raise _Stopped
 
-
-def test_a_region_that_is_interrupted_before_it_begins_does_not_pass_for_done(monkeypatch):
-    """What a callback raises, ctypes shows and drops."""
-    shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    with pytest.raises(KeyboardInterrupt):
-        _Interrupted(Runtime(), THREADS).run(None, 10**9, ())
-    assert shown[0].exc_type is _Stopped
+    own, before = OpenMPTeam(runtime, THREADS), signal.signal(signal.SIGUSR1, stop)
+    try:
+        for _ in range(3):
+            with pytest.raises(_Stopped):
+                own.run(itertools.chain, 10**9, ())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert own._fields[openmp._DONE] and not shown
+    assert own._sync[sync.TICKET] == own._number * sync.TICKET_STEP + sync.CLOSED, "nobody waits for a ticket"
+
+
+def test_an_error_of_a_kernel_has_its_traceback_and_no_other_references():
+    own, errors = OpenMPTeam(Runtime(absent=2), THREADS), [_Stopped("text")]
+
+    def kernel(*arguments):
+        raise errors[0]
+
+    for _ in range(2):
+        with pytest.raises(_Stopped, match="text") as found:
+            own.run(kernel, 10**9, ())
+        assert found.value is errors[0] and [one.name for one in found.traceback][-1] == "kernel"
+    gone = weakref.ref(errors.pop())
+    del found
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_second_caller_runs_alone(network):
@@ -191,4 +246,7 @@ def test_pytorch_lends_its_threads():
 
 
 def test_every_field_of_a_region_is_given():
-    assert len(OpenMPTeam(Runtime(), 2)._fields) == openmp._FIELDS
+    own = OpenMPTeam(Runtime(absent=2), 3)
+    own.run(itertools.chain, 0, ())
+    given = set(range(openmp._FIELDS)) - {openmp._KNOWN, *range(openmp._ERROR, openmp._FIELDS)}
+    assert all(own._fields[field] for field in given)

@@ -7,11 +7,13 @@ import pytest
 from cell_reference import differences, forward
 from combinations import nightly, pairs
 from messages import says
+from tolerances import assert_same_bits
 
 import rnnkit
 from rnnkit import training
-from rnnkit.cells import Gate, cell, fma, sigmoid, tanh
+from rnnkit.cells import AUGRU, Gate, cell, fma, sigmoid, tanh
 from rnnkit.cells import forward as stage
+from rnnkit.common.arrays import sum_of_steps
 
 
 @cell(gates=[Gate("r"), Gate("u"), Gate("n", apart="q")], inputs="a gap")
@@ -152,3 +154,28 @@ def test_other_cells_take_none():
             call(x, inputs={"a": x})
     with pytest.raises(TypeError, match=says("step: inputs", None, 'mode="gru"', "dict")):
         net.prepare().step(x[0], inputs={"a": x[0]})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("hidden_size", [1, 2, 17])
+def test_gradients_do_not_depend_on_other_sequences(hidden_size, dtype):
+    rng, steps, rows = np.random.default_rng(1), 200, 3
+    net = rnnkit.Network(AUGRU, WIDTH, hidden_size, seed=0, dtype=dtype)
+    x, dy = (rng.standard_normal((steps, rows, size)).astype(dtype) for size in (WIDTH, hidden_size))
+    for shape in (rows, hidden_size), (steps, rows, 1), (steps, rows, hidden_size):
+        attention = rng.random(shape).astype(dtype)
+
+        def gradient(which, attention=attention):
+            given = {"attention": np.ascontiguousarray(attention[..., which, :])}
+            workspace = net.forward(np.ascontiguousarray(x[:, which]), inputs=given).workspace
+            return net.backward(workspace, np.ascontiguousarray(dy[:, which])).inputs["attention"]
+
+        whole = gradient(slice(0, rows))
+        for row in range(rows):
+            assert_same_bits("gradient", gradient(slice(row, row + 1)), whole[..., row : row + 1, :])
+
+
+@pytest.mark.parametrize("shape", [(0, 0, 1), (0, 1, 1), (3, 0, 4), (0, 0, 4), (1, 1, 1), (5, 1, 1), (5, 2, 3)])
+def test_a_sum_of_steps_has_the_shape_of_a_step(shape):
+    array = np.full(shape, -0.0)
+    assert_same_bits("sum", sum_of_steps(array), np.zeros(shape[1:]))

@@ -99,6 +99,15 @@ def test_the_gradient_is_that_of_the_loss(mode, pooling, dropout):
     assert_gradients(loss, gradients, blocks, seed=0)
 
 
+def test_a_mean_of_one_number_a_step_does_not_depend_on_other_sequences():
+    y = np.random.default_rng(0).normal(size=(200, 3, 1)).astype("float32")
+    lengths = np.full(3, 200)
+    whole = pool("mean", y, y[:1], lengths, 1).values
+    for row in range(3):
+        alone = pool("mean", np.ascontiguousarray(y[:, row : row + 1]), y[:1, :1], lengths[:1], 1).values
+        assert_same_bits("mean", alone, whole[row : row + 1])
+
+
 def test_the_first_of_equal_outputs_is_the_largest():
     y = np.array([[[1.0, -2.0]], [[1.0, -1.0]], [[0.0, -1.0]], [[0.0, 0.0]]])
     found = pool("max", y, np.zeros((1, 1, 2)), np.array([3]), 1)

@@ -66,9 +66,84 @@ def test_what_backward_reads_must_not_change_before_it(gru, x, what):
     data = x.detach().clone()
     output, _ = gru(data)
     with torch.no_grad():
-        (data if what == "input" else gru.weight_ih_l0).add_(1)
+        (data if what == "input" else gru.weight_hh_l0).add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.sum().backward()
+
+
+LAYERS = {"num_layers": 2, "bidirectional": True}
+
+
+@pytest.mark.parametrize("way", ["small", "long"])
+@pytest.mark.parametrize(("kind", "options", "steps"), [("GRU", LAYERS, T), ("GRU", LAYERS, 1), ("RNN", {}, T)])
+@pytest.mark.parametrize("wanted", ["", "x", "hx", "frozen"])
+def test_parameters_that_may_change_before_backward_are_those_of_pytorch(kind, options, steps, wanted, way):
+    """The values that PyTorch's backward does not read; ours has the same bits after such a change."""
+    torch.manual_seed(0)
+    plain, own = (getattr(library, kind)(F, H, **options) for library in (nn, rnnkit.torch))
+    rows = own.num_layers * (1 + own.bidirectional)
+    x = torch.randn(steps, N, F, requires_grad=wanted in ("x", "frozen"))
+    hx = torch.randn(rows, N, H, requires_grad=True) if wanted == "hx" else None
+    leaves = [one for one in (x, hx) if one is not None and one.requires_grad]
+
+    def outcome(module, name=None):
+        output, _ = module(x, hx, **({"lengths": [steps] * N} if way == "long" and module is own else {}))
+        before = module.get_parameter(name).detach().clone() if name else None
+        if name:
+            with torch.no_grad():
+                module.get_parameter(name).fill_(torch.nan)
+        wanted = [*leaves, *(one for one in module.parameters() if one.requires_grad)]
+        try:
+            return torch.autograd.grad(output.sum(), wanted)
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+        finally:
+            if name:
+                with torch.no_grad():
+                    module.get_parameter(name).copy_(before)
+
+    for module in (plain, own):
+        module.requires_grad_(wanted != "frozen")
+    expected, free = outcome(own), 0
+    for name, _ in own.named_parameters():
+        found = outcome(own, name)
+        assert (found is None) == (outcome(plain, name) is None), name
+        if found is not None:
+            free += 1
+            assert_equal(found, expected)
+    assert free
+
+
+def test_an_input_that_only_frozen_weights_read_may_change(gru, x):
+    data, hx = x.detach().clone(), torch.zeros(4, N, H, requires_grad=True)
+    gru.requires_grad_(False)
+    for trained in (None, gru.bias_hh_l0, gru.weight_ih_l1):
+        if trained is not None:
+            trained.requires_grad_(True)
+        leaves = [one for one in (hx, trained) if one is not None]
+        expected = torch.autograd.grad(gru(data, hx)[0].sum(), leaves)
+        for options in ({}, {"lengths": [T] * N}):  # the long way, too
+            given = data.clone()
+            output, _ = gru(given, hx, **options)
+            given.fill_(torch.nan)
+            assert_equal(torch.autograd.grad(output.sum(), leaves), expected)
+    gru.weight_ih_l0_reverse.requires_grad_(True)
+    output, _ = gru(data, hx)
+    data.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+def test_hooks_that_copy_weights_give_them_to_backward(x):
+    """As in PyTorch; no version counter tells, if the weights change meanwhile."""
+    own = rnnkit.torch.GRU(F, H)
+    expected = gradients(own, x)
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda one: one):
+        output, hx = own(x)
+    with torch.no_grad():
+        own.weight_hh_l0.mul_(2)
+    loss = output.sin().sum() + hx.cos().sum()
+    assert_equal(torch.autograd.grad(loss, [x, *own.parameters()]), expected)
 
 
 def test_initial_states_may_change_after_the_call(gru, x):

@@ -153,7 +153,7 @@ def test_wrong_input_is_told(called):
         ((x.double(), hx), "forward: input", ["torch.float32", "torch.float64"]),
         ((x, hx[1:]), "forward: hx", [(3, 7), "torch.float32", (2, 7)]),
         ((x, (hx, hx)), "forward: hx", [None, "tensor", "tuple of 2"]),
-        (("x", hx), "forward: input", ["tensor", "str"]),
+        (("x", hx), "forward: input", ["torch.Tensor", "str"]),
     ):
         with pytest.raises((ValueError, TypeError, RuntimeError), match=says(where, *facts)):
             own(*given)

@@ -14,6 +14,7 @@ else:
 from torch import nn  # noqa: E402
 
 import rnnkit.torch  # noqa: E402
+from rnnkit.cells import RegularizedGRU  # noqa: E402
 from rnnkit.torch import small  # noqa: E402
 
 N, F, H = 3, 4, 6
@@ -203,3 +204,38 @@ def test_second_derivatives_of_a_chain_are_refused():
     (found,) = torch.autograd.grad(chained(own, steps), [own.weight_hh_l0], create_graph=True)
     with pytest.raises(RuntimeError, match=says("backward: order", 1, 2)):
         found.sum().backward()
+
+
+@torch.inference_mode()
+@torch.enable_grad()
+def in_inference_with_grad_mode(own, *given):
+    return own(*given)
+
+
+CONTEXTS = {
+    "no_grad": lambda own, *given: torch.no_grad()(own)(*given), "inference": in_inference_with_grad_mode,
+    "inference without grad mode": lambda own, *given: torch.inference_mode()(own)(*given),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("draws", ["dropout", "noise", "nothing"])
+def test_a_chain_after_a_step_without_a_gradient(context, draws):
+    """Its hx may require one. Dropout and noise are drawn in such a step, too."""
+    made = {
+        "dropout": lambda: rnnkit.torch.GRU(F, H, 2, dropout=0.5), "nothing": lambda: rnnkit.torch.GRU(F, H, 2),
+        "noise": lambda: rnnkit.torch.Recurrent(RegularizedGRU(zoneout=0.1), F, H, 2),
+    }  # fmt: skip
+    found = []
+    for called in (False, True):
+        torch.manual_seed(0)
+        own, steps = made[draws](), drawn(3, N, F)
+        state = torch.zeros(2, N, H, requires_grad=True)
+        if called:
+            output, _ = CONTEXTS[context](own, steps[:1], state)
+            assert not output.requires_grad
+        torch.manual_seed(1)
+        for step in steps:
+            _, state = own(step[None], state)
+        found.append(torch.autograd.grad(state.sum(), list(own.parameters())))
+    assert_same(*found)

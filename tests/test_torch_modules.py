@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
+from rnnkit.cells import AUGRU  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
 LENGTHS = [6, 2, 4, 1]
@@ -256,3 +257,73 @@ def test_a_batch_without_steps():
     assert output.shape == (0, N, H) and torch.equal(hidden, hx)
     (dhx,) = torch.autograd.grad(hidden.sum(), hx)
     assert (dhx == 1).all()
+
+
+MAKERS = {
+    "RNN": lambda: rnnkit.torch.RNN(F, H), "LSTM": lambda: rnnkit.torch.LSTM(F, H),
+    "GRU": lambda: rnnkit.torch.GRU(F, H), "LSTMCell": lambda: rnnkit.torch.LSTMCell(F, H),
+    "GRUCell": lambda: rnnkit.torch.GRUCell(F, H),
+    "Recurrent": lambda: rnnkit.torch.Recurrent("gru", F, H), "cell": lambda: rnnkit.torch.Recurrent(AUGRU, F, H),
+    "from_network": lambda: rnnkit.torch.Recurrent.from_network(rnnkit.GRU(F, H, seed=0)),
+}  # fmt: skip
+SIDE = {"cell": {"inputs": {"attention": torch.ones(1, N, H)}}}
+
+
+@pytest.mark.parametrize("value", [None, [[[1.0]]], np.zeros((T, N, F), "float32"), 3, "text"], ids=type)
+@pytest.mark.parametrize("kind", MAKERS)
+def test_an_input_that_is_no_tensor_is_named(kind, value):
+    name = "numpy.ndarray; convert it with torch.from_numpy" if isinstance(value, np.ndarray) else type(value).__name__
+    own = MAKERS[kind]()
+    for options in SIDE.get(kind, {}), {}:
+        wrong(TypeError, says("forward: input", "torch.Tensor", name), value, module=own, **options)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_module_built_in_inference_mode_learns(kind):
+    with torch.inference_mode():
+        own = MAKERS[kind]()
+        own.flatten_parameters()
+    x = torch.randn(*(N, F) if "Cell" in kind else (1, N, F), requires_grad=True)
+    results = own(x, **SIDE.get(kind, {}))
+    sum(one.sum() for one in torch.utils._pytree.tree_leaves(results)).backward()
+    torch.optim.SGD(own.parameters(), 0.1).step()
+    assert x.grad.any() and all(one.grad is not None for one in own.parameters())
+
+
+def test_an_accelerated_module_of_inference_mode_converts_as_pytorchs():
+    with torch.inference_mode():
+        plain = nn.GRU(F, H)
+    rnnkit.torch.accelerate(plain)
+    x = torch.randn(T, N, F)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(x)[0], plain.double()(x.double())[0].float())
+
+
+SIZES = [("num_layers", 1), ("num_layers", 3), ("hidden_size", H + 1), ("input_size", F + 1), ("bidirectional", True),
+         ("bias", False), ("proj_size", 2), ("mode", "RNN_TANH"), ("dropout", 1.5)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), SIZES)
+def test_a_call_before_does_not_hide_a_changed_attribute(name, value):
+    found = []
+    for called in (False, True):
+        torch.manual_seed(0)
+        own, x = rnnkit.torch.LSTM(F, H, 2), torch.randn(T, N, F)
+        if called:
+            own(x)
+        setattr(own, name, value)
+        try:
+            found.append([one.tolist() for one in (own(x)[0], *own(x)[1])])
+        except (TypeError, ValueError, RuntimeError) as error:
+            found.append((type(error), str(error)))
+    assert found[0] == found[1]
+    if value == 3:
+        assert "weight_ih_l2 must be a parameter of LSTM(3, 5, num_layers=3)" in found[0][1]
+
+
+def test_another_dropout_takes_effect():
+    own, x = rnnkit.torch.GRU(F, H, 2), torch.randn(T, N, F)
+    expected = own(x)[0]
+    for dropout, is_same in (0.5, False), (0.0, True), (1.0, False):
+        own.dropout = dropout
+        assert torch.equal(own(x)[0], expected) == is_same

@@ -228,11 +228,14 @@ def test_a_packed_sequence_is_not_recorded(model, x):
         make_fx(lambda one: model.rnn(pack_sequence([one, one]))[0].data)(x[:, 0])
 
 
-def test_the_operators_keep_pytorchs_rules(model, x):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_the_operators_keep_pytorchs_rules(kind, dtype, x):
     """Schema, fake results, registration of the gradient, and the way through AOT at any size."""
+    own, x = getattr(rnnkit.torch, kind)(F, H, dtype=dtype), x.to(dtype)
     names = [f"{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-    parameters = [model.rnn.get_parameter(name) for name in names]
-    network = "LSTM", F, H, 1, False, True, 0, 0.0, True
+    parameters = [own.get_parameter(name) for name in names]
+    network = kind, F, H, 1, False, True, 0, 0.0, True
     given = x.requires_grad_(), None, None, parameters, None, None, None, *network
     torch.library.opcheck(torch.ops.rnnkit.recurrent, given)
     plain = x.detach(), None, None, [one.detach() for one in parameters], LENGTHS, None, None, *network

@@ -1,5 +1,6 @@
 """Networks of any cell as PyTorch modules, against NumPy's networks and against a loop over the steps in PyTorch."""
 
+import copy
 import os
 
 import numpy as np
@@ -261,3 +262,26 @@ def test_a_recorded_call_draws_in_training_alone():
     (expected,) = torch.autograd.grad(own(leaf)[0].sum(), leaf)
     torch.manual_seed(1)
     assert torch.equal(gradient_of(x), expected)
+
+
+def test_another_cell_takes_effect():
+    """Between calls, too, in copies and in what a module is saved as; its weights fit, or it is refused."""
+    own, x = Recurrent(RegularizedLSTM(zoneout=0.5), 3, 4), torch.randn(5, 2, 3)
+    other = Recurrent(RegularizedLSTM(), 3, 4)
+    other.load_state_dict(own.state_dict())
+    expected = other(x)[0]
+    assert not torch.equal(own(x)[0], expected)
+    own.cell = RegularizedLSTM()
+    assert own.cell == own.network().desc.mode == copy.deepcopy(own).cell == RegularizedLSTM()
+    assert torch.equal(own(x)[0], expected) and torch.equal(copy.deepcopy(own)(x)[0], expected)
+    own.cell = RegularizedLSTM(zoneout=0.5)
+    assert not torch.equal(own(x)[0], expected) and "zoneout=0.5" in repr(own)
+    plain = Recurrent("lstm", 3, 4)
+    plain.load_state_dict(own.state_dict())
+    own.cell = "lstm"
+    assert torch.equal(own(x)[0], plain(x)[0])
+    with pytest.raises(ValueError, match=says("Recurrent: cell", "names and shapes", "lstm", "gru")):
+        own.cell = "gru"
+    with pytest.raises((TypeError, ValueError), match="^Recurrent: cell"):
+        own.cell = 3
+    assert own.cell == "lstm" and torch.equal(own(x)[0], plain(x)[0])

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from recurrent_modules import (  # noqa: E402
     tuple_of,
 )  # fmt: skip
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
@@ -295,7 +295,8 @@ class Needs(NamedTuple):
 
 def test_a_gpu_does_not_have_cells():
     """With and without CuPy."""
-    input = SimpleNamespace(device=torch.device("cuda", 0), dim=lambda: 3)
+    with FakeTensorMode():
+        input = torch.empty(1, 2, 3, device="cuda:0")
     with pytest.raises(rnnkit.BackendError, match=says("forward: input", "CPU", "cell", "cuda:0", "cuDNN")):
         module()(input)
 

@@ -86,3 +86,36 @@ def test_other_cells_take_none():
     own = recurrent.Recurrent(rnnkit.cells.MinGRU, WIDTH, H)
     with pytest.raises(TypeError, match=says("forward: inputs", None, "no side inputs", ["a"])):
         own(torch.zeros(T, N, WIDTH), inputs={"a": 1})
+
+
+@pytest.mark.parametrize("hidden_size", [1, 5, 16])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_gradients_do_not_depend_on_other_sequences(batch_first, hidden_size):
+    own = recurrent.Recurrent(rnnkit.cells.AUGRU, WIDTH, hidden_size, batch_first=batch_first)
+    x, dy = (torch.randn(200, N, size) for size in (WIDTH, hidden_size))
+
+    def gradient(rows):
+        attention = torch.linspace(0.1, 0.9, N * hidden_size).view(N, hidden_size)[rows].requires_grad_()
+        given, cotangent = (one[:, rows].transpose(0, int(batch_first)) for one in (x, dy))
+        y, _ = own(given, inputs={"attention": attention})
+        return torch.autograd.grad(y, attention, cotangent)[0]
+
+    whole = gradient(slice(0, N))
+    for row in range(N):
+        assert torch.equal(gradient(slice(row, row + 1)), whole[row : row + 1])
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_an_input_of_all_steps_in_graphs_and_transforms(steps):
+    own = recurrent.Recurrent(rnnkit.cells.AUGRU, WIDTH, H)
+    x, attention = torch.randn(steps, N, WIDTH), torch.rand(N, H, requires_grad=True)
+
+    def loss(attention):
+        y, h = own(x, inputs={"attention": attention})
+        return y.square().sum() + h.sum()
+
+    (expected,) = torch.autograd.grad(loss(attention), attention)
+    assert torch.equal(torch.func.grad(loss)(attention.detach()), expected)
+    if steps:
+        compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(torch.autograd.grad(compiled(attention), attention)[0], expected)

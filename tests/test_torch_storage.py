@@ -241,7 +241,34 @@ def test_parameters_may_move_between_forward_and_backward(monkeypatch, x, change
     monkeypatch.setattr(function, "flat_weights", lambda *given: gathered.append(given) or flat_weights(*given))
     for a, b in zip(torch.autograd.grad(output.sum(), list(module.parameters())), expected, strict=True):
         assert torch.equal(a, b)
-    assert len(gathered) == 1  # not read where they were: that memory may be another's
+    # Sharing frees the memory where they were; assigned `data` does not, as the graph has references to it.
+    assert len(gathered) == (change is nn.Module.share_memory)
+
+
+def shared_and_assigned(module):
+    module.share_memory()
+    by_another_data(module)
+
+
+@pytest.mark.parametrize("change", [by_another_data, by_vector, shared_and_assigned])
+@pytest.mark.parametrize(("kind", "shape", "keywords"), [
+    ("GRUCell", (N, F), {}), ("GRU", (1, N, F), {}), ("GRU", (T, N, F), {}), ("LSTM", (800, 60, F), {}),
+    ("GRU", (T, N, F), {"lengths": [T] * N}), ("exported", (T, N, F), {}),
+])  # fmt: skip
+def test_backward_reads_the_weights_of_its_forward(kind, shape, keywords, change):
+    """As PyTorch's GRU does, when the parameters have other data by then. No version counter tells."""
+    torch.manual_seed(0)
+    module = getattr(rnnkit.torch, "GRU" if kind == "exported" else kind)(F, H)
+    if kind == "exported":
+        module = torch.export.export(module, (torch.ones(shape),)).module()
+    x, found = torch.randn(shape, requires_grad=True), []
+    for changes in (False, True):
+        output = module(x, **keywords)
+        output = output[0] if isinstance(output, tuple) else output
+        if changes:
+            change(module)
+        found.append(torch.autograd.grad(output.square().sum(), [x, *module.parameters()]))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_replicas(model, x):

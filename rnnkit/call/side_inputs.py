@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call import checks
+from rnnkit.common.arrays import sum_of_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.modes import text_of_mode
 from rnnkit.descriptor.weights import check_names
@@ -69,7 +70,7 @@ def split_gradient(
     for name, shape in shapes.items():
         gradient = dx[..., start : start + desc.hidden_size]
         if len(shape) < dx.ndim:
-            gradient = gradient.sum(axis=0)
+            gradient = sum_of_steps(gradient)
         elif shape[-1] != desc.hidden_size:
             gradient = gradient.sum(axis=-1, keepdims=True)
         gradients[name] = np.ascontiguousarray(gradient)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -49,6 +50,17 @@ def copy_of(array: Any) -> Any:
     """Return a copy on the same device."""
     with device_context(array):
         return array.copy()
+
+
+def sum_of_steps(array: np.ndarray) -> np.ndarray:
+    """Return the sum over axis 0, the first step first, whatever the shape of a step.
+
+    NumPy's sum adds rows one after the other, but the numbers of one column, one number a step, pairwise: the result
+    for a sequence would depend on whether there are others.
+    """
+    if prod(array.shape[1:]) == 1:
+        return np.repeat(array, 2, axis=-1).sum(axis=0)[..., :1]
+    return array.sum(axis=0)
 
 
 def overlap(one: Any, other: Any) -> bool:

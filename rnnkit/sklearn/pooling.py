@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rnnkit.common.arrays import sum_of_steps
 from rnnkit.training import last_output, last_output_backward
 
 POOLINGS = ("last", "mean", "max")
@@ -36,7 +37,7 @@ def pool(kind: str, y: np.ndarray, hy: np.ndarray, lengths: np.ndarray, num_dire
     if kind == "last":
         return Pooled(last_output(hy, num_directions))
     if kind == "mean":
-        return Pooled(y.sum(axis=0) / lengths[:, np.newaxis].astype(y.dtype))
+        return Pooled(sum_of_steps(y) / lengths[:, np.newaxis].astype(y.dtype))
     padding = np.arange(len(y))[:, np.newaxis] >= lengths
     if padding.any():
         y = np.where(padding[:, :, np.newaxis], y.dtype.type(-np.inf), y)

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor.weights import weight_layout
-from rnnkit.errors import BackendError, message, wrong_shape
+from rnnkit.errors import BackendError, message, wrong_shape, wrong_type
 from rnnkit.torch import operator, small
 from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
 from rnnkit.torch.layout import ONE_STEP, Layout, concatenate_states, split_states
@@ -64,6 +64,7 @@ _NOTHING = Options()
 
 def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING) -> tuple[Any, ...]:
     """Run any call over sequences."""
+    check_kind(input)
     if not isinstance(input, PackedSequence) and input.dim() == 2:
         return _run_one(module, input, hx, options)
     packed = input if isinstance(input, PackedSequence) else None
@@ -83,6 +84,17 @@ def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING)
     return output, *each
 
 
+def check_kind(input: Any) -> None:
+    """Raise if the input of a call over sequences is neither a tensor nor a PackedSequence."""
+    if not isinstance(input, (Tensor, PackedSequence)):
+        raise _wrong_kind("a torch.Tensor or a PackedSequence", input)
+
+
+def _wrong_kind(expected: str, input: Any) -> TypeError:
+    cure = "convert it with torch.from_numpy(input)" if isinstance(input, np.ndarray) else ""
+    return wrong_type("forward", "input", expected, input, cure)
+
+
 def _run_one(module: Any, input: Tensor, hx: Any, options: Options) -> tuple[Any, ...]:
     """Run one sequence as a batch of one."""
     axis = 0 if module._rnnkit_batch_first else 1
@@ -100,9 +112,10 @@ def _run_one(module: Any, input: Tensor, hx: Any, options: Options) -> tuple[Any
 
 def run_step(module: Any, input: Any, hx: Any) -> Any:
     """Run any call of a cell: sequences of one step."""
-    if not isinstance(input, Tensor) or input.dim() not in (1, 2):
-        expected, got = "be a tensor (N, I) or (I,)", getattr(input, "shape", None) or type(input).__name__
-        raise ValueError(message("forward", "input", expected, got))
+    if not isinstance(input, Tensor):
+        raise _wrong_kind("a torch.Tensor", input)
+    if input.dim() not in (1, 2):
+        raise ValueError(message("forward", "input", "be a tensor (N, I) or (I,)", input.shape))
     _check_place(module, input)
     if input.dim() == 1:
         states = tuple(state.unsqueeze(0) for state in _states(module, hx))
@@ -196,8 +209,7 @@ def _record(
         raise BackendError(message("forward", "all_states", "be False in torch.compile and torch.export", True))
     data, hx, cx = tensors
     network, swaps = module._rnnkit_network(dropout), module._rnnkit_batch_first
-    names = operator.names(module._rnnkit_dtype(), *network)
-    parameters = [getattr(module, module._rnnkit_parameter_name(name)) for name in names]
+    parameters = _parameters(module, operator.names(module._rnnkit_dtype(), *network))
     lengths, resets = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:2])
     if swaps:
         data, resets = data.transpose(0, 1), None if resets is None else resets.transpose(0, 1)
@@ -219,13 +231,21 @@ def _run(
         layout = Layout(shape[::-1] if module._rnnkit_batch_first else shape, module._rnnkit_batch_first)
     resets = None if options.resets is None else _marks(options.resets, layout, module._rnnkit_batch_first)
     desc = module._rnnkit_desc(dropout)
-    names = [module._rnnkit_parameter_name(block.name) for block in weight_layout(desc)]
-    parameters = [getattr(module, name) for name in names]
+    parameters = _parameters(module, [block.name for block in weight_layout(desc)])
     seed = None if seed is None else int(seed)
     call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
     tensors = *tensors, *parameters
     keeps = desc.draws or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
+
+
+def _parameters(module: Any, blocks: list[str]) -> list[Tensor]:
+    """Return the parameters that hold the blocks of these names."""
+    names = [module._rnnkit_parameter_name(block) for block in blocks]
+    for name in names:
+        if getattr(module, name, None) is None:  # the module's sizes have been changed
+            raise TypeError(message("forward", name, f"be a parameter of {module}", "none"))
+    return [getattr(module, name) for name in names]
 
 
 def _marks(resets: Any, layout: Layout, batch_first: bool) -> np.ndarray:

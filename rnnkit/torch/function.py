@@ -21,7 +21,7 @@ from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
 from rnnkit.torch.arrays import compute_context, to_array, to_tensor
 from rnnkit.torch.layout import ONE_STEP, Layout
-from rnnkit.torch.plain import FlatParameters, are_neighbours
+from rnnkit.torch.plain import BackwardReads, FlatParameters, aliases_of, are_neighbours, read_by_backward
 
 RESTORE = "call rnnkit.torch.restore first; for a Recurrent, write the loop over the steps in PyTorch"
 
@@ -48,42 +48,86 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run the network and save its workspace."""
-        results, kept, ctx.weights = forward(call, x, hx, cx, parameters)
-        lease_of(kept).workspace.wants_dx = ctx.needs_input_grad[1] or bool(call.desc.inputs_size)
+        results, kept = forward(call, x, hx, cx, parameters)
+        lease, (_, wants_dx, *wants_states) = lease_of(kept), ctx.needs_input_grad[:4]
+        lease.workspace.wants_dx = wants_dx or bool(call.desc.inputs_size)
         states_of_steps = all_states(call, kept) if call.all_states else ()
         ctx.mark_non_differentiable(*states_of_steps)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
         # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
-        ctx.save_for_backward(x, kept, *states, *parameters)
-        ctx.call, ctx.has_states = call, (hx is not None, cx is not None)
+        ctx.numbers = read_by_backward(call.desc, wants_dx, call.layout.shape[0] > 1 or any(wants_states))
+        aliases = lease.weights.aliases or aliases_of(parameters)
+        x = input_to_save(call.desc, x, parameters)
+        ctx.save_for_backward(x, kept, *states, *(aliases[number] for number in ctx.numbers))
+        ctx.call, ctx.has_states, ctx.parameters = call, (hx is not None, cx is not None), parameters
         ctx.set_materialize_grads(False)
         return *results, *states_of_steps
 
     @staticmethod
     def backward(ctx, *cotangents):
         """Return all gradients; those of the parameters share one flat buffer."""
-        call, (x, kept, *others) = ctx.call, ctx.saved_tensors
+        call, (x, kept, hx, cx, *saved) = ctx.call, ctx.saved_tensors
         cotangents = cotangents[: call.layout.num_results(call.desc)]
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", *cotangents)
-        parameters = others[-len(weight_layout(call.desc)) :]
-        dx, *states, dws = backward(call, kept, x, parameters, ctx.weights, *cotangents)
+        dx, *states, dws = backward(call, kept, x, (ctx.numbers, saved), *cotangents)
         states = [one if given else None for one, given in zip(states, ctx.has_states, strict=True)]
-        return None, *once_differentiable((dx, *states, *dws), x, *cotangents, *others)
+        return None, *once_differentiable((dx, *states, *dws), x, *cotangents, hx, cx, *ctx.parameters)
 
 
-def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...], torch.Tensor, Any]:
+def input_to_save(desc: RNNDescriptor, x: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return x for autograd to save: an alias whose changes it does not detect, if only frozen weights depend on x."""
+    if x.requires_grad or desc.inputs_size or parameters[0].requires_grad:
+        return x
+    blocks = zip(weight_layout(desc), parameters, strict=True)
+    is_read = any(one.requires_grad for block, one in blocks if block.name.startswith("weight_ih_l0"))
+    return x if is_read else x.data
+
+
+def weights_of(found: FlatParameters, reads: BackwardReads, saved: Sequence[torch.Tensor]) -> Any:
+    """Return the flat weights that a call with `found` read; `saved` are `reads.aliases` as autograd has saved them."""
+    if found.aliases[0].data_ptr() == found.addresses[0] and [one.data_ptr() for one in saved] == reads.addresses:
+        return found.weights
+    return WeightsRead(found.weights, found.aliases, found.addresses).now(found.desc, reads.numbers, saved)
+
+
+class WeightsRead(NamedTuple):
+    """The flat weights that a forward read, for its backward."""
+
+    flat: Any
+    aliases: Sequence[torch.Tensor]  # of the parameters; none if `flat` is a copy
+    addresses: Sequence[int]
+
+    def now(self, desc: RNNDescriptor, numbers: Sequence[int] = (), saved: Sequence[torch.Tensor] = ()) -> Any:
+        """Return them; `saved` are the aliases of these numbers as autograd has saved them."""
+        found = list(self.aliases)
+        for number, one in zip(numbers, saved, strict=True) if found else ():
+            found[number] = one
+        if [one.data_ptr() for one in found] == self.addresses:
+            return self.flat
+        return flat_weights(desc, found)[0]  # now in shared memory, or copied by a hook of saved tensors
+
+
+def _weights_read(call: Call, parameters: Sequence[torch.Tensor]) -> WeightsRead:
+    found = call.found
+    if found is not None:
+        return WeightsRead(found.weights, found.aliases, found.addresses)
+    flat, copied = flat_weights(call.desc, parameters)
+    aliases = [] if copied else aliases_of(parameters)
+    return WeightsRead(flat, aliases, [one.data_ptr() for one in aliases])
+
+
+def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """Run the network so that backward can follow.
 
-    Returns the results; a tensor for autograd to save, which holds the workspace; and the flat weights if they are a
-    copy, because the parameters may have moved by then.
+    Returns the results, and a tensor for autograd to save, which holds the workspace and the weights.
     """
     with compute_context(x):
-        weights, copied = (call.found.weights, False) if call.found else flat_weights(call.desc, parameters)
+        weights = _weights_read(call, parameters)
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
-        arrays = weights, x, *_states(call, hx, cx)
+        arrays = weights.flat, x, *_states(call, hx, cx)
         options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed, "inputs": inputs}
         y, hy, cy, workspace = engine.forward(call.desc, *arrays, workspace=_idle_one(call.idle), **options)
         if workspace.lease is not None:
@@ -92,7 +136,7 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
         if call.layout.order != ONE_STEP and (workspace.lease is None or not y.flags.c_contiguous):
             y = y.copy(order="C")  # backward reads the workspace's y, and the caller may change the result
         results = to_tensor(y), *map(to_tensor, states)
-        return results, _with_lease(workspace, call.idle), weights if copied else None
+        return results, _with_lease(workspace, weights, call.idle)
 
 
 def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -104,33 +148,22 @@ def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(torch.stack(rows, 1) for rows in states)
 
 
-def backward(call: Call, kept, x, parameters, weights, *cotangents) -> tuple[Any, ...]:
+def backward(call: Call, kept, x, saved, *cotangents) -> tuple[Any, ...]:
     """Return the gradients of x (None if not needed), hx, cx (None without it), and a list for the parameters.
 
-    `cotangents` are the gradients of the results.
+    `saved` are the last arguments of `WeightsRead.now`, `cotangents` the gradients of the results.
     """
-    layout = call.layout
+    layout, lease = call.layout, lease_of(kept)
     with compute_context(x):
-        weights = weights_now(call.desc, call.found, parameters) if weights is None else weights
+        weights, workspace = lease.weights.now(call.desc, *saved), lease.workspace
         dy, dhy, dcy = layout.cotangents(cotangents)
         given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
-        workspace = lease_of(kept).workspace
         dx, dhx, dcx, dw, *of_inputs = engine.backward(call.desc, weights, workspace, *given)
         if of_inputs:
             dx = np.concatenate([dx, *of_inputs[0].values()], axis=-1)
         dx = layout.to_tensor_layout(dx) if workspace.wants_dx else None
         found = dx, layout.to_tensor_states(dhx), layout.to_tensor_states(concatenate_states(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
-
-
-def weights_now(desc: RNNDescriptor, found: FlatParameters | None, parameters: Sequence[torch.Tensor]) -> Any:
-    """Return the flat weights for backward: the parameters may have moved since forward.
-
-    Parameters that have not moved may now have another shape or dtype: their memory still holds what forward read.
-    """
-    if found is not None and [one.data_ptr() for one in parameters] == found.addresses:
-        return found.weights
-    return flat_weights(desc, parameters)[0]
 
 
 def refuse_transforms(function: str, *tensors: Any) -> None:
@@ -231,15 +264,15 @@ def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: 
 class _Lease:
     """Owner of a workspace; when it is garbage-collected, the memory becomes idle again."""
 
-    def __init__(self, workspace: Any, idle: MutableSequence[Any]) -> None:
-        self.workspace = workspace
+    def __init__(self, workspace: Any, weights: WeightsRead, idle: MutableSequence[Any]) -> None:
+        self.workspace, self.weights = workspace, weights
         weakref.finalize(self, _release, workspace, idle).atexit = False
 
 
-def _with_lease(workspace: Any, idle: MutableSequence[Any]) -> torch.Tensor:
+def _with_lease(workspace: Any, weights: WeightsRead, idle: MutableSequence[Any]) -> torch.Tensor:
     """Return an empty tensor that owns the workspace, for autograd to save."""
-    kept = torch.empty(0, device="cpu")
-    kept.lease = _Lease(workspace, idle) if workspace.lease is None else _Small(workspace)
+    kept = torch.empty(0, device="cpu", dtype=torch.float32)
+    kept.lease = _Lease(workspace, weights, idle) if workspace.lease is None else _Small(workspace, weights)
     return kept
 
 
@@ -247,6 +280,7 @@ class _Small(NamedTuple):
     """The workspace of a small call; the engine reuses its memory."""
 
     workspace: Any
+    weights: WeightsRead
 
 
 def _release(workspace: Any, idle: MutableSequence[Any]) -> None:

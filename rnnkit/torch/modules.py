@@ -22,12 +22,23 @@ from rnnkit.torch.function import RESTORE, views
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST
 
 _is_compiled = torch.compiler.is_dynamo_compiling
+_CONFIGURATION = {"mode", "input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size"}
+"""Attributes that calls read once, until they are assigned again; they read the others, like dropout, each time."""
 
 
 class Accelerated(nn.Module):
     """Base class of accelerated modules: constructor, parameters and `state_dict` are PyTorch's."""
 
     _rnnkit_runs_on_cpu = False  # whether it runs only on the CPU
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        with torch.inference_mode(False):  # parameters of inference mode could not be trained later
+            super().__init__(*arguments, **options)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in _CONFIGURATION:
+            self.__dict__.get("_place", plain.EMPTY_PLACE).found = None
 
     def flatten_parameters(self) -> None:
         """Move all parameters into one flat buffer, unless they already are in one, so that calls read them in place.
@@ -54,7 +65,7 @@ class Accelerated(nn.Module):
         if plain.are_neighbours(desc, ordered) and (ordered[0].device.type != "cpu" or _have_own_storages(ordered)):
             return
         with torch.inference_mode(False), torch.no_grad():  # these tensors may be trained later
-            flat = torch.cat([one.reshape(-1) for one in ordered])
+            flat = torch.cat([one.data.reshape(-1) for one in ordered])
             for one, view in zip(ordered, views(desc, to_array(flat)), strict=True):
                 one.data = view
 
@@ -79,6 +90,9 @@ class Accelerated(nn.Module):
         """Run a call; one that is not plain, or has options, goes to `any_call` of `calls`."""
         if _is_compiled():  # dynamo traces this call
             return any_call(self, input, hx, *options)
+        if torch.is_inference_mode_enabled() and torch.is_grad_enabled():  # by enable_grad: nothing has a gradient
+            with torch.no_grad():
+                return self._rnnkit_run(order, any_call, input, hx, *options)
         if not options and not plain.is_traced_or_debugged():
             found = self.__dict__.get("_place", plain.EMPTY_PLACE).found
             is_same = found is not None and found.mode == self._rnnkit_mode and found.drawn == self._rnnkit_drawn()

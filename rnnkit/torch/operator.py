@@ -109,13 +109,13 @@ def _recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
 
 def _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network):
     call = _call_of(ModuleConfig(*network), x, parameters, lengths, resets, seed)
-    results, kept, _ = function.forward(call, x, hx, cx, parameters)
+    results, kept = function.forward(call, x, hx, cx, parameters)
     return *_padded(results), kept
 
 
 def _recurrent_backward(kept, x, parameters, dy, dhy, dcy, *network):
     call = _call_of(ModuleConfig(*network), x, parameters)
-    dx, dhx, dcx, dws = function.backward(call, kept, x, parameters, None, dy, dhy, dcy)
+    dx, dhx, dcx, dws = function.backward(call, kept, x, (), dy, dhy, dcy if call.desc.has_cell_state else None)
     return dx, dhx, x.new_empty(0) if dcx is None else dcx, dws
 
 
@@ -133,7 +133,7 @@ def _fake_recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
 
 
 def _fake_forward(x, *others):
-    return *_fake_recurrent(x, *others), x.new_empty(0, device="cpu")
+    return *_fake_recurrent(x, *others), x.new_empty(0, device="cpu", dtype=torch.float32)
 
 
 def _fake_backward(kept, x, parameters, dy, dhy, dcy, *network):

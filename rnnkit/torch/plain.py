@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,12 +40,21 @@ class FlatParameters(NamedTuple):
     desc: RNNDescriptor
     dtype: torch.dtype
     addresses: list[int]
-    places: list[tuple[str, int, torch.Size]]  # name, address and shape of each, in the buffer's order
+    places: list[tuple[str, Parameter, int, torch.Size]]  # name, itself, address and shape, in the buffer's order
     weights: np.ndarray  # the buffer
-    memory: Tensor  # keeps the buffer alive if another thread changes the module during a call
+    aliases: list[Tensor]  # `aliases_of` the parameters; they keep the buffer alive
+    reads: dict[tuple[bool, bool], BackwardReads]  # `backward_reads`
     sizes: dict[Any, PreparedSize]
     chains: deque[Any]  # the last `chains.ChainParameters`
     spare: deque[np.ndarray]  # memory of dw for reuse, of which there may still be views
+
+
+class BackwardReads(NamedTuple):
+    """The blocks whose values a backward reads again."""
+
+    numbers: Sequence[int]  # in the buffer's order
+    aliases: list[Tensor]
+    addresses: list[int]
 
 
 class PreparedSize(NamedTuple):
@@ -87,13 +97,43 @@ def locate(
         return None
     if not are_neighbours(desc, ordered):
         return None
-    addresses, size = [one.data_ptr() for one in ordered], num_weights(desc)
+    aliases, size = aliases_of(ordered), num_weights(desc)
+    addresses = [one.data_ptr() for one in aliases]
     data: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
     weights = np.frombuffer(data, desc.np_dtype)
-    places = [(name, one.data_ptr(), one.shape) for name, one in zip(names, ordered, strict=True)]
-    chains, spare = deque(maxlen=1), deque(maxlen=1)
-    memory = first.detach()
-    return FlatParameters(mode, drawn, desc, first.dtype, addresses, places, weights, memory, {}, chains, spare)
+    places = [(*one, ordered[number].shape) for number, one in enumerate(zip(names, ordered, addresses, strict=True))]
+    own: tuple[Any, ...] = {}, {}, deque(maxlen=1), deque(maxlen=1)
+    return FlatParameters(mode, drawn, desc, first.dtype, addresses, places, weights, aliases, *own)
+
+
+def aliases_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors with the memory and the version counters of the parameters, for autograd to save.
+
+    They stay with this memory when a parameter is assigned other `data`: backward reads the weights of its forward.
+    """
+    return [one.detach() for one in parameters]
+
+
+@lru_cache(256)
+def read_by_backward(desc: RNNDescriptor, wants_dx: bool, wants_dhx: bool) -> Sequence[int]:
+    """Return the numbers of the blocks whose values backward reads; as in PyTorch, the others may change before it.
+
+    It reads no bias, the first layer's input weights only for dx, and the recurrent weights only for gradients of
+    states (`wants_dhx`: there are several steps, or hx requires a gradient), unless a cell has products inside a step.
+    """
+    has_gates_only = isinstance(desc.mode, str)
+    unread = ["bias_"] + ["weight_ih_l0"] * (not wants_dx) + ["weight_hh_l"] * (has_gates_only and not wants_dhx)
+    return [number for number, block in enumerate(weight_layout(desc)) if not block.name.startswith(tuple(unread))]
+
+
+def backward_reads(found: FlatParameters, wants_dx: bool, wants_dhx: bool) -> BackwardReads:
+    """Return what the backward of a call reads."""
+    reads = found.reads.get((wants_dx, wants_dhx))
+    if reads is None:
+        numbers = read_by_backward(found.desc, wants_dx, wants_dhx)
+        lists = [found.aliases[number] for number in numbers], [found.addresses[number] for number in numbers]
+        reads = found.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
+    return reads
 
 
 def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
@@ -113,14 +153,14 @@ def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> b
 
 
 def still_valid(found: FlatParameters, parameters: dict[str, Any]) -> list[Any] | None:
-    """Return the parameters in the buffer's order if their memory, shape and dtype have not changed; else None.
+    """Return the parameters in the buffer's order if they are the same ones in the same memory; else None.
 
     The device needs no check: the address is the same.
     """
     dtype, ordered = found.dtype, []
-    for name, address, shape in found.places:
+    for name, parameter, address, shape in found.places:
         one = parameters.get(name)
-        if type(one) is not Parameter or one.data_ptr() != address or one.dtype is not dtype:
+        if one is not parameter or one.data_ptr() != address or one.dtype is not dtype:
             return None
         if one.shape != shape or not one.is_contiguous():
             return None

@@ -14,15 +14,39 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
-from rnnkit.descriptor.modes import checked
+from rnnkit.descriptor.modes import checked, text_of_mode
 from rnnkit.descriptor.weights import pack_weights, suffix_of, weight_layout, weight_views
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.networks import network_of
+from rnnkit.torch import calls
 from rnnkit.torch.descriptor import DTYPES, descriptor, mode_text
 from rnnkit.torch.modules import AcceleratedLayers
 
 _OPTIONS = {"dtype": HOST_DTYPES, "input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
+
+
+class _ForAllSteps(torch.autograd.Function):
+    """Repeat a side input (N, H) for all steps. Its gradient adds up the steps in their order.
+
+    The order of PyTorch's sum depends on the number of columns: the gradient of a sequence would depend on whether
+    there are others.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value, time, seq_len):
+        return torch.stack([value], time).expand(*value.shape[:time], seq_len, *value.shape[time:])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.time, ctx.seq_len = inputs
+
+    @staticmethod
+    def backward(ctx, gradient):
+        sums = gradient.cumsum(ctx.time) if ctx.seq_len else gradient
+        return (sums.select(ctx.time, -1) if ctx.seq_len else sums.sum(ctx.time)), None, None
 
 
 class Recurrent(AcceleratedLayers):
@@ -53,7 +77,7 @@ class Recurrent(AcceleratedLayers):
     Attributes
     ----------
     cell : cell or str
-        The cell, with its parameters.
+        The cell, with its parameters. You may assign another one whose weights have the same names and shapes.
     weight_ih_l0, weight_hh_l0, bias_ih_l0, ... : Parameter
         The blocks of :func:`rnnkit.weight_layout`, with their names and order; names of the reverse direction end in
         ``_reverse``. They include the vectors of a cell: ``u_l0`` (H,).
@@ -94,23 +118,44 @@ class Recurrent(AcceleratedLayers):
         desc = RNNDescriptor(*own, **options)  # type: ignore[arg-type]
         if desc.dropout and desc.num_layers == 1:
             warnings.warn(f"Recurrent: dropout={desc.dropout} has no effect with num_layers=1", stacklevel=2)
-        self.cell = desc.mode
         self.input_size, self.hidden_size, self.num_layers = desc.input_size, desc.hidden_size, desc.num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, desc.dropout
         self.bidirectional, self.proj_size = desc.bidirectional, desc.proj_size or 0
-        self.mode = mode_text(self.cell)
-        self._names_of_states, self._draws_noise = ("h", *desc.states), desc.draws_noise
-        self._names_of_inputs = tuple(side_input.name for side_input in desc.cell.declaration.inputs)
-        vectors = desc.cell.declaration.vectors
-        self._ranges = {vector.name: (vector.low, vector.high) for vector in vectors}
+        self._set_cell(desc)
         layout = weight_layout(desc)
         for name, shape, _ in layout:
-            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+            with torch.inference_mode(False):  # parameters of inference mode could not be trained later
+                self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self._flat_weights_names = [block.name for block in layout]
         suffixes = [suffix_of(layer, d) for layer in range(desc.num_layers) for d in range(desc.num_directions)]
         self._all_weights = [[name for name in self._flat_weights_names if name.endswith(end)] for end in suffixes]
         self._init_flat_weights()
         self.reset_parameters()
+
+    @property
+    def cell(self) -> Any:
+        return self.__dict__["cell"]
+
+    @cell.setter
+    def cell(self, cell: Any) -> None:
+        old = self._trained_desc()
+        desc = replace(old, mode=checked("Recurrent", cell, "cell"))
+        if weight_layout(desc) != weight_layout(old):
+            expected, got = (text_of_mode(one.mode) for one in (old, desc))
+            expected = f"be a cell whose weights have the names and shapes of those with {expected}"
+            raise ValueError(message("Recurrent", "cell", expected, got, "create another module"))
+        self._set_cell(desc)
+
+    def _set_cell(self, desc: RNNDescriptor) -> None:
+        self.__dict__["cell"] = desc.mode
+        self.mode = mode_text(desc.mode)
+        self._names_of_states, self._draws_noise = ("h", *desc.states), desc.draws_noise
+        self._names_of_inputs = tuple(side_input.name for side_input in desc.cell.declaration.inputs)
+        self._ranges = {vector.name: (vector.low, vector.high) for vector in desc.cell.declaration.vectors}
+
+    def _trained_desc(self) -> RNNDescriptor:
+        trained = self._rnnkit_network(self.dropout)._replace(training=True)
+        return replace(descriptor(trained, self._rnnkit_dtype()), mode=self.cell)
 
     @property
     def _rnnkit_states(self) -> tuple[str, ...]:
@@ -161,6 +206,7 @@ class Recurrent(AcceleratedLayers):
 
     def _with_inputs(self, input: Any, inputs: Any) -> Any:
         """Append the side inputs to the columns of the input."""
+        calls.check_kind(input)
         names = self._names_of_inputs
         if not names and inputs is None:
             return input
@@ -183,10 +229,12 @@ class Recurrent(AcceleratedLayers):
         shapes = {(*rows, size), (*rows, 1)}
         if data.dim() == 3:
             time = 1 if self.batch_first else 0
-            of_rows = (rows[1 - time], size)
-            if isinstance(value, Tensor) and tuple(value.shape) == of_rows:
-                value = value.unsqueeze(time)
-                shapes.add(tuple(value.shape))
+            if isinstance(value, Tensor) and tuple(value.shape) == (rows[1 - time], size):
+                if torch.compiler.is_compiling():  # dynamo warns of functions with a gradient of their own
+                    value = value.unsqueeze(time)
+                    shapes.add(tuple(value.shape))
+                else:
+                    value = _ForAllSteps.apply(value, time, rows[time])
         if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or value.dtype != data.dtype:
             got = f"{tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
             expected = f"have shape {' or '.join(map(str, sorted(shapes)))} and be {data.dtype}"
@@ -231,8 +279,7 @@ class Recurrent(AcceleratedLayers):
             expected = f"be {' or '.join(HOST_DTYPES)}"
             got = self._rnnkit_dtype()
             raise TypeError(message("network", "dtype of the parameters", expected, got, "convert it with .float()"))
-        trained = self._rnnkit_network(self.dropout)._replace(training=True)
-        desc = replace(descriptor(trained, self._rnnkit_dtype()), mode=self.cell)
+        desc = self._trained_desc()
         named = {name: getattr(self, name).detach().cpu().numpy() for name in self._flat_weights_names}
         return network_of(desc, pack_weights(desc, named))
 
@@ -275,7 +322,8 @@ class Recurrent(AcceleratedLayers):
         sizes = desc.mode, desc.input_size, desc.hidden_size, desc.num_layers, desc.bias != "none", batch_first
         options = {"proj_size": desc.proj_size or 0, "dtype": getattr(torch, desc.dtype)}
         module = cls(*sizes, desc.dropout, desc.bidirectional, **options, device="meta")
-        module.to_empty(device="cpu")
+        with torch.inference_mode(False):
+            module.to_empty(device="cpu")
         blocks = weight_views(desc, net.to(np).weights)
         with torch.no_grad():
             for name in module._flat_weights_names:

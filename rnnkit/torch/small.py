@@ -11,10 +11,10 @@ import torch
 from rnnkit.network import engine
 from rnnkit.torch import chains
 from rnnkit.torch.arrays import to_array
-from rnnkit.torch.function import lease_of, once_differentiable, refuse_transforms, views, weights_now
+from rnnkit.torch.function import input_to_save, lease_of, once_differentiable, refuse_transforms, views, weights_of
 from rnnkit.torch.gradient_memory import give_back, new_gradient
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST, Layout
-from rnnkit.torch.plain import FlatParameters, PreparedSize
+from rnnkit.torch.plain import FlatParameters, PreparedSize, backward_reads
 from rnnkit.torch.threads import threads
 
 from_numpy = torch.from_numpy
@@ -39,25 +39,29 @@ class SmallRecurrence(torch.autograd.Function):
             kept = from_numpy(call.ws_memory.copy())
             call.give_back(idle)
         else:
-            kept = found.memory.detach()
+            kept = found.aliases[0].data  # a tensor that is cheap to make, with its own version counter
             kept.lease = call.lease(idle)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
         # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
         hx = hx if hx is not None and hx.requires_grad else None
-        ctx.save_for_backward(x, kept, hx, cx if cx is not None and cx.requires_grad else None, *parameters)
-        ctx.of = found, size, is_copied, number, sums
+        cx = cx if cx is not None and cx.requires_grad else None
+        wants_dhx = layout.shape[0] > 1 or hx is not None or cx is not None
+        reads = backward_reads(found, x.requires_grad, wants_dhx)
+        ctx.save_for_backward(input_to_save(found.desc, x, parameters), kept, hx, cx, *reads.aliases)
+        ctx.of = found, size, is_copied, number, sums, reads, parameters
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        (found, size, is_copied, number, sums), (x, kept, hx, cx, *parameters) = ctx.of, ctx.saved_tensors
+        found, size, is_copied, number, sums, reads, parameters = ctx.of
+        x, kept, hx, cx, *saved = ctx.saved_tensors
         layout, idle = size.layout, size.idle
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", dy, dhy, dcy)
-        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_now(found.desc, found, parameters), ctx.needs_input_grad[5:]
+        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_of(found, reads, saved), ctx.needs_input_grad[5:]
         dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
         dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
         arguments = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
@@ -139,7 +143,9 @@ def apply(
     found: FlatParameters, size: PreparedSize, seed: int | None, x: Any, hx: Any, cx: Any, *parameters: Any
 ) -> tuple[torch.Tensor, ...]:
     """Run a call that may need a gradient."""
-    if size.layout.shape[0] > 1 or hx is None or not hx.requires_grad:
+    is_chain = size.layout.shape[0] == 1 and hx is not None and hx.requires_grad
+    # Without grad mode, in which dropout and noise are drawn, too, the chain's placeholder would have no gradient.
+    if not is_chain or not torch.is_grad_enabled():
         return _apply(found, size, seed, parameters, None, x, hx, cx, *parameters)
     # hx requires a gradient: a later call of a chain. For a single call the chain's set-up would cost 10 us.
     chain = chains.chain_parameters(found, parameters)

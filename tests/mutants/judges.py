@@ -29,7 +29,8 @@ _ADAPTER = {
 _PUBLIC = {
     "rnnkit/descriptor/archive.py": "archive archive_names network network_objects main",
     "rnnkit/common/extras.py": "extras archive",
-    "rnnkit/common/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules",
+    "rnnkit/common/arrays.py": "checks errors subclasses aliasing algebra workspace gpu_standin torch_modules "
+    "side_inputs",
     "rnnkit/network/base.py": "network network_objects assigned_weights archive docstrings readme types",
     "rnnkit/cell_check.py": "check_cell derived_rules shipped_cells docstrings docs",
     "rnnkit/cells.py": "cell_rules check_cell own_cells shipped_cells onnx_cells archive docstrings",

@@ -133,7 +133,7 @@ FAULTS = {
     ],
     "rnnkit/torch/function.py": [
         ("a gradient of batch_first is not turned back", "dx = layout.to_tensor_layout(dx) if", "dx = dx if"),
-        ("autograd does not watch the weights", "*states, *parameters)", "*states)"),
+        ("autograd does not watch the weights", "*states, *(aliases[number] for number in ctx.numbers))", "*states)"),
         ("autograd does not watch the input",
          "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
         ("second derivatives of initial states pass for zeros", "state.requires_grad else", "False else"),
@@ -141,7 +141,7 @@ FAULTS = {
         ("lengths are for training", "*arrays, lengths=call.lengths, ", "*arrays, "),
         ("gradients are views of one storage", "isinstance(flat, np.ndarray)", "False"),
         ("parameters that another thread replaces are freed", "        memory.first = ", "        "),
-        ("what autocast converted is read again", "weights if copied else None", "None"),
+        ("weights in shared memory are read where they were", "one in found] == self.addresses", "one in found]"),
     ],
     "rnnkit/torch/arrays.py": [
         ("a lazily negated input is taken as it lies", "detach().resolve_neg().numpy()", "detach().numpy()"),
@@ -149,6 +149,8 @@ FAULTS = {
          "resolve_neg().numpy()\n", 'resolve_neg().numpy().ravel("K").reshape(tensor.shape)\n'),
     ],
     "rnnkit/torch/plain.py": [
+        ("backward reads other data of a parameter", "[one.detach() for one in parameters]", "list(parameters)"),
+        ("biases must not change before backward", '["bias_"] +', "[] +"),
         ("parameters of another dtype are neighbours", "first.dtype != getattr(torch, str(desc.dtype))", "False"),
         ("parameters of another shape are neighbours", "itemsize or one.shape != shape", "itemsize"),
         ("parameters are read without their strides",
