@@ -27,7 +27,7 @@ DIRECTION = {
     "distributed": {"call", "common", "kernels", "errors"},
     "compression": {"common", "kernels", "errors"},
     "training": {"cpu", "call", "common", "kernels", "errors"},
-    "__init__": {"network", "cell_check", "call", "descriptor", "errors"},
+    "__init__": {"network", "cell_check", "call", "common", "descriptor", "errors"},
     "cell_check": {"call", "descriptor", "kernels.cells", "errors"},
     "network": {"cpu", "cuda", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
     "cpu": {"call", "descriptor", "common", "kernels", "errors"},
