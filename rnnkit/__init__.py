@@ -42,6 +42,10 @@ rnnkit.sklearn, rnnkit.interop, rnnkit.distributed.  On the command line: python
 
 from typing import TYPE_CHECKING
 
+from rnnkit.common import startup as _startup  # noqa: F401  first, see there
+
+# isort: split
+
 from rnnkit.call.debugging import set_debug as set_debug
 from rnnkit.call.workspace import Workspace as Workspace
 from rnnkit.call.workspace import workspace_nbytes as workspace_nbytes

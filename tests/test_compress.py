@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from language_models import small_model
 from messages import says
 
-from rnnkit import infer
+from rnnkit import RNNDescriptor, infer
+from rnnkit.cells import AUGRU, SLSTM
 from rnnkit.compression import container
 from rnnkit.compression.container import Damage
 from rnnkit.kernels.machine.team import thread_override
 from rnnkit.language_model import coding, compressor
 from rnnkit.language_model.compressor import compress, decompress
+from rnnkit.language_model.model import TextModel
 
 MODEL = small_model("gru", "float32", alphabet=range(32, 127))
 TEXT = b"".join(b"%d green bottles hanging on the wall, %d\n" % (n, n * n) for n in range(40))
@@ -43,6 +45,25 @@ def again(data, way):
 def test_files_of_every_kind_come_back(way):
     for data in (b"", b"a", b"\n", b"\0" * 700, bytes(range(256)) * 3, TEXT, TEXT + b"\xff\x00" + TEXT):
         assert again(data, way) == data
+
+
+def test_a_cell_of_several_states():
+    model = TextModel.random(RNNDescriptor(SLSTM(sigmoid_forget=True), 3, 4, dtype="float64"), seed=0)
+    for way in (dict(model=model), dict(model=model, learns=True)):
+        for size in (300, 1300):  # of the latter, rows of unequal lengths
+            assert again(TEXT[:size], way) == TEXT[:size]
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_cell_with_side_inputs_reads_nothing_beyond_its_arrays(learns):
+    """It needs arrays that a text does not have; without the engine's checks its kernels would read what is there."""
+    model = TextModel.random(RNNDescriptor(AUGRU(), 3, 4), seed=0)
+    with pytest.raises(TypeError, match=says("", "inputs", "attention")):
+        compress(TEXT, model, learns=learns)
+    how = compressor.description(model, learns=learns)
+    data = container.start(how.pack()) + container.block(0, TEXT, b"any payload") + container.end(1, len(TEXT))
+    with pytest.raises(TypeError, match=says("", "inputs", "attention")):
+        decompress(data, model)
 
 
 BYTES = st.one_of(

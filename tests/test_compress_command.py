@@ -2,10 +2,6 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from language_models import small_model
@@ -116,16 +112,4 @@ def test_a_full_disk_is_one_line(folder, capsys, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     assert_refused(capsys, ["compress", folder / "text"], f"{folder / 'text.rnk'}: No space left on device")
-    assert files(folder) == ["model.npz", "text"]
-
-
-def test_ctrl_c_leaves_nothing(folder):
-    (folder / "text").write_bytes(TEXT * 3000)
-    command = [sys.executable, "-m", "rnnkit", "compress", str(folder / "text"), "--hidden", "32"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        while not any(name.startswith(".rnnkit-") for name in files(folder)) and process.poll() is None:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, b"rnnkit: interrupted\n")
     assert files(folder) == ["model.npz", "text"]

@@ -12,12 +12,13 @@ from public_names import PUBLIC
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Room -> the rooms that its files may import, beside their own: a folder of rnnkit, or a file beside the folders.
+# Room -> the rooms that its files may import, beside their own: a folder of rnnkit, or a file beside the folders. The
+# engines (cpu, cuda) do not check their arguments: the language model has to call `network`, which does.
 DIRECTION = {
     "__main__": {"language_model"},
     "language_model": {
-        "__init__", "warmup", "distributed", "training", "compression", "cpu", "descriptor", "call", "common",
-        "kernels", "types", "errors", "cells",
+        "__init__", "warmup", "distributed", "training", "compression", "network", "descriptor", "common", "kernels",
+        "types", "errors", "cells",
     },
     "warmup": {"__init__", "training", "descriptor", "kernels.cells", "types"},
     "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},
@@ -26,7 +27,7 @@ DIRECTION = {
     "distributed": {"call", "common", "kernels", "errors"},
     "compression": {"common", "kernels", "errors"},
     "training": {"cpu", "call", "common", "kernels", "errors"},
-    "__init__": {"network", "cell_check", "call", "descriptor", "errors"},
+    "__init__": {"network", "cell_check", "call", "common", "descriptor", "errors"},
     "cell_check": {"call", "descriptor", "kernels.cells", "errors"},
     "network": {"cpu", "cuda", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
     "cpu": {"call", "descriptor", "common", "kernels", "errors"},

@@ -12,7 +12,7 @@ from tolerances import assert_close
 
 import rnnkit
 from rnnkit import training
-from rnnkit.cells import LayerNormLSTM
+from rnnkit.cells import AUGRU, LayerNormLSTM
 from rnnkit.kernels.machine.team import thread_override
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.model import Parameters, State, TextModel
@@ -207,3 +207,10 @@ def test_load_refuses_a_network_of_two_directions(tmp_path):
     expected = says(f"load: path '{tmp_path / 'model'}'", "one direction", "bidirectional=True")
     with pytest.raises(ValueError, match=expected):
         textmodel.load(tmp_path / "model")
+
+
+def test_a_network_with_side_inputs_is_no_language_model(tmp_path):
+    model = TextModel.random(rnnkit.RNNDescriptor(AUGRU(), 3, 4), 0)
+    model.save(tmp_path / "model.npz")
+    with pytest.raises(ValueError, match=says("load: path", "side inputs", repr(model.desc))):
+        textmodel.load(tmp_path / "model.npz")

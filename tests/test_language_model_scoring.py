@@ -8,7 +8,8 @@ from language_models import bytes_of, fixed_model, naive_nats, small_model
 from messages import says
 from tolerances import assert_close
 
-from rnnkit.cells import LayerNormLSTM
+import rnnkit
+from rnnkit.cells import SLSTM, LayerNormLSTM
 from rnnkit.language_model import scoring
 from rnnkit.language_model.model import TextModel
 
@@ -115,3 +116,10 @@ def test_an_empty_text_has_nothing_to_learn_from():
 def test_nothing_is_drawn_while_it_goes_on_learning(changes):
     model, text = small_model(**changes), bytes_of(9, 300).tobytes()
     assert scoring.adaptive_bits_per_byte(model, text) == scoring.adaptive_bits_per_byte(model, text)
+
+
+def test_a_cell_of_several_states_is_scored_and_learns():
+    model = TextModel.random(rnnkit.RNNDescriptor(SLSTM(sigmoid_forget=True), 3, 4, dtype="float64"), 0)
+    text = b"in and out, " * 400  # two rows that learn
+    names = {name: bits for name, bits in scoring.scores(model, text) if name.startswith("rnnkit")}
+    assert names["rnnkit, dynamic evaluation"] < names["rnnkit"] - 0.1

@@ -12,6 +12,7 @@ import pytest
 from messages import one_line_says
 
 import rnnkit
+from rnnkit.cells import AUGRU
 from rnnkit.language_model import command_line
 from rnnkit.language_model import model as textmodel
 
@@ -273,6 +274,19 @@ def test_a_model_for_a_gpu_is_one_line(folder, capsys, tmp_path):
     assert_refused(capsys, "sample", tmp_path / "half.npz", because=because)
     out = tmp_path / "out.npz"
     assert_refused(capsys, "train", "--init-from", tmp_path / "half.npz", "--out", out, because=because)
+
+
+def test_a_model_with_side_inputs_is_one_line_in_every_command(folder, capsys, tmp_path):
+    path = tmp_path / "side.npz"
+    textmodel.TextModel.random(rnnkit.RNNDescriptor(AUGRU(), 3, 4), 0).save(path)
+    text, out = folder / "text.txt", ["--out", tmp_path / "out"]
+    for arguments in (
+        ["sample", path], ["score", text, "--model", path], ["compress", text, "--model", path, *out],
+        ["compress", text, "--model", path, "--learn", *out], ["decompress", text, "--model", path, *out],
+        ["train", text, "--init-from", path, *out],
+    ):
+        assert_refused(capsys, *arguments, because=(f"load: path '{path}'", "side inputs", "AUGRU()"))
+    assert os.listdir(tmp_path) == ["side.npz"]
 
 
 def test_memory_that_ends_without_a_word_is_one_line(capsys, monkeypatch):

@@ -15,8 +15,8 @@ from struct import Struct
 from typing import NamedTuple
 
 MAGIC, VERSION = b"RNK\x1a", 1
-MAX_BLOCK_BYTES = 1 << 24
-"""The most data in a block."""
+MAX_BLOCK_BYTES = 1 << 20
+"""The most data in a block: a file cannot ask for memory by the size of its blocks."""
 _START, _CRC, _BLOCK = Struct("<4sBB"), Struct("<I"), Struct("<2s5I")
 _MARK, _END = b"BK", b"EN"
 _MARKS = re.compile(_MARK + b"|" + _END)

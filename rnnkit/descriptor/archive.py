@@ -287,29 +287,35 @@ def _temporary(name: str | bytes, function: str = "save") -> Iterator[tuple[Bina
     temporary = ""
     try:
         with naming(name):
-            file, lock = _create(os.path.dirname(target))
-            temporary = file.name
+            folder, opened = os.path.dirname(target), None
+            _remove_stale(folder)
+            while opened is None:
+                # The name is known before the file is there: a signal may end the program in between.
+                temporary = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
+                opened = _create(temporary)
+            file, lock = opened
             with file, lock:
                 if known:
                     _set_owner_and_mode(temporary, known)
                 yield file, target
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it was renamed, or could not be created
             os.remove(temporary)
 
 
-def _create(folder: str) -> tuple[BinaryIO, BinaryIO]:
-    """Create a temporary file; return it, and a second handle that holds a lock until it is closed."""
-    _remove_stale(folder)
-    while True:
-        temporary = os.path.join(folder, PREFIX + secrets.token_hex(8) + SUFFIX)
-        file = open(temporary, "x+b")
-        lock = os.fdopen(os.dup(file.fileno()), "rb")
-        try_lock(lock, wait=True)
-        if os.path.exists(temporary):  # else another process removed it as stale
-            return file, lock
-        file.close()
-        lock.close()
+def _create(temporary: str) -> tuple[BinaryIO, BinaryIO] | None:
+    """Create a temporary file; return it, and a second handle that holds a lock until it is closed.
+
+    None: another process removed the file as stale, before it was locked.
+    """
+    file = open(temporary, "x+b")
+    lock = os.fdopen(os.dup(file.fileno()), "rb")
+    try_lock(lock, wait=True)
+    if os.path.exists(temporary):
+        return file, lock
+    file.close()
+    lock.close()
+    return None
 
 
 def _remove_stale(folder: str) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.call.options import options_of
 from rnnkit.compression.coder import RangeDecoder, RangeEncoder, write_frequencies
 from rnnkit.descriptor.saved import descriptor_json
 from rnnkit.language_model.model import State, TextModel
+from rnnkit.network.changing import BufferedSteps, ChangingPlan
 from rnnkit.training import Adam, clip_gradient_norm
+from rnnkit.training.packed_readout import PackedReadout
 
 MIN_ROW = 256  # bytes; a short block has fewer rows
 CHUNK_BYTES = 1024  # bytes that are encoded at once if the model does not learn
@@ -52,19 +53,19 @@ class Coder:
         self.model, self._streams, self._chunk, self._progress = model, streams, chunk, progress
         self._blocks = [block for block, _ in model.weight_decay_groups]
         self._updates, self._is_packed = 0, False
-        self._network: Any = None
-        self._readout: Any = None
-        self._steps: _Steps | None = None
+        self._plan: ChangingPlan | None = None
+        self._scores: Any = None  # the readout
+        self._steps: BufferedSteps | None = None
         if chunk:
             self._optimizer = Adam([model.parameters.flat[block] for block in self._blocks], beta2=BETA2)
 
     def encode(self, data: bytes) -> bytes:
         """Return the payload of a block of at least one byte."""
-        encoder, state = RangeEncoder(), self._zeros(self._shape(len(data))[0])
+        encoder, state = RangeEncoder(), State()
         text, before = self._rows(np.frombuffer(data, np.uint8))
         for start, stop, count in self._pieces(len(data)):
             targets, inputs = text[start:stop, :count], before[start:stop, :count]
-            scores, state = self._predict(inputs, _of_rows(state, count))
+            scores, state = self._predict(inputs, state.map(_rows_of(count)))
             encoder.encode_checked(targets.ravel().astype(np.int64), self._frequencies(scores))
             self._learn(scores, targets)
             self._progress(targets.size)
@@ -72,31 +73,24 @@ class Coder:
 
     def decode(self, payload: bytes, size: int) -> bytes:
         """Return the block of `size` bytes that has this payload."""
-        decoder, state = RangeDecoder(payload), self._zeros(self._shape(size)[0])
+        decoder, state = RangeDecoder(payload), State()
         text, before = self._rows(np.zeros(size, np.uint8))
         for start, stop, count in self._pieces(size):
-            state = _of_rows(state, count)
-            self._pack()
-            if not self._steps or self._steps.rows != count:
-                self._steps = _Steps(self._network, self._readout, count, self.model.num_classes)
-            self._steps.begin(state)
+            plan, state = self._packed(), state.map(_rows_of(count))
+            if not self._steps or self._steps.batch_size != count:
+                self._steps = plan.steps(count)
+            self._steps.begin(*state)
             for t in range(start, stop):
-                scores = self._steps.step(self.model.inputs(before[t, :count]))
-                text[t, :count] = decoder.decode_checked(self._frequencies(scores))
+                y = self._steps.step(self.model.inputs(before[t, :count]))
+                text[t, :count] = decoder.decode_checked(self._frequencies(self._scores(y)))
                 before[t + 1, :count] = text[t, :count]
             if self._chunk:
                 scores, state = self._predict(before[start:stop, :count], state)
                 self._learn(scores, text[start:stop, :count])
             else:
-                state = self._steps.state
+                state = State(*self._steps.states)
             self._progress((stop - start) * count)
         return text.T.tobytes()[:size]
-
-    def _zeros(self, rows: int) -> State:
-        desc = self.model.desc
-        hx = np.zeros((desc.num_layers, rows, desc.output_size), desc.np_dtype)
-        shape = desc.num_layers, rows, desc.states_size
-        return State(hx, np.zeros(shape, desc.np_dtype) if desc.has_cell_state else None)
 
     def _rows(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes (row_size, rows) and those before each of them (row_size + 1, rows)."""
@@ -120,29 +114,23 @@ class Coder:
             for start in range(begin, end, chunk):
                 yield start, min(start + chunk, end), count
 
-    def _pack(self) -> None:
-        """Pack the current weights for inference."""
-        from rnnkit.cpu.dense import PackedDense  # on the first call: it imports Numba
-        from rnnkit.cpu.infer import Inference
-
+    def _packed(self) -> ChangingPlan:
+        """Return the plan, after packing the current weights of it and of the readout."""
         parameters = self.model.parameters
-        if self._network is None:
-            self._network = Inference(self.model.desc, parameters.network)
-            self._readout = PackedDense(parameters.readout, self.model.num_classes, self._streams)
+        if self._plan is None:
+            self._plan = ChangingPlan(self.model.desc, parameters.network)
+            self._scores = PackedReadout(parameters.readout, self.model.num_classes, self._streams)
         elif not self._is_packed:
-            self._network.repack(parameters.network)
-            self._readout.pack()
+            self._plan.repack(parameters.network)
+            self._scores.pack()
         self._is_packed = True
+        return self._plan
 
     def _predict(self, inputs: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         if self._chunk:
             return self.model.predict(inputs, state)
-        self._pack()
-        options = options_of("compress", self.model.desc, *inputs.shape)
-        y, *after = self._network.infer(self.model.inputs(inputs), *state, options)
-        scores = np.empty((inputs.size, self.model.num_classes), y.dtype)
-        self._readout.forward(y.reshape(inputs.size, -1), scores)
-        return scores, State(*after)
+        y, *after = self._packed().infer(self.model.inputs(inputs), *state)
+        return self._scores(y.reshape(inputs.size, -1)), State(*after)
 
     def _frequencies(self, scores: np.ndarray) -> np.ndarray:
         table = np.empty((len(scores), 256), np.int32)
@@ -160,38 +148,8 @@ class Coder:
         self._updates, self._is_packed = self._updates + 1, False
 
 
-class _Steps:
-    """Inference of a batch step by step, in reused buffers."""
-
-    def __init__(self, network: Any, readout: Any, rows: int, classes: int):
-        self.rows, self._network, self._side = rows, network, 0
-        hy, cy, self._scratch = network.buffers(rows)
-        self._sides = (hy, cy), (np.empty_like(hy), np.empty_like(cy))
-        self._scores = np.empty((rows, classes), hy.dtype)
-        self._readout = readout
-
-    def begin(self, state: State) -> None:
-        """Start from these states."""
-        for own, given in zip(self._sides[self._side], state, strict=True):
-            if given is not None:
-                own[...] = given
-
-    def step(self, x: np.ndarray) -> np.ndarray:
-        """Return the scores (rows, C) for inputs (rows, I); they are valid until the next step."""
-        before, self._side = self._sides[self._side], 1 - self._side
-        self._network.step(x, *before, (*self._sides[self._side], self._scratch))
-        self._readout.forward(self._sides[self._side][0][-1], self._scores)
-        return self._scores
-
-    @property
-    def state(self) -> State:
-        """Copies of the states."""
-        hx, cx = self._sides[self._side]
-        return State(hx.copy(), cx.copy() if cx.size else None)
-
-
-def _of_rows(state: State, count: int) -> State:
-    return State(*(None if array is None else np.ascontiguousarray(array[:, :count]) for array in state))
+def _rows_of(count: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda states: np.ascontiguousarray(states[:, :count])
 
 
 def digest(model: TextModel) -> bytes:

@@ -6,14 +6,24 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from itertools import groupby
 from typing import Any, get_args
 
 import rnnkit
+from rnnkit.common import startup
 from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import commands, compress_command, compressor
-from rnnkit.language_model.console import USER_ERRORS, Interrupted, Parser, error_text, log_to_stderr
+from rnnkit.language_model.console import (
+    USER_ERRORS,
+    CommandError,
+    Interrupted,
+    Parser,
+    error_text,
+    exiting_signals,
+    log_to_stderr,
+)
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import DEFAULTS
 from rnnkit.language_model.settings import Settings, file_name, flag, number
@@ -22,12 +32,20 @@ from rnnkit.types import Precision
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 2 for an error, or 128 plus the number of a signal."""
-    args = build_parser().parse_args(arguments)
-    log_to_stderr()
+    """Run one command and return its exit status: 0, 2 for an error, or 128 plus the number of a signal.
+
+    SystemExit is raised for wrong arguments, --help and --version, and by SIGTERM and SIGHUP.
+    """
     try:
-        args.run(args)
-        sys.stdout.flush()
+        startup.end()
+        sys.stderr = sys.stderr or open(os.devnull, "w")  # None if the shell has closed it
+        args = build_parser().parse_args(arguments)
+        log_to_stderr()
+        if sys.stdout is None:
+            raise CommandError("standard output must be open, got a closed one; redirect it to /dev/null")
+        with exiting_signals():
+            args.run(args)
+            sys.stdout.flush()
     except BrokenPipeError:
         # Nobody reads the output any more; the rest of the buffer must not raise again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -38,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Interrupted as end:
         return 128 + end.number
     except USER_ERRORS as error:
-        print(f"rnnkit: {error_text(error)}", file=sys.stderr)
+        with suppress(OSError):  # a full disk
+            print(f"rnnkit: {error_text(error)}", file=sys.stderr)
         return 2
     return 0
 

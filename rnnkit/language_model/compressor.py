@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -12,16 +13,21 @@ from rnnkit.cells import LayerNormLSTM
 from rnnkit.compression import container
 from rnnkit.compression.container import Damage
 from rnnkit.errors import message
-from rnnkit.language_model.coding import Coder, digest
+from rnnkit.language_model.coding import MIN_ROW, Coder, digest
 from rnnkit.language_model.model import TextModel
+from rnnkit.training.arguments import integer
 
-BLOCK = 1 << 20
+BLOCK = container.MAX_BLOCK_BYTES
 """Bytes of data in a block."""
 CHUNK = 16  # steps between two updates of a model that learns
 STREAMS_PRETRAINED, STREAMS = 64, 2
 HIDDEN, EMBEDDING = 256, 64
 MAX_STREAMS = (1 << 16) - 1  # largest number of its field
-MAX_HIDDEN = 4096  # a model of 0.3 GB, the most that an untrusted small file can request
+# A file decides how much memory its decoder takes. These bounds keep that below 4 GB, in `compress`, too: else it could
+# write what `decompress` refuses.
+MAX_HIDDEN = 4096  # a model of 0.3 GB; with its gradient, the optimizer and packed weights 1.5 GB
+MAX_BATCH_BYTES = 1 << 30  # of what a batch keeps for its gradient: 4096 rows of 256 units, 286 of 4096
+MAX_EXPANSION = 5700  # bytes of data in a byte of payload: a byte takes at least log2(2**18 / (2**18 - 255)) bits
 _FIELDS = Struct("<B4H16s")
 
 
@@ -40,15 +46,17 @@ class Description(NamedTuple):
         return _FIELDS.pack(*self)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Description | None:
-        """Return the description in these bytes, or None if it is invalid."""
+    def unpack(cls, data: bytes) -> Description:
+        """Return the description in these bytes; raise ValueError unless `description` makes such ones."""
         if len(data) != _FIELDS.size:
-            return None
-        given, *others = _FIELDS.unpack(data)
-        found = cls(bool(given), *others)
-        learns = 0 < found.hidden <= MAX_HIDDEN and found.embedding == EMBEDDING and found.chunk
-        is_right = given < 2 and found.streams and (found.given or learns)
-        return found if is_right else None
+            raise _refusal(f"describe a model in {_FIELDS.size} bytes", str(len(data)))
+        found = cls(*_FIELDS.unpack(data))
+        for name, allowed in _allowed(found.given).items():
+            value = getattr(found, name)
+            if value not in allowed:
+                numbers = f"{allowed[0]}..{allowed[-1]}" if len(allowed) > 2 else " or ".join(map(str, allowed))
+                raise _refusal(f"describe a model with {name} {numbers}", str(value))
+        return found._replace(given=bool(found.given))
 
     def coder(self, model: TextModel | None, progress: Callable[[int], object]) -> Coder:
         """Return a coder with these settings; a given model is not changed."""
@@ -58,19 +66,61 @@ class Description(NamedTuple):
         return Coder(own, self.streams, self.chunk, progress)
 
 
+def _allowed(given: int) -> dict[str, Sequence[int]]:
+    """Return the numbers that each field of a description may have."""
+    return {
+        "given": (0, 1),
+        "streams": range(1, MAX_STREAMS + 1),
+        "chunk": (0, CHUNK) if given else (CHUNK,),
+        "hidden": (0,) if given else range(1, MAX_HIDDEN + 1),
+        "embedding": (0,) if given else (EMBEDDING,),
+    }
+
+
+def _desc(hidden: int, embedding: int) -> rnnkit.RNNDescriptor:
+    return rnnkit.RNNDescriptor(LayerNormLSTM(), embedding, hidden)
+
+
 def _untrained(hidden: int, embedding: int) -> TextModel:
-    return TextModel.random(rnnkit.RNNDescriptor(LayerNormLSTM(), embedding, hidden), seed=0)
+    return TextModel.random(_desc(hidden, embedding), seed=0)
+
+
+def _check_rows(desc: rnnkit.RNNDescriptor, how: Description, refusal: Callable[[int], Exception]) -> None:
+    """Raise a refusal, built from the most streams that are possible, if a batch of a whole block takes too much."""
+
+    def nbytes(rows: int) -> int:
+        return rnnkit.workspace_nbytes(desc.evaluating, how.chunk or 1, rows)
+
+    if nbytes(min(how.streams, container.MAX_BLOCK_BYTES // MIN_ROW)) > MAX_BATCH_BYTES:
+        raise refusal(bisect_right(range(1, how.streams), MAX_BATCH_BYTES, key=nbytes))
 
 
 def description(
     model: TextModel | None = None, streams: int | None = None, hidden: int = HIDDEN, learns: bool = False
 ) -> Description:
-    """Return settings for a given model, which may learn, or for a new one of `hidden` units, which always does."""
-    if model is None:
-        first = digest(_untrained(hidden, EMBEDDING))
-        return Description(False, streams or STREAMS, CHUNK, hidden, EMBEDDING, first)
-    default = STREAMS if learns else STREAMS_PRETRAINED
-    return Description(True, streams or default, CHUNK if learns else 0, 0, 0, digest(model))
+    """Return settings for a given model, which may learn, or for a new one of `hidden` units, which always does.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `streams` or `hidden` is out of its range, or a batch of so many rows would take too much memory.
+    """
+    chunk = CHUNK if model is None or learns else 0
+    if streams is None:
+        streams = STREAMS if chunk else STREAMS_PRETRAINED
+    checked = [("streams", streams, MAX_STREAMS)] + ([("hidden", hidden, MAX_HIDDEN)] if model is None else [])
+    for name, value, high in checked:
+        integer("compress", name, value, 1)
+        if value > high:
+            raise ValueError(message("compress", name, f"be at most {high}", value))
+    how = Description(model is not None, streams, chunk, *((hidden, EMBEDDING) if model is None else (0, 0)), b"")
+    desc = _desc(hidden, EMBEDDING) if model is None else model.desc
+
+    def refusal(most: int) -> ValueError:
+        return ValueError(message("compress", "streams", f"be at most {most} with this network", streams))
+
+    _check_rows(desc, how, refusal)
+    return how._replace(digest=digest(model or _untrained(hidden, EMBEDDING)))
 
 
 def compressed(
@@ -100,12 +150,12 @@ def decompressed(
     """
     found, place = container.read_start(data, _refusal)
     how = Description.unpack(found)
-    if how is None:
-        raise _refusal("describe a model", "an invalid description")
     if how.given and model is None:
         raise ValueError(message("decompress", "model", f"have digest {how.digest.hex()}", "none", "give --model"))
     if model is not None and not how.given:
         raise ValueError("decompress: model must not be given: the file was compressed without one")
+    desc = _desc(how.hidden, how.embedding) if model is None else model.desc
+    _check_rows(desc, how, lambda most: _refusal(f"have at most {most} streams for its model", str(how.streams)))
     coder = how.coder(model, progress)
     own = digest(model or coder.model)
     if own != how.digest:
@@ -126,11 +176,13 @@ def _blocks(data: bytes, place: int, coder: Coder, how: Description) -> Iterator
             if ends:
                 return
             continue
-        text = coder.decode(block.payload, block.size) if block.size else b""
-        if zlib.crc32(text) == block.crc:
+        is_possible = block.size <= MAX_EXPANSION * len(block.payload)
+        text = coder.decode(block.payload, block.size) if is_possible and block.size else b""
+        if zlib.crc32(text) == block.crc and len(text) == block.size:
             yield text
             continue
-        yield Damage(block.number, None if how.chunk else 1, "it decodes to wrong data")
+        why = "it decodes to wrong data" if is_possible else f"{len(block.payload)} bytes cannot hold {block.size}"
+        yield Damage(block.number, None if how.chunk else 1, why)
         if how.chunk:
             return
 
@@ -151,7 +203,7 @@ def compress(
         Rows of the batch that a block is cut into, 1..65535: more are faster but compress less. By default 64 with a
         model that does not learn, otherwise 2.
     hidden : int
-        Units of the network without `model`: more are slower but compress more.
+        Units of the network without `model`, 1..4096: more are slower but compress more.
     learns : bool
         Whether a copy of the given model learns from what it has encoded (dynamic evaluation).
 
@@ -159,6 +211,11 @@ def compress(
     -------
     bytes
         Bit-identical on every CPU and with any number of threads.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `streams` or `hidden` is out of its range, or a batch of so many rows would take more than 1 GiB.
     """
     parts = (data[start : start + BLOCK] for start in range(0, len(data), BLOCK))
     return b"".join(compressed(parts, description(model, streams, hidden, learns), model))

@@ -6,6 +6,8 @@ import argparse
 import logging
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -42,11 +44,22 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.command or self.prog} --help\n")
 
 
+class _StderrHandler(logging.StreamHandler):
+    """Writes to what `sys.stderr` is at that moment: a program that calls `main` twice may have replaced it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+
 def log_to_stderr() -> None:
     """Print log messages on stderr, for example that a first call compiles."""
     logger = logging.getLogger("rnnkit")
     if not logger.handlers:
-        handler = logging.StreamHandler()
+        handler = _StderrHandler()
         handler.setFormatter(logging.Formatter("rnnkit: %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
@@ -118,6 +131,35 @@ def deferred_signals() -> Iterator[Signals]:
             before[number] = signal.signal(number, note)
     try:
         yield found
+    finally:
+        restore()
+
+
+@contextmanager
+def exiting_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit with status 128 + number, so that no temporary file is left behind.
+
+    By default they end the process at once; a second one still does. In a thread, or if the program handles or ignores
+    these signals, nothing changes.
+    """
+    before: dict[int, Any] = {}
+
+    def leave(number: int, frame: Any) -> None:
+        restore()
+        raise SystemExit(128 + number)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if signal.getsignal(number) is leave:
+                signal.signal(number, handler)
+
+    if threading.current_thread() is threading.main_thread():
+        numbers = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))  # Windows has no SIGHUP
+        for number in numbers:
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, leave)
+    try:
+        yield
     finally:
         restore()
 

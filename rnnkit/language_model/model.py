@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from itertools import accumulate
 from os import PathLike
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import HOST_DTYPES
 from rnnkit.descriptor.saved import members, read
 from rnnkit.descriptor.weights import check_size
+from rnnkit.training.embedding import add_rows
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)
 ALPHABET = "alphabet"
@@ -26,10 +28,17 @@ EXTRA_SUMS = 3  # elements after the gradient, summed over ranks with it
 
 
 class State(NamedTuple):
-    """State between calls: hx (L, N, P) and, for an LSTM, cx (L, N, H); None means zeros."""
+    """State between calls: hx (L, N, P) and, for an LSTM, cx (L, N, H), or a tuple of these for a cell with several
+    states; None means zeros."""
 
     hx: np.ndarray | None = None
-    cx: np.ndarray | None = None
+    cx: Any = None
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> State:
+        """Return the state with the results of the function for each array."""
+        hx, cx = self
+        after = tuple(map(function, cx)) if isinstance(cx, tuple) else None if cx is None else function(cx)
+        return State(None if hx is None else function(hx), after)
 
 
 ZEROS = State()
@@ -194,13 +203,11 @@ class TextModel:
             self._scores = np.empty((inputs.size, self.num_classes), y.dtype)
         self._predicted = classes, outputs, mask
         scores = training.dense(parameters.readout, outputs, self.num_classes, out=self._scores)
-        return scores, State(hy.copy(), None if cy is None else cy.copy())
+        return scores, State(hy, cy).map(np.copy)
 
     def learn(self, scores: np.ndarray, targets: np.ndarray, *, count: int) -> float:
         """Add the gradient of loss/count and return the summed loss in nats, for targets (T, N) and the scores of the
         last call of `predict`. The gradient by the scores overwrites them."""
-        from rnnkit.cpu.dense import add_rows  # on the first call: it imports Numba
-
         parameters, gradient, (classes, outputs, mask) = self.parameters, self.gradient, self._predicted
         wanted = self.class_of[targets].ravel()
         loss = training.softmax_cross_entropy(scores, wanted, count=count, out=scores)
@@ -287,8 +294,8 @@ def load(path: str | PathLike[str]) -> TextModel:
 def read_model(file: archive.Reader) -> TextModel:
     """Read a model from an open file, which may hold more; raise ValueError as `load` does."""
     desc, network = read(file)
-    if desc.dtype not in HOST_DTYPES or desc.bidirectional:
-        expected = f"hold a network with one direction and dtype {' or '.join(HOST_DTYPES)}"
+    if desc.dtype not in HOST_DTYPES or desc.bidirectional or desc.inputs_size:
+        expected = f"hold a network with one direction, no side inputs, and dtype {' or '.join(HOST_DTYPES)}"
         raise file.refusal(expected, repr(desc))
     file.require((*OTHER_PARAMETERS, ALPHABET, TRAINED_WITH))
     alphabet = _read_alphabet(file)

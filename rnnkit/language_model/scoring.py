@@ -119,7 +119,7 @@ def adaptive_bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", c
     inputs = np.concatenate([np.broadcast_to(read[-1], (1, num_rows)), rows[:-1]])
 
     _, *state = rnnkit.infer(model.desc, model.parameters.network, model.inputs(read[:-1, None]))
-    state = State(*(None if array is None else np.repeat(array, num_rows, axis=1) for array in state))
+    state = State(*state).map(lambda states: np.repeat(states, num_rows, axis=1))
     blocks = [block for block, _ in model.weight_decay_groups]
     optimizer = Adam([model.parameters.flat[block] for block in blocks])
     nats = 0.0
@@ -133,7 +133,7 @@ def adaptive_bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", c
     last = np.concatenate([rows[-1:, -1], rest])  # the rest has fewer bytes than there are rows
     y, *_ = rnnkit.infer(
         model.desc, model.parameters.network, model.inputs(last[:-1, None]),
-        *(None if array is None else np.ascontiguousarray(array[:, -1:]) for array in state),
+        *state.map(lambda states: np.ascontiguousarray(states[:, -1:])),
     )
     return (nats + model.nats(y[:, 0], rest)) / math.log(2) / len(text)
 

@@ -225,6 +225,11 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
     >>> plan.step(np.ones((4, 3), np.float32)).y.shape
     (4, 5)
     """
+    return Plan(desc, w, checked_options(desc, w, precision))
+
+
+def checked_options(desc: RNNDescriptor, w: Any, precision: Precision | None) -> CallOptions:
+    """Check the arguments of `prepare`, and return its options."""
     check_descriptor("prepare", desc)
     if library_of(w) is None:
         raise wrong_type("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
@@ -236,4 +241,4 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
             expected = f"be None or bfloat16 for sizes above {_MAX_INT8_TERMS}"
             raise ValueError(message("prepare", "precision", expected, f"'int8' and the size {size}"))
         check("prepare", desc, options, "plan.infer", QUANTIZED)
-    return Plan(desc, w, options)
+    return options

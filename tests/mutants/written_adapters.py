@@ -66,6 +66,7 @@ FAULTS = {
     ],
     "rnnkit/language_model/model.py": [
         ("the loss of a part has a mean of its own", "wanted, count=count, out=", "wanted, out="),
+        ("a network may have side inputs", " or desc.bidirectional or desc.inputs_size:", " or desc.bidirectional:"),
         ("a letter may stand twice", "alphabet[1:] <= alphabet", "alphabet[1:] < alphabet"),
     ],
     "rnnkit/language_model/plot.py": [
@@ -77,7 +78,11 @@ FAULTS = {
         ("a shorter row is as long as the others", "(last, row_size, rows - 1)", "(last, last, rows - 1)"),
     ],
     "rnnkit/language_model/compressor.py": [
-        ("what was decoded is not looked at", "if zlib.crc32(text) == block.crc:", "if True:"),
+        ("what was decoded is not looked at",
+         "if zlib.crc32(text) == block.crc and len(text) == block.size:", "if True:"),
+        ("streams may take any memory", "> MAX_BATCH_BYTES:\n        raise", "> 1 << 60:\n        raise"),
+        ("a header may have any number", "if value not in allowed:", "if False:"),
+        ("a payload may be too short", "block.size <= MAX_EXPANSION", "0 <= MAX_EXPANSION"),
         ("a model that learns goes on behind damage", "how.chunk and block.count != 0", "False"),
         ("a given model learns itself", "own = model.copy()", "own = model"),
     ],

@@ -1,0 +1,126 @@
+"""Ctrl-C, SIGTERM and closed streams: a command ends with the usual status, without a traceback or temporary files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from language_models import small_model
+from messages import one_line_says
+
+from rnnkit.compression import container
+from rnnkit.language_model import command_line, compressor
+
+TEXT = b"the quick brown fox jumps over the lazy dog, again and again\n" * 30
+ENDS = [("SIGINT", 130, b"rnnkit: interrupted\n"), ("SIGTERM", 143, b""), ("SIGHUP", 129, b"")]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "text").write_bytes(TEXT * 3000)
+    how = compressor.description(hidden=64)
+    block = container.block(0, bytes(1 << 20), bytes(400))
+    (tmp_path / "zeros.rnk").write_bytes(container.start(how.pack()) + block + container.end(1, 1 << 20))
+    return tmp_path
+
+
+def started(folder, *arguments, python=("-m", "rnnkit"), **options):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": folder} | options
+    return subprocess.Popen([sys.executable, *python, *arguments], **pipes)
+
+
+@pytest.mark.parametrize(("name", "status", "printed"), ENDS)
+@pytest.mark.parametrize("arguments", [("compress", "text", "--hidden", "32"), ("decompress", "zeros.rnk")])
+def test_a_signal_leaves_no_temporary_file(folder, arguments, name, status, printed):
+    before = sorted(os.listdir(folder))
+    with started(folder, *arguments) as process:
+        while not is_at_work(process, folder):
+            pass
+        process.send_signal(getattr(signal, name))
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (status, printed)
+    assert sorted(os.listdir(folder)) == before
+
+
+def is_at_work(process, folder):
+    """Whether the command has been busy with its temporary file for a while: it checks --out with another one."""
+    names = [name for name in os.listdir(folder) if name.startswith(".rnnkit-")]
+    time.sleep(0.3)
+    return process.poll() is not None or bool(names and names[0] in os.listdir(folder))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_is_ignored_stays_ignored(folder, name):
+    """As nohup and background jobs of a shell need it."""
+    small_model("gru", "float32").save(folder / "model.npz")
+    (folder / "text").write_bytes(TEXT)
+
+    def ignore():
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+    with started(folder, "compress", "text", "--model", "model.npz", preexec_fn=ignore) as process:
+        while process.poll() is None:
+            process.send_signal(getattr(signal, name))
+            time.sleep(0.02)
+    assert process.returncode == 0 and (folder / "text.rnk").exists()
+
+
+def test_handlers_are_those_of_before_after_a_command(tmp_path):
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [signal.getsignal(number) for number in numbers]
+    assert command_line.main(["sample", str(tmp_path / "none")]) == 2
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+SCRIPT = "import sys\nfrom rnnkit.language_model.command_line import main\nsys.exit(main())\n"
+MOMENTS = [
+    "rnnkit.common.startup", "numpy._core.multiarray", "rnnkit.errors", "rnnkit.network.plan",
+    "rnnkit.language_model.console", "rnnkit.language_model.job", "numba.core.config",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("installed", [False, True], ids=["python -m rnnkit", "rnnkit"])
+def test_ctrl_c_during_the_imports_is_one_line(folder, moment, installed):
+    """Python prints the name of each module after its import, which tells when to interrupt."""
+    (folder / "rnnkit").write_text(SCRIPT)
+    python = "-X", "importtime", *((folder / "rnnkit",) if installed else ("-m", "rnnkit"))
+    with started(folder, "compress", "text", "--hidden", "32", python=python) as process:
+        for line in process.stderr:
+            if line.rstrip().endswith(b" " + moment.encode()):
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    lines = [line for line in err.splitlines() if not line.startswith(b"import time:")]
+    assert (process.returncode, lines) == (130, [b"rnnkit: interrupted"])
+    assert sorted(os.listdir(folder)) == ["rnnkit", "text", "zeros.rnk"]
+
+
+def test_a_program_that_imports_rnnkit_keeps_its_handler():
+    code = "import signal, rnnkit; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    for name in ("program.py", "-c"):
+        command = [sys.executable, "-c", f"import sys; sys.argv[0] = {name!r}; {code}"]
+        assert subprocess.run(command, capture_output=True).stdout == b"True\n"
+
+
+@pytest.mark.parametrize("arguments", ["sample model.npz", "score text --model model.npz", "compress text"])
+@pytest.mark.parametrize(("stream", "facts"), [
+    (">/dev/full", ["No space left"]), (">&-", ["standard output", "closed"])
+])
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path, arguments, stream, facts):
+    small_model("gru", "float32").save(tmp_path / "model.npz")
+    (tmp_path / "text").write_bytes(TEXT[:300])
+    run = f"{sys.executable} -m rnnkit {arguments} {stream}"
+    done = subprocess.run(run, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and one_line_says(done.stderr, "rnnkit:", *facts), done.stderr
+
+
+@pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])
+def test_a_command_needs_no_stderr(tmp_path, stream):
+    small_model("gru", "float32").save(tmp_path / "model.npz")
+    (tmp_path / "text").write_bytes(TEXT[:300])
+    for arguments, status in (("compress text --model model.npz", 0), ("compress none", 2), ("compress --no", 2)):
+        run = f"{sys.executable} -m rnnkit {arguments} {stream}"
+        assert subprocess.run(run, shell=True, cwd=tmp_path, stdout=subprocess.DEVNULL).returncode == status
