@@ -109,9 +109,9 @@ def test_where_the_products_of_a_cell_go():
     lstm, after, before = (kind.declaration for kind in (LSTM, ResetAfterGRU, ResetBeforeGRU))
     nothing = range(4, 4)
     assert lstm.slots == ("i", "f", "g", "o")
-    assert lstm.products == (Product("x", range(4), range(0)), Product("h_prev", range(4), nothing))
+    assert lstm.products == (Product(None, range(4), range(0)), Product("h_prev", range(4), nothing))
     assert after.slots == ("n", "r", "z", "q")
-    assert after.products == (Product("x", range(3), range(0)), Product("h_prev", range(1, 4), range(3, 4)))
+    assert after.products == (Product(None, range(3), range(0)), Product("h_prev", range(1, 4), range(3, 4)))
     assert [after.rows_of(product.slots) for product in after.products] == [[2, 0, 1], [0, 1, 2]]
     assert before.slots == ("n", "r", "z", "reset")
     assert before.products[1:] == (Product("h_prev", range(1, 3), range(3, 3)), Product("reset", range(1), range(0)))
