@@ -101,18 +101,19 @@ def inner(function, **options):
     return dispatcher
 
 
-def kernel(function):
+def kernel(function, computes=True):
     """Decorate a function that Python calls: it is compiled on first use, cached on disk under the digest of all kernel
     sources, and runs without the GIL.
 
-    A function whose last parameters are `thread_id, size, sync` is run by a team.
+    A function whose last parameters are `thread_id, size, sync` is run by a team. One that `computes` runs in the
+    default floating-point mode.
     """
     names = tuple(inspect.signature(function).parameters)
     runs_in_team = names[-len(_TEAM_PARAMETERS) :] == _TEAM_PARAMETERS
     if "thread_id" in names and not runs_in_team:
         expected = "thread_id, size and sync must be the last parameters, in this order"
         raise TypeError(f"{function.__name__}: {expected}, got {', '.join(names)}")
-    whole = in_default_mode(function, inner(function))
+    whole = in_default_mode(function, inner(function)) if computes else function
     dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "nogil": True})(whole)
     dispatcher.__class__, dispatcher.py_func = TeamKernel if runs_in_team else _Kernel, function
     dispatcher._cache = Cache(function, FOLDER)  # where njit(cache=True) puts Numba's own

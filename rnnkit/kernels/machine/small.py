@@ -1,9 +1,9 @@
 """Numbers too small to count become 0 where kernels write them, before arithmetic on them yields subnormal numbers.
 
-An operation on a subnormal number (below 2**-126 in float32) takes up to 150 cycles on many CPUs. States and gradients
-that decay over time pass through these numbers, and rounding keeps some there for ever. CPUs can flush them to 0 by
-themselves, but x86 decides after rounding and ARM before, so results would depend on the CPU; a comparison does not. At
-2**-100 a product with a weight of at least 2**-26 is still a normal number.
+On many CPUs an operation on a subnormal number (below 2**-126 in float32) takes many times as long. States and
+gradients that decay over time pass through these numbers, and rounding keeps some there for ever. CPUs can flush them
+to 0 by themselves, but x86 decides after rounding and ARM before, so results would depend on the CPU; a comparison does
+not. At 2**-100 a product with a weight of at least 2**-26 is still a normal number.
 """
 
 from llvmlite import ir

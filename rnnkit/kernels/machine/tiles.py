@@ -5,7 +5,7 @@ them again in each kernel, which took a third of the time of a first call.
 """
 
 import ctypes
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from llvmlite import binding, ir
@@ -90,7 +90,7 @@ def _write_addresses(typingctx, like, columns, table):
     return types.void(like, columns, table), generate
 
 
-@kernel
+@partial(kernel, computes=False)
 def _compile(like, columns, table):
     """Compile the tile functions for such panels and as many gates as columns, and write their addresses."""
     _write_addresses(like, columns, table)
