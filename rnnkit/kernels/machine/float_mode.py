@@ -14,18 +14,18 @@ from numba.extending import intrinsic
 from .registers import I32, I64
 
 _X86_CONTROL, _X86_DEFAULT = 0xFFC0, 0x1F80  # of MXCSR: round to nearest, subnormal numbers, no exceptions
+_X86, _ARM = "x86_64", ("aarch64", "arm64")
 _BYTE = ir.IntType(8).as_pointer()
 
 
 def emit_mode(builder):
     """Emit the read of the thread's mode, None on an unknown processor."""
-    machine = builder.module.triple.split("-")[0]
-    if machine == "x86_64":
+    if _machine(builder) == _X86:
         with builder.goto_entry_block():
             place = builder.alloca(I32)
         _call(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), builder.bitcast(place, _BYTE))
         return builder.zext(builder.load(place), I64)
-    if machine in ("aarch64", "arm64"):
+    if _machine(builder) in _ARM:
         return _call(builder, "llvm.aarch64.get.fpcr", I64)
     return None
 
@@ -34,9 +34,8 @@ def emit_default_mode(builder, mode):
     """Emit the change to the default mode, unless `mode` is that."""
     if mode is not None:
         with builder.if_then(_differs(builder, mode), likely=False):
-            is_x86 = builder.module.triple.startswith("x86_64")
-            own = builder.or_(builder.and_(mode, I64(~_X86_CONTROL)), I64(_X86_DEFAULT)) if is_x86 else I64(0)
-            _emit_write(builder, own)
+            kept = builder.and_(mode, I64(~_X86_CONTROL))  # flags of what has happened
+            _emit_write(builder, builder.or_(kept, I64(_X86_DEFAULT)) if _machine(builder) == _X86 else I64(0))
 
 
 def emit_former_mode(builder, mode):
@@ -46,14 +45,18 @@ def emit_former_mode(builder, mode):
             _emit_write(builder, mode)
 
 
+def _machine(builder):
+    return builder.module.triple.split("-")[0]
+
+
 def _differs(builder, mode):
-    if builder.module.triple.startswith("x86_64"):
+    if _machine(builder) == _X86:
         return builder.icmp_signed("!=", builder.and_(mode, I64(_X86_CONTROL)), I64(_X86_DEFAULT))
     return builder.icmp_signed("!=", mode, I64(0))
 
 
 def _emit_write(builder, mode):
-    if not builder.module.triple.startswith("x86_64"):
+    if _machine(builder) in _ARM:
         _call(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), mode)
         return
     with builder.goto_entry_block():
@@ -84,7 +87,7 @@ def _leave(typingctx, mode):
     """Set this mode again."""
 
     def generate(context, builder, signature, arguments):
-        if emit_mode(builder) is not None:
+        if _machine(builder) in (_X86, *_ARM):
             emit_former_mode(builder, *arguments)
         return context.get_dummy_value()
 
