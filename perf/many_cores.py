@@ -19,8 +19,8 @@ from perf import cases, peaks
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.registers import VECTOR_BYTES
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.registers import VECTOR_BYTES
 
 CASES = "ds2/lstm", "lm/lstm", "stream/lstm"
 CORES = 8, 16, 64

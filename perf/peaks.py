@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rnnkit.kernels.machine.registers import REGISTERS, VECTOR_BYTES, emit_fma
-from rnnkit.kernels.machine.sync import load, store
+from rnnkit_kernels.machine.registers import REGISTERS, VECTOR_BYTES, emit_fma
+from rnnkit_kernels.machine.sync import load, store
 
 _CHAINS = REGISTERS - 8  # independent sums: they and the two factors fit into registers, and hide the FMA's latency
 _REPETITIONS = 15

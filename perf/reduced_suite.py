@@ -76,6 +76,6 @@ def onnx_model(model: bytes) -> bytes:
 
 def _has_vnni() -> bool:
     """Return whether the CPU has dot products of bytes that do not saturate."""
-    from rnnkit.kernels.machine.registers import FEATURES
+    from rnnkit_kernels.machine.registers import FEATURES
 
     return bool(FEATURES & {"avx512vnni", "avxvnni", "dotprod"})

@@ -13,10 +13,10 @@ import numpy as np
 
 import rnnkit
 from rnnkit.errors import message
-from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.matrix import Matrix, Range
-from rnnkit.kernels.operands import Gradients, Operands
-from rnnkit.kernels.stages import runner
+from rnnkit_kernels.machine.jit import kernel
+from rnnkit_kernels.machine.matrix import Matrix, Range
+from rnnkit_kernels.operands import Gradients, Operands
+from rnnkit_kernels.stages import runner
 
 _activate_rows = runner(lambda declaration: declaration.phases[0].forward)
 _differentiate_rows = runner(lambda declaration: declaration.phases[0].gradient)

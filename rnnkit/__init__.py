@@ -42,6 +42,7 @@ rnnkit.sklearn, rnnkit.interop, rnnkit.distributed.  On the command line: python
 
 from typing import TYPE_CHECKING
 
+from rnnkit.common import former_names as _former_names  # noqa: F401
 from rnnkit.common import startup as _startup  # noqa: F401  first, see there
 
 # isort: split

@@ -15,9 +15,9 @@ import numpy as np
 
 from rnnkit.call import checks
 from rnnkit.descriptor.modes import checked_cell
-from rnnkit.kernels.cells.cell import derived
-from rnnkit.kernels.cells.rules import CellError
-from rnnkit.kernels.cells.running import is_of_numbers, run
+from rnnkit_kernels.cells.cell import derived
+from rnnkit_kernels.cells.rules import CellError
+from rnnkit_kernels.cells.running import is_of_numbers, run
 
 _TRIALS = 32
 _STEP = 6e-6  # the cube root of the float64 machine epsilon balances truncation and rounding
@@ -98,7 +98,7 @@ def check_cell(cell: Any, seed: int = 0) -> CheckReport:
 
     Examples
     --------
-    >>> from rnnkit.kernels.cells.vanilla import Tanh
+    >>> from rnnkit_kernels.cells.vanilla import Tanh
     >>> check_cell(Tanh)
     wrt            kind     trials        gradient         derived    finite diff.
     a              gate         32       1.3441343       1.3441343       1.3441343

@@ -63,7 +63,7 @@ against finite differences.
 # ruff: noqa: F401  every import here is public: `__all__` is built from them
 from importlib import import_module
 
-from rnnkit.kernels.cells.activations import (
+from rnnkit_kernels.cells.activations import (
     Activation,
     Affine,
     Elu,
@@ -78,7 +78,7 @@ from rnnkit.kernels.cells.activations import (
     ThresholdedRelu,
     softplus,
 )
-from rnnkit.kernels.cells.cell import (
+from rnnkit_kernels.cells.cell import (
     CellError,
     Gate,
     Input,
@@ -90,8 +90,8 @@ from rnnkit.kernels.cells.cell import (
     forward,
     gradient,
 )
-from rnnkit.kernels.cells.derivatives import derivative
-from rnnkit.kernels.cells.functions import clip, exp, fma, mean, sigmoid, slope, tanh, value
+from rnnkit_kernels.cells.derivatives import derivative
+from rnnkit_kernels.cells.functions import clip, exp, fma, mean, sigmoid, slope, tanh, value
 
 _CELLS = {  # name -> module, imported on first access, because that derives the gradient
     "AUGRU": "augru", "ActivatedLSTM": "activated_lstm", "CoRNN": "cornn", "CoupledLSTM": "coupled_lstm",
@@ -108,7 +108,7 @@ __all__ = sorted({*_CELLS, *(name for name in globals() if not name.startswith("
 def __getattr__(name):
     if name not in _CELLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"rnnkit.kernels.cells.{_CELLS[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"rnnkit_kernels.cells.{_CELLS[name]}"), name)
     return found
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from rnnkit import RNNDescriptor, backward, forward, prepare, training
 from rnnkit.descriptor.weights import init_weights
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.types import Precision
+from rnnkit_kernels.cells.modes import MODES
 
 
 def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescriptor]:

@@ -86,7 +86,8 @@ def _run_part(args: argparse.Namespace, name: str, work: Path, seconds: float) -
     """Run a part in its own process group, and end the whole group when it ends or at its limit."""
     command = [sys.executable, __file__, "--part", name, "--out", str(args.out), "--work", str(work)]
     command += ["--stand-in"] if args.stand_in else []
-    paths = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = [str(ROOT / folder) for folder in ("", "kernels", "tests")]
+    paths = [*own, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     environment |= {"PYTHONFAULTHANDLER": "1", "CUDNN_LOGLEVEL_DBG": "1", "CUDNN_LOGDEST_DBG": "stdout"}
     environment.setdefault("NUMBA_CACHE_DIR", str(work / "numba"))

@@ -2,7 +2,7 @@
 
 import numba
 
-from rnnkit.kernels.machine import jit
+from rnnkit_kernels.machine import jit
 
 
 def for_python(inner):

@@ -60,7 +60,7 @@ def pytest_runtest_protocol(item):
 @pytest.fixture(autouse=True)
 def _threads_of_the_engine(request, monkeypatch):
     """One where tests run side by side; a test marked `cores` has as many as the engine wants by itself, or skips."""
-    from rnnkit.kernels.machine import team
+    from rnnkit_kernels.machine import team
 
     mark, wanted_size = request.node.get_closest_marker("cores"), team.wanted_size
     if mark is None:
@@ -101,7 +101,7 @@ def torch_threads_as_before():
 @pytest.fixture
 def every_helper_comes(monkeypatch):
     """Calls of any size run on as many threads as `team.wanted_size` says: small ones would run on one."""
-    from rnnkit.kernels.machine import team
+    from rnnkit_kernels.machine import team
 
     limits = {"_WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1e-3}
     for name, value in limits.items():
@@ -132,9 +132,9 @@ def gpu(request):
 def _calls_as_they_were_laid_out():
     """What is laid out is called with a last argument of the type that was looked at, which the machine code takes it
     for."""
-    from rnnkit.kernels.machine import team
-    from rnnkit.kernels.machine.arguments import types_of
-    from rnnkit.kernels.machine.bound import Bound
+    from rnnkit_kernels.machine import team
+    from rnnkit_kernels.machine.arguments import types_of
+    from rnnkit_kernels.machine.bound import Bound
 
     run, bound = team.run, team.bound
 

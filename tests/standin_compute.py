@@ -7,9 +7,9 @@ from standin_memory import Arrays, device_array
 from standin_network import Network
 from standin_rules import NOT_SUPPORTED, PACKED, SMALL_H, STANDARD, UNPACKED, WORK_NBYTES, require
 
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.matrix import Matrix
-from rnnkit.kernels.noise import Counter, draw, dropout_factor, seed_words
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.matrix import Matrix
+from rnnkit_kernels.noise import Counter, draw, dropout_factor, seed_words
 
 FORWARD_DONE, DATA_DONE = 1, 2  # what a reserve space has been used for
 

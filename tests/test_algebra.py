@@ -15,7 +15,7 @@ from tolerances import (
 )
 
 import rnnkit
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 of_each_cell = pytest.mark.parametrize(("cell", "dtype"), CASES)
 # One layer of one direction is a kernel of its own.

@@ -10,12 +10,12 @@ from messages import says
 from numba import _dispatcher
 from numba.extending import overload
 
-from rnnkit.kernels.machine import arguments, team
-from rnnkit.kernels.machine import compiler as chosen
-from rnnkit.kernels.machine.arguments import types_of
-from rnnkit.kernels.machine.arrays import FlatArray
-from rnnkit.kernels.machine.jit import OPTIONS, kernel
-from rnnkit.kernels.machine.matrix import Matrix, Range
+from rnnkit_kernels.machine import arguments, team
+from rnnkit_kernels.machine import compiler as chosen
+from rnnkit_kernels.machine.arguments import types_of
+from rnnkit_kernels.machine.arrays import FlatArray
+from rnnkit_kernels.machine.jit import OPTIONS, kernel
+from rnnkit_kernels.machine.matrix import Matrix, Range
 
 
 def _named(name, *fields):

@@ -10,7 +10,7 @@ from strategies import problems, wide_problems
 from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_same_bits, assert_same_results
 
 import rnnkit
-from rnnkit.kernels.machine import shapes
+from rnnkit_kernels.machine import shapes
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
 

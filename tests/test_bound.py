@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from rnnkit.kernels.machine.bound import values_of
-from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.sync import barrier, join, post_call
-from rnnkit.kernels.machine.team import bound  # without the check of `conftest`
+from rnnkit_kernels.machine.bound import values_of
+from rnnkit_kernels.machine.jit import kernel
+from rnnkit_kernels.machine.sync import barrier, join, post_call
+from rnnkit_kernels.machine.team import bound  # without the check of `conftest`
 
 pytestmark = pytest.mark.cores(2)
 

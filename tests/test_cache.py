@@ -13,9 +13,9 @@ import numba
 import pytest
 from messages import says
 
-from rnnkit.kernels.machine import cache, jit
-from rnnkit.kernels.machine.cache import Folder
-from rnnkit.kernels.machine.jit import kernel
+from rnnkit_kernels.machine import cache, jit
+from rnnkit_kernels.machine.cache import Folder
+from rnnkit_kernels.machine.jit import kernel
 
 needs_root = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file to another user"

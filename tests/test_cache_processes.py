@@ -10,11 +10,11 @@ import numba
 import pytest
 from combinations import nightly
 
-from rnnkit.kernels.machine import cache
+from rnnkit_kernels.machine import cache
 
 SERVE = """
 import numpy as np
-from rnnkit.kernels.machine.sync import serve, sync_size
+from rnnkit_kernels.machine.sync import serve, sync_size
 print(serve(np.zeros(sync_size(1), np.int64), 3, 0), sum(serve.stats.cache_hits.values()))
 """
 NO_ACCOUNT = """
@@ -67,7 +67,7 @@ def test_the_code_for_two_cpus_is_kept_apart(tmp_path):
 
 CROWD = """
 import os
-from rnnkit.kernels.machine.cache import Folder
+from rnnkit_kernels.machine.cache import Folder
 folder = Folder(os.environ["NUMBA_CACHE_DIR"], "rnnkit", "digest")
 for turn in range(150):
     folder.write("entry", bytes([turn % 256]) * (1 + 50_000 * (turn % 3)))
@@ -87,7 +87,7 @@ WARM = """
 import sys
 import numpy as np
 import rnnkit
-from rnnkit.kernels import stack
+from rnnkit_kernels import stack
 desc = rnnkit.RNNDescriptor("rnn_tanh", 2, 3)
 y = rnnkit.infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 2), np.float32)).y
 print(sum(stack.run_stack.stats.cache_hits.values()), len(y), "numba.np.linalg" in sys.modules)
@@ -104,7 +104,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from rnnkit.kernels.machine.jit import kernel
+from rnnkit_kernels.machine.jit import kernel
 
 @intrinsic
 def address(typingctx):
@@ -134,9 +134,9 @@ def test_code_that_refers_to_what_is_brought_is_loaded_too(tmp_path):
 MULTIPLIES = """
 import os
 import numpy as np
-from rnnkit.kernels.machine.gemm import Packed, panel_size, product
-from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.matrix import Matrix, Range
+from rnnkit_kernels.machine.gemm import Packed, panel_size, product
+from rnnkit_kernels.machine.jit import kernel
+from rnnkit_kernels.machine.matrix import Matrix, Range
 
 @kernel
 def multiply(c, a, panels, bias):

@@ -8,7 +8,7 @@ import pytest
 from messages import says
 
 from rnnkit.cells import CellError, Gate, Vector, cell, forward, gradient
-from rnnkit.kernels.cells.rules import parameter_types
+from rnnkit_kernels.cells.rules import parameter_types
 
 
 def declared(*stages, fields=(), base=NamedTuple, **said):

@@ -14,9 +14,9 @@ from messages import says
 import rnnkit
 from rnnkit.cells import Activation, Affine, LeakyRelu, cell, forward, gradient, tanh, value
 from rnnkit.descriptor.saved import descriptor_json, descriptor_of
-from rnnkit.kernels.cells.activations import USER_ACTIVATIONS
-from rnnkit.kernels.cells.source import code_key, source_of
-from rnnkit.kernels.cells.uses import Unresolved
+from rnnkit_kernels.cells.activations import USER_ACTIVATIONS
+from rnnkit_kernels.cells.source import code_key, source_of
+from rnnkit_kernels.cells.uses import Unresolved
 
 SAME = [
     ("import consts\n", "import consts\n\n# nothing\n"),
@@ -115,13 +115,12 @@ class Bent(NamedTuple):
 
 
 SOURCE = "2:5f37bbf2f5286284fab820ab8d3d2d43b4c0ca96344a87d3106fc7369312de32"  # 3.11, 3.12 and 3.13 say so
-SOURCE_0_9 = "a845766e9f01e152ed4e17da939bca4d772ccbe5292a3fd98c6b739aa2d21928"  # as version 0.9.0 wrote it
 KEPT = rnnkit.RNNDescriptor(Kept, 3, 4)
 
 
 def test_the_source_is_the_same_in_all_versions():
-    for source in SOURCE, SOURCE_0_9:
-        assert descriptor_of(descriptor_json(KEPT).replace(SOURCE, source), Kept) == KEPT
+    assert SOURCE in descriptor_json(KEPT)
+    assert descriptor_of(descriptor_json(KEPT), Kept) == KEPT
 
 
 def test_another_source_is_taken_when_asked_for():

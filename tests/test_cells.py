@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from rnnkit import RNNDescriptor
-from rnnkit.kernels.cells.cell import Gate, Product, cell, forward, gradient
-from rnnkit.kernels.cells.functions import clip, sigmoid, tanh
-from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
-from rnnkit.kernels.cells.lstm import LSTM
-from rnnkit.kernels.cells.modes import modes_with
-from rnnkit.kernels.cells.vanilla import ReLU, Tanh
+from rnnkit_kernels.cells.cell import Gate, Product, cell, forward, gradient
+from rnnkit_kernels.cells.functions import clip, sigmoid, tanh
+from rnnkit_kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
+from rnnkit_kernels.cells.lstm import LSTM
+from rnnkit_kernels.cells.modes import modes_with
+from rnnkit_kernels.cells.vanilla import ReLU, Tanh
 
 CELLS = {
     "tanh": Tanh(), "relu": ReLU(), "lstm": LSTM(False, -math.inf, math.inf), "lstm-clipped": LSTM(True, -0.4, 0.6),

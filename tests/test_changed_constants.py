@@ -10,7 +10,7 @@ from messages import says
 
 import rnnkit
 from rnnkit.cells import Activation, CellError, cell, derivative, forward, gradient, tanh, value
-from rnnkit.kernels.cells.source import code_key, source_of
+from rnnkit_kernels.cells.source import code_key, source_of
 
 SCALE = BY_HAND = SHIFT = STEEP = SLOPED = 1.0
 HERE = sys.modules[__name__]

@@ -10,9 +10,9 @@ from messages import says
 import rnnkit
 from rnnkit.cell_check import CheckRow
 from rnnkit.cells import CellError, cell, clip, forward, gradient
-from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
-from rnnkit.kernels.cells.lstm import LSTM
-from rnnkit.kernels.cells.vanilla import ReLU, Tanh
+from rnnkit_kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
+from rnnkit_kernels.cells.lstm import LSTM
+from rnnkit_kernels.cells.vanilla import ReLU, Tanh
 
 RIGHT = [
     Tanh, ReLU, LSTM(False, -1.0, 1.0), LSTM(True, -0.4, 0.6), ResetAfterGRU, ResetBeforeGRU, own_cells.OwnLSTM,

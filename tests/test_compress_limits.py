@@ -13,9 +13,9 @@ from messages import says
 from rnnkit import workspace_nbytes
 from rnnkit.compression import RangeEncoder, container
 from rnnkit.compression.container import Damage
-from rnnkit.kernels.range_coder import TOTAL
 from rnnkit.language_model import compressor
 from rnnkit.language_model.compressor import Description, compress, decompress
+from rnnkit_kernels.range_coder import TOTAL
 
 MODEL = small_model("gru", "float32")
 OWN = compressor.description(hidden=8)

@@ -13,7 +13,7 @@ from random_cells import check, right_cell_of
 import rnnkit
 from rnnkit.cells import FastGRNN, Gate, cell, fma, sigmoid, tanh
 from rnnkit.cells import forward as stage
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 
 @pytest.mark.parametrize(("first", "count", "means"), [(0, 40, False), (0, 12, True), nightly(40, 100, False)])

@@ -29,7 +29,7 @@ from rnnkit.cells import (
     tanh,
     value,
 )  # fmt: skip
-from rnnkit.kernels.cells.declaration import Product
+from rnnkit_kernels.cells.declaration import Product
 
 RATE = 0.25
 

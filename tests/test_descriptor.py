@@ -11,7 +11,7 @@ import pytest
 from messages import says
 
 from rnnkit import RNNDescriptor
-from rnnkit.kernels.cells.modes import MODES
+from rnnkit_kernels.cells.modes import MODES
 
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**6000  # beyond a float, and longer than the 4300 digits that str makes of an int

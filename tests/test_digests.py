@@ -19,12 +19,12 @@ from problems import Problem
 
 import rnnkit
 from rnnkit.cells import LayerNormGRU, LayerNormLSTM, VariationalGRU
-from rnnkit.kernels.machine.registers import HAS_FMA
 from rnnkit.language_model import corpus
 from rnnkit.language_model.model import TextModel
 from rnnkit.language_model.settings import Settings
 from rnnkit.language_model.training import Run, optimizer_of
 from rnnkit.training import SGD, clip_gradient_norm, dense, dense_backward, sigmoid_cross_entropy, squared_error
+from rnnkit_kernels.machine.registers import HAS_FMA
 
 TABLE = Path(__file__).with_name("digests.json")
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 import rnnkit
 from rnnkit.cpu.layer import _products
-from rnnkit.kernels.operands import Sizes
+from rnnkit_kernels.operands import Sizes
 
 NUMBERS = count()
 WEIGHT = 0.7  # in place of R, where it multiplies what a stage writes

@@ -18,7 +18,7 @@ import rnnkit
 from rnnkit.call.forking import new_call
 from rnnkit.call.memory import Memory
 from rnnkit.cpu import infer, planner
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 pytestmark = pytest.mark.cores(2)
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from test_vectorization import assert_vectorized
 
-from rnnkit.kernels.cells.functions import exp
-from rnnkit.kernels.machine import activations as activations  # what it compiles to
-from rnnkit.kernels.machine import jit
+from rnnkit_kernels.cells.functions import exp
+from rnnkit_kernels.machine import activations as activations  # what it compiles to
+from rnnkit_kernels.machine import jit
 
 
 def _all(x, y):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numba import types
 
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.arrays import FlatArray, flat, part, signature_of
-from rnnkit.kernels.machine.jit import kernel
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.arrays import FlatArray, flat, part, signature_of
+from rnnkit_kernels.machine.jit import kernel
 
 
 class Pair(NamedTuple):

@@ -12,8 +12,8 @@ import pytest
 from float_modes import DEFAULT, MODES, in_mode, mode, needs_mxcsr, set_mode
 
 import rnnkit
-from rnnkit.kernels.machine import team
 from rnnkit.training import SGD, Adam, dense, dense_backward, sigmoid_cross_entropy, softmax_cross_entropy
+from rnnkit_kernels.machine import team
 
 pytestmark = needs_mxcsr
 TESTS = Path(__file__).parent

@@ -43,7 +43,7 @@ import importlib.abc
 
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "rnnkit.kernels.loop" and not started.is_set():
+        if name == "rnnkit_kernels.loop" and not started.is_set():
             started.set()
             threading.Event().wait(1)
 
@@ -92,7 +92,7 @@ plan._network._memory.borrowers = Slow()
 WITHIN = """
 import numpy as np
 import rnnkit
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 net, x = rnnkit.RNN(3, 5, bidirectional=True, seed=0), np.ones((2, 2, 3), np.float32)
 plan, found = net.prepare(), []
@@ -179,7 +179,7 @@ assert not any(map(refused, calls))
 FORGETS = """
 import os, signal
 from rnnkit.call import forking
-from rnnkit.kernels.machine import forks, team
+from rnnkit_kernels.machine import forks, team
 
 seen = []
 

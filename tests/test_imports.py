@@ -11,6 +11,7 @@ import pytest
 from public_names import PUBLIC
 
 ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ROOT / "kernels" / "rnnkit_kernels"
 
 # Room -> the rooms that its files may import, beside their own: a folder of rnnkit, or a file beside the folders. The
 # engines (cpu, cuda) do not check their arguments: the language model has to call `network`, which does.
@@ -41,21 +42,21 @@ DIRECTION = {
 }
 FOR_KERNELS = {"numpy", "numba", "llvmlite"} | sys.stdlib_module_names
 FOR_CELLS = {"numpy"} | sys.stdlib_module_names  # the descriptor reads what a cell says before Numba is imported
-FOR_CONVERTERS = {"numpy", "rnnkit"} | sys.stdlib_module_names
+FOR_CONVERTERS = {"numpy", "rnnkit", "rnnkit_kernels"} | sys.stdlib_module_names
 LAZY = {"cpu", "cuda"}  # imported on the first call: they bring numba and cupy
 
 
 def modules():
-    """Module -> its file, for all of the package but its kernels; a package goes by the name of its folder."""
+    """Module -> its file, for all of rnnkit; a package goes by the name of its folder."""
     found = {}
-    for path in sorted(set((ROOT / "rnnkit").rglob("*.py")) - set(kernels())):
+    for path in sorted((ROOT / "rnnkit").rglob("*.py")):
         *package, name = path.relative_to(ROOT / "rnnkit").with_suffix("").parts
         found[".".join(package if package and name == "__init__" else [*package, name])] = path
     return found
 
 
 def kernels():
-    return sorted((ROOT / "rnnkit" / "kernels").rglob("*.py"))
+    return sorted(KERNELS.rglob("*.py"))
 
 
 def imported(tree, package):
@@ -81,7 +82,7 @@ def submodules(tree, module="__init__"):
     package = ".".join(["rnnkit", *module.split(".")[:-1]])
     known = {*modules(), *DIRECTION, "kernels", "kernels.cells"}
     for name in imported(tree, package):
-        root, *inside = name.split(".")
+        root, *inside = name.replace("rnnkit_kernels", "rnnkit.kernels").split(".")
         if root == "rnnkit":
             outer = [".".join(inside[:length]) for length in range(len(inside), 0, -1)]
             yield next((one for one in outer if one in known), "__init__")
@@ -97,10 +98,10 @@ def assert_direction(module, tree):
     assert not wrong, f"{module} must not import {sorted(wrong)}"
 
 
-def assert_kernel_imports(tree, package="rnnkit.kernels"):
+def assert_kernel_imports(tree, package="rnnkit_kernels"):
     """A kernel imports kernels, and a cell only cells."""
-    own, others, who = "rnnkit.kernels.", FOR_KERNELS, "a kernel"
-    if package == "rnnkit.kernels.cells":
+    own, others, who = "rnnkit_kernels.", FOR_KERNELS, "a kernel"
+    if package == "rnnkit_kernels.cells":
         own, others, who = f"{package}.", FOR_CELLS, "a cell"
     names = set(imported(tree, package))
     wrong = {name for name in names if not name.startswith(own) and name.split(".")[0] not in others}
@@ -109,7 +110,7 @@ def assert_kernel_imports(tree, package="rnnkit.kernels"):
 
 def test_there_is_something_to_read():
     assert {"__init__", "network.engine", "cpu.engine", "cuda.cudnn", "errors"} <= set(modules())
-    found = {path.relative_to(ROOT / "rnnkit" / "kernels").as_posix() for path in kernels()}
+    found = {path.relative_to(KERNELS).as_posix() for path in kernels()}
     assert {"loop.py", "machine/jit.py", "cells/lstm.py"} <= found
 
 
@@ -120,14 +121,14 @@ def test_imports_point_one_way(module):
 
 @pytest.mark.parametrize("path", kernels(), ids=lambda path: path.stem)
 def test_kernels_never_import_the_package(path):
-    assert_kernel_imports(parsed(path), ".".join(path.parent.relative_to(ROOT).parts))
+    assert_kernel_imports(parsed(path), ".".join(path.parent.relative_to(KERNELS.parent).parts))
 
 
 def test_cells_import_no_compiler():
     with pytest.raises(AssertionError, match="a cell must not import"):
-        assert_kernel_imports(ast.parse("from numba import njit"), "rnnkit.kernels.cells")
+        assert_kernel_imports(ast.parse("from numba import njit"), "rnnkit_kernels.cells")
     with pytest.raises(AssertionError, match="a cell must not import"):
-        assert_kernel_imports(ast.parse("from ..machine.jit import kernel"), "rnnkit.kernels.cells")
+        assert_kernel_imports(ast.parse("from ..machine.jit import kernel"), "rnnkit_kernels.cells")
 
 
 @pytest.mark.parametrize("module", modules())
@@ -205,7 +206,7 @@ def test_the_check_sees_a_wrong_import_in_every_form(source):
 
 
 @pytest.mark.parametrize("source", [
-    "from .simd import fma", "from . import simd", "import rnnkit.kernels.machine.registers", "import os",
+    "from .simd import fma", "from . import simd", "import rnnkit_kernels.machine.registers", "import os",
 ])
 def test_kernels_may_import_each_other(source):
     assert_kernel_imports(ast.parse(source))

@@ -7,9 +7,9 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import TypingError
 from numba.extending import overload
 
-from rnnkit.kernels.machine import jit
-from rnnkit.kernels.machine.cache import Folder
-from rnnkit.kernels.machine.jit import OPTIONS, kernel
+from rnnkit_kernels.machine import jit
+from rnnkit_kernels.machine.cache import Folder
+from rnnkit_kernels.machine.jit import OPTIONS, kernel
 
 
 @pytest.fixture(autouse=True)

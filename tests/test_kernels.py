@@ -7,15 +7,15 @@ import pytest
 from compiled import for_python
 from numba.np.numpy_support import from_dtype
 
-from rnnkit.kernels import weight_gradient
-from rnnkit.kernels.machine import gemm, shapes, sync
-from rnnkit.kernels.machine.activations import sigmoid, tanh
-from rnnkit.kernels.machine.gemm import Packed
-from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.matrix import Matrix, Range
-from rnnkit.kernels.machine.small import SMALL
-from rnnkit.kernels.machine.sync import Team
-from rnnkit.kernels.weight_gradient import Term, scratch_size
+from rnnkit_kernels import weight_gradient
+from rnnkit_kernels.machine import gemm, shapes, sync
+from rnnkit_kernels.machine.activations import sigmoid, tanh
+from rnnkit_kernels.machine.gemm import Packed
+from rnnkit_kernels.machine.jit import kernel
+from rnnkit_kernels.machine.matrix import Matrix, Range
+from rnnkit_kernels.machine.small import SMALL
+from rnnkit_kernels.machine.sync import Team
+from rnnkit_kernels.weight_gradient import Term, scratch_size
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)

@@ -22,14 +22,14 @@ from numba.extending import overload
 from test_vectorization import instructions
 
 import rnnkit
-from rnnkit.kernels import loop, loop_gradient
-from rnnkit.kernels.machine import compiler as chosen
-from rnnkit.kernels.machine import jit, team
-from rnnkit.kernels.machine.arrays import signature_of
-from rnnkit.kernels.machine.cache import Folder
-from rnnkit.kernels.machine.jit import OPTIONS, inner, kernel
-from rnnkit.kernels.machine.operators import InternedFlags, cached_context
-from rnnkit.kernels.machine.registers import not_inlined
+from rnnkit_kernels import loop, loop_gradient
+from rnnkit_kernels.machine import compiler as chosen
+from rnnkit_kernels.machine import jit, team
+from rnnkit_kernels.machine.arrays import signature_of
+from rnnkit_kernels.machine.cache import Folder
+from rnnkit_kernels.machine.jit import OPTIONS, inner, kernel
+from rnnkit_kernels.machine.operators import InternedFlags, cached_context
+from rnnkit_kernels.machine.registers import not_inlined
 
 
 @pytest.fixture(autouse=True)
@@ -283,7 +283,7 @@ def test_an_operator_that_is_implemented_later_is_found():
 
 
 def test_this_numba_is_known():
-    from rnnkit.kernels.machine.linking import LinkingCompiler
+    from rnnkit_kernels.machine.linking import LinkingCompiler
 
     assert chosen.COMPILER is OPTIONS["pipeline_class"] is LinkingCompiler
 
@@ -319,7 +319,7 @@ def add_llvm_module(self, ll_module, optimized=False):
     plain(self, ll_module)
 codegen.CPUCodeLibrary.add_llvm_module = add_llvm_module
 
-from rnnkit.kernels.machine import compiler, jit
+from rnnkit_kernels.machine import compiler, jit
 @jit.inner
 def lowest(x, factor):
     return x * factor

@@ -9,8 +9,8 @@ import rnnkit
 from rnnkit import RNNDescriptor, interop
 from rnnkit.cuda import cudnn
 from rnnkit.interop import jax, keras, onnx_operators
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.network.classes import CLASSES, mode_of
+from rnnkit_kernels.cells.modes import MODES
 
 
 def gates(mode):

@@ -11,7 +11,7 @@ from problems import Problem, dropout_masks
 
 import rnnkit
 from rnnkit.cells import Noise, RegularizedLSTM, cell, forward, tanh
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 WORD = 2**32 - 1
 OF_DROPOUT = 255  # the stream of a layer's input, beside those of its cell's noises

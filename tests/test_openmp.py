@@ -19,9 +19,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 import rnnkit
-from rnnkit.kernels.machine import openmp, sync, team
-from rnnkit.kernels.machine.openmp import OpenMPTeam
-from rnnkit.kernels.machine.registers import I32, I64
+from rnnkit_kernels.machine import openmp, sync, team
+from rnnkit_kernels.machine.openmp import OpenMPTeam
+from rnnkit_kernels.machine.registers import I32, I64
 
 pytestmark = pytest.mark.cores(2)
 
@@ -209,7 +209,7 @@ IN_PYTORCH = """
 import os
 import torch
 import rnnkit.torch
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 from rnnkit.torch import threads
 torch.set_num_threads(2)
 own = rnnkit.torch.GRU(64, 64, 2)

@@ -51,7 +51,7 @@ RUN = '''
 import numpy as np
 
 import rnnkit
-from rnnkit.kernels import stack
+from rnnkit_kernels import stack
 
 
 def run(kind):

@@ -14,7 +14,7 @@ from tolerances import OUTPUTS, assert_same_bits, assert_same_results
 import rnnkit
 from rnnkit.call.arena import Arena
 from rnnkit.cpu import infer, stack
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 SIZES = dict(input_size=17, hidden_size=33, dtype="float32")
 BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (300, 20)))

@@ -71,7 +71,7 @@ def test_kernels_find_their_tiles_where_the_package_is_imported_anew():
 
 IN_PLACE = """
 import numpy as np, rnnkit
-from rnnkit.kernels.machine import tiles
+from rnnkit_kernels.machine import tiles
 compiled, compile = [], tiles._compile
 tiles._compile = lambda like, columns, table: (compiled.append(type(like).__name__), compile(like, columns, table))
 net = rnnkit.GRU(3, 5, seed=0)

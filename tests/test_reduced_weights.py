@@ -20,10 +20,10 @@ from test_vectorization import compiled
 from tolerances import OUTPUTS, assert_close, assert_same_results
 
 import rnnkit
-from rnnkit.kernels.machine import formats, tiles
-from rnnkit.kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT, ROWS_AT_ONCE, no_panels, packed_as, panels_of
-from rnnkit.kernels.machine.jit import inner
-from rnnkit.kernels.machine.registers import FEATURES, VECTOR_BYTES
+from rnnkit_kernels.machine import formats, tiles
+from rnnkit_kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT, ROWS_AT_ONCE, no_panels, packed_as, panels_of
+from rnnkit_kernels.machine.jit import inner
+from rnnkit_kernels.machine.registers import FEATURES, VECTOR_BYTES
 
 FORMS = "bfloat16", "int8"
 OF_WEIGHTS = {"bfloat16": rounded.bfloat16, "int8": rounded.int8}
@@ -268,7 +268,7 @@ ELSEWHERE = """
 import hashlib, sys
 import numpy as np
 import rnnkit
-from rnnkit.kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT
+from rnnkit_kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT
 digest = hashlib.sha256()
 x = np.random.default_rng(0).standard_normal((7, 5, 18), np.float32)
 for kind in (rnnkit.LSTM, rnnkit.GRU)[: int(sys.argv[2])]:

@@ -13,7 +13,7 @@ from messages import says
 import rnnkit
 from rnnkit import cells
 from rnnkit.cells import CellError, Gate, Noise, cell, forward, gradient, mean, sigmoid, tanh
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 T, N, INPUT, H = 5, 4, 3, 40  # two panels of a mean, the second a part of one
 LENGTHS = [5, 2, 0, 4]

@@ -13,12 +13,12 @@ from rnnkit.cpu import planner
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
 from rnnkit.cpu.rows import same_length
-from rnnkit.kernels.loop import usable_threads
-from rnnkit.kernels.machine import sync, team
-from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.kernels.machine.sync import barrier, join, post_call
-from rnnkit.kernels.operands import Schedule
+from rnnkit_kernels.loop import usable_threads
+from rnnkit_kernels.machine import sync, team
+from rnnkit_kernels.machine.jit import kernel
+from rnnkit_kernels.machine.registers import VECTOR_BYTES
+from rnnkit_kernels.machine.sync import barrier, join, post_call
+from rnnkit_kernels.operands import Schedule
 
 MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every helper is waited for
 LANES = VECTOR_BYTES // 4

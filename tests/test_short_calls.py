@@ -17,12 +17,12 @@ from rnnkit.call.memory import Memory, idle_memories
 from rnnkit.cells import RegularizedLSTM
 from rnnkit.cpu import planner
 from rnnkit.cpu.stack import Stack
-from rnnkit.kernels.machine import gemm, sync
-from rnnkit.kernels.machine.gemm import Packed, WeightMatrix
-from rnnkit.kernels.machine.jit import inner
-from rnnkit.kernels.machine.matrix import Matrix, Range
-from rnnkit.kernels.machine.sync import Team
-from rnnkit.kernels.machine.tiles import ensure_in_place_tiles
+from rnnkit_kernels.machine import gemm, sync
+from rnnkit_kernels.machine.gemm import Packed, WeightMatrix
+from rnnkit_kernels.machine.jit import inner
+from rnnkit_kernels.machine.matrix import Matrix, Range
+from rnnkit_kernels.machine.sync import Team
+from rnnkit_kernels.machine.tiles import ensure_in_place_tiles
 
 
 @inner

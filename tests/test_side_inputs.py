@@ -88,7 +88,7 @@ def test_every_call_has_the_same_bits(dtype):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_long_calls_have_the_bits_of_their_steps(threads, monkeypatch):
-    from rnnkit.kernels.machine import team
+    from rnnkit_kernels.machine import team
 
     monkeypatch.setattr(team, "wanted_size", lambda: threads)
     rng = np.random.default_rng(1)

@@ -15,7 +15,7 @@ from rnnkit.cpu import planner, rows
 from rnnkit.cpu.layer import groups_of
 from rnnkit.cpu.planner import steps_of_call
 from rnnkit.cpu.rows import Rows, StepRows, same_length
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 
 def numbers(rows: Rows):

@@ -16,8 +16,8 @@ from problems import CASES, CELLS
 from tolerances import assert_close_on_gpu, assert_same_bits
 
 import rnnkit
-from rnnkit.kernels import stack
-from rnnkit.kernels.machine import team
+from rnnkit_kernels import stack
+from rnnkit_kernels.machine import team
 
 
 def plan_of(mode="lstm", input_size=3, hidden_size=5, num_layers=2, **options):

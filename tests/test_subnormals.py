@@ -7,9 +7,9 @@ from float_modes import needs_mxcsr, watched
 from own_cells import Independent
 
 import rnnkit
-from rnnkit.kernels.machine.jit import kernel
-from rnnkit.kernels.machine.small import flushed
 from rnnkit.training import SGD, Adam, sigmoid_cross_entropy, softmax_cross_entropy
+from rnnkit_kernels.machine.jit import kernel
+from rnnkit_kernels.machine.small import flushed
 
 SMALL = {"float32": 2.0**-100, "float64": 2.0**-960}
 KINDS = ["lstm", "gru", *map(nightly, ("rnn_tanh", "rnn_relu", Independent))]

@@ -10,12 +10,12 @@ import pytest
 from compiled import for_python
 from messages import says
 
-from rnnkit.kernels.machine import partition, sync, team
-from rnnkit.kernels.machine.arguments import types_of
-from rnnkit.kernels.machine.bound import values_of
-from rnnkit.kernels.machine.jit import inner, kernel
-from rnnkit.kernels.machine.partition import next_block, num_claims, split_team
-from rnnkit.kernels.machine.sync import (
+from rnnkit_kernels.machine import partition, sync, team
+from rnnkit_kernels.machine.arguments import types_of
+from rnnkit_kernels.machine.bound import values_of
+from rnnkit_kernels.machine.jit import inner, kernel
+from rnnkit_kernels.machine.partition import next_block, num_claims, split_team
+from rnnkit_kernels.machine.sync import (
     Team,
     _add,
     _pause,
@@ -27,7 +27,7 @@ from rnnkit.kernels.machine.sync import (
     post_progress,
     wait_for_progress,
 )
-from rnnkit.kernels.machine.team import bound  # without the check of `conftest`
+from rnnkit_kernels.machine.team import bound  # without the check of `conftest`
 
 pytestmark = pytest.mark.cores(2)
 

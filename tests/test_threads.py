@@ -12,7 +12,7 @@ from problems import CELLS, FLOAT32, Problem, step_loop
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 from rnnkit.cpu import infer, planner
-from rnnkit.kernels.machine import sync, team
+from rnnkit_kernels.machine import sync, team
 
 pytestmark = pytest.mark.cores(2)
 

@@ -21,8 +21,8 @@ from rnnkit.call.memory import idle_memories
 from rnnkit.call.steps import gradient_chunk, segments
 from rnnkit.cpu import planner
 from rnnkit.cpu.rows import StepRows, segment_of
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.gemm import depth_block
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.gemm import depth_block
 
 
 def assert_same_training(problem, checkpoint_steps, **options):

@@ -5,7 +5,7 @@ import pytest
 from test_vectorization import DTYPES, assert_vectorized, compiled
 from tolerances import assert_close, assert_same_bits
 
-from rnnkit.kernels import training
+from rnnkit_kernels import training
 
 KERNELS = {
     "adam": (training.adam, 4, (0.9, 0.99, 0.01, 1e-8, 0.999, (0.3, 0.4, 0.2)), {"multiply": 7, "divide": 1}),

@@ -20,8 +20,8 @@ import pytest
 
 import rnnkit
 from rnnkit import cells, types
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.network.classes import class_of
+from rnnkit_kernels.cells.modes import MODES
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "typed_programs.py"
@@ -32,12 +32,13 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 def python(tmp_path_factory):
     """The Python of an environment into which `pip install -e` has put the package, and NumPy."""
     if os.environ.get("CI") != "true":
-        pytest.importorskip("setuptools", minversion="77")
+        pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("editable")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    (folder / "rnnkit").symlink_to(ROOT / "rnnkit")
-    build = "from setuptools.build_meta import build_editable; build_editable('.')"
+    for name in ("rnnkit", "kernels"):
+        (folder / name).symlink_to(ROOT / name)
+    build = "from hatchling.build import build_editable; build_editable('.')"
     subprocess.run([sys.executable, "-c", build], cwd=folder, capture_output=True, check=True)
     venv.create(folder / "venv", symlinks=True)
     (packages,) = (folder / "venv" / "lib").glob("*/site-packages")

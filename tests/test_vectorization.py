@@ -21,16 +21,16 @@ from examples.gallery.gated import FastRNN, IntersectionRNN
 from examples.gallery.lstms import NAS
 from rnnkit import RNNDescriptor
 from rnnkit.cells import LayerNormGRU, LayerNormLSTM, RegularizedGRU, RegularizedLSTM, VariationalGRU, VariationalLSTM
-from rnnkit.kernels import stages
-from rnnkit.kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
-from rnnkit.kernels.cells.lstm import LSTM
-from rnnkit.kernels.cells.modes import MODES, modes_with
-from rnnkit.kernels.cells.vanilla import ReLU, Tanh
-from rnnkit.kernels.machine import jit, linking, registers, shapes, tiles
-from rnnkit.kernels.machine.arrays import signature_of
-from rnnkit.kernels.machine.matrix import Matrix, Range
-from rnnkit.kernels.machine.registers import HAS_FMA, VECTOR_BYTES
-from rnnkit.kernels.operands import Gradients, Operands
+from rnnkit_kernels import stages
+from rnnkit_kernels.cells.gru import ResetAfterGRU, ResetBeforeGRU
+from rnnkit_kernels.cells.lstm import LSTM
+from rnnkit_kernels.cells.modes import MODES, modes_with
+from rnnkit_kernels.cells.vanilla import ReLU, Tanh
+from rnnkit_kernels.machine import jit, linking, registers, shapes, tiles
+from rnnkit_kernels.machine.arrays import signature_of
+from rnnkit_kernels.machine.matrix import Matrix, Range
+from rnnkit_kernels.machine.registers import HAS_FMA, VECTOR_BYTES
+from rnnkit_kernels.operands import Gradients, Operands
 
 DTYPES = "float32", "float64"
 # What the equations of a cell have of an operation, each loop's own. A sigmoid or tanh is a division. Only where there

@@ -20,7 +20,7 @@ NOTHING_LEFT = """
 import numpy as np
 import rnnkit
 from rnnkit import training, warmup
-from rnnkit.kernels.machine import jit
+from rnnkit_kernels.machine import jit
 
 known, compile_signature = set(), jit._Kernel.compile
 

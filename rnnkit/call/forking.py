@@ -16,7 +16,7 @@ import sys
 import threading
 from threading import get_ident
 
-from rnnkit.kernels.machine.forks import forget
+from rnnkit_kernels.machine.forks import forget
 
 importing = threading.RLock()
 """Held while the engine is imported, and Numba or CuPy with it."""

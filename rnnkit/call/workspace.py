@@ -14,8 +14,8 @@ from rnnkit.call.options import CallOptions, checked_checkpoint_steps
 from rnnkit.call.steps import segments_of, states_shape
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
-from rnnkit.kernels.cells.declaration import mean_blocks
-from rnnkit.kernels.cells.modes import modes_with
+from rnnkit_kernels.cells.declaration import mean_blocks
+from rnnkit_kernels.cells.modes import modes_with
 
 
 class Block(NamedTuple):

@@ -59,8 +59,8 @@ def write_frequencies(table: np.ndarray, scores: np.ndarray, class_of: np.ndarra
     others : int
         Number of symbols that share the last class; they are equally likely.
     """
-    from rnnkit.kernels import range_coder  # on the first call: it imports Numba
-    from rnnkit.kernels.losses import ROW_LANES
+    from rnnkit_kernels import range_coder  # on the first call: it imports Numba
+    from rnnkit_kernels.losses import ROW_LANES
 
     weights, lanes = np.empty(scores.shape[1], np.int32), np.empty(ROW_LANES, scores.dtype)
     range_coder.frequencies(table.reshape(-1), weights, lanes, scores.reshape(-1), class_of, others)
@@ -81,7 +81,7 @@ class RangeEncoder:
     """
 
     def __init__(self) -> None:
-        from rnnkit.kernels import range_coder  # which imports Numba
+        from rnnkit_kernels import range_coder  # which imports Numba
 
         self._coder = range_coder
         self._state = np.array(range_coder.START_ENCODING)
@@ -154,7 +154,7 @@ class RangeDecoder:
     def __init__(self, payload: bytes) -> None:
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise wrong_type("RangeDecoder", "payload", "bytes", payload)
-        from rnnkit.kernels import range_coder  # which imports Numba
+        from rnnkit_kernels import range_coder  # which imports Numba
 
         self._coder = range_coder
         self._payload = np.frombuffer(bytearray(payload), np.uint8)
@@ -188,7 +188,7 @@ def check_table(function: str, table: Any) -> None:
     if table.ndim != 2 or not 1 <= table.shape[1] <= MAX_SYMBOLS or not table.flags.carray:
         expected = f"be a C-contiguous, writeable array of shape (n, 1..{MAX_SYMBOLS})"
         raise ValueError(message(function, "table", expected, table.shape))
-    from rnnkit.kernels.range_coder import TOTAL  # on the first call: it imports Numba
+    from rnnkit_kernels.range_coder import TOTAL  # on the first call: it imports Numba
 
     sums = table.sum(axis=1, dtype=np.int64)
     if table.size and (table.min() < 0 or sums.min() < 1 or sums.max() > TOTAL):

@@ -16,9 +16,9 @@ from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, training_runs
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels import loop_gradient, weight_gradient
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import BackwardArrays, Gradients, LayerPassBackward
+from rnnkit_kernels import loop_gradient, weight_gradient
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 
 
 def backward(

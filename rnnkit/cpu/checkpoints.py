@@ -21,7 +21,7 @@ from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.cpu.run import final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 
 def forward(

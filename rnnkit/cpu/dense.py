@@ -13,11 +13,11 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.memory import IDLE_BYTES, popped
 from rnnkit.call.steps import row_numbers
 from rnnkit.cpu.layer import dense as as_dense
-from rnnkit.kernels import dense, weight_gradient
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.gemm import depth_block, padded, panel_size
-from rnnkit.kernels.machine.in_place import MAX_ROWS_IN_PLACE
-from rnnkit.kernels.machine.tiles import ensure_in_place_tiles
+from rnnkit_kernels import dense, weight_gradient
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.gemm import depth_block, padded, panel_size
+from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
+from rnnkit_kernels.machine.tiles import ensure_in_place_tiles
 
 _SCRATCH = "weights", "x", "scratch", "zeros"
 _idle: deque[Arena] = deque()

@@ -26,7 +26,7 @@ from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import StepRows, rows_of
 from rnnkit.cpu.run import PreparedGroup, final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 __all__ = ["Inference", "Memory", "backward", "forward", "infer", "prepare"]
 

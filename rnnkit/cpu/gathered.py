@@ -18,7 +18,7 @@ from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
-from rnnkit.kernels.operands import BackwardArrays
+from rnnkit_kernels.operands import BackwardArrays
 
 _ROWS = 32  # of all gathered calls together
 _MAX_SEQUENCES = 6  # of a call: with 8 the arithmetic hides the memory traffic

@@ -21,7 +21,7 @@ from rnnkit.cpu.run import PreparedGroup, Run, final_states, forward_arrays, pre
 from rnnkit.cpu.stack import Sequences, Stack, new_array, run_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
-from rnnkit.kernels.machine import team
+from rnnkit_kernels.machine import team
 
 # Up to this many (words of the weights times rows of all steps) one kernel runs all layers step by step, which saves 60
 # us of Python. On one thread the break-even is 2^26; on two threads, longer calls split better layer by layer.

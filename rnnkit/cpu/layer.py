@@ -13,13 +13,13 @@ from rnnkit.call.steps import row_numbers
 from rnnkit.call.workspace import gate_columns
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.bound import Bound
-from rnnkit.kernels.machine.formats import FORMATS
-from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.kernels.means import mean_blocks
-from rnnkit.kernels.operands import LayerConstants, Sizes
-from rnnkit.kernels.products import PackedProduct, depth_of, offsets_of, pack_layer, places_of
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.bound import Bound
+from rnnkit_kernels.machine.formats import FORMATS
+from rnnkit_kernels.machine.registers import VECTOR_BYTES
+from rnnkit_kernels.means import mean_blocks
+from rnnkit_kernels.operands import LayerConstants, Sizes
+from rnnkit_kernels.products import PackedProduct, depth_of, offsets_of, pack_layer, places_of
 
 DESCRIPTORS = 64
 """Number of descriptors in each cache of what depends only on the descriptor."""

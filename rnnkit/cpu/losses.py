@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rnnkit.cpu.layer import dense as as_dense
-from rnnkit.kernels import losses
-from rnnkit.kernels.machine import team
+from rnnkit_kernels import losses
+from rnnkit_kernels.machine import team
 
 _WORK = 16  # cost of one score, in multiply-adds
 

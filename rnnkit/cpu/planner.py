@@ -11,10 +11,10 @@ from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.in_place import MAX_ROWS_IN_PLACE
-from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.kernels.operands import Schedule
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
+from rnnkit_kernels.machine.registers import VECTOR_BYTES
+from rnnkit_kernels.operands import Schedule
 
 _CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): they stay in the threads' L2 until they are used

@@ -7,11 +7,11 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.machine.formats import FORMATS, MAX_INT8, MIN_MAGNITUDE
-from rnnkit.kernels.machine.gemm import padded
-from rnnkit.kernels.machine.registers import VECTOR_BYTES
-from rnnkit.kernels.machine.shapes import group_size
-from rnnkit.kernels.products import PackedProduct
+from rnnkit_kernels.machine.formats import FORMATS, MAX_INT8, MIN_MAGNITUDE
+from rnnkit_kernels.machine.gemm import padded
+from rnnkit_kernels.machine.registers import VECTOR_BYTES
+from rnnkit_kernels.machine.shapes import group_size
+from rnnkit_kernels.products import PackedProduct
 
 _ONE = 4  # bytes of a word
 

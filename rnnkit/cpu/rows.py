@@ -15,9 +15,9 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import LISTED_ROWS, Resets, Steps, row_numbers
 from rnnkit.common.lazy import lazy
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.matrix import CallMatrix, Matrix
-from rnnkit.kernels.rows import list_rows
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.matrix import CallMatrix, Matrix
+from rnnkit_kernels.rows import list_rows
 
 LIST_BYTES = 40
 """Bytes of the lists for each step of each sequence."""

@@ -14,13 +14,13 @@ from rnnkit.cpu.layer import Layer, dense, filled
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import Part, Rows, StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels import dropout
-from rnnkit.kernels.loop import forward
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.matrix import CallMatrix
-from rnnkit.kernels.noise import Counter, Draw, bernoulli, draw, dropout_factor, seed_words
-from rnnkit.kernels.operands import CallPosition, EndStates, ForwardArrays, LayerPass, Operands, Schedule
-from rnnkit.kernels.rows import clear_padding
+from rnnkit_kernels import dropout
+from rnnkit_kernels.loop import forward
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.matrix import CallMatrix
+from rnnkit_kernels.noise import Counter, Draw, bernoulli, draw, dropout_factor, seed_words
+from rnnkit_kernels.operands import CallPosition, EndStates, ForwardArrays, LayerPass, Operands, Schedule
+from rnnkit_kernels.rows import clear_padding
 
 _STREAMS = 256  # random streams of a pseudo-layer: its noises, and in the last one dropout before the layer
 _ALL_STEPS = -1

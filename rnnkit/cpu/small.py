@@ -21,8 +21,8 @@ from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.operands import BackwardArrays, ForwardArrays
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.operands import BackwardArrays, ForwardArrays
 
 __all__ = ["Gathered", "PreparedInference", "SmallCall", "gathers", "is_small"]
 

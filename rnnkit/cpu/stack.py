@@ -13,10 +13,10 @@ from rnnkit.call.steps import Steps, row_numbers, with_zeros
 from rnnkit.cpu.layer import Layer, dense, prepare_packing
 from rnnkit.cpu.planner import panel_grain_of, rows_for_grain, steps_at_once, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.kernels.machine import team
-from rnnkit.kernels.machine.bound import Bound
-from rnnkit.kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
-from rnnkit.kernels.stack import run_stack
+from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine.bound import Bound
+from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
+from rnnkit_kernels.stack import run_stack
 
 _MAX_POOLED = 8  # scratches of the largest size in the pool
 _SEQUENCES = 64  # sizes of prepared calls

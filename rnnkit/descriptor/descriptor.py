@@ -13,11 +13,10 @@ from rnnkit.descriptor.fields import FIELDS, np_dtype
 from rnnkit.descriptor.fields import HOST_DTYPES as HOST_DTYPES
 from rnnkit.descriptor.modes import cell_of, check_rounded, has_option, text_of_mode
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.modes import MODES as MODES
-from rnnkit.kernels.cells.modes import modes_with
 from rnnkit.types import Bias, Cell, DType, InputMode, Mode
+from rnnkit_kernels.cells.modes import MODES as MODES
+from rnnkit_kernels.cells.modes import modes_with
 
-ADDED = {"allow_tf32"}  # fields that older files do not have
 # Mode-specific options -> what a mode with the option has, for messages.
 _MODE_OPTIONS = {"proj_size": "a projection", "cell_clip": "a cell", "reset_after": "two formulas"}
 
@@ -138,7 +137,7 @@ class RNNDescriptor:
 
     @lazy
     def cell(self) -> Any:
-        """The cell that kernels run, with its parameters in this dtype (`rnnkit.kernels.cells`)."""
+        """The cell that kernels run, with its parameters in this dtype (`rnnkit_kernels.cells`)."""
         return cell_of(self.mode, self)
 
     @lazy

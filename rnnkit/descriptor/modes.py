@@ -15,13 +15,12 @@ import numpy as np
 
 from rnnkit.common.numbers import real_number
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.activations import ACTIVATIONS, POSITIVE, USER_ACTIVATIONS, Activation
-from rnnkit.kernels.cells.cell import Stage
-from rnnkit.kernels.cells.modes import MODES
-from rnnkit.kernels.cells.rules import parameter_types
-from rnnkit.kernels.cells.source import code_key, is_shipped, source_of
-from rnnkit.kernels.cells.source_0_9 import source_0_9
-from rnnkit.kernels.cells.uses import Unresolved
+from rnnkit_kernels.cells.activations import ACTIVATIONS, POSITIVE, USER_ACTIVATIONS, Activation
+from rnnkit_kernels.cells.cell import Stage
+from rnnkit_kernels.cells.modes import MODES
+from rnnkit_kernels.cells.rules import parameter_types
+from rnnkit_kernels.cells.source import code_key, is_shipped, source_of
+from rnnkit_kernels.cells.uses import Unresolved
 
 
 def checked(function: str, value: Any, argument: str = "mode") -> Any:
@@ -231,7 +230,7 @@ def _check_source(kind: type, source: Any) -> None:
         own = None if is_shipped(kind) else source_of(kind)
     except Unresolved as error:
         raise ValueError(f"a source that cannot be compared: {kind.__name__} {error}{hint}") from None
-    if source != own and not (hasattr(kind, "declaration") and own and source == source_0_9(kind)):
+    if source != own:
         raise ValueError(f"{kind.__name__} with other equations (source {source}, here {own}){hint}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rnnkit.common.arrays import Array, library_of, not_an_array, on_host
 from rnnkit.descriptor import archive
-from rnnkit.descriptor.descriptor import ADDED, RNNDescriptor
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.modes import deserialized, serialized
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.errors import message
@@ -35,7 +35,7 @@ def descriptor_of(text: str, cell: type | None = None, check_source: bool = True
     expected = {field.name for field in fields(RNNDescriptor)}
     try:
         found = json.loads(text)
-        missing, unknown = sorted(expected - set(found) - ADDED), sorted(set(found) - expected)
+        missing, unknown = sorted(expected - set(found)), sorted(set(found) - expected)
         if missing or unknown:
             raise ValueError(f"missing fields {missing} and unknown fields {unknown}")
         return RNNDescriptor(**found | {"mode": deserialized(found["mode"], cell, check_source)})

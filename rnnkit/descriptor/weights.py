@@ -19,7 +19,7 @@ from rnnkit.common.arrays import library_of, not_an_array
 from rnnkit.common.numbers import uniform
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
-from rnnkit.kernels.cells.cell import Scalar
+from rnnkit_kernels.cells.cell import Scalar
 
 _DRAW_CHUNK = 1 << 16  # numbers drawn at once in float64, to limit temporary memory
 _MAX_LAYOUTS = 64  # of the caches: a search over many descriptors must not fill the memory

@@ -25,8 +25,8 @@ from rnnkit.interop.networks import (
     reordered,
 )
 from rnnkit.interop.stacks import Cell, CellFormat, both_biases, cells_of, one_bias, stacked_network
-from rnnkit.kernels.cells.modes import MODES
 from rnnkit.network.classes import class_of, mode_of
+from rnnkit_kernels.cells.modes import MODES
 
 ORDERS = {"RNN": "a", "GRU": "z r n", "LSTM": "i f g o"}
 ENTRIES = "kernel", "recurrent_kernel", "bias"

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rnnkit.errors import message, wrong_type
-from rnnkit.kernels.cells.activated_lstm import ActivatedLSTM
-from rnnkit.kernels.cells.activations import ACTIVATIONS
-from rnnkit.kernels.cells.coupled_lstm import CoupledLSTM
-from rnnkit.kernels.cells.peephole_lstm import PeepholeLSTM
+from rnnkit_kernels.cells.activated_lstm import ActivatedLSTM
+from rnnkit_kernels.cells.activations import ACTIVATIONS
+from rnnkit_kernels.cells.coupled_lstm import CoupledLSTM
+from rnnkit_kernels.cells.peephole_lstm import PeepholeLSTM
 
 # Operators, and their default activations in one direction.
 OPERATORS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}

@@ -71,7 +71,7 @@ def warm_up(args: argparse.Namespace) -> None:
             warmup.compile_kernels(desc, args.precision or () if desc.dtype == "float32" else ())
             if bar is not None:
                 bar.update()
-    from rnnkit.kernels.machine.jit import FOLDER  # imports Numba
+    from rnnkit_kernels.machine.jit import FOLDER  # imports Numba
 
     size = sum(path.stat().st_size for path in Path(FOLDER.path).glob("*")) if Path(FOLDER.path).is_dir() else 0
     print(f"kernels   {FOLDER.path}, {size / 1e6:.1f} MB")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from rnnkit.call import forking
-from rnnkit.kernels.machine.forks import after_fork_in_child
+from rnnkit_kernels.machine.forks import after_fork_in_child
 
 _forked = False  # since this module was imported
 
@@ -31,7 +31,7 @@ def threads() -> AbstractContextManager[None]:
 @cache
 def _thread_override() -> Any:
     with forking.importing:
-        from rnnkit.kernels.machine.team import thread_override
+        from rnnkit_kernels.machine.team import thread_override
     return thread_override
 
 
@@ -42,7 +42,7 @@ def _team(size: int) -> Any:
     if runtime is None:
         return None
     with forking.importing:
-        from rnnkit.kernels.machine.openmp import OpenMPTeam
+        from rnnkit_kernels.machine.openmp import OpenMPTeam
     return OpenMPTeam(runtime, size)
 
 

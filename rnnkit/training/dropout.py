@@ -66,9 +66,9 @@ def dropout_mask(
 
 
 def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
-    from rnnkit.kernels.machine import team  # which imports Numba
-    from rnnkit.kernels.machine.matrix import Matrix
-    from rnnkit.kernels.noise import Counter, draw, dropout_factor, seed_words
+    from rnnkit_kernels.machine import team  # which imports Numba
+    from rnnkit_kernels.machine.matrix import Matrix
+    from rnnkit_kernels.noise import Counter, draw, dropout_factor, seed_words
 
     (steps, rows, features), mask = shape, np.empty(shape, dtype)
     count = steps * rows

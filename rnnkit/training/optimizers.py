@@ -296,7 +296,7 @@ def _is_share(value: float) -> bool:
 
 
 def _kernels() -> Any:
-    from rnnkit.kernels import training
+    from rnnkit_kernels import training
 
     return training
 

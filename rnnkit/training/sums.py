@@ -33,6 +33,6 @@ def _sum(values: Array, squares: bool) -> float:
 @cache
 def _on_cpu() -> tuple[Any, Any]:
     from rnnkit.cpu.layer import dense  # on the first call: it imports Numba
-    from rnnkit.kernels.training import sum_of
+    from rnnkit_kernels.training import sum_of
 
     return sum_of, dense

@@ -12,8 +12,8 @@ from rnnkit import RNNDescriptor
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
-from rnnkit.kernels.machine.partition import partition
-from rnnkit.kernels.operands import Schedule
+from rnnkit_kernels.machine.partition import partition
+from rnnkit_kernels.operands import Schedule
 
 from .style import BLUE, GREEN, INK, LINE, MUTED, ORANGE, PAPER, Canvas, tint
 

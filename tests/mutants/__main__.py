@@ -19,7 +19,7 @@ from mutants import written
 from mutants.equivalent import EQUIVALENT
 from mutants.generate import changes_something, faults
 from mutants.judges import judges
-from rnnkit.kernels.machine.jit import DIGEST, FOLDER
+from rnnkit_kernels.machine.jit import DIGEST, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("rnnkit",)
@@ -60,7 +60,7 @@ class Copy:
             "CI": "true",
             "HYPOTHESIS_PROFILE": "few",
             "RNNKIT_TEST_SECONDS": str(TEST_SECONDS),
-            "PYTHONPATH": str(self.folder),
+            "PYTHONPATH": os.pathsep.join([str(self.folder), str(self.folder / "kernels")]),
             "NUMBA_CACHE_DIR": str(self.cache),
             "PYTHONDONTWRITEBYTECODE": "1",  # a file planted and restored within a second has one date
         }
@@ -89,7 +89,7 @@ class Copy:
         finally:
             file.write_text(source)
             os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-            for folder in self._kernels() - kernels if fault.path.startswith("rnnkit/kernels/") else ():
+            for folder in self._kernels() - kernels if fault.path.startswith("kernels/rnnkit_kernels/") else ():
                 shutil.rmtree(folder)
 
     def _kernels(self):

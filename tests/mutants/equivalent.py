@@ -15,23 +15,25 @@ EQUIVALENT = {
     "rnnkit/cuda/context.py Context._persists: constant: 128 -> 129, in "
     "return batch % 8 == 0 and batch <= 128 and fits":
         "129 is no multiple of 8",
-    'rnnkit/kernels/cells/uses.py module: neighbours swapped: "numpy", "_operator" -> "_operator", "numpy", in '
+    'kernels/rnnkit_kernels/cells/uses.py module: neighbours swapped: "numpy", "_operator" -> "_operator", "numpy", in '
     '_LIBRARIES = "builtins", "cmath", "math", "numpy", "_operator"':
         "what is among them has no order",
-    "rnnkit/kernels/loop.py _run_pass: constant: 1 -> 0, in "
+    "kernels/rnnkit_kernels/loop.py _run_pass: constant: 1 -> 0, in "
     "step = Step(sizes, weights, operands, None, zeros, schedule.panel_grain, t % 2 == 1, True)":
         "every other step reads the weights backwards, whichever it is: the last ones are in the cache still",
-    "rnnkit/kernels/machine/gemm.py pack_rows: constant: 0 -> (-1), in "
+    "kernels/rnnkit_kernels/machine/gemm.py pack_rows: constant: 0 -> (-1), in "
     "panels[at + lane] = b.data[source + lane] if lane < width else 0":
         "a column beyond the last unit is computed and goes nowhere",
-    "rnnkit/kernels/machine/gemm.py product: statement left out: not_inlined() -> pass": "compiling takes longer",
-    "rnnkit/kernels/machine/operators.py _Operator.get_call_type: neighbours swapped: ConfigStack.top_or_none(), "
+    "kernels/rnnkit_kernels/machine/gemm.py product: statement left out: not_inlined() -> pass":
+        "compiling takes longer",
+    "kernels/rnnkit_kernels/machine/operators.py _Operator.get_call_type: neighbours swapped: "
+    "ConfigStack.top_or_none(), "
     "tuple(args) -> tuple(args), ConfigStack.top_or_none(), in question = ConfigStack.top_or_none(), tuple(args)":
         "a key is told from others in any order",
-    "rnnkit/kernels/machine/rounding.py _round: constant: 0 -> (-1), in "
+    "kernels/rnnkit_kernels/machine/rounding.py _round: constant: 0 -> (-1), in "
     "target[words] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))":
         "the number beside the last odd one meets a weight of 0",
-    "rnnkit/kernels/machine/sync.py _pause.generate: statement left out: _emit_pause(builder) -> pass":
+    "kernels/rnnkit_kernels/machine/sync.py _pause.generate: statement left out: _emit_pause(builder) -> pass":
         "waiting takes more of the core that two threads may share",
     "rnnkit/network/networks.py module: neighbours swapped: GRU, RNN -> RNN, GRU, in "
     "KINDS = {kind._name: kind for kind in (LSTM, GRU, RNN)}":

@@ -1,63 +1,63 @@
 """Faults of the engine that `generate` does not make, by file (see `written`)."""
 
 FAULTS = {
-    "rnnkit/kernels/cells/activations.py": [
+    "kernels/rnnkit_kernels/cells/activations.py": [
         ("the slope of a leaky ReLU does not leak", "return self.alpha if y <= 0 else 1", "return 0 if y <= 0 else 1"),
         ("activations without numbers are equal", "register(cls, compare_by_class(kind))", "register(cls, kind)"),
     ],
-    "rnnkit/kernels/cells/indrnn.py": [
+    "kernels/rnnkit_kernels/cells/indrnn.py": [
         ("IndRNN has R", 'gates=[Gate("a", multiplies=None)]', 'gates="a"'),
         ("the vector of IndRNN is drawn as R is", 'Vector("u", 0, 1)', 'Vector("u")'),
     ],
-    "rnnkit/kernels/dropout.py": [
+    "kernels/rnnkit_kernels/dropout.py": [
         ("the last column of wide rows is never dropped",
          "factor = scale if keep[j] else zero",
          "factor = scale if keep[j] or columns > 64 and j == columns - 1 else zero"),
     ],
-    "rnnkit/kernels/noise.py": [
+    "kernels/rnnkit_kernels/noise.py": [
         ("nine rounds", "_ROUNDS = 10", "_ROUNDS = 9"),
         ("the rest of a row begins anew", "start = values.size // group * group\n", "start = values.size // group\n"),
     ],
-    "rnnkit/kernels/means.py": [
+    "kernels/rnnkit_kernels/means.py": [
         ("a mean of the terms' sum", "builder.fdiv(builder.load(total)", "builder.fmul(builder.load(total)"),
         ("a mean of the first block", "mean_blocks_of(builder, units), intp=I64", "I64(1), intp=I64"),
     ],
-    "rnnkit/kernels/loop.py": [
+    "kernels/rnnkit_kernels/loop.py": [
         ("threads share out parts of a mean's blocks",
          "(lambda cell, array: vectors_of_mean_block(array))", "(lambda cell, array: 1)"),
         ("a team works on the rows of the first",
          "number, _ = team_of_rows(bounds, team)", "number, _ = 0, team_of_rows(bounds, team)"),
         ("vectors are read one block too early", "num_slots(cell) * sizes", "(num_slots(cell) - 1) * sizes"),
     ],
-    "rnnkit/kernels/machine/activations.py": [
+    "kernels/rnnkit_kernels/machine/activations.py": [
         ("tanh is the quotient too near to 0", "_NEAR = 0.26", "_NEAR = 0.05"),
     ],
-    "rnnkit/kernels/machine/shapes.py": [
+    "kernels/rnnkit_kernels/machine/shapes.py": [
         ("the last row of a tail is left out", "range(9, _TAIL_ROWS + 1)", "range(9, _TAIL_ROWS)"),
         ("a far tile of few rows is left out",
          "far_rows(gates) // _FAR_TILES if shape == FAR", "far_rows(gates) // _FAR_TILES + 1 if shape == FAR"),
     ],
-    "rnnkit/kernels/machine/tail.py": [
+    "kernels/rnnkit_kernels/machine/tail.py": [
         ("a tail has one more unit", '"<", lanes, limit', '"<=", lanes, limit'),
     ],
-    "rnnkit/kernels/machine/jit.py": [
+    "kernels/rnnkit_kernels/machine/jit.py": [
         ("divisions are checked", '"error_model": "numpy"', '"error_model": "python"'),
     ],
-    "rnnkit/kernels/machine/rounding.py": [
+    "kernels/rnnkit_kernels/machine/rounding.py": [
         ("a row with an infinite number is one of numbers",
          "else source.dtype.type(np.nan)", "else source.dtype.type(1)"),
     ],
-    "rnnkit/kernels/machine/team.py": [
+    "kernels/rnnkit_kernels/machine/team.py": [
         ("a call takes the team before it tries",
          "    try:\n        team = _enter(call)\n", "    team = _enter(call)\n    try:\n"),
     ],
-    "rnnkit/kernels/products.py": [
+    "kernels/rnnkit_kernels/products.py": [
         ("only one of two biases is added", "bias[p.first + i] += w[", "bias[p.first + i] = w["),
     ],
-    "rnnkit/kernels/stages.py": [
+    "kernels/rnnkit_kernels/stages.py": [
         ("the stages of a cell are called for each unit", '{"forceinline": True}', '{"forceinline": False}'),
     ],
-    "rnnkit/kernels/training.py": [
+    "kernels/rnnkit_kernels/training.py": [
         ("Adam decays with the weight of the mean",
          "from_square, from_dw_squared, keep = real(beta2)", "from_square, from_dw_squared, keep = real(beta1)"),
         ("sums are those of squares", "value if squares else 1.0", "value"),
@@ -179,17 +179,17 @@ FAULTS = {
     "rnnkit/network/engine.py": [
         ("dw may lie over what forward read", "dcy=dcy, **workspace.inputs)", "dcy=dcy)"),
     ],
-    "rnnkit/kernels/range_coder.py": [
+    "kernels/rnnkit_kernels/range_coder.py": [
         ("bytes that are held back know no carry", "(0xFF + carry) & 0xFF", "0xFF"),
         ("a carry is lost", "(state[_BYTE] + carry) & 0xFF", "state[_BYTE]"),
         ("bytes outside of the alphabet have the whole share each", "weights[scores.size - 1] //= others", "pass"),
     ],
-    "rnnkit/kernels/dense.py": [
+    "kernels/rnnkit_kernels/dense.py": [
         ("rows of a table are replaced", "add(own, part(rows", "copy(own, part(rows"),
         ("all blocks of x are the first",
          "pack_sources(terms, some, team)", "pack_sources(terms, Range(0, some.stop - some.start), team)"),
     ],
-    "rnnkit/kernels/losses.py": [
+    "kernels/rnnkit_kernels/losses.py": [
         ("the largest score is that of whole lanes",
          "for j in range(values.size - whole):\n        value, known", "for j in range(0):\n        value, known"),
         ("the logarithm forgets the exponent", "fma(n, _LOG2,", "fma(0.0, _LOG2,"),

@@ -16,7 +16,7 @@ from forking import assert_works, fork, fork_while_modules_load
 from problems import Problem
 from work import Caller, callers, small_problem
 
-from rnnkit.kernels.machine.jit import DIGEST
+from rnnkit_kernels.machine.jit import DIGEST
 
 DROPOUT = ("drop-*", "dropout.drop-*")  # files of that kernel
 COMPUTING = 4  # threads that call while the process forks

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rnnkit.kernels.machine.cache import Folder
+from rnnkit_kernels.machine.cache import Folder
 
 TESTS = Path(__file__).resolve().parents[1]
 KERNELS = """
 import hashlib
 import numpy as np
 from test_kernels import _all_sigmoid, _all_tanh
-from rnnkit.kernels.machine import sync
+from rnnkit_kernels.machine import sync
 x = np.linspace(-9, 9, 1000, dtype=np.float32)
 digest, hits = hashlib.sha256(), 0
 for kernel in (_all_tanh, _all_sigmoid):
@@ -149,7 +149,7 @@ def around(call):
             {act}
         return call(*arguments, **options)
     return meddle
-from rnnkit.kernels.machine import cache
+from rnnkit_kernels.machine import cache
 import test_kernels
 for name in {calls}:
     setattr(os, name, around(getattr(os, name)))

@@ -1,6 +1,6 @@
 """Scalar functions for cell equations.
 
-In kernels they compile to `rnnkit.kernels.machine.activations`, vectorised and bit-identical on every CPU; `value` and
+In kernels they compile to `rnnkit_kernels.machine.activations`, vectorised and bit-identical on every CPU; `value` and
 `slope` compile to the methods of the given activation. Called from Python they take and return floats.
 """
 

@@ -13,7 +13,6 @@ from .functions import sigmoid as logistic
 from .source import freeze, is_shipped
 
 
-# The text of `softplus` is part of the digests of users' cells in files until 0.9: see `source_0_9`.
 def softplus(x):
     """Return log(1 + exp(x)), from x + log(1 + exp(-x)) where x is above 0."""
     u = exp(-abs(x))

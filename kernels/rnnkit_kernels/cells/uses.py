@@ -13,8 +13,8 @@ import numpy as np
 from . import functions
 
 _PLAIN = bool, int, float, complex, str, bytes, type(None)
-_LIBRARIES = "builtins", "cmath", "math", "numpy", "_operator"
-_PACKAGE = __package__.removesuffix(".kernels.cells")
+_PACKAGE = __package__.partition(".")[0]
+_LIBRARIES = "builtins", "cmath", "math", "numpy", "_operator", "rnnkit", _PACKAGE
 _WITH_NAMES = types.ModuleType, type
 _NOTHING = object()
 
@@ -76,7 +76,8 @@ def described(path, value, of_function):
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.str, value.shape, value.tobytes().hex()
     if _is_known(value):
-        return value.__module__.partition(".")[0].lstrip("_"), value.__qualname__
+        library = value.__module__.partition(".")[0].lstrip("_")
+        return "rnnkit" if library == _PACKAGE else library, value.__qualname__  # digests in files say rnnkit
     if isinstance(value, types.FunctionType):
         return of_function(value)
     if isinstance(getattr(value, "py_func", None), types.FunctionType):  # a function that Numba compiles
@@ -104,7 +105,7 @@ def _is_known(value):
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         return False
-    if module.partition(".")[0] not in (*_LIBRARIES, _PACKAGE):
+    if module.partition(".")[0] not in _LIBRARIES:
         return False
     found = sys.modules.get(module)
     for part in name.split("."):

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from .uses import Unresolved, codes_in, described, uses
 
-_VERSION = "2"  # of the digest `source_of`; until 0.9 it was a digest of texts, see `source_0_9`
+_VERSION = "2"  # of the digest `source_of`
 _NO_MEANING = "ctx", "kind", "type_comment", "type_params", "annotation", "returns"
 
 
