@@ -5,13 +5,11 @@ import json
 import numpy as np
 import pytest
 from messages import says
-from test_train_run import TEXT, advanced, bits_of, new_run, record_of, reloaded
+from test_train_run import TEXT, new_run, record_of
 from training_runs import assert_refused, text_in, trainer
 
 from rnnkit.language_model import checkpoint, job
 from rnnkit.language_model.checkpoint import Saver
-
-NEW = {*checkpoint.OPTIONS, "log_bits", "log_steps", "log_digest"}
 
 
 @pytest.fixture(scope="module")
@@ -72,35 +70,11 @@ def test_a_batch_that_no_memory_holds(tmp_path, run_file):
 def test_every_field_is_checked():
     known = checkpoint.fields(checkpoint.Record)
     assert [one.name for one in known if "type" not in one.metadata] == ["settings"]
-    assert NEW < {one.name for one in known}
 
 
-def old_settings(record):
-    for name in ("layer_norm", "recurrent_dropout", "zoneout"):
-        record["settings"].pop(name)
-
-
-def test_a_run_from_before_0_13(tmp_path, run_file):
-    """It goes on unless it dropped something: with other masks it would be another run."""
-    path = saved_with(tmp_path, run_file, old_settings)
-    with pytest.raises(ValueError, match=says(f"load: path '{path}'", "dropout=0.1", 0.13, "--init-from")):
-        checkpoint.load(path)
-
-    run, plain = new_run(dropout=0.0), tmp_path / "plain.npz"
-    advanced(run, 1)
-    Saver(plain, 0).save(run, record_of(run), run.carried())
-    settings = checkpoint.load(saved_with(tmp_path, plain, old_settings)).record.settings
-    assert (settings.layer_norm, settings.recurrent_dropout, settings.zoneout) == (False, 0.0, 0.0)
-
-
-def test_a_run_of_0_9_goes_on(tmp_path, run_file):
-    path = saved_with(tmp_path, run_file, lambda record: [record.pop(name) for name in NEW])
-    assert checkpoint.load(path).record.options == {}
-    run, whole = reloaded(path), new_run()
-    advanced(run, 5)
-    advanced(whole, 6)
-    assert bits_of(run) == bits_of(whole)
-    path = saved_with(tmp_path, run_file, lambda record: record.pop("step"))
+@pytest.mark.parametrize("name", ["step", "keep"])
+def test_a_missing_field(tmp_path, run_file, name):
+    path = saved_with(tmp_path, run_file, lambda record: record.pop(name))
     with pytest.raises(ValueError, match=says(f"load: path '{path}'", "run", "settings", "files")):
         checkpoint.load(path)
 

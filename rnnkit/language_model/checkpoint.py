@@ -47,14 +47,14 @@ class Record:
     best_bits: float | None = entry(FINITE, default=None)  # by validation
     best_step: int = entry(number(int, 0), default=0)
     kept: list[int] = entry(number(int, 1), default_factory=list)  # steps of the saves that --keep has kept
-    # Options, which a run keeps until others are given. Files of rnnkit 0.9 do not have these fields.
+    # Options, which a run keeps until others are given.
     log: str | None = entry(file_name, default=None)
     log_every: str | None = entry(interval, default=None)
     validate_every: str | None = entry(interval, default=None)
     sample_every: str | None = entry(interval, default=None)
     save_every: str | None = entry(interval, default=None)
     keep: int | None = entry(number(int, 0), default=None)
-    # State of the log; not in files of rnnkit 0.9.
+    # State of the log.
     log_bits: float = entry(FINITE, default=0.0)
     log_steps: int = entry(number(int, 0), default=0)
     log_digest: str | None = entry(str, default=None)
@@ -123,11 +123,10 @@ def _shapes(desc: RNNDescriptor, record: Record) -> dict[str, tuple[int, ...]]:
 
 def _read_record(file: archive.Reader) -> Record:
     found, known = read_object(file, RUN), {one.name: one for one in fields(Record)}
-    older = known.keys() - {*OPTIONS, "log_bits", "log_steps", "log_digest"}
-    if not older <= found.keys() <= known.keys():
+    if found.keys() != known.keys():
         raise file.refusal(f"hold {RUN} with {', '.join(known)}", ", ".join(found)[:400])
     for name, one in known.items():
-        if one.metadata and name in found and not fits(one, found[name]):
+        if one.metadata and not fits(one, found[name]):
             raise file.refusal(f"hold {RUN} with a valid {name}", repr(found[name])[:400])
     try:
         return Record(**found | {"settings": Settings.from_json(found["settings"])})

@@ -15,7 +15,6 @@ from rnnkit.descriptor.descriptor import MODES, RNNDescriptor
 from rnnkit.errors import message
 
 _CELLS = {"lstm": ("RegularizedLSTM", "LayerNormLSTM"), "gru": ("RegularizedGRU", "LayerNormGRU")}
-_SINCE_0_13 = {"layer_norm", "recurrent_dropout", "zoneout"}
 BUDGETS = ("steps", "minutes", "epochs")  # a run has one of these
 NETWORK = "network (with --init-from, the one of the model)"  # titles of groups of options
 BUDGET = "length of the training (one of these)"
@@ -144,11 +143,6 @@ class Settings:
     def from_json(cls, found: Any) -> Settings:
         """Return the settings in a parsed JSON object; raise ValueError if they are invalid."""
         known = {one.name: one for one in fields(cls)}
-        if isinstance(found, dict) and known.keys() - found.keys() == _SINCE_0_13:
-            if found.get("dropout"):
-                got = f"dropout={found['dropout']!s:.400} of a run from before 0.13, whose masks cannot be drawn again"
-                raise ValueError(f"{got}; start a new run from its weights with --init-from")
-            found = found | {name: known[name].default for name in _SINCE_0_13}
         if not isinstance(found, dict) or found.keys() != known.keys():
             raise ValueError(f"{str(found)[:400]} and not {', '.join(known)}")
         wrong = [f"{name}={str(value)[:400]}" for name, value in found.items() if not fits(known[name], value)]
