@@ -17,9 +17,9 @@ from typing import NamedTuple
 import rnnkit
 from perf import cases, peaks
 from rnnkit.cpu.layer import layers_of
-from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
-from rnnkit_kernels.machine import team
+from rnnkit.cpu.scheduler import Scheduler
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 
 CASES = "ds2/lstm", "lm/lstm", "stream/lstm"
@@ -70,9 +70,9 @@ def shared(machine: Machine, case: cases.Case, teams: int, size: int) -> Time:
 
 
 def planned(machine: Machine, case: cases.Case, threads: int) -> tuple[str, Time]:
-    """Return the planner's choice, and its time."""
-    planner = Planner(same_length(case.seq_len, case.batch_size), 4, threads)
-    schedule = planner.forward(layers_of(case.desc)[:1], keeps_gates=False)
+    """Return the scheduler's choice, and its time."""
+    scheduler = Scheduler(same_length(case.seq_len, case.batch_size), 4, threads)
+    schedule = scheduler.forward(layers_of(case.desc)[:1], keeps_gates=False)
     teams = max(schedule.bounds.size - 1, 1)
     size = schedule.threads // teams
     return f"{teams} x {size}", shared(machine, case, teams, size)
@@ -126,7 +126,7 @@ def measured(case: cases.Case, threads: int) -> float:
     """Median seconds of an inference."""
     given = cases.problem(case, "infer")
     plan = rnnkit.prepare(given.desc, given.w)
-    with team.thread_override(threads):
+    with thread_pool.thread_override(threads):
         times = []
         for _ in range(12):
             start = time.perf_counter()
@@ -136,7 +136,7 @@ def measured(case: cases.Case, threads: int) -> float:
 
 
 def rows(machine: Machine) -> Iterator[list[str]]:
-    """Rows of the table: case, cores, what the planner takes, speedup over one core, limit; then what sharing
+    """Rows of the table: case, cores, what the scheduler takes, speedup over one core, limit; then what sharing
     out the rows alone and the units alone gives."""
     many = server(machine)
     for case in chosen():

@@ -60,11 +60,11 @@ def pytest_runtest_protocol(item):
 @pytest.fixture(autouse=True)
 def _threads_of_the_engine(request, monkeypatch):
     """One where tests run side by side; a test marked `cores` has as many as the engine wants by itself, or skips."""
-    from rnnkit_kernels.machine import team
+    from rnnkit_kernels.machine import thread_pool
 
-    mark, wanted_size = request.node.get_closest_marker("cores"), team.wanted_size
+    mark, wanted_size = request.node.get_closest_marker("cores"), thread_pool.wanted_size
     if mark is None:
-        monkeypatch.setattr(team, "wanted_size", lambda: 1 if team._local.size is None else wanted_size())
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda: 1 if thread_pool._local.size is None else wanted_size())
     elif num_cores() < (needed := mark.args[0]):
         pytest.skip(f"needs {needed} cores, {num_cores()} here")
 
@@ -99,13 +99,13 @@ def torch_threads_as_before():
 
 
 @pytest.fixture
-def every_helper_comes(monkeypatch):
-    """Calls of any size run on as many threads as `team.wanted_size` says: small ones would run on one."""
-    from rnnkit_kernels.machine import team
+def every_worker_comes(monkeypatch):
+    """Calls of any size run on as many threads as `thread_pool.wanted_size` says: small ones would run on one."""
+    from rnnkit_kernels.machine import thread_pool
 
     limits = {"_WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1e-3}
     for name, value in limits.items():
-        monkeypatch.setattr(team, name, value)
+        monkeypatch.setattr(thread_pool, name, value)
     monkeypatch.setattr("rnnkit.cpu.infer._STEPWISE_WORK", 0)
 
 
@@ -132,29 +132,29 @@ def gpu(request):
 def _calls_as_they_were_laid_out():
     """What is laid out is called with a last argument of the type that was looked at, which the machine code takes it
     for."""
-    from rnnkit_kernels.machine import team
+    from rnnkit_kernels.machine import thread_pool
     from rnnkit_kernels.machine.arguments import types_of
     from rnnkit_kernels.machine.bound import Bound
 
-    run, bound = team.run, team.bound
+    run, bound = thread_pool.run, thread_pool.bound
 
-    def watched(kernel, work, like, *arguments, site=None):
-        call, expected = bound(kernel, work, like, *arguments, site=site), types_of(kernel, (like,))
-        if site is not None:
+    def watched(kernel, work, like, *arguments, code_cache=None):
+        call, expected = bound(kernel, work, like, *arguments, code_cache=code_cache), types_of(kernel, (like,))
+        if code_cache is not None:
             own = types_of(kernel, arguments)
-            assert site.setdefault((kernel,), own) == own, f"{kernel}: called from one place with other types"
+            assert code_cache.setdefault((kernel,), own) == own, f"{kernel}: called from one place with other types"
 
         def checked(last):
             own = _as_laid_out(last, like)
             assert types_of(kernel, (own,)) == expected, f"{kernel}: called with another type than laid out"
-            if team.run is not run:  # a test looks at every call: so it does at those laid out
-                return team.run(kernel, work, Bound(arguments), own)
+            if thread_pool.run is not run:  # a test looks at every call: so it does at those laid out
+                return thread_pool.run(kernel, work, Bound(arguments), own)
             return call(last)
 
         return checked
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "bound", watched)
+        patch.setattr(thread_pool, "bound", watched)
         yield
 
 

@@ -7,7 +7,7 @@ from standin_memory import Arrays, device_array
 from standin_network import Network
 from standin_rules import NOT_SUPPORTED, PACKED, SMALL_H, STANDARD, UNPACKED, WORK_NBYTES, require
 
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.matrix import Matrix
 from rnnkit_kernels.noise import Counter, draw, dropout_factor, seed_words
 
@@ -99,7 +99,7 @@ class Computing:
             mask = np.empty(shape)
             rows = Matrix(mask.reshape(-1), np.arange(count), 0, shape[2])
             counter = Counter(shape[1], 0, 0, layer * 256 + 255, *seed_words(seed))
-            team.run(draw, mask.size, rows, count, 0, shape[2], counter, dropout_factor(probability, mask.dtype))
+            thread_pool.run(draw, mask.size, rows, count, 0, shape[2], counter, dropout_factor(probability, mask.dtype))
             masks.append(mask)
         return masks
 

@@ -15,7 +15,7 @@ from tolerances import (
 )
 
 import rnnkit
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 of_each_cell = pytest.mark.parametrize(("cell", "dtype"), CASES)
 # One layer of one direction is a kernel of its own.
@@ -248,13 +248,13 @@ def arrays_in(value):
 @pytest.fixture
 def aligned(monkeypatch):
     """Every array that a kernel receives is aligned: it is no part of a type, and many CPUs do not care."""
-    run = team.run
+    run = thread_pool.run
 
     def watched(kernel, work, *arguments):
         assert all(array.flags.aligned for array in arrays_in(arguments)), f"{kernel} received a misaligned array"
         run(kernel, work, *arguments)
 
-    monkeypatch.setattr(team, "run", watched)
+    monkeypatch.setattr(thread_pool, "run", watched)
 
 
 @of_each_cell

@@ -10,7 +10,7 @@ from messages import says
 from numba import _dispatcher
 from numba.extending import overload
 
-from rnnkit_kernels.machine import arguments, team
+from rnnkit_kernels.machine import arguments, thread_pool
 from rnnkit_kernels.machine import compiler as chosen
 from rnnkit_kernels.machine.arguments import types_of
 from rnnkit_kernels.machine.arrays import FlatArray
@@ -89,10 +89,10 @@ ARRAYS, OTHERS = ["arrays", "C-contiguous"], ["arguments", "numbers", None, "arr
 ], ids=["strided", "Fortran", "read-only", "list", "bytes", "short"])  # fmt: skip
 def test_what_no_kernel_takes_is_refused(wrong, facts):
     """Wherever it stands, also after calls with what is right."""
-    team.run(_write_number, 1, np.zeros(1), ONE(A))
+    thread_pool.run(_write_number, 1, np.zeros(1), ONE(A))
     for given in ((wrong, ONE(5)), (np.zeros(1), ONE(wrong))):
         with pytest.raises(TypeError, match=says("_write_number:", *facts)):
-            team.run(_write_number, 1, *given)
+            thread_pool.run(_write_number, 1, *given)
 
 
 def _number_of(cell):
@@ -115,6 +115,6 @@ def _write_number(target, cell, thread_id, size, sync):
 def test_two_classes_of_one_name_have_their_own_code():
     target, found = np.zeros(1), []
     for cell in (ONE(5), OTHER(5), ONE(7)):
-        team.run(_write_number, 1, target, cell)
+        thread_pool.run(_write_number, 1, target, cell)
         found.append(target[0])
     assert found == [5, 10, 7]

@@ -9,7 +9,7 @@ import pytest
 from rnnkit_kernels.machine.bound import values_of
 from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.sync import barrier, join, post_call
-from rnnkit_kernels.machine.team import bound  # without the check of `conftest`
+from rnnkit_kernels.machine.thread_pool import bound  # without the check of `conftest`
 
 pytestmark = pytest.mark.cores(2)
 

@@ -16,7 +16,7 @@ from rnnkit.compression.container import Damage
 from rnnkit.language_model import coding, compressor
 from rnnkit.language_model.compressor import compress, decompress
 from rnnkit.language_model.model import TextModel
-from rnnkit_kernels.machine.team import thread_override
+from rnnkit_kernels.machine.thread_pool import thread_override
 
 MODEL = small_model("gru", "float32", alphabet=range(32, 127))
 TEXT = b"".join(b"%d green bottles hanging on the wall, %d\n" % (n, n * n) for n in range(40))

@@ -13,7 +13,7 @@ from random_cells import check, right_cell_of
 import rnnkit
 from rnnkit.cells import FastGRNN, Gate, cell, fma, sigmoid, tanh
 from rnnkit.cells import forward as stage
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 
 @pytest.mark.parametrize(("first", "count", "means"), [(0, 40, False), (0, 12, True), nightly(40, 100, False)])
@@ -100,7 +100,7 @@ def listed(states):
 
 
 @pytest.mark.parametrize(("seed", "means"), [(0, False), (1, True), nightly(2, False), nightly(3, True)])
-def test_random_cells_in_networks(seed, means, every_helper_comes, monkeypatch):
+def test_random_cells_in_networks(seed, means, every_worker_comes, monkeypatch):
     net, x, hx, states, cotangents, options, rng = problem(seed, means)
     found = net.forward(x, hx, argument(states), **options)
     y, hy, final = forward(net, x, hx, states, **options)
@@ -123,7 +123,7 @@ def assert_same_bits(net, x, hx, cx, options, found, back, cotangents, monkeypat
         return all(np.array_equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
 
     for threads in (1, 2, 3):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         again = net.forward(x, hx, cx, **options, checkpoint_steps=2 if threads == 3 else None)
         assert same(again[:3], found[:3])
         assert threads == 3 or same(net.backward(again.workspace, *cotangents), back)
@@ -180,7 +180,7 @@ def test_heads_are_an_lstm_with_zeros_between_them(hidden_size, batch_size, monk
     x, dy = (rng.standard_normal((7, batch_size, size), np.float32) for size in (5, hidden_size))
     results = []
     for threads in (1, 2):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         found = net.forward(x)
         results.append((*found[:3], *net.backward(found.workspace, dy), net.infer(x).y, net.prepare().infer(x).y))
     for one, other in zip(*results, strict=True):
@@ -208,7 +208,7 @@ def test_heads_divide_the_units():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_gradient_of_a_scalar_is_that_of_all_units(hidden_size, threads, monkeypatch):
     """100 units: those of a scalar have blocks of columns of their own."""
-    monkeypatch.setattr(team, "wanted_size", lambda: threads)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: threads)
     net = rnnkit.Network(FastGRNN, 3, hidden_size, 2, dtype="float64", seed=0)
     rng = np.random.default_rng(0)
     x, dy = rng.normal(size=(30, 20, 3)), rng.normal(size=(30, 20, hidden_size))

@@ -17,8 +17,8 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 import rnnkit
 from rnnkit.call.forking import new_call
 from rnnkit.call.memory import Memory
-from rnnkit.cpu import infer, planner
-from rnnkit_kernels.machine import team
+from rnnkit.cpu import infer, scheduler
+from rnnkit_kernels.machine import thread_pool
 
 pytestmark = pytest.mark.cores(2)
 
@@ -59,7 +59,7 @@ def test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it(monkeypatch):
     """While backward is in its first kernel another thread asks for the memory; then it is free again."""
     result, expected = train(PROBLEM)
     entered, go_on = threading.Event(), threading.Event()
-    run = team.run
+    run = thread_pool.run
 
     def held(*arguments):
         entered.set()
@@ -67,10 +67,10 @@ def test_forward_refuses_a_workspace_while_a_call_is_at_work_in_it(monkeypatch):
         return run(*arguments)
 
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(team, "run", held)
+        monkeypatch.setattr(thread_pool, "run", held)
         backward = pool.submit(PROBLEM.backward, result.workspace)
         assert entered.wait(60)
-        monkeypatch.setattr(team, "run", run)
+        monkeypatch.setattr(thread_pool, "run", run)
         with pytest.raises(rnnkit.WorkspaceError, match=says("forward: workspace", "another call")):
             PROBLEM.forward(workspace=result.workspace)
         assert_same_results(PROBLEM.backward(result.workspace), expected, GRADIENTS)  # reading it twice is no trouble
@@ -127,15 +127,15 @@ def alarm():
 
 
 def assert_nothing_taken(workspace, plan):
-    assert not team._callers
+    assert not thread_pool._callers
     assert not workspace.memory.calls and not workspace.memory.borrowers
     assert not plan._network._memory.borrowers
 
 
 def test_an_exception_at_any_moment_leaves_nothing_taken(monkeypatch, alarm):
-    monkeypatch.setattr(team, "wanted_size", lambda: 2)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 2)
     for constant in ("_WAKE_THRESHOLD", "SINGLE_THREAD_WORK"):
-        monkeypatch.setattr(team, constant, 0)
+        monkeypatch.setattr(thread_pool, constant, 0)
     rng, problem = random.Random(0), PROBLEM.twin(hidden_size=5, input_size=3, seq_len=3)
     result, gradients = train(problem)
     workspace, plan = result.workspace, rnnkit.prepare(problem.desc, problem.w)
@@ -159,12 +159,14 @@ def test_an_exception_at_any_moment_leaves_nothing_taken(monkeypatch, alarm):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Memory, "renew"), (Memory, "read"), (Memory, "borrow"), (team, "_enter"), (team._Team, "run")]
+    ("owner", "name"),
+    [(Memory, "renew"), (Memory, "read"), (Memory, "borrow"), (thread_pool, "_enter"),
+     (thread_pool._ThreadPool, "run")],
 )
 def test_an_exception_right_after_what_takes_leaves_nothing_taken(monkeypatch, owner, name):
-    monkeypatch.setattr(team, "wanted_size", lambda: 2)
-    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
-    monkeypatch.setattr(team, "SINGLE_THREAD_WORK", 0)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 2)
+    monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(thread_pool, "SINGLE_THREAD_WORK", 0)
     result, gradients = train(PROBLEM)
     workspace, plan, take = result.workspace, rnnkit.prepare(PROBLEM.desc, PROBLEM.w), getattr(owner, name)
 
@@ -184,34 +186,34 @@ def test_an_exception_right_after_what_takes_leaves_nothing_taken(monkeypatch, o
 @pytest.mark.parametrize("trouble", [RuntimeError("can't start new thread"), Interruption()])
 def test_a_thread_that_does_not_start(monkeypatch, trouble):
     """Where the system gives no more threads, those that came do the work; an exception leaves none behind."""
-    monkeypatch.setattr(team, "wanted_size", lambda: 3)
-    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
-    monkeypatch.setattr(team, "SINGLE_THREAD_WORK", 0)
-    expected, started, start = PROBLEM.infer(), [], team._Helper.start
-    team._team.shutdown()
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 3)
+    monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(thread_pool, "SINGLE_THREAD_WORK", 0)
+    expected, started, start = PROBLEM.infer(), [], thread_pool._Worker.start
+    thread_pool._pool.shutdown()
 
-    def once(helper):
+    def once(worker):
         if started:
             raise trouble
-        started.append(helper)
-        start(helper)
+        started.append(worker)
+        start(worker)
 
-    team._team = None
+    thread_pool._pool = None
     with monkeypatch.context() as patch:
-        patch.setattr(team._Helper, "start", once)
+        patch.setattr(thread_pool._Worker, "start", once)
         if isinstance(trouble, RuntimeError):
             assert_same_results(PROBLEM.infer(), expected, OUTPUTS)
-            assert team._team.helpers == started
-            team._team.shutdown()
+            assert thread_pool._pool.workers == started
+            thread_pool._pool.shutdown()
         else:
             with pytest.raises(Interruption):
                 PROBLEM.infer()
             started[0].join(60)
             assert not started[0].is_alive()
-    assert not team._callers
-    team._team = None
+    assert not thread_pool._callers
+    thread_pool._pool = None
     assert_same_results(PROBLEM.infer(), expected, OUTPUTS)
-    assert len(team._team.helpers) == 2
+    assert len(thread_pool._pool.workers) == 2
 
 
 @pytest.mark.parametrize("call", ["forward", "backward", "infer"])
@@ -219,13 +221,13 @@ def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, mon
     """The workspace is void then, not wrong; the next call works."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    monkeypatch.setattr(planner, "_CALL_WORK", 1)
-    monkeypatch.setattr(planner, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
+    monkeypatch.setattr(scheduler, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(infer, "_STEPWISE_WORK", 0)
     problem = Problem(mode="gru", seq_len=3000, batch_size=5, dtype="float32")
     result, gradients = train(problem)
     expected = problem.infer()
-    calls, run = [], team.run
+    calls, run = [], thread_pool.run
 
     def interrupting(kernel, *arguments):
         run(kernel, *arguments)
@@ -233,7 +235,7 @@ def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, mon
         if len(calls) == 3:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(team, "run", interrupting)
+    monkeypatch.setattr(thread_pool, "run", interrupting)
     with pytest.raises(KeyboardInterrupt):
         {
             "forward": lambda: problem.forward(workspace=result.workspace),
@@ -241,7 +243,7 @@ def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, mon
             "infer": problem.infer,
         }[call]()
     assert len(calls) == 3
-    monkeypatch.setattr(team, "run", run)
+    monkeypatch.setattr(thread_pool, "run", run)
     if call == "forward":
         with pytest.raises(rnnkit.WorkspaceError, match=says("backward: workspace", "older")):
             problem.backward(result.workspace)

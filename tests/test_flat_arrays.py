@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.arrays import FlatArray, flat, part, signature_of
 from rnnkit_kernels.machine.jit import kernel
 
@@ -29,7 +29,7 @@ def _copy_reversed(pair, sizes, thread_id, size, sync):
 def test_every_element_is_read_and_written(dtype, count):
     source = np.arange(count).astype(dtype)
     target, sizes = np.full(count + 1, 1, dtype), np.zeros(2, np.int64)
-    team.run(_copy_reversed, 1, Pair(source, target), sizes)
+    thread_pool.run(_copy_reversed, 1, Pair(source, target), sizes)
     np.testing.assert_array_equal(target, [*source[::-1], np.ones((), dtype)])
     assert list(sizes) == [count, count + 1]
 
@@ -43,7 +43,7 @@ def _sum_part(matrix, start, stop, total, thread_id, size, sync):
 
 def test_part_of_an_array_of_two_dimensions():
     total, matrix = np.zeros(1), np.arange(12.0).reshape(3, 4)
-    team.run(_sum_part, 1, matrix, 3, 9, total)
+    thread_pool.run(_sum_part, 1, matrix, 3, 9, total)
     assert total[0] == matrix.reshape(-1)[3:9].sum()
 
 
@@ -59,5 +59,5 @@ def test_types_of_arguments():
 def test_a_view_begins_where_it_begins():
     memory = np.arange(10.0)
     target, sizes = np.zeros(3), np.zeros(2, np.int64)
-    team.run(_copy_reversed, 1, Pair(memory[4:7], target), sizes)
+    thread_pool.run(_copy_reversed, 1, Pair(memory[4:7], target), sizes)
     assert list(target) == [6, 5, 4]

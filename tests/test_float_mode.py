@@ -1,4 +1,4 @@
-"""Results do not depend on the floating-point mode of the caller or of helpers, and calls leave it as it was."""
+"""Results do not depend on the floating-point mode of the caller or of workers, and calls leave it as it was."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from float_modes import DEFAULT, MODES, in_mode, mode, needs_mxcsr, set_mode
 
 import rnnkit
 from rnnkit.training import SGD, Adam, dense, dense_backward, sigmoid_cross_entropy, softmax_cross_entropy
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 pytestmark = needs_mxcsr
 TESTS = Path(__file__).parent
@@ -69,15 +69,15 @@ def test_calls_of_the_training_kit():
     assert found == expected
 
 
-def end_helpers():
-    if team._team is not None:
-        team._team.shutdown()
-        team._team = None
+def end_workers():
+    if thread_pool._pool is not None:
+        thread_pool._pool.shutdown()
+        thread_pool._pool = None
 
 
 @pytest.mark.cores(2)
 @pytest.mark.parametrize("name", MODES)
-def test_helpers_that_start_in_another_mode(name, every_helper_comes, threads_as_before):
+def test_workers_that_start_in_another_mode(name, every_worker_comes, threads_as_before):
     """A thread starts in the mode of the one that starts it."""
     net, x = rnnkit.GRU(64, 128, seed=0), draw(20, 16, 64)
     dy = small_gradient(net, x)
@@ -85,9 +85,9 @@ def test_helpers_that_start_in_another_mode(name, every_helper_comes, threads_as
     expected = of_network(net, x, dy)
     numba.set_num_threads(2)
     with in_mode(MODES[name]):
-        end_helpers()  # the next call starts others
+        end_workers()  # the next call starts others
         found = [of_network(net, x, dy) for _ in range(5)]
-    end_helpers()
+    end_workers()
     assert found == [expected] * 5
 
 

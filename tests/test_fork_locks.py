@@ -92,11 +92,11 @@ plan._network._memory.borrowers = Slow()
 WITHIN = """
 import numpy as np
 import rnnkit
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 net, x = rnnkit.RNN(3, 5, bidirectional=True, seed=0), np.ones((2, 2, 3), np.float32)
 plan, found = net.prepare(), []
-team.SINGLE_THREAD_WORK, team.wanted_size = 0, lambda: 2
+thread_pool.SINGLE_THREAD_WORK, thread_pool.wanted_size = 0, lambda: 2
 
 
 class Again(set):
@@ -108,7 +108,7 @@ class Again(set):
 expected = plan.infer(x).y
 plan._network._memory.borrowers = Again()
 assert np.array_equal(plan.infer(x).y, expected)
-plan._network._memory.borrowers, team._callers = set(), Again()
+plan._network._memory.borrowers, thread_pool._callers = set(), Again()
 assert np.array_equal(plan.infer(x).y, expected)
 assert len(found) == 2 and all(np.array_equal(y, expected) for y in found)
 """
@@ -179,7 +179,7 @@ assert not any(map(refused, calls))
 FORGETS = """
 import os, signal
 from rnnkit.call import forking
-from rnnkit_kernels.machine import forks, team
+from rnnkit_kernels.machine import forks, thread_pool
 
 seen = []
 
@@ -189,15 +189,15 @@ def note():
     seen.append(forking.importing._is_owned() and forking.entering._is_owned())
 
 
-lock = team._entering
-team._team, team._callers = object(), {{object()}}
+lock = thread_pool._entering
+thread_pool._pool, thread_pool._callers = object(), {{object()}}
 child = os.fork()
 if child == 0:
     signal.alarm({limit})
-    anew = team._team is None and not team._callers and team._entering is not lock
+    anew = thread_pool._pool is None and not thread_pool._callers and thread_pool._entering is not lock
     os._exit(0 if seen == [True] and anew else 1)
 assert os.waitpid(child, 0)[1] == 0, "the child has what its parent's threads had"
-assert seen == [] and team._team is not None
+assert seen == [] and thread_pool._pool is not None
 """
 
 

@@ -15,7 +15,7 @@ from rnnkit import training
 from rnnkit.cells import AUGRU, LayerNormLSTM
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.model import Parameters, State, TextModel
-from rnnkit_kernels.machine.team import thread_override
+from rnnkit_kernels.machine.thread_pool import thread_override
 
 BLOCKS = ("embedding", "network", "output_weight", "output_bias")
 

@@ -24,7 +24,7 @@ from test_vectorization import instructions
 import rnnkit
 from rnnkit_kernels import loop, loop_gradient
 from rnnkit_kernels.machine import compiler as chosen
-from rnnkit_kernels.machine import jit, team
+from rnnkit_kernels.machine import jit, thread_pool
 from rnnkit_kernels.machine.arrays import signature_of
 from rnnkit_kernels.machine.cache import Folder
 from rnnkit_kernels.machine.jit import OPTIONS, inner, kernel
@@ -205,13 +205,13 @@ def test_only_kernels_are_kept_on_disk(tmp_path):
 def calls(monkeypatch):
     """The kernel calls of the engine: (kernel, arguments)."""
     made = []
-    run = team.run
+    run = thread_pool.run
 
     def watched(kernel, work, *arguments):
-        made.append((kernel, (*arguments, 0, 1, team._SINGLE_SYNC)))
+        made.append((kernel, (*arguments, 0, 1, thread_pool._SINGLE_SYNC)))
         return run(kernel, work, *arguments)
 
-    monkeypatch.setattr(team, "run", watched)
+    monkeypatch.setattr(thread_pool, "run", watched)
     return made
 
 

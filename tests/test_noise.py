@@ -11,7 +11,7 @@ from problems import Problem, dropout_masks
 
 import rnnkit
 from rnnkit.cells import Noise, RegularizedLSTM, cell, forward, tanh
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 WORD = 2**32 - 1
 OF_DROPOUT = 255  # the stream of a layer's input, beside those of its cell's noises
@@ -109,7 +109,7 @@ def test_noises_are_drawn_so(dtype):
         np.testing.assert_array_equal(pick, numbers(seed, streams[3], *of_all)[0] < round(rate * 2**32) / 2**32)
 
 
-def test_nothing_else_changes_what_is_drawn(every_helper_comes, monkeypatch):
+def test_nothing_else_changes_what_is_drawn(every_worker_comes, monkeypatch):
     """Fewer steps or rows, a part of the batch, lengths, threads and checkpoints; dropout is on, too."""
     net, rng = noisy(dropout=0.5, bidirectional=False), np.random.default_rng(0)
     x, dy = rng.normal(size=(6, 5, 3)), rng.normal(size=(6, 5, 70))
@@ -124,7 +124,7 @@ def test_nothing_else_changes_what_is_drawn(every_helper_comes, monkeypatch):
     for n, length in enumerate(lengths):
         np.testing.assert_array_equal(padded[:length, n], y[:length, n])
     for threads in (2, 3):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         again = net.forward(x, seed=3, checkpoint_steps=threads)
         np.testing.assert_array_equal(again.y, y)
         for own, before in zip(net.backward(again.workspace, dy), back, strict=True):

@@ -19,8 +19,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 import rnnkit
-from rnnkit_kernels.machine import openmp, sync, team
-from rnnkit_kernels.machine.openmp import OpenMPTeam
+from rnnkit_kernels.machine import openmp, sync, thread_pool
+from rnnkit_kernels.machine.openmp import OpenMPPool
 from rnnkit_kernels.machine.registers import I32, I64
 
 pytestmark = pytest.mark.cores(2)
@@ -73,16 +73,16 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("absent", [0, 1, 2], ids=["all", "one late", "alone"])
 def test_bits_are_those_of_every_other_team(network, absent):
     expected, runtime = results(network), Runtime(absent)
-    with team.thread_override(THREADS, OpenMPTeam(runtime, THREADS)):
-        assert team.wanted_size() == THREADS
+    with thread_pool.thread_override(THREADS, OpenMPPool(runtime, THREADS)):
+        assert thread_pool.wanted_size() == THREADS
         assert_same(results(network), expected)
     assert set(runtime.regions) == {THREADS} and len(runtime.regions) >= 5
 
 
 def test_other_threads_of_a_region_take_part(network):
     """In one call of many at least: who comes late, as most do on a busy machine, stays out."""
-    own, seen = OpenMPTeam(Runtime(), THREADS), 0
-    with team.thread_override(THREADS, own):
+    own, seen = OpenMPPool(Runtime(), THREADS), 0
+    with thread_pool.thread_override(THREADS, own):
         for _ in range(2000):
             results(network)
             seen = own._sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED
@@ -93,23 +93,23 @@ def test_other_threads_of_a_region_take_part(network):
 
 @pytest.mark.parametrize("seq_len", [1, 20])
 def test_small_work_opens_no_region(seq_len):
-    """Neither what is brief nor what would pay with helpers that are awake: 77,000 multiply-adds, and 1.5 million."""
+    """Neither what is brief nor what would pay with workers that are awake: 77,000 multiply-adds, and 1.5 million."""
     desc, runtime = rnnkit.RNNDescriptor("gru", 24, 40), Runtime()
-    with team.thread_override(THREADS, OpenMPTeam(runtime, THREADS)):
+    with thread_pool.thread_override(THREADS, OpenMPPool(runtime, THREADS)):
         rnnkit.infer(desc, rnnkit.init_weights(desc, seed=0), np.ones((seq_len, 10, 24), np.float32))
     assert runtime.regions == []
 
 
 def test_a_number_of_threads_is_lent_to_one_thread_for_a_while():
-    before, seen = team.wanted_size(), []
-    with team.thread_override(7):
-        other = threading.Thread(target=lambda: seen.append(team.wanted_size()))
+    before, seen = thread_pool.wanted_size(), []
+    with thread_pool.thread_override(7):
+        other = threading.Thread(target=lambda: seen.append(thread_pool.wanted_size()))
         other.start()
         other.join()
-        with team.thread_override(5):
-            seen.append(team.wanted_size())
-        seen.append(team.wanted_size())
-    assert seen == [before, 5, 7] and team.wanted_size() == before
+        with thread_pool.thread_override(5):
+            seen.append(thread_pool.wanted_size())
+        seen.append(thread_pool.wanted_size())
+    assert seen == [before, 5, 7] and thread_pool.wanted_size() == before
 
 
 class _Stopped(BaseException):
@@ -117,14 +117,14 @@ class _Stopped(BaseException):
 
 
 def test_an_error_in_a_region_is_raised_behind_it(network):
-    own = OpenMPTeam(Runtime(), THREADS)
+    own = OpenMPPool(Runtime(), THREADS)
 
     def kernel(*arguments):
         raise _Stopped
 
     with pytest.raises(_Stopped):
         own.run(kernel, 10**9, ())
-    with team.thread_override(THREADS, own):
+    with thread_pool.thread_override(THREADS, own):
         found = results(network)
     assert_same(found, results(network))
 
@@ -161,7 +161,7 @@ def test_what_a_signals_handler_raises_in_a_region_comes_out(monkeypatch):
         raise _Stopped
 
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    own, before = OpenMPTeam(runtime, THREADS), signal.signal(signal.SIGUSR1, stop)
+    own, before = OpenMPPool(runtime, THREADS), signal.signal(signal.SIGUSR1, stop)
     try:
         for _ in range(3):
             with pytest.raises(_Stopped):
@@ -173,7 +173,7 @@ def test_what_a_signals_handler_raises_in_a_region_comes_out(monkeypatch):
 
 
 def test_an_error_of_a_kernel_has_its_traceback_and_no_other_references():
-    own, errors = OpenMPTeam(Runtime(absent=2), THREADS), [_Stopped("text")]
+    own, errors = OpenMPPool(Runtime(absent=2), THREADS), [_Stopped("text")]
 
     def kernel(*arguments):
         raise errors[0]
@@ -189,10 +189,10 @@ def test_an_error_of_a_kernel_has_its_traceback_and_no_other_references():
 
 
 def test_a_second_caller_runs_alone(network):
-    expected, own, found = results(network), OpenMPTeam(Runtime(), THREADS), []
+    expected, own, found = results(network), OpenMPPool(Runtime(), THREADS), []
 
     def call():
-        with team.thread_override(THREADS, own):
+        with thread_pool.thread_override(THREADS, own):
             found.extend(results(network) for _ in range(3))
 
     crowd = [threading.Thread(target=call) for _ in range(4)]
@@ -209,7 +209,7 @@ IN_PYTORCH = """
 import os
 import torch
 import rnnkit.torch
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit.torch import threads
 torch.set_num_threads(2)
 own = rnnkit.torch.GRU(64, 64, 2)
@@ -220,13 +220,13 @@ def step():
     own(x)[0].sum().backward()
     return own.weight_hh_l0.grad.clone()
 first = step()
-lent = threads._team(2)
-assert lent is not None and lent._number >= 2 and team._team is None, "not on PyTorch's threads"
+lent = threads._pool(2)
+assert lent is not None and lent._number >= 2 and thread_pool._pool is None, "not on PyTorch's threads"
 assert torch.equal(step(), first)
 output = own(x)[0].detach().numpy()
 if os.fork() == 0:  # no operation of PyTorch's here, which would hang
     with threads.threads():
-        alone = team._local.size == 2 and team._local.team is None  # before a call, which would hang
+        alone = thread_pool._local.size == 2 and thread_pool._local.pool is None  # before a call, which would hang
     os._exit(0 if alone and (own(x)[0].detach().numpy() == output).all() else 1)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 regions = lent._number
@@ -246,7 +246,7 @@ def test_pytorch_lends_its_threads():
 
 
 def test_every_field_of_a_region_is_given():
-    own = OpenMPTeam(Runtime(absent=2), 3)
+    own = OpenMPPool(Runtime(absent=2), 3)
     own.run(itertools.chain, 0, ())
     given = set(range(openmp._FIELDS)) - {openmp._KNOWN, *range(openmp._ERROR, openmp._FIELDS)}
     assert all(own._fields[field] for field in given)

@@ -14,7 +14,7 @@ from tolerances import OUTPUTS, assert_same_bits, assert_same_results
 import rnnkit
 from rnnkit.call.arena import Arena
 from rnnkit.cpu import infer, stack
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 SIZES = dict(input_size=17, hidden_size=33, dtype="float32")
 BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (300, 20)))
@@ -39,9 +39,9 @@ def laid_out(monkeypatch):
     batches = []
     ready_group = infer.prepare_group
 
-    def counted(runs, planner, *others):
-        batches.append(planner.steps)
-        return ready_group(runs, planner, *others)
+    def counted(runs, scheduler, *others):
+        batches.append(scheduler.steps)
+        return ready_group(runs, scheduler, *others)
 
     monkeypatch.setattr(infer, "prepare_group", counted)
     return batches
@@ -142,9 +142,9 @@ def test_what_is_long_is_laid_out_anew(laid_out):
 def test_another_number_of_threads_is_laid_out_anew(laid_out):
     problem = Problem(mode="lstm", **SIZES, **KEPT)
     plan = rnnkit.prepare(problem.desc, problem.w)
-    with team.thread_override(1):
+    with thread_pool.thread_override(1):
         expected = [call(plan, problem) for _ in range(2)]
-    with team.thread_override(2):
+    with thread_pool.thread_override(2):
         assert_same_results(call(plan, problem), expected[1], OUTPUTS)
     assert len(laid_out) == 3
 
@@ -207,7 +207,7 @@ def kept_by(call):
 @pytest.mark.parametrize("precision", [None, "int8"])
 def test_a_plan_keeps_no_room_for_many_rows(precision, monkeypatch):
     """Nor does it keep much for a few rows where many threads would have scratch of their own."""
-    monkeypatch.setattr(team, "max_threads", lambda: 64)
+    monkeypatch.setattr(thread_pool, "max_threads", lambda: 64)
     rows, sizes = (2000, SIZES) if precision is None else (1, SIZES | {"input_size": 2**15, "hidden_size": 64})
     problem = Problem(mode="lstm", **sizes, seq_len=1, batch_size=rows)
     plan, again = (rnnkit.prepare(problem.desc, problem.w, precision=precision) for _ in range(2))

@@ -13,7 +13,7 @@ from messages import says
 import rnnkit
 from rnnkit import cells
 from rnnkit.cells import CellError, Gate, Noise, cell, forward, gradient, mean, sigmoid, tanh
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 T, N, INPUT, H = 5, 4, 3, 40  # two panels of a mean, the second a part of one
 LENGTHS = [5, 2, 0, 4]
@@ -144,7 +144,7 @@ def test_values_and_gradients_against_pytorch(kind):
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [*BITS, nightly(KINDS["layer-norm-gru"], "float32")])
-def test_bits(kind, dtype, every_helper_comes, monkeypatch):
+def test_bits(kind, dtype, every_worker_comes, monkeypatch):
     """At any number of threads, of rows, and with checkpoints; in inference, plans and steps."""
     net = network(kind, dtype)
     x, hx, cx, resets, dy, dhy = arrays(net)
@@ -153,7 +153,7 @@ def test_bits(kind, dtype, every_helper_comes, monkeypatch):
     y, back = found.y.copy(), net.backward(found.workspace, dy, dhy)
     inferred, plan = net.infer(x, hx, cx, **options), net.prepare()
     for threads in (1, 2, 3):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         again = net.forward(x, hx, cx, **options, seed=3, checkpoint_steps=2 if threads > 1 else None)
         assert np.array_equal(again.y, y)
         for own, before in zip(net.backward(again.workspace, dy, dhy), back, strict=True):
@@ -195,14 +195,14 @@ class NormBeforeProjection(NamedTuple):
 
 
 @pytest.mark.parametrize(("kind", "proj_size"), [(NormBetweenProducts, None), nightly(NormBeforeProjection, 17)])
-def test_means_beside_products_and_a_projection(kind, proj_size, every_helper_comes, monkeypatch):
+def test_means_beside_products_and_a_projection(kind, proj_size, every_worker_comes, monkeypatch):
     rnnkit.check_cell(kind)
     net = rnnkit.Network(kind, 3, H, bidirectional=True, proj_size=proj_size, dtype="float64", seed=0)
     rng = np.random.default_rng(0)
     x, dy = rng.normal(size=(3, 2, 3)), rng.normal(size=(3, 2, 2 * net.desc.output_size))
     first = None
     for threads in (1, 2, 3):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         result = net.forward(x)
         own = result.y.copy(), *net.backward(result.workspace, dy)
         first = first or own
@@ -223,14 +223,14 @@ def test_means_beside_products_and_a_projection(kind, proj_size, every_helper_co
 
 @pytest.mark.cores(2)
 @pytest.mark.parametrize("kind", [KINDS["layer-norm-lstm"], NormBetweenProducts()], ids=["norms", "products"])
-def test_threads_share_out_whole_panels(kind, every_helper_comes, monkeypatch):
+def test_threads_share_out_whole_panels(kind, every_worker_comes, monkeypatch):
     """Of one row, which threads cannot share, with work for all; a share that ended within a panel would show."""
     net = rnnkit.Network(kind, 4, 300, 2, dtype="float64", seed=0)
     rng = np.random.default_rng(0)
     x, dy = rng.normal(size=(12, 1, 4)), rng.normal(size=(12, 1, 300))
     found = None
     for threads in (1, 2, 3):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         result = net.forward(x, seed=1)
         y, back = result.y.copy(), net.backward(result.workspace, dy)
         found = found or (y, back)

@@ -9,18 +9,18 @@ import pytest
 from compiled import for_python
 
 import rnnkit
-from rnnkit.cpu import planner
+from rnnkit.cpu import scheduler
 from rnnkit.cpu.layer import layers_of
-from rnnkit.cpu.planner import Planner, Sharing, best_sharing, shares_rows, threads_of_step
 from rnnkit.cpu.rows import same_length
+from rnnkit.cpu.scheduler import Scheduler, Sharing, best_sharing, shares_rows, threads_of_step
 from rnnkit_kernels.loop import usable_threads
-from rnnkit_kernels.machine import sync, team
+from rnnkit_kernels.machine import sync, thread_pool
 from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.machine.sync import barrier, join, post_call
 from rnnkit_kernels.operands import Schedule
 
-MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every helper is waited for
+MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every worker is waited for
 LANES = VECTOR_BYTES // 4
 
 
@@ -99,7 +99,7 @@ def test_many_threads_share_out_rows_and_units():
 
 def test_a_group_has_the_threads_that_its_schedule_says():
     desc = rnnkit.RNNDescriptor("lstm", 256, 256, bidirectional=True)
-    schedule = Planner(same_length(50, 8), 4, 64).forward(layers_of(desc)[:2], keeps_gates=False)
+    schedule = Scheduler(same_length(50, 8), 4, 64).forward(layers_of(desc)[:2], keeps_gates=False)
     alone = sharing(256, 8, 32)
     assert schedule.threads == 2 * alone.threads
     assert schedule.bounds.size == (alone.teams + 1 if alone.teams > 1 else 0)
@@ -113,7 +113,7 @@ def test_a_group_has_the_threads_that_its_schedule_says():
 def test_which_two_layers_are_pipelined(input_size, hidden_size, seq_len, batch_size, split):
     """Those with enough steps, as much work, and weights that stay near; however rows or units were shared out."""
     group = layers_of(rnnkit.RNNDescriptor("lstm", input_size, hidden_size, num_layers=2))
-    assert Planner(same_length(seq_len, batch_size), 4, 2).forward(group, keeps_gates=True).split == split
+    assert Scheduler(same_length(seq_len, batch_size), 4, 2).forward(group, keeps_gates=True).split == split
 
 
 def test_a_step_of_all_layers_has_one_team():
@@ -136,10 +136,10 @@ def _sign_up_to(seen, most, thread_id, size, sync):
 @pytest.mark.cores(2)
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_no_more_ranks_come_in_than_the_kernel_asks_for(monkeypatch, most):
-    monkeypatch.setattr(team, "wanted_size", lambda: 4)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 4)
     for _ in range(30):
         seen = np.zeros(5)
-        team.run(_sign_up_to, MUCH, seen, most)
+        thread_pool.run(_sign_up_to, MUCH, seen, most)
         assert seen.tolist() == [min(most, 4)] * min(most, 4) + [0] * (5 - min(most, 4))
 
 
@@ -151,30 +151,30 @@ class Sleeper:
         self.asleep = False
 
 
-def test_no_more_helpers_are_woken_than_pay():
+def test_no_more_workers_are_woken_than_pay():
     """And those that are awake anyway count."""
-    idle = object.__new__(team._Team)
-    idle.helpers = [Sleeper() for _ in range(7)]
-    assert idle.wake(LITTLE) == math.isqrt(LITTLE // team._WAKING_WORK) == 4
-    assert [helper.asleep for helper in idle.helpers] == [False] * 4 + [True] * 3
+    idle = object.__new__(thread_pool._ThreadPool)
+    idle.workers = [Sleeper() for _ in range(7)]
+    assert idle.wake(LITTLE) == math.isqrt(LITTLE // thread_pool._WAKING_WORK) == 4
+    assert [worker.asleep for worker in idle.workers] == [False] * 4 + [True] * 3
     assert idle.wake(LITTLE) == idle.wake(1) == 4
     idle.called = 0.0
     assert idle.is_awake(LITTLE)
     assert not idle.is_awake(MUCH)
     assert idle.wake(MUCH) == 7
-    assert not any(helper.asleep for helper in idle.helpers)
+    assert not any(worker.asleep for worker in idle.workers)
 
 
 @pytest.mark.cores(2)
-def test_a_call_has_the_threads_of_its_schedule(every_helper_comes, monkeypatch):
-    """Of eight helpers as many come in as the planner says, to the same bits."""
+def test_a_call_has_the_threads_of_its_schedule(every_worker_comes, monkeypatch):
+    """Of eight workers as many come in as the scheduler says, to the same bits."""
     net = rnnkit.LSTM(64, 64, seed=0)
     x = np.random.default_rng(0).standard_normal((50, 1, 64), np.float32)
     results = []
     for threads in (1, 8):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         results.append(net.infer(x).y)
-    inside = int(team._team.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED)
+    inside = int(thread_pool._pool.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED)
     assert inside == sharing(64, 1, 8).threads < 8
     assert np.array_equal(*results)
 
@@ -192,17 +192,17 @@ def test_as_many_ranks_as_make_whole_teams(come, inside):
 
 
 @pytest.mark.cores(2)
-def test_a_helper_that_nobody_needs_sleeps():
+def test_a_worker_that_nobody_needs_sleeps():
     """Also while calls go on, each with as many threads as it asks for."""
     elements = np.zeros(sync.sync_size(2), np.int64)
-    serve = team._machine_code(sync.serve, (elements, 0, 0))
+    serve = thread_pool._machine_code(sync.serve, (elements, 0, 0))
     elements[sync._NUM_TICKETS], number = 2, 0
     with ThreadPoolExecutor(1) as pool:
-        helper, deadline = pool.submit(serve, elements, 0, 5_000_000), time.monotonic() + 30
-        while not helper.done() and time.monotonic() < deadline:
+        worker, deadline = pool.submit(serve, elements, 0, 5_000_000), time.monotonic() + 30
+        while not worker.done() and time.monotonic() < deadline:
             number += 1
             elements[sync.TICKET] = number * sync.TICKET_STEP + sync.CLOSED + 2
-        assert helper.done()
+        assert worker.done()
 
 
 def test_a_few_threads_less_for_a_little_time():
@@ -212,12 +212,12 @@ def test_a_few_threads_less_for_a_little_time():
 
 @pytest.mark.cores(2)
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
+def test_a_worker_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
     """All others know how many they are, where they would have been whole teams with it."""
     for owner, name, value in (
-        (team, "_WAKE_THRESHOLD", 0), (team, "SINGLE_THREAD_WORK", 0),
-        (team, "_WAKING_WORK", 1), (team, "WORK_PER_SPIN", 1),
-        (planner, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1])),
+        (thread_pool, "_WAKE_THRESHOLD", 0), (thread_pool, "SINGLE_THREAD_WORK", 0),
+        (thread_pool, "_WAKING_WORK", 1), (thread_pool, "WORK_PER_SPIN", 1),
+        (scheduler, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1])),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)
     monkeypatch.setattr("rnnkit.cpu.infer._STEPWISE_WORK", 0)
@@ -225,17 +225,17 @@ def test_a_helper_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
     x = np.random.default_rng(0).standard_normal((20, 5, 65), np.float32)
 
     def results(threads):
-        monkeypatch.setattr(team, "wanted_size", lambda: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda: threads)
         y, hy, cy, workspace = net.forward(x)
         return y.copy(), net.backward(workspace, y).dw, net.infer(x).y
 
     size = 8 if bidirectional else 4
     alone, together = results(1), results(size)
     deadline = time.monotonic() + 60
-    while not all(helper.asleep for helper in team._team.helpers):
+    while not all(worker.asleep for worker in thread_pool._pool.workers):
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    monkeypatch.setattr(team._team.helpers[-1], "ring", lambda: None)
+    monkeypatch.setattr(thread_pool._pool.workers[-1], "ring", lambda: None)
     for found in (together, results(size)):
         assert all(np.array_equal(one, other) for one, other in zip(found, alone, strict=True))
-    assert int(team._team.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED) == size - 1
+    assert int(thread_pool._pool.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED) == size - 1

@@ -15,7 +15,7 @@ import rnnkit
 from rnnkit.call import memory
 from rnnkit.call.memory import Memory, idle_memories
 from rnnkit.cells import RegularizedLSTM
-from rnnkit.cpu import planner
+from rnnkit.cpu import scheduler
 from rnnkit.cpu.stack import Stack
 from rnnkit_kernels.machine import gemm, sync
 from rnnkit_kernels.machine.gemm import Packed, WeightMatrix
@@ -81,7 +81,7 @@ def reading(monkeypatch):
 
     def read(in_place):
         for limit in ("_READS", "_READS_BACK"):
-            monkeypatch.setattr(planner, limit, 1 << 40 if in_place else 0)
+            monkeypatch.setattr(scheduler, limit, 1 << 40 if in_place else 0)
         idle_memories.cache_clear()
 
     return read

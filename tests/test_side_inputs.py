@@ -88,9 +88,9 @@ def test_every_call_has_the_same_bits(dtype):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_long_calls_have_the_bits_of_their_steps(threads, monkeypatch):
-    from rnnkit_kernels.machine import team
+    from rnnkit_kernels.machine import thread_pool
 
-    monkeypatch.setattr(team, "wanted_size", lambda: threads)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: threads)
     rng = np.random.default_rng(1)
     net = rnnkit.Network(Attentive, 5, 33, 2, dtype="float32", seed=1)
     x, shape = rng.normal(size=(70, 40, 5)).astype("float32"), (70, 40, 33)

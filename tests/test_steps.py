@@ -11,11 +11,11 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
 from rnnkit.call import steps
-from rnnkit.cpu import planner, rows
+from rnnkit.cpu import rows, scheduler
 from rnnkit.cpu.layer import groups_of
-from rnnkit.cpu.planner import steps_of_call
 from rnnkit.cpu.rows import Rows, StepRows, same_length
-from rnnkit_kernels.machine import team
+from rnnkit.cpu.scheduler import steps_of_call
+from rnnkit_kernels.machine import thread_pool
 
 
 def numbers(rows: Rows):
@@ -84,9 +84,9 @@ def test_a_part_has_as_many_steps_as_are_listed_and_at_least_one(monkeypatch, ba
 @pytest.fixture
 def many_calls(monkeypatch):
     """Few rows and little work in a call of a kernel."""
-    monkeypatch.setattr(planner, "_CALL_WORK", 1)
-    monkeypatch.setattr(planner, "_CHUNK_BYTES", 1 << 10)
-    for module in (steps, rows, planner):
+    monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
+    monkeypatch.setattr(scheduler, "_CHUNK_BYTES", 1 << 10)
+    for module in (steps, rows, scheduler):
         monkeypatch.setattr(module, "LISTED_ROWS", 1050)
 
 
@@ -123,9 +123,9 @@ def test_several_calls_of_a_kernel_give_the_bits_of_one(request, cell, batch, la
 @pytest.mark.parametrize("cell", FLOAT32)
 def test_so_do_layers_whose_units_are_dealt_out(request, monkeypatch, cell, directions):
     """Both layers, or directions, then run one after the other in each call, with all threads."""
-    monkeypatch.setattr(team, "wanted_size", lambda: 2)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 2)
     for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)):
-        monkeypatch.setattr(planner, constant, value)
+        monkeypatch.setattr(scheduler, constant, value)
     sizes = dict(input_size=9, hidden_size=33, batch_size=5, seq_len=450, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, num_layers=2, bidirectional=directions == 2)
     expected = run_everything(problem)
@@ -142,7 +142,7 @@ def test_a_call_has_little_work_or_one_chunk(mode, size, batch_size, chunk):
     count = steps_of_call(group, batch_size, chunk)
     work = count * batch_size * sum(layer.work for layer in group)
     assert count >= 1
-    assert count <= chunk or (count % chunk == 0 and work <= planner._CALL_WORK)
+    assert count <= chunk or (count % chunk == 0 and work <= scheduler._CALL_WORK)
     assert count == 1 or count * batch_size <= steps.LISTED_ROWS
 
 

@@ -17,7 +17,7 @@ from tolerances import assert_close_on_gpu, assert_same_bits
 
 import rnnkit
 from rnnkit_kernels import stack
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 
 def plan_of(mode="lstm", input_size=3, hidden_size=5, num_layers=2, **options):
@@ -109,7 +109,7 @@ def test_a_thousand_streams_with_random_arrivals(mode):
 @pytest.fixture
 def apart(monkeypatch):
     """No step may write the states that it reads: on several threads, one may write what another is yet to read."""
-    run = team.run
+    run = thread_pool.run
 
     def watched(kernel, *arguments):
         if kernel is stack.run_stack:
@@ -117,7 +117,7 @@ def apart(monkeypatch):
             assert not any(np.may_share_memory(read, written) for read in (hx, cx) for written in (hy, cy, gates))
         return run(kernel, *arguments)
 
-    monkeypatch.setattr(team, "run", watched)
+    monkeypatch.setattr(thread_pool, "run", watched)
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
@@ -256,7 +256,7 @@ def test_what_it_is():
 @pytest.mark.parametrize("rows", [None, [3, 1, 0, 2]])
 def test_a_second_call_at_once_is_refused_and_the_first_goes_on(monkeypatch, rows):
     plan = plan_of()
-    x, stream, run = drawn(plan.desc, 4), plan.stream(4), team.run
+    x, stream, run = drawn(plan.desc, 4), plan.stream(4), thread_pool.run
     entered, go_on = threading.Event(), threading.Event()
 
     def held(*arguments):
@@ -265,10 +265,10 @@ def test_a_second_call_at_once_is_refused_and_the_first_goes_on(monkeypatch, row
         return run(*arguments)
 
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(team, "run", held)
+        monkeypatch.setattr(thread_pool, "run", held)
         step = pool.submit(stream.step, x, rows=rows)
         assert entered.wait(60)
-        monkeypatch.setattr(team, "run", run)
+        monkeypatch.setattr(thread_pool, "run", run)
         calls = {
             "step": lambda: stream.step(x), "run": lambda: stream.run(x[None]), "reset": stream.reset,
             "state": lambda: stream.state, "restore": lambda: stream.restore({}),
@@ -286,7 +286,7 @@ def test_a_second_call_at_once_is_refused_and_the_first_goes_on(monkeypatch, row
 def test_an_exception_amid_a_step_leaves_the_states(monkeypatch, rows):
     """Even one that comes when the kernel has written: before a first step, and where its buffers are used again."""
     plan = plan_of()
-    x, stream, run = drawn(plan.desc, 5, 4), plan.stream(4), team.run
+    x, stream, run = drawn(plan.desc, 5, 4), plan.stream(4), thread_pool.run
 
     def interrupted(*arguments):
         run(*arguments)
@@ -294,7 +294,7 @@ def test_an_exception_amid_a_step_leaves_the_states(monkeypatch, rows):
 
     for t in range(5):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(team, "run", interrupted)
+            patch.setattr(thread_pool, "run", interrupted)
             stream.step(-x[t], rows=rows)
         y = stream.step(x[t] if rows is None else x[t][rows], rows=rows)
         assert_same_bits("y", y, plan.infer(x).y[t][slice(None) if rows is None else rows])

@@ -11,8 +11,8 @@ from combinations import nightly, pairs
 from problems import CELLS, FLOAT32, Problem, step_loop
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
-from rnnkit.cpu import infer, planner
-from rnnkit_kernels.machine import sync, team
+from rnnkit.cpu import infer, scheduler
+from rnnkit_kernels.machine import sync, thread_pool
 
 pytestmark = pytest.mark.cores(2)
 
@@ -30,16 +30,16 @@ class Call(NamedTuple):
 
 @pytest.fixture
 def calls(monkeypatch, soil):
-    """All work is shared, every helper is waited for, and nothing right stands in new memory; the list of the calls.
+    """All work is shared, every worker is waited for, and nothing right stands in new memory; the list of the calls.
     Of more threads than two all are used, too, and share out either rows or units.
 
-    A helper comes as soon as it has a core: the caller's patience, a minute of its own core, ends on no machine that is
+    A worker comes as soon as it has a core: the caller's patience, a minute of its own core, ends on no machine that is
     merely busy.
     """
     soil(0xFF)
-    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
-    monkeypatch.setattr(team, "SINGLE_THREAD_WORK", 0)
-    run, run_together, seen = team.run, team._Team.run, []
+    monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(thread_pool, "SINGLE_THREAD_WORK", 0)
+    run, run_together, seen = thread_pool.run, thread_pool._ThreadPool.run, []
 
     def watched(kernel, kind, work, *arguments):
         seen.append(Call(kernel.__name__, 1, (0, 0, 0), 0, 0, 0))
@@ -47,7 +47,7 @@ def calls(monkeypatch, soil):
 
     def patient(self, code, work, arguments):
         before = self.sync.copy()
-        run_together(self, code, team.WORK_PER_SPIN << 31, arguments)
+        run_together(self, code, thread_pool.WORK_PER_SPIN << 31, arguments)
         size = int(self.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED)
         passed = self.sync - before
         barriers = tuple(passed[sync.PASSED :: len(before) // sync.TEAMS].tolist())
@@ -56,21 +56,21 @@ def calls(monkeypatch, soil):
         claims = int((self.sync != before)[taken].sum())
         seen[-1] = Call(seen[-1].kernel, size, barriers, int(self.sync[sync.PROGRESS]), claims, meetings)
 
-    monkeypatch.setattr(team, "run", watched)
-    monkeypatch.setattr(team._Team, "run", patient)
-    monkeypatch.setattr(planner, "best_sharing", all_threads)
+    monkeypatch.setattr(thread_pool, "run", watched)
+    monkeypatch.setattr(thread_pool._ThreadPool, "run", patient)
+    monkeypatch.setattr(scheduler, "best_sharing", all_threads)
     return seen
 
 
 def all_threads(batch_size, weights, units, work, meetings, spread, threads, max_teams=None, itemsize=4):
-    return planner.Sharing(threads if batch_size > 5 else 1, threads)
+    return scheduler.Sharing(threads if batch_size > 5 else 1, threads)
 
 
 def assert_threads_change_no_bit(monkeypatch, problem, size, calls):
     """And all of them take part in every call but those that list rows; returns those that go through the steps."""
     results = []
     for threads in (1, size):
-        monkeypatch.setattr(team, "wanted_size", lambda threads=threads: threads)
+        monkeypatch.setattr(thread_pool, "wanted_size", lambda threads=threads: threads)
         calls.clear()
         forward = problem.forward()
         results.append((problem.infer(), forward, problem.backward(forward.workspace)))
@@ -122,8 +122,8 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, calls, cell, batch, s
 def test_teams_with_rows_of_their_own_change_no_bit(monkeypatch, calls, cell, bidirectional, sharing):
     """Each a few threads, which share out the units."""
     teams, size = sharing
-    monkeypatch.setattr(planner, "best_sharing", lambda *sizes, **_: planner.Sharing(teams, sizes[-1]))
-    monkeypatch.setattr(planner, "_PIPELINED", (99, 8, 1.0))  # layers take their turns
+    monkeypatch.setattr(scheduler, "best_sharing", lambda *sizes, **_: scheduler.Sharing(teams, sizes[-1]))
+    monkeypatch.setattr(scheduler, "_PIPELINED", (99, 8, 1.0))  # layers take their turns
     sizes = dict(input_size=33, hidden_size=65, seq_len=20, batch_size=5, dtype="float32", num_layers=2)
     problem = Problem(**CELLS[cell], **sizes, lengths=(20, 0, 7, 20, 13), bidirectional=bidirectional)
     directions = 1 + bidirectional
@@ -140,7 +140,7 @@ def test_teams_with_rows_of_their_own_change_no_bit(monkeypatch, calls, cell, bi
 def test_whoever_does_a_block_changes_no_bit(monkeypatch, calls, cell, lengths, size):
     """Threads that are done with their share of the units take over what others have not begun."""
     for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)):
-        monkeypatch.setattr(planner, constant, value)
+        monkeypatch.setattr(scheduler, constant, value)
     sizes = dict(input_size=33, hidden_size=65, seq_len=24, batch_size=5, dtype="float32")
     cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})
     problem = Problem(**cell, **sizes, lengths=lengths, num_layers=2, bidirectional=True)
@@ -158,7 +158,7 @@ def test_whoever_does_a_block_changes_no_bit(monkeypatch, calls, cell, lengths, 
 def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch, layers_and_threads):
     """Of two layers the upper one may begin while the lower one is still at work."""
     (batch_size, lengths), (layers, size) = batch, layers_and_threads
-    monkeypatch.setattr(planner, "_PIPELINED", (6, 8, 1.0))
+    monkeypatch.setattr(scheduler, "_PIPELINED", (6, 8, 1.0))
     monkeypatch.setattr(infer, "_STEPWISE_WORK", 0)
     sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
@@ -178,7 +178,7 @@ def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch, layers_
 )
 def test_a_layer_waits_for_every_step_that_it_needs(monkeypatch, calls, cell, batch_size, size, input_size):
     """Whichever of two pipelined layers is the slower one, with one step between them."""
-    monkeypatch.setattr(planner, "_PIPELINED", (1, 1, 1.0))
+    monkeypatch.setattr(scheduler, "_PIPELINED", (1, 1, 1.0))
     sizes = dict(input_size=input_size, hidden_size=65, seq_len=40, batch_size=batch_size, num_layers=2)
     problem = Problem(**CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {}), **sizes)
     passes = assert_threads_change_no_bit(monkeypatch, problem.twin(dtype="float32"), size, calls)
@@ -198,15 +198,15 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
 
     One runs; the test plays the other, which comes to the barriers before the end of the first step, and then is late.
     """
-    monkeypatch.setattr(team, "wanted_size", lambda: 4)
-    monkeypatch.setattr(planner, "_PIPELINED", (1, 1, 1.0))
-    run, received = team.run, {}
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 4)
+    monkeypatch.setattr(scheduler, "_PIPELINED", (1, 1, 1.0))
+    run, received = thread_pool.run, {}
 
     def watched(kernel, work, *arguments):
         received[kernel.__name__] = kernel, arguments
         run(kernel, work, *arguments)
 
-    monkeypatch.setattr(team, "run", watched)
+    monkeypatch.setattr(thread_pool, "run", watched)
     problem = Problem(mode="rnn_tanh", num_layers=2, batch_size=16, dtype="float32")
     problem.backward(problem.forward().workspace)
     kernel, arguments = received[name]
@@ -214,7 +214,7 @@ def test_a_step_is_reported_when_every_thread_is_done_with_it(monkeypatch, name,
     elements[[sync.NUMBER, sync.SPIN_LIMIT]] = 1, 1 << 40
     whole, half = 0, elements.size // sync.TEAMS
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(team._code_of(kernel, arguments), *arguments, 0, 4, elements)
+        running = pool.submit(thread_pool._code_of(kernel, arguments), *arguments, 0, 4, elements)
         until(lambda: elements[sync.TICKET] > 0)
         elements[sync.TICKET] += 3
 

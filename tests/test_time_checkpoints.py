@@ -19,9 +19,9 @@ from rnnkit.call import steps
 from rnnkit.call.arena import Arena
 from rnnkit.call.memory import idle_memories
 from rnnkit.call.steps import gradient_chunk, segments
-from rnnkit.cpu import planner
+from rnnkit.cpu import scheduler
 from rnnkit.cpu.rows import StepRows, segment_of
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.gemm import depth_block
 
 
@@ -100,14 +100,14 @@ def test_there_may_be_nothing_to_run(short_chunks, bidirectional, changes, check
 def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, layers, threads):
     """By rows of the batch or units, shared or dealt out; in several calls of a kernel a segment."""
     problem = Problem("lstm", 17, 33, batch_size=batch_size, seq_len=20, **layers, dtype="float32")
-    monkeypatch.setattr(team, "wanted_size", lambda: 1)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 1)
     whole = problem.forward()
     expected = problem.backward(whole.workspace)
-    monkeypatch.setattr(team, "wanted_size", lambda: threads)
-    monkeypatch.setattr(team, "_WAKE_THRESHOLD", 0)
-    monkeypatch.setattr(planner, "_CALL_WORK", 1)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: threads)
+    monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
     for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)) if dealt else ():
-        monkeypatch.setattr(planner, constant, value)
+        monkeypatch.setattr(scheduler, constant, value)
     found = problem.forward(checkpoint_steps=7)
     assert_same_results(found, whole, OUTPUTS)
     assert_same_results(problem.backward(found.workspace), expected, GRADIENTS)
@@ -198,9 +198,9 @@ def test_cotangents_that_are_not_given_are_zeros(short_chunks, cotangents):
 
 def kernel_calls(monkeypatch, call):
     """The names of the kernels that a call runs."""
-    run, names = team.run, []
+    run, names = thread_pool.run, []
     with monkeypatch.context() as patch:
-        patch.setattr(team, "run", lambda *arguments: names.append(arguments[0].__name__) or run(*arguments))
+        patch.setattr(thread_pool, "run", lambda *arguments: names.append(arguments[0].__name__) or run(*arguments))
         call()
     return names
 
@@ -211,14 +211,14 @@ class Interruption(Exception):
 
 def interrupting(patch, number):
     """From now on the kernel call of this number, and every later one, raises."""
-    run, left = team.run, iter(range(number))
+    run, left = thread_pool.run, iter(range(number))
 
     def limited(*arguments):
         if next(left, None) is None:
             raise Interruption
         run(*arguments)
 
-    patch.setattr(team, "run", limited)
+    patch.setattr(thread_pool, "run", limited)
 
 
 @pytest.mark.parametrize("layers", LAYERS)

@@ -87,7 +87,7 @@ def test_a_step_is_pytorchs(cell_of, rows, dtype, given):
         assert_close(gradients(own, x, hx), gradients(expected, x, hx))
         with torch.no_grad():
             assert_close(flat(own(x, hx)), flat(expected(x, hx)))
-    assert own._place.found is not None
+    assert own._rnnkit_cache.flat is not None
     assert type(own(x, hx)) is type(expected(x, hx))
 
 
@@ -115,7 +115,7 @@ def test_a_large_step(monkeypatch, kind):
     monkeypatch.setattr(small, "_MAX_BYTES", 0)
     again = cell(kind)
     assert_equal(gradients(again, x, hx, steps=1), expected)
-    assert not next(iter(again._place.found.sizes.values())).is_small
+    assert not next(iter(again._rnnkit_cache.flat.sizes.values())).is_small
     small.is_small.cache_clear()
 
 
@@ -194,7 +194,7 @@ def test_born_accelerated(kind):
     x, hx = step(kind)
     assert type(own) is getattr(rnnkit.torch, kind)
     found = own(x, hx)
-    assert own._place.found is not None  # its parameters are neighbours
+    assert own._rnnkit_cache.flat is not None  # its parameters are neighbours
     loaded = pickle.loads(pickle.dumps(own))
     assert type(loaded) is getattr(nn, kind)
     assert_close(flat(loaded(x, hx)), flat(found))

@@ -109,7 +109,7 @@ def large(inputs=F):
 def test_gathered_calls(count):
     own, steps = large(), drawn(count, 1, F)
     assert_gradients(torch.autograd.grad(chained(own, steps), list(own.parameters())), separately(own, steps))
-    (size,) = own._place.found.sizes.values()
+    (size,) = own._rnnkit_cache.flat.sizes.values()
     chained(own, steps).backward()
     assert len(size.gathered) == (count > 2), "its memory is used again"
 
@@ -138,7 +138,7 @@ def test_passes_through_a_graph_again_and_through_parts_of_it():
 def test_a_pass_that_ends_in_an_error_leaves_nothing():
     own, steps = large(), drawn(40, 1, F)
     expected = torch.autograd.grad(chained(own, steps), list(own.parameters()))
-    kept = own._place.found.chains[0].sums._sums
+    kept = own._rnnkit_cache.flat.chains[0].sums._sums
     for _ in range(3):
         state, total = (torch.zeros(1, 1, LARGE, requires_grad=True), torch.zeros(1, 1, LARGE)), 0
         state[0].register_hook(lambda _: 1 / 0)

@@ -165,7 +165,7 @@ def outcome(situation, own):
 def test_a_plain_call_before_changes_nothing(situation, options):
     own, new = module(**options), module(**options)
     own(torch.ones(N, T, H) if options else torch.ones(T, N, H))
-    assert own._place.found is not None
+    assert own._rnnkit_cache.flat is not None
     found, expected = outcome(situation, own), outcome(situation, new)
     if isinstance(expected, tuple):
         assert found == expected

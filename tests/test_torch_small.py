@@ -202,7 +202,7 @@ def test_a_chain_that_draws():
         output, state = own(step[None], state)
         total = total + output.square().sum()
     found = torch.autograd.grad(total, list(own.parameters()))
-    (size,) = own._place.found.sizes.values()
+    (size,) = own._rnnkit_cache.flat.sizes.values()
     assert size.gathered
     state, loss = None, 0
     for step, seed in zip(steps, seeds, strict=True):

@@ -59,7 +59,7 @@ def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
     monkeypatch.setattr(small, "_MAX_IDLE_BYTES", 3 * made[0].nbytes)
     held = [own(x) for _ in range(6)]
     del held
-    (size,) = (one for one in own._place.found.sizes.values() if one.layout.shape[0] == T)
+    (size,) = (one for one in own._rnnkit_cache.flat.sizes.values() if one.layout.shape[0] == T)
     assert len(size.idle) == 3
 
 
@@ -69,7 +69,7 @@ def test_sizes_that_a_module_keeps_are_few(made, monkeypatch, most, nbytes, limi
     own = module()
     for length in range(1, 40):
         own(drawn(length, N, F))
-        assert len(own._place.found.sizes) <= limit
+        assert len(own._rnnkit_cache.flat.sizes) <= limit
 
 
 def test_the_first_call_of_a_module_is_plain(made, monkeypatch):
@@ -127,7 +127,7 @@ def test_another_thread_takes_a_call_between_forward_and_backward(made, monkeypa
 
     def taken(self, idle):
         give_back(self, idle)
-        self.forward(own._place.found.weights, np.ones((T, N, F), "f4"), 0, 0)
+        self.forward(own._rnnkit_cache.flat.weights, np.ones((T, N, F), "f4"), 0, 0)
 
     monkeypatch.setattr(small.SmallCall, "give_back", taken)
     assert_same(torch.autograd.grad(own(x)[0].square().sum(), list(own.parameters())), expected)

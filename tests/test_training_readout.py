@@ -8,7 +8,7 @@ from problems import Problem
 from tolerances import assert_close, assert_gradient_close, assert_same_bits
 
 from rnnkit.training import dense, dense_backward, init_dense, last_output, last_output_backward
-from rnnkit_kernels.machine.team import thread_override
+from rnnkit_kernels.machine.thread_pool import thread_override
 
 DTYPES = ("float32", "float64")
 SHAPES = [(4,), (1, 4), (5, 4), (6, 3, 4), (0, 4), (2, 0, 3, 4)]

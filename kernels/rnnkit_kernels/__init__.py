@@ -10,10 +10,11 @@ The contract of every kernel:
   (`machine.matrix.Matrix`), so that one compiled kernel serves every layout.
 - A kernel trusts its caller: it never allocates, checks, raises or prints, and takes all memory from outside.
 - A kernel whose last parameters are `(thread_id, size, sync)` runs on every thread of a team at once, and is called
-  only through `team.run` or `team.bound`. It begins with `sync.post_call` and `sync.join`, which publish the call and
-  determine who takes part. The threads split rows or units among themselves, or split into teams (`partition`),
-  synchronise at `sync.barrier`, and all synchronise once more at the end.
-- Arguments that stay the same from call to call may come as one, `bound` (`team.bound`); `bound.values_of` unpacks it.
+  only through `thread_pool.run` or `thread_pool.bound`. It begins with `sync.post_call` and `sync.join`, which publish
+  the call and determine who takes part. The threads split rows or units among themselves, or split into teams
+  (`partition`), synchronise at `sync.barrier`, and all synchronise once more at the end.
+- Arguments that stay the same from call to call may come as one, `bound` (`thread_pool.bound`); `bound.values_of`
+  unpacks it.
 - Results are deterministic: they do not depend on how the work is split. Every element of a product is one chain of
   fused multiply-adds, k ascending, in every shape of tile (`machine.tile`), and no loop is compiled with fastmath.
 

@@ -189,7 +189,7 @@ def rows_of_step(starts, t, bounds, team):
 @inner
 def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
     """Compute the input products of a chunk of steps, split by units; by rows if threads have rows of their own."""
-    starts, units, panel_grain, zeros = layer.starts, layer.facts.sizes.hidden, schedule.panel_grain, weights.bias
+    starts, units, panel_grain, zeros = layer.starts, layer.constants.sizes.hidden, schedule.panel_grain, weights.bias
     rows = Range(starts[steps.start], starts[steps.stop])
     by_rows, count = schedule.bounds.size == team.size + 1, rows.stop - rows.start
     claims = num_claims(count, ROWS, team) if by_rows else num_shares(cell, zeros, units, panel_grain, team)
@@ -200,7 +200,7 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
             own = Range(rows.start + block.start, rows.start + block.stop)
         else:
             vectors = next_share(cell, claim, zeros, units, panel_grain, team)
-        project_inputs(cell, layer.facts.sizes, weights, x, gates, own, vectors)
+        project_inputs(cell, layer.constants.sizes, weights, x, gates, own, vectors)
     if panel_grain > 0 or shares_rows(schedule.bounds, team):
         barrier(team)
 
@@ -208,10 +208,11 @@ def _project_chunk(cell, layer, weights, x, gates, steps, schedule, team):
 @inner
 def _run_pass(cell, layer, schedule, packed, zeros, arrays, role, team, whole_team):
     """Run the steps of one layer pass, a chunk of input products at a time."""
-    facts, sizes = layer.facts, layer.facts.sizes
+    constants, sizes = layer.constants, layer.constants.sizes
     weights = weights_of(
-        cell, sizes, packed, facts.offsets, facts.products, facts.places, arrays.w, whole_team.thread_id
-    )
+        cell, sizes, packed, constants.offsets, constants.products, constants.weight_starts, arrays.w,
+        whole_team.thread_id,
+    )  # fmt: skip
     num_steps, x = layer.starts.size - 1, or_call_data(layer.x, arrays.x)
     _, team_of_steps = team_of_rows(schedule.bounds, team)
     chunk = schedule.chunk if role == ALONE else min(schedule.lag, schedule.chunk)
@@ -280,9 +281,9 @@ def forward(bound, arrays, thread_id, size, sync):
     for index in range(schedule.num_passes if position.is_first else 0):
         layer, own = passes[index], ends[index]
         if position.sums_biases:
-            facts = layer.facts
-            sum_biases(facts.products, facts.places, storage(packed), facts.offsets, arrays.w, team)
-        _copy_states(own.hidden_initial, layer.facts.sizes.output, arrays.hx, own.index, True, team)
+            constants = layer.constants
+            sum_biases(constants.products, constants.weight_starts, storage(packed), constants.offsets, arrays.w, team)
+        _copy_states(own.hidden_initial, layer.constants.sizes.output, arrays.hx, own.index, True, team)
         if arrays.cy.size > 0:
             _copy_states(own.states_initial, own.states_initial.stride, arrays.cx, own.index, True, team)
     if position.is_first:
@@ -294,7 +295,7 @@ def forward(bound, arrays, thread_id, size, sync):
     barrier(team)
     for index in range(schedule.num_passes if position.is_last else 0):
         own = ends[index]
-        _copy_states(own.hidden_final, passes[index].facts.sizes.output, arrays.hy, own.index, False, team)
+        _copy_states(own.hidden_final, passes[index].constants.sizes.output, arrays.hy, own.index, False, team)
         if arrays.cy.size > 0:
             _copy_states(own.states_final, own.states_final.stride, arrays.cy, own.index, False, team)
     if position.is_last:

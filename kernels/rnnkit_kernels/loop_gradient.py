@@ -266,8 +266,8 @@ def _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, 
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
     scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _gradients_of_call(layer.gradients, arrays)
-    multiplied = _sources(cell, forward.operands, forward.facts.sizes.hidden, or_call_data(forward.x, arrays.x))
-    terms = terms_of(forward.facts.products, multiplied, arrays.w, buffer, offsets)
+    multiplied = _sources(cell, forward.operands, forward.constants.sizes.hidden, or_call_data(forward.x, arrays.x))
+    terms = terms_of(forward.constants.products, multiplied, arrays.w, buffer, offsets)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_inputs(cell, with_field(forward.operands, "vectors", vectors), arrays.x)
     if is_first:
@@ -283,7 +283,7 @@ def _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, 
         start = done if forward.reverse else num_steps - done - count
         dgates = shifted(bound.gates, -starts[start] * bound.gates.stride)
         gradients = with_field(bound, "gates", dgates)
-        step = Step(forward.facts.sizes, terms, operands, gradients, zeros, schedule.panel_grain, False, True)
+        step = Step(forward.constants.sizes, terms, operands, gradients, zeros, schedule.panel_grain, False, True)
         for earlier in range(0, count if arrays.runs_steps else 0, lag):
             now = min(earlier + lag, count)
             if role == FOLLOWS:
@@ -298,7 +298,7 @@ def _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, 
         if arrays.dw.size == 0:
             continue
         stop_row, is_new = starts[start + count], arrays.dw_is_new and is_first and done == 0
-        _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.facts.sizes.hidden, team)
+        _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.constants.sizes.hidden, team)
         for row in range(starts[start], stop_row, depth_block_of(buffer)):
             rows = Range(row, min(row + depth_block_of(buffer), stop_row))
             pack_sources(terms, rows, team)

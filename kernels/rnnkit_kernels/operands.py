@@ -1,6 +1,6 @@
 """Operand bundles of the time-loop kernels: arrays by the names of what they hold.
 
-A new operand of the stages is one field of `Operands` (or `Gradients`), and a name in `stages.places`.
+A new operand of the stages is one field of `Operands` (or `Gradients`), and a name in `stages.operand_places`.
 """
 
 from typing import NamedTuple
@@ -58,7 +58,7 @@ class LayerConstants(NamedTuple):
 
     sizes: Sizes
     products: tuple  # `products.PackedProduct`s
-    places: np.ndarray  # of their weights in the flat weights
+    weight_starts: np.ndarray  # of their weights in the flat weights
     offsets: np.ndarray  # of their weights in the packed weights
 
 
@@ -66,7 +66,7 @@ class LayerPass(NamedTuple):
     """One direction of one layer, forward. Step t of a call has the positions starts[t]:starts[t + 1]."""
 
     reverse: bool
-    facts: LayerConstants
+    constants: LayerConstants
     starts: np.ndarray
     x: CallMatrix
     operands: Operands  # its gates start at the first position whose gates are saved
@@ -131,7 +131,7 @@ class BackwardArrays(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """How a call splits its work: decided beforehand by the planner, from the sizes only."""
+    """How a call splits its work: decided beforehand by the scheduler, from the sizes only."""
 
     bounds: np.ndarray  # where to split the rows of every step among teams with rows of their own; else empty
     panel_grain: int  # panels of a work-stealing block; 0: a static split

@@ -10,7 +10,7 @@ from .machine.jit import OPTIONS, inner
 from .machine.matrix import shifted
 from .machine.registers import I64
 from .operands import Gradients, Operands
-from .stages import places
+from .stages import operand_places
 
 
 def per_cell(choose):
@@ -79,7 +79,7 @@ def noinline_if_many_phases(typingctx, cell):
 def matrix_of(declaration, name):
     """Build the function that returns the rows of a variable of the cell, from the cell, the `Operands` or `Gradients`
     and hidden_size."""
-    is_gradient, field, slot = places(declaration)[name]
+    is_gradient, field, slot = operand_places(declaration)[name]
     number = (Gradients if is_gradient else Operands)._fields.index(field)
     return lambda cell, bundle, hidden_size: shifted(bundle[number], slot * hidden_size)
 

@@ -61,7 +61,7 @@ class LayerWeights(NamedTuple):
     bias: np.ndarray  # of each column of the gates; then the vectors
 
 
-def places_of(products):
+def weight_starts_of(products):
     """Return (products, 3) int64: start, depth and bias of each product, which differ between layers."""
     return np.array([(p.start, p.depth, p.bias) for p in products], np.int64)
 
@@ -93,10 +93,10 @@ def _weights_of_product(place, product):
     """Build the function that returns the weights of a product of the cell."""
     columns, depth = columns_of_slots(product.slots), depth_of(product)
 
-    def find(cell, sizes, packed, offsets, products, places, w, thread_id):
+    def find(cell, sizes, packed, offsets, products, weight_starts, w, thread_id):
         start, stop = offsets[place], offsets[place + 1]
         panels = _packed(packed, start, stop, sizes[depth], sizes.hidden, columns(sizes.hidden), thread_id)
-        return WeightMatrix(panels, Matrix(w, products[place].rows, places[place, 0], sizes[depth]))
+        return WeightMatrix(panels, Matrix(w, products[place].rows, weight_starts[place, 0], sizes[depth]))
 
     return find
 
@@ -105,8 +105,8 @@ def _weights_of_heads_of(place, product):
     """Build the function that returns the weights of a product of the cell with several heads."""
     blocks, heads = len(product.slots) * product.heads, product.heads
 
-    def find(cell, sizes, packed, offsets, products, places, w, thread_id):
-        matrix = Matrix(w, products[place].rows, places[place, 0], sizes.hidden // heads)
+    def find(cell, sizes, packed, offsets, products, weight_starts, w, thread_id):
+        matrix = Matrix(w, products[place].rows, weight_starts[place, 0], sizes.hidden // heads)
         size = (offsets[place + 1] - offsets[place]) // blocks
         return HeadWeights(packed, offsets[place], size, matrix, thread_id)
 
@@ -141,13 +141,13 @@ def vectors_of_head(array, columns, head, units):
 
 
 @inner
-def weights_of(cell, sizes, packed, offsets, products, places, w, thread_id):
-    """Return the weights of the layer with these offsets in the packed buffer and these places in the flat weights,
+def weights_of(cell, sizes, packed, offsets, products, weight_starts, w, thread_id):
+    """Return the weights of the layer with these offsets in the packed buffer and these starts in the flat weights,
     with the thread's scratch."""
     start, stop = offsets[offsets.size - 4], offsets[offsets.size - 3]  # then come the vectors, which have no panels
     return LayerWeights(
-        products=_weights_of_products(cell, (sizes, packed, offsets, products, places, w, thread_id)),
-        heads=_weights_of_heads(cell, (sizes, packed, offsets, products, places, w, thread_id)),
+        products=_weights_of_products(cell, (sizes, packed, offsets, products, weight_starts, w, thread_id)),
+        heads=_weights_of_heads(cell, (sizes, packed, offsets, products, weight_starts, w, thread_id)),
         projection=_packed(packed, start, stop, sizes.hidden, sizes.output, (0,), thread_id),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip
@@ -170,13 +170,13 @@ def _packed_of(packed, start, stop, depth, units, columns, thread_id):
 
 
 @inner
-def sum_biases(products, places, packed, offsets, w, team):
+def sum_biases(products, weight_starts, packed, offsets, w, team):
     """Sum the biases of one layer; each thread sums a part of the columns."""
     bias = part(packed, offsets[offsets.size - 2], offsets[offsets.size - 1])
     own = partition(bias.size, team.thread_id, team.size)
     clear(part(bias, own.start, own.stop))
     for number in range(len(products)):
-        p, start = products[number], places[number, 2]
+        p, start = products[number], weight_starts[number, 2]
         if start >= 0:
             for i in range(max(own.start - p.first, 0), min(own.stop - p.first, p.rows.size)):
                 bias[p.first + i] += w[start + p.rows[i]]
@@ -186,7 +186,7 @@ def sum_biases(products, places, packed, offsets, w, team):
 def pack_layer(bound, w, thread_id, size, sync):
     """Pack the weights of one layer and sum its biases."""
     post_call(sync, thread_id, size)
-    (_, products, places, offsets), packed = values_of(bound)
+    (_, products, weight_starts, offsets), packed = values_of(bound)
     team = join(sync, thread_id, size)
     for number in range(len(products)):
         p, start = products[number], offsets[number]
@@ -196,7 +196,7 @@ def pack_layer(bound, w, thread_id, size, sync):
             for block in range(p.blocks):
                 rows = part(p.rows, block * count, (block + 1) * count)
                 panels = part(packed, start + block * size, start + (block + 1) * size)
-                matrix = Matrix(w, rows, places[number, 0], places[number, 1])
+                matrix = Matrix(w, rows, weight_starts[number, 0], weight_starts[number, 1])
                 pack_columns(panels, matrix, count // gates, gates, team)
-    sum_biases(products, places, packed, offsets, w, team)
+    sum_biases(products, weight_starts, packed, offsets, w, team)
     barrier(team)

@@ -32,7 +32,7 @@ def run_stack(bound, arrays, thread_id, size, sync):
     - The sizes T, N, I and that of a row of cy.
     """
     post_call(sync, thread_id, size)
-    (cell, sizes, products, places, offsets), packed, zeros, panel_grain, threads = values_of(bound)
+    (cell, sizes, products, weight_starts, offsets), packed, zeros, panel_grain, threads = values_of(bound)
     team = join(sync, thread_id, size, threads)
     x, hx, cx, y, hy, cy, gates, numbers, lengths, marks, w, (num_steps, batch_size, row_size, width) = arrays
     layers = offsets.shape[0]
@@ -40,7 +40,7 @@ def run_stack(bound, arrays, thread_id, size, sync):
     own_rows = partition(batch_size, team.thread_id, team.size)
     rows = Range(0, batch_size)
     for layer in range(layers if w.size > 0 else 0):
-        sum_biases(products, places[layer], storage(packed), flat(offsets[layer]), w, team)
+        sum_biases(products, weight_starts[layer], storage(packed), flat(offsets[layer]), w, team)
     if w.size > 0:
         barrier(team)
     for t in range(num_steps):
@@ -56,7 +56,8 @@ def run_stack(bound, arrays, thread_id, size, sync):
             barrier(team)
         for layer in range(layers):
             own = Sizes(sizes.hidden, sizes.output, sizes.input if layer == 0 else sizes.output)
-            weights = weights_of(cell, own, packed, flat(offsets[layer]), products, places[layer], w, team.thread_id)
+            starts = weight_starts[layer]
+            weights = weights_of(cell, own, packed, flat(offsets[layer]), products, starts, w, team.thread_id)
             at, at_prev = (first + layer) * batch_size, (before + layer) * batch_size
             outputs = Matrix(hy, numbers, at * sizes.output, sizes.output)
             place = t % chunk if layer == 0 else chunk

@@ -36,7 +36,7 @@ def mean_places(declaration):
     return found | {name: (True, number) for number, name in enumerate(declaration.gradient_means)}
 
 
-def places(declaration):
+def operand_places(declaration):
     """Return name -> (is_gradient, field of `Operands` or `Gradients`, slot in its rows)."""
     own = {"h_prev": ("hidden_prev", 0), "h": ("units", 0)}
     gradients = {"dh": ("units", 0), "dh_prev": ("hidden", 0)}
@@ -235,7 +235,7 @@ class _Row:
         self.cell_type, *self.kinds = signature.args[:3]
         self.cell, *self.bundles, self.hidden_size = arguments[:4]
         self.declaration = self.cell_type.instance_class.declaration
-        self.places, self.means = places(self.declaration), mean_places(self.declaration)
+        self.operand_places, self.means = operand_places(self.declaration), mean_places(self.declaration)
         self.scalars = {one.name: number for number, one in enumerate(self.declaration.scalars)}
         self.noises = {one.name: one for one in self.declaration.noises}
         self.starts = {}
@@ -253,7 +253,7 @@ class _Row:
 
     def pointer(self, name):
         """Return a pointer to a variable's first unit: always the same one, or loops would not vectorise."""
-        *operand, slot = self.places[name]
+        *operand, slot = self.operand_places[name]
         if (operand := tuple(operand)) not in self.starts:
             self.starts[operand] = self.column(*operand, self.first)
         if (operand, slot) not in self.starts:
@@ -269,7 +269,7 @@ class _Row:
             before = len(self.declaration.vectors) - len(self.scalars)
             column = self.builder.add(self.builder.mul(self.hidden_size, I64(before)), I64(self.scalars[name]))
             return self.builder.load(self.column(False, "vectors", column))
-        if name in self.noises and self.operand(*self.places[name][:2])[1] == types.none:  # no noise is drawn
+        if name in self.noises and self.operand(*self.operand_places[name][:2])[1] == types.none:  # no noise is drawn
             return self.expected(self.noises[name])
         return None
 

@@ -101,7 +101,7 @@ def hidden(function: str, name: str, value: Any, batch_size: int, desc: RNNDescr
         array(function, name, value, (desc.num_pseudo_layers, batch_size, desc.output_size), dims, desc, like)
 
 
-def cell(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
+def cell_state(function: str, name: str, value: Any, batch_size: int, desc: RNNDescriptor, like: Any) -> None:
     """Check cx or dcy. None means zeros; a mode without a cell state takes None only. Several states are a tuple."""
     if value is None:
         return
@@ -135,7 +135,7 @@ def step(function: str, x: Any, hx: Any, cx: Any, desc: RNNDescriptor, like: Any
                 return
     inputs(function, x, STEP_DIMS, desc, like)
     hidden(function, "hx", hx, x.shape[0], desc, like)
-    cell(function, "cx", cx, x.shape[0], desc, like)
+    cell_state(function, "cx", cx, x.shape[0], desc, like)
 
 
 def dy(function: str, value: Any, seq_len: int, batch_size: int, desc: RNNDescriptor, like: Any) -> None:

@@ -66,7 +66,7 @@ def workspace_layout(
     return tuple(blocks)
 
 
-def chains(desc: RNNDescriptor) -> list[tuple[int, ...]]:
+def checkpointed_layers(desc: RNNDescriptor) -> list[tuple[int, ...]]:
     """Return the groups of pseudo-layers that run segment by segment together, in forward order.
 
     Unidirectional layers do: each needs only the same segment of the layer below. The two directions of a layer run
@@ -139,7 +139,8 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int 
         return _nbytes(workspace_layout(desc, int(T), int(N)))
     batch = int(T), int(N)
     _, size = segments_of(*batch, desc.np_dtype.itemsize, checkpoint_steps)
-    segment = max(_nbytes(workspace_layout(desc, min(size, batch[0]), batch[1], chain)) for chain in chains(desc))
+    layers = checkpointed_layers(desc)
+    segment = max(_nbytes(workspace_layout(desc, min(size, batch[0]), batch[1], indices)) for indices in layers)
     return _nbytes(checkpoint_layout(desc, *batch, checkpoint_steps)) + segment
 
 

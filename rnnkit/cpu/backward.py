@@ -11,13 +11,13 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
-from rnnkit.cpu.layer import DESCRIPTORS, Layer, dense, filled, groups_of, is_stack, layers_of
-from rnnkit.cpu.planner import Planner, reads_in_place
+from rnnkit.cpu.layer import DESCRIPTORS, Layer, contiguous, filled, groups_of, is_stack, layers_of
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, training_runs
+from rnnkit.cpu.scheduler import Scheduler, reads_in_place
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels import loop_gradient, weight_gradient
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 
 
@@ -27,9 +27,9 @@ def backward(
     """Compute dx, dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is added to it."""
     steps = rows_of(workspace.steps, arena)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
-    dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, team.wanted_size()
+    dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
     result = begin(desc, w, steps, dhy, dcy, dw, workspace.wants_dx)
-    make, key = partial(gradient_of, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
+    make, key = partial(prepare_backward, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
@@ -38,10 +38,12 @@ def backward(
     return result
 
 
-def gradient_of(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, threads: int, arena: Arena) -> Gradient:
+def prepare_backward(
+    desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, threads: int, arena: Arena
+) -> PreparedBackward:
     """Prepare the backward of a network from the arrays of its workspace, with scratch from the arena."""
-    planner = Planner(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps, backward=True))
-    return Gradient(desc, arrays, planner, arena, groups_of(desc, desc.dropout > 0))
+    scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps, backward=True))
+    return PreparedBackward(desc, arrays, scheduler, arena, groups_of(desc, desc.dropout > 0))
 
 
 def backward_arrays(
@@ -49,8 +51,8 @@ def backward_arrays(
     of_resets: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
 ) -> BackwardArrays:
     """Return the arrays of a call as the kernel takes them; dy, dcx and `of_resets` may be None."""
-    dy, dcx, *of_resets = (0 if array is None else dense(array) for array in (dy, dcx, *of_resets))
-    return BackwardArrays(dense(w), dense(x), dy, dx, dhx, dcx, dw, *of_resets, dw_is_new, wants_dhx, True)
+    dy, dcx, *of_resets = (0 if array is None else contiguous(array) for array in (dy, dcx, *of_resets))
+    return BackwardArrays(contiguous(w), contiguous(x), dy, dx, dhx, dcx, dw, *of_resets, dw_is_new, wants_dhx, True)
 
 
 def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
@@ -82,7 +84,7 @@ def begin(
     shape = (steps.seq_len, batch, desc.row_size) if wants_dx else (0,)
     dx = (np.zeros if steps.padded else np.empty)(shape, w.dtype)
     if desc.inputs_size and wants_dx:
-        dx[:, :, desc.input_size :] = 0  # `Gradient.run` adds to them
+        dx[:, :, desc.input_size :] = 0  # `PreparedBackward.run` adds to them
     return dx, dhx, dcx, dw
 
 
@@ -91,7 +93,7 @@ def _start(shape: tuple[int, ...], dtype: np.dtype, given: Any) -> np.ndarray:
     return np.zeros(shape, dtype) if given is None else np.array(given, order="C").reshape(shape)
 
 
-class Chain(NamedTuple):
+class CheckpointedLayers(NamedTuple):
     """Layers from `lowest` on that run backward segment by segment. Their weights are packed in the first segment that
     runs, the last of the sequence, and stay packed for the others."""
 
@@ -99,7 +101,7 @@ class Chain(NamedTuple):
     packs: bool  # whether this segment packs
 
 
-class PreparedGradient(NamedTuple):
+class BackwardGroup(NamedTuple):
     """The kernel calls of a group of pseudo-layers in backward, as `run.PreparedGroup` in forward."""
 
     layers: tuple[Layer, ...]  # in the order of the passes; in a stack the upper layer is first
@@ -107,8 +109,8 @@ class PreparedGradient(NamedTuple):
     dx: list[np.ndarray | None]  # of each pass, (T, N, I); None means the call's
 
 
-class Gradient:
-    """The prepared backward of a network, or of a segment of a chain of its layers: all that the kernel calls need,
+class PreparedBackward:
+    """The prepared backward of a network, or of a segment of some of its layers: all that the kernel calls need,
     except for the `BackwardArrays` of a call.
 
     Attributes
@@ -120,18 +122,18 @@ class Gradient:
     """
 
     def __init__(
-        self, desc: RNNDescriptor, arrays: dict[str, Any], planner: Planner, arena: Arena,
-        groups: tuple[tuple[Layer, ...], ...], chain: Chain | None = None,
+        self, desc: RNNDescriptor, arrays: dict[str, Any], scheduler: Scheduler, arena: Arena,
+        groups: tuple[tuple[Layer, ...], ...], checkpointed: CheckpointedLayers | None = None,
     ) -> None:
-        self._desc, self._arrays, self._steps, self._planner = desc, arrays, planner.steps, planner
-        self._chain, self._lowest, self._packs = chain, *(chain or (0, True))
+        self._desc, self._arrays, self._steps, self._planner = desc, arrays, scheduler.steps, scheduler
+        self._checkpointed, self._lowest, self._packs = checkpointed, *(checkpointed or (0, True))
         self._dtype, self._groups, self._of_inputs, dy = desc.np_dtype, [], [], None
         for group in reversed(groups):
             self._groups.append(self._prepare(group, dy, arena))
             dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
         self.dx = self._groups[-1].dx[-1]
 
-    def _prepare(self, group: tuple[Layer, ...], dy: np.ndarray | None, arena: Arena) -> PreparedGradient:
+    def _prepare(self, group: tuple[Layer, ...], dy: np.ndarray | None, arena: Arena) -> BackwardGroup:
         """Prepare a group: dy is the buffer of its output gradient, scratch is from the arena."""
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
@@ -140,7 +142,7 @@ class Gradient:
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
             # Passes that do not run at once share a buffer, unless packed weights must last for several calls.
             place = number if schedule.split or len(spans) > 1 else 0
-            buffer = run.layer.layer - self._lowest if self._chain else place
+            buffer = run.layer.layer - self._lowest if self._checkpointed else place
             backs.append(self._back(run, place, buffer, dy, self._planner.chunk_rows(schedule), arena))
             if is_stack(group):
                 dy = backs[-1].dx
@@ -152,8 +154,8 @@ class Gradient:
             passes = [back.layer_pass(part) for back, part in zip(backs, parts, strict=True)]
             ends = self._packs and not calls, stop == steps.seq_len
             arguments = layer.cell, filled(passes, layer), schedule, *ends, zeros, numbers
-            calls.append(team.bound(loop_gradient.backward, work, like, *arguments, site=layer.site))
-        return PreparedGradient(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
+            calls.append(thread_pool.bound(loop_gradient.backward, work, like, *arguments, code_cache=layer.code_cache))
+        return BackwardGroup(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
 
     def run(self, arrays: BackwardArrays, dx_of_network: np.ndarray) -> None:
         """Run all groups, from the highest to the lowest. The gradients of side inputs are added to the last columns of
@@ -192,9 +194,9 @@ class Gradient:
             self._of_inputs.append(dx[:, :, -layer.inputs_size :])
         return dx
 
-    def _back(self, run: Run, number: int, buffer: int, dy: np.ndarray | None, rows: int, arena: Arena) -> RunBack:
-        """Build the `RunBack` of a pseudo-layer: `number` selects its scratch, `buffer` that of its packed weights, and
-        `rows` is the number of rows of a chunk of gates."""
+    def _back(self, run: Run, number: int, buffer: int, dy: np.ndarray | None, rows: int, arena: Arena) -> BackwardRun:
+        """Build the `BackwardRun` of a pseudo-layer: `number` selects its scratch, `buffer` that of its packed weights,
+        and `rows` is the number of rows of a chunk of gates."""
         layer, dtype = run.layer, self._dtype
         offsets = _offsets(self._desc, layer.index, self._planner.threads, rows, self._planner.in_place)
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
@@ -209,10 +211,10 @@ class Gradient:
         dvectors, vectors = None, len(layer.cell.declaration.vectors) * layer.sizes.hidden
         if vectors:
             dvectors = arena.take(f"dvectors_{number}", (self._steps.batch_size, vectors), dtype)
-        return RunBack(run, dy, dx, dgates, dunits, work, offsets, dinputs, dvectors)
+        return BackwardRun(run, dy, dx, dgates, dunits, work, offsets, dinputs, dvectors)
 
 
-class RunBack(NamedTuple):
+class BackwardRun(NamedTuple):
     """A pseudo-layer with the gradients that flow through it, and its scratch."""
 
     run: Run
@@ -248,7 +250,7 @@ def add(target: np.ndarray, addend: np.ndarray, steps: StepRows) -> None:
     for part in steps.parts():
         work = part.count * target.shape[-1]
         matrices = map(part.rows.of, (target, addend))
-        team.run(loop_gradient.add_rows, work, *matrices, part.count)
+        thread_pool.run(loop_gradient.add_rows, work, *matrices, part.count)
 
 
 @lru_cache(4 * DESCRIPTORS)

@@ -1,8 +1,8 @@
 """Gradient checkpointing: save the states only at the start of each segment, and recompute the segments in backward.
 
-The layers of a chain (`workspace.chains`) run segment by segment together. Each segment is a short training forward
-from the states at its start. Backward visits the segments in reverse order: it reruns each one and backpropagates
-through it. The gradients of states and weights accumulate in place.
+The layers of a group (`workspace.checkpointed_layers`) run segment by segment together. Each segment is a short
+training forward from the states at its start. Backward visits the segments in reverse order: it reruns each one and
+backpropagates through it. The gradients of states and weights accumulate in place.
 """
 
 from __future__ import annotations
@@ -13,15 +13,23 @@ import numpy as np
 
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import segments
-from rnnkit.call.workspace import Workspace, chains, checkpoint_layout, workspace_layout
+from rnnkit.call.workspace import Workspace, checkpoint_layout, checkpointed_layers, workspace_layout
 from rnnkit.common.lazy import lazy
-from rnnkit.cpu.backward import Chain, Gradient, add, backward_arrays, begin, finish_states, reset_gradients
+from rnnkit.cpu.backward import (
+    CheckpointedLayers,
+    PreparedBackward,
+    add,
+    backward_arrays,
+    begin,
+    finish_states,
+    reset_gradients,
+)
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
-from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.cpu.run import final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
+from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 
 def forward(
@@ -36,11 +44,12 @@ def forward(
         saved["start_cell"][0] = 0 if cx is None else cx
     y = np.empty((steps.seq_len, steps.batch_size, desc.num_directions * desc.output_size), w.dtype)
     final = final_states(desc, steps.batch_size)
-    for chain in chains(desc):
-        top = layers_of(desc)[chain[-1]]
+    for indices in checkpointed_layers(desc):
+        top = layers_of(desc)[indices[-1]]
         outputs = y if top.layer == desc.num_layers - 1 else steps.after(saved[f"output_l{top.layer}"])
         for number in range(len(run.bounds)):
-            (segment, own_steps), part = run.segment(chain, number, final), outputs[slice(*run.steps_of(chain, number))]
+            (segment, own_steps) = run.segment(indices, number, final)
+            part = outputs[slice(*run.steps_of(indices, number))]
             part[:, :, top.outputs] = own_steps.after(segment.arrays[f"hidden_l{top.layer}"])[:, :, top.outputs]
             for clear in prepare_clearing([part], own_steps, of_states=False):
                 clear()
@@ -55,16 +64,16 @@ def backward(
     dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
     of_resets = reset_gradients(steps, dhx, dcx)
     run, w = _Segments(desc, w, workspace, arena), flat(w)
-    for chain in reversed(chains(desc)):
-        lowest, dinput = layers_of(desc)[chain[0]], dx
+    for indices in reversed(checkpointed_layers(desc)):
+        lowest, dinput = layers_of(desc)[indices[0]], dx
         if lowest.layer:
             shape = steps.seq_len, steps.batch_size, lowest.input_size
             dinput = arena.take(f"dlayer_{lowest.layer % 2}", shape, dx.dtype)
         for number in reversed(range(len(run.bounds))):
-            (segment, own_steps), part = run.segment(chain, number), slice(*run.steps_of(chain, number))
-            part_of_chain = Chain(lowest.layer, packs=number + 1 == len(run.bounds))
-            gradient = Gradient(desc, segment.arrays, run.planner(own_steps), arena, run.groups(chain), part_of_chain)
-            own_dy = None if dy is None else dy[part]
+            (segment, own_steps), part = run.segment(indices, number), slice(*run.steps_of(indices, number))
+            own_layers = CheckpointedLayers(lowest.layer, packs=number + 1 == len(run.bounds))
+            prepared = desc, segment.arrays, run.scheduler(own_steps), arena, run.groups(indices), own_layers
+            own_dy, gradient = None if dy is None else dy[part], PreparedBackward(*prepared)
             gradient.run(backward_arrays(w, segment.x, own_dy, dinput[part], dhx, dcx, dw, of_resets), dx[part])
             if lowest.direction == 1:  # add to the dx of the forward direction, which ran before
                 add(dinput[part], gradient.dx, own_steps)
@@ -83,33 +92,33 @@ class _Segments:
         self._desc, self._w, self._workspace, self._arena = desc, w, workspace, arena
         steps = workspace.steps
         self.bounds = segments(steps.seq_len, steps.batch_size, w.itemsize, workspace.checkpoint_steps)
-        self._threads = team.wanted_size()
+        self._threads = thread_pool.wanted_size()
         # Each segment has the sequence order of the whole batch, so that sums over rows add in the same order.
         self._order = steps.longest_first if steps.listed else None
 
-    def planner(self, steps: StepRows) -> Planner:
-        """Return the planner of a segment of these steps."""
-        return Planner(steps, self._w.itemsize, self._threads)
+    def scheduler(self, steps: StepRows) -> Scheduler:
+        """Return the scheduler of a segment of these steps."""
+        return Scheduler(steps, self._w.itemsize, self._threads)
 
     @lazy
     def _packed(self) -> np.ndarray:
         return pack(self._desc, self._w, self._arena)
 
-    def steps_of(self, chain: tuple[int, ...], number: int) -> tuple[int, int]:
+    def steps_of(self, indices: tuple[int, ...], number: int) -> tuple[int, int]:
         """Return [start, stop) of the steps of a segment."""
         start, stop = self.bounds[number]
-        if layers_of(self._desc)[chain[0]].direction == 1:
+        if layers_of(self._desc)[indices[0]].direction == 1:
             start, stop = self._workspace.steps.seq_len - stop, self._workspace.steps.seq_len - start
         return start, stop
 
-    def groups(self, chain: tuple[int, ...]) -> tuple[tuple[Layer, ...], ...]:
-        """Return the pseudo-layers of a chain, in the groups that run together."""
-        if len(chain) == self._desc.num_pseudo_layers:
+    def groups(self, indices: tuple[int, ...]) -> tuple[tuple[Layer, ...], ...]:
+        """Return the pseudo-layers of a indices, in the groups that run together."""
+        if len(indices) == self._desc.num_pseudo_layers:
             return groups_of(self._desc, self._desc.dropout > 0)
-        return tuple((layers_of(self._desc)[index],) for index in chain)
+        return tuple((layers_of(self._desc)[index],) for index in indices)
 
     def segment(
-        self, chain: tuple[int, ...], number: int, final: tuple[Any, Any] | None = None
+        self, indices: tuple[int, ...], number: int, final: tuple[Any, Any] | None = None
     ) -> tuple[Workspace, StepRows]:
         """Return the workspace and the steps of a segment; run it, unless its results are still in the arena.
 
@@ -118,27 +127,27 @@ class _Segments:
         """
         starts = (self._workspace.arrays.get(name) for name in ("start_hidden", "start_cell"))
         reset_to = (None if array is None else array[0] for array in starts)  # copies: the user's hx and cx may change
-        steps = segment_of(self._workspace.steps, *self.steps_of(chain, number), self._order, *reset_to)
-        segment, key = self._workspace_of(chain, number, steps), (self._workspace.generation, chain, number)
+        steps = segment_of(self._workspace.steps, *self.steps_of(indices, number), self._order, *reset_to)
+        segment, key = self._workspace_of(indices, number, steps), (self._workspace.generation, indices, number)
         if self._arena.segment != key:
             self._arena.segment = None  # until it is complete
             arrays = forward_arrays(segment.x, self._packed[:0], *self._states(number, final))
-            groups = prepare_training(self.groups(chain), self.planner(steps), segment, self._packed)
-            train_groups(groups, arrays, segment, steps, self.steps_of(chain, number)[0])
+            groups = prepare_training(self.groups(indices), self.scheduler(steps), segment, self._packed)
+            train_groups(groups, arrays, segment, steps, self.steps_of(indices, number)[0])
             self._arena.segment = key
         return segment, steps
 
-    def _workspace_of(self, chain: tuple[int, ...], number: int, steps: StepRows) -> Workspace:
+    def _workspace_of(self, indices: tuple[int, ...], number: int, steps: StepRows) -> Workspace:
         """Return the workspace of a segment. Chains of one pseudo-layer share their memory."""
-        desc, saved, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(chain, number)
-        needed = layers_of(desc)[chain[0]].layer == 0 or desc.inputs_size > 0
+        desc, saved, (start, stop) = self._desc, self._workspace.arrays, self.steps_of(indices, number)
+        needed = layers_of(desc)[indices[0]].layer == 0 or desc.inputs_size > 0
         x = self._workspace.x[start:stop] if needed else self._workspace.x[:0]
         options = self._workspace.options._replace(steps=steps, checkpoint_steps=None)
         segment = Workspace(desc, {"x": x}, options, self._workspace.memory)
-        for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, chain, steps.with_resets):
-            shared = name if len(chain) > 1 else name.rstrip("0123456789")
+        for name, shape, dtype in workspace_layout(desc, stop - start, steps.batch_size, indices, steps.with_resets):
+            shared = name if len(indices) > 1 else name.rstrip("0123456789")
             segment.arrays[name] = self._arena.take(shared, shape, dtype)
-        below = f"l{layers_of(desc)[chain[0]].layer - 1}"
+        below = f"l{layers_of(desc)[indices[0]].layer - 1}"
         if f"output_{below}" in saved:
             segment.arrays[f"hidden_{below}"] = saved[f"output_{below}"][start : stop + 2]
         return segment

@@ -12,21 +12,21 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.memory import IDLE_BYTES, popped
 from rnnkit.call.steps import row_numbers
-from rnnkit.cpu.layer import dense as as_dense
+from rnnkit.cpu.layer import contiguous as as_dense
 from rnnkit_kernels import dense, weight_gradient
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.gemm import depth_block, padded, panel_size
 from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
 from rnnkit_kernels.machine.tiles import ensure_in_place_tiles
 
 _SCRATCH = "weights", "x", "scratch", "zeros"
 _idle: deque[Arena] = deque()
-_sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "float64")}  # of `team.run`
+_sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "float64")}  # of `thread_pool.run`
 
 
 def _reads_in_place(rows: int, work: int) -> bool:
     """Return whether weights are read in place: for few rows, this is faster than packing them."""
-    return rows <= MAX_ROWS_IN_PLACE or work <= team.SINGLE_THREAD_WORK
+    return rows <= MAX_ROWS_IN_PLACE or work <= thread_pool.SINGLE_THREAD_WORK
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class PackedDense:
     def pack(self) -> None:
         """Pack the weights again, after they changed."""
         numbers, work = row_numbers(self._units), self._panels.size
-        team.run(dense.pack, work, self._panels, self._bias, self._w, numbers, self._units, self._depth)
+        thread_pool.run(dense.pack, work, self._panels, self._bias, self._w, numbers, self._units, self._depth)
 
     def forward(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write y (rows, C) of x (rows, I), which are C-contiguous and not empty."""
@@ -83,9 +83,9 @@ def _forward(
     w: np.ndarray, x: np.ndarray, y: np.ndarray, panels: np.ndarray, bias: np.ndarray, is_packed: bool
 ) -> None:
     (rows, depth), units = x.shape, y.shape[1]
-    team.run(
+    thread_pool.run(
         dense.forward, rows * depth * units, y.reshape(-1), x.reshape(-1), w, panels, bias, is_packed,
-        row_numbers(max(rows, units)), rows, units, depth, site=_sites[w.dtype],
+        row_numbers(max(rows, units)), rows, units, depth, code_cache=_sites[w.dtype],
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: n
     if not rows:
         return
     work, block = 2 * rows * depth * units, min(depth_block(itemsize), rows)
-    threads = 1 if work <= team.SINGLE_THREAD_WORK else team.max_threads()
+    threads = 1 if work <= thread_pool.SINGLE_THREAD_WORK else thread_pool.max_threads()
     sizes = weight_gradient.scratch_size(units, threads, block), padded(depth, itemsize)
     arrays = dx.reshape(-1), dw, *(as_dense(array).reshape(-1) for array in (dy, x, w))
     if _reads_in_place(rows, work):
@@ -125,11 +125,11 @@ def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: n
 def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:
     *arrays, rows, units, depth = arguments
     numbers = row_numbers(max(rows, units))
-    team.run(dense.backward, work, dx, *arrays, numbers, rows, units, depth, site=_sites[dx.dtype])
+    thread_pool.run(dense.backward, work, dx, *arrays, numbers, rows, units, depth, code_cache=_sites[dx.dtype])
 
 
 def add_rows(sums: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """Compute sums[index[i]] += rows[i] in the order of i; sums (K, I) is C-contiguous."""
     if rows.size:
         arrays = sums.reshape(-1), as_dense(index), as_dense(rows).reshape(-1)
-        team.run(dense.add_rows, rows.size, *arrays, rows.shape[1])
+        thread_pool.run(dense.add_rows, rows.size, *arrays, rows.shape[1])

@@ -20,17 +20,17 @@ from rnnkit.call.workspace import Workspace, workspace_layout, workspace_nbytes
 from rnnkit.cpu import backward as backward_module
 from rnnkit.cpu import checkpoints
 from rnnkit.cpu import infer as inference
-from rnnkit.cpu.infer import Inference
+from rnnkit.cpu.infer import PackedNetwork
 from rnnkit.cpu.layer import flat, groups_of, layers_of, prepare_packing
-from rnnkit.cpu.planner import Planner, reads_in_place
 from rnnkit.cpu.rows import StepRows, rows_of
 from rnnkit.cpu.run import PreparedGroup, final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
+from rnnkit.cpu.scheduler import Scheduler, reads_in_place
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
-__all__ = ["Inference", "Memory", "backward", "forward", "infer", "prepare"]
+__all__ = ["PackedNetwork", "Memory", "backward", "forward", "infer", "prepare"]
 
-prepare = Inference  # which packs, and so copies, the weights
+prepare = PackedNetwork  # which packs, and so copies, the weights
 
 
 class Prepared(NamedTuple):
@@ -45,14 +45,14 @@ class Prepared(NamedTuple):
 def prepare_forward(workspace: Workspace, steps: StepRows, threads: int) -> Prepared:
     """Take the workspace's arrays from its memory, and prepare the kernel calls that fill them."""
     desc, arena = workspace.desc, workspace.memory.arena
-    planner = Planner(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps))
-    layers = layers_of(desc, None, planner.in_place)
+    scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps))
+    layers = layers_of(desc, None, scheduler.in_place)
     packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
-    packing = [] if planner.in_place else prepare_packing(packed, layers)
+    packing = [] if scheduler.in_place else prepare_packing(packed, layers)
     workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size, resets=steps.with_resets))
-    groups = groups_of(desc, desc.dropout > 0, None, planner.in_place)
+    groups = groups_of(desc, desc.dropout > 0, None, scheduler.in_place)
     padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
-    running = prepare_training(groups, planner, workspace, packed)
+    running = prepare_training(groups, scheduler, workspace, packed)
     return Prepared(packing, workspace.arrays, running, prepare_clearing(padded, steps, of_states=True))
 
 
@@ -64,7 +64,7 @@ def forward(
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     arena = workspace.memory.arena
     steps = rows_of(workspace.steps, arena, hx, cx)
-    threads = team.wanted_size()
+    threads = thread_pool.wanted_size()
     make, key = partial(prepare_forward, workspace, steps, threads), (desc, steps, threads)
     prepared = arena.cached("forward", key, make) if steps.is_kept else make()
     workspace.arrays, (hy, cy) = prepared.arrays, final_states(desc, steps.batch_size)
@@ -92,7 +92,7 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
         return result
     key = desc.evaluating, steps.seq_len, steps.batch_size
     if steps.resets is not None or not _is_small(*key) or not _is_repeat(key):
-        return Inference(desc, w).infer(x, hx, cx, options)
+        return PackedNetwork(desc, w).infer(x, hx, cx, options)
     idle = idle_memories(Memory, *key)
     memory = popped(idle) or Memory()
     workspace = Workspace(key[0], {"x": x, "hx": hx, "cx": cx}, options, memory)

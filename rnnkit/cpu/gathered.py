@@ -12,10 +12,10 @@ import numpy as np
 
 from rnnkit.call.arena import Arena
 from rnnkit.call.workspace import workspace_layout
-from rnnkit.cpu.backward import Gradient
+from rnnkit.cpu.backward import PreparedBackward
 from rnnkit.cpu.layer import groups_of
-from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
+from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit_kernels.operands import BackwardArrays
@@ -43,8 +43,8 @@ class Gathered:
         self._capacity, self._count, self._calls, arena = _ROWS // batch_size, 0, [], Arena()
         steps, dtype = same_length(1, self._capacity * batch_size), desc.np_dtype
         self._arrays = {block.name: arena.take(*block) for block in workspace_layout(desc, 1, steps.batch_size)}
-        planner = Planner(steps, dtype.itemsize, threads, in_place=True)
-        self._gradient = Gradient(desc, self._arrays, planner, arena, groups_of(desc, False))
+        scheduler = Scheduler(steps, dtype.itemsize, threads, in_place=True)
+        self._gradient = PreparedBackward(desc, self._arrays, scheduler, arena, groups_of(desc, False))
         dgates = self._gradient.dgates.reshape(self._capacity, -1)
         x = np.empty((self._capacity, batch_size * desc.row_size), dtype)
         for rows in zip(dgates, x, strict=True):

@@ -14,14 +14,14 @@ from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape, steps_of
 from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack, prepare_packing
-from rnnkit.cpu.planner import Planner, reads_in_place, slabs_of
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import PreparedGroup, Run, final_states, forward_arrays, prepare_clearing, prepare_group
-from rnnkit.cpu.stack import Sequences, Stack, new_array, run_steps
+from rnnkit.cpu.scheduler import Scheduler, reads_in_place, slabs_of
+from rnnkit.cpu.stack import PreparedStepwiseCall, Stack, new_array, run_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 # Up to this many (words of the weights times rows of all steps) one kernel runs all layers step by step, which saves 60
 # us of Python. On one thread the break-even is 2^26; on two threads, longer calls split better layer by layer.
@@ -37,7 +37,7 @@ def is_stepwise(desc: RNNDescriptor, steps: Steps) -> bool:
     return desc.num_directions == 1 and count > 0 and is_short and not from_hx
 
 
-def stepwise_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
+def stepwise_calls(desc: RNNDescriptor, steps: Steps) -> PreparedStepwiseCall | None:
     """Return the runner of stepwise calls with flat weights; None if these steps do not run stepwise."""
     if not is_stepwise(desc, steps):
         return None
@@ -45,7 +45,7 @@ def stepwise_calls(desc: RNNDescriptor, steps: Steps) -> Sequences | None:
 
 
 @lru_cache(DESCRIPTORS)  # a fast path for calls without options
-def _stepwise_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Sequences | None:
+def _stepwise_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> PreparedStepwiseCall | None:
     return stepwise_calls(desc, steps_of(seq_len, batch_size))
 
 
@@ -62,7 +62,7 @@ def _stack_of(desc: RNNDescriptor, in_place: bool) -> Stack:
     return Stack(desc, layers_of(desc, None, in_place), None, in_place)
 
 
-class Inference(Stack):
+class PackedNetwork(Stack):
     """The packed weights of a network, and the calls that use them; thread-safe.
 
     A call of the previous call's size whose outputs are small, at most `KEPT_BYTES` a layer, reuses arrays and prepared
@@ -94,7 +94,8 @@ class Inference(Stack):
             return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
         places = states_shape(steps.seq_len, steps.batch_size, directions, steps.resets is not None)
         shape, extra = (*places, directions * desc.output_size), places[0] - steps.seq_len
-        count, threads, slabs = steps.seq_len * steps.batch_size, team.wanted_size(), [*slabs_of(self._layers, steps)]
+        count, threads = steps.seq_len * steps.batch_size, thread_pool.wanted_size()
+        slabs = [*slabs_of(self._layers, steps)]
         nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.listed else 0), new_call()
         reset_to = hx, cx
         try:
@@ -107,7 +108,7 @@ class Inference(Stack):
                 rows = whole if is_kept else segment_of(steps, start, stop, None, *reset_to)
                 out, (hy, cy) = hidden[start : stop + extra], final_states(desc, steps.batch_size)
                 arrays = forward_arrays(x[start:stop], self._no_w, hx, cx, hy, cy)
-                groups, clearing_next = self._prepare(Planner(rows, x.itemsize, threads), packed, out, arena, is_kept)
+                groups, clearing_next = self._prepare(Scheduler(rows, x.itemsize, threads), packed, out, arena, is_kept)
                 for _, calls in groups:
                     for run in calls:
                         run(arrays)
@@ -126,31 +127,31 @@ class Inference(Stack):
             self._memory.borrowers.discard(call)
 
     def _prepare(
-        self, planner: Planner, packed: Any, out: np.ndarray, arena: Arena, is_kept: bool
+        self, scheduler: Scheduler, packed: Any, out: np.ndarray, arena: Arena, is_kept: bool
     ) -> tuple[Iterable[PreparedGroup], list[Callable[[], None]]]:
         """Return the prepared groups of layers, and the calls that clear the padding: cached for the next call of this
         size, or generated one group at a time."""
 
         def make() -> tuple[Iterable[PreparedGroup], list[Callable[[], None]]]:
-            clearing = prepare_clearing([out], planner.steps, of_states=True)
-            groups = self._prepare_groups(planner, packed, out, arena.take, arena.take if is_kept else new_array)
+            clearing = prepare_clearing([out], scheduler.steps, of_states=True)
+            groups = self._prepare_groups(scheduler, packed, out, arena.take, arena.take if is_kept else new_array)
             return list(groups) if is_kept else groups, clearing
 
-        return arena.cached("infer", (planner.steps, planner.threads), make) if is_kept else make()
+        return arena.cached("infer", (scheduler.steps, scheduler.threads), make) if is_kept else make()
 
     def _prepare_groups(
-        self, planner: Planner, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
+        self, scheduler: Scheduler, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
         new: Callable[..., np.ndarray],
     ) -> Iterator[PreparedGroup]:
         """Prepare all layers, one group after another; the last writes into `out`.
 
         Groups share the arrays that they `take`. Their outputs are from `new`: fresh arrays, or reused ones.
         """
-        desc, steps, below = self._desc, planner.steps, None
+        desc, steps, below = self._desc, scheduler.steps, None
         for group in self._groups:
-            schedule, count = planner.forward(group, keeps_gates=False), len(group)
+            schedule, count = scheduler.forward(group, keeps_gates=False), len(group)
             buffers = count if schedule.split else 1
-            gates = take("gates", (buffers, planner.chunk_rows(schedule), self._columns), out.dtype)
+            gates = take("gates", (buffers, scheduler.chunk_rows(schedule), self._columns), out.dtype)
             double_buffered = not steps.with_resets
             places = 2 if double_buffered else len(out)
             shape = (count, places, steps.batch_size, desc.states_size) if desc.has_cell_state else (count, 0)
@@ -161,4 +162,4 @@ class Inference(Stack):
                     hidden = out if top else new(f"hidden_{layer.layer % _OUTPUTS}", out.shape, out.dtype)
                     source, below = below, steps.after(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], double_buffered))
-            yield prepare_group(runs, planner, schedule, packed)
+            yield prepare_group(runs, scheduler, schedule, packed)

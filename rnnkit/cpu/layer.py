@@ -1,4 +1,4 @@
-"""Static facts of a layer for the CPU engine: its cell, sizes and packed weights."""
+"""Constants of a layer for the CPU engine: its cell, sizes and packed weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rnnkit.call.steps import row_numbers
 from rnnkit.call.workspace import gate_columns
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.bound import Bound
 from rnnkit_kernels.machine.formats import FORMATS
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.means import mean_blocks
 from rnnkit_kernels.operands import LayerConstants, Sizes
-from rnnkit_kernels.products import PackedProduct, depth_of, offsets_of, pack_layer, places_of
+from rnnkit_kernels.products import PackedProduct, depth_of, offsets_of, pack_layer, weight_starts_of
 
 DESCRIPTORS = 64
 """Number of descriptors in each cache of what depends only on the descriptor."""
@@ -28,7 +28,7 @@ _MOVE = 32  # cost of packing one number, in multiply-adds
 
 
 class Layer(NamedTuple):
-    """LayerConstants of one pseudo-layer that depend only on the descriptor."""
+    """What depends only on the descriptor, of one pseudo-layer."""
 
     index: int
     layer: int
@@ -37,7 +37,7 @@ class Layer(NamedTuple):
     sizes: Sizes
     columns: int  # of the gate buffer
     products: tuple[PackedProduct, ...]  # the cell's, the projection, the vectors
-    places: np.ndarray  # of their weights
+    weight_starts: np.ndarray  # of their weights
     gradient_columns: int  # of the gates' gradients: slots, sums of means, the projection's sum
     offsets: np.ndarray  # of its panels in the packed weights
     input_work: int  # multiply-adds of a row with W; `step_work` are those in the time loop
@@ -48,8 +48,8 @@ class Layer(NamedTuple):
     width: int  # of the network's input: x, then side inputs in the last `inputs_size` columns
     inputs_size: int
     precision: str | None  # of the weights, as passed to `rnnkit.prepare`
-    facts: Bound  # its `LayerConstants`, for kernels
-    site: dict[Any, Any]  # of its kernel calls (`team.bound`); "drawn" has the site of those that read noises
+    constants: Bound  # its `LayerConstants`, for kernels
+    code_cache: dict[Any, Any]  # of its kernel calls (`thread_pool.bound`); "drawn": of those that read noises
 
     @property
     def input_size(self) -> int:
@@ -87,15 +87,18 @@ def layers_of(desc: RNNDescriptor, precision: str | None = None, in_place: bool 
         products = tuple(_products(declaration, sizes, starts, suffix_of(layer, direction)))
         columns = max(len(declaration.slots) * sizes.hidden, products[-1].first + products[-1].rows.size)
         offsets = offsets_of(products, columns, desc.np_dtype.itemsize, end, precision, in_place)
-        width = products[-2].first + products[-2].rows.size
+        gradient_columns = products[-2].first + products[-2].rows.size
         step_work = sum(product.rows.size * product.depth for product in products[1:])
-        work = products[0].rows.size * sizes.input, step_work, len(declaration.phases) + desc.projected
-        bound = LayerConstants(sizes, products, places_of(products), offsets)
-        facts = cell, sizes, gate_columns(desc), products, bound.places, width, offsets, *work, passes
+        constants = LayerConstants(sizes, products, weight_starts_of(products), offsets)
         heads, lanes = declaration.heads, VECTOR_BYTES // desc.np_dtype.itemsize
-        shares_units = heads == 1 or sizes.hidden // heads % lanes == 0
-        row = shares_units, desc.row_size, desc.inputs_size
-        result.append(Layer(index, layer, direction, *facts, *row, precision, Bound(bound), {}))
+        result.append(Layer(
+            index=index, layer=layer, direction=direction, cell=cell, sizes=sizes, columns=gate_columns(desc),
+            products=products, weight_starts=constants.weight_starts, gradient_columns=gradient_columns,
+            offsets=offsets, input_work=products[0].rows.size * sizes.input, step_work=step_work,
+            barriers=len(declaration.phases) + desc.projected, passes=passes,
+            shares_units=heads == 1 or sizes.hidden // heads % lanes == 0, width=desc.row_size,
+            inputs_size=desc.inputs_size, precision=precision, constants=Bound(constants), code_cache={},
+        ))  # fmt: skip
         end = offsets[-1]
     return tuple(result)
 
@@ -147,10 +150,10 @@ def _products(declaration: Any, sizes: Sizes, starts: dict[str, int], suffix: st
 
 def flat(array: np.ndarray) -> np.ndarray:
     """Return the array as the kernels take it, in one dimension."""
-    return dense(array).ravel()
+    return contiguous(array).ravel()
 
 
-def dense(array: np.ndarray) -> np.ndarray:
+def contiguous(array: np.ndarray) -> np.ndarray:
     """Return the array, or a copy, as the kernels take it: not a subclass, C-contiguous, aligned, of a writeable type.
 
     Kernels do not write their inputs, but Numba would compile another version for read-only arrays.
@@ -177,7 +180,8 @@ def prepare_packing(packed: np.ndarray, layers: Sequence[Layer]) -> list[Callabl
     calls = []
     for layer in layers:
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
-        calls.append(team.bound(pack_layer, work, packed, layer.facts, packed, site=layer.site))  # w is flat, too
+        arguments = packed, layer.constants, packed  # the first stands for w, which is flat, too
+        calls.append(thread_pool.bound(pack_layer, work, *arguments, code_cache=layer.code_cache))
     return calls
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnkit.cpu.layer import dense as as_dense
+from rnnkit.cpu.layer import contiguous as as_dense
 from rnnkit_kernels import losses
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 
 _WORK = 16  # cost of one score, in multiply-adds
 
@@ -15,9 +15,9 @@ def softmax_cross_entropy(scores: np.ndarray, targets: np.ndarray, count: float,
     """Write the gradient (rows, C), which may alias the scores, and return the losses (rows,)."""
     result = np.empty(len(scores), scores.dtype)
     if scores.size:
-        lanes = np.empty(team.max_threads() * losses.ROW_LANES, scores.dtype)
+        lanes = np.empty(thread_pool.max_threads() * losses.ROW_LANES, scores.dtype)
         arrays = gradient.reshape(-1), result, as_dense(scores).reshape(-1), as_dense(targets), lanes
-        team.run(losses.softmax_cross_entropy, _WORK * scores.size, *arrays, scores.shape[1], count)
+        thread_pool.run(losses.softmax_cross_entropy, _WORK * scores.size, *arrays, scores.shape[1], count)
     return result
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import LISTED_ROWS, Resets, Steps, row_numbers
 from rnnkit.common.lazy import lazy
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.matrix import CallMatrix, Matrix
 from rnnkit_kernels.rows import list_rows
 
@@ -116,7 +116,7 @@ class StepRows(Steps):
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
         self.with_resets = resets
-        self._list = team.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
+        self._list = thread_pool.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
 
     @property
     def is_kept(self) -> bool:

@@ -10,13 +10,13 @@ import numpy as np
 
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
-from rnnkit.cpu.layer import Layer, dense, filled
-from rnnkit.cpu.planner import Planner
+from rnnkit.cpu.layer import Layer, contiguous, filled
 from rnnkit.cpu.rows import Part, Rows, StepRows
+from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels import dropout
 from rnnkit_kernels.loop import forward
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.matrix import CallMatrix
 from rnnkit_kernels.noise import Counter, Draw, bernoulli, draw, dropout_factor, seed_words
 from rnnkit_kernels.operands import CallPosition, EndStates, ForwardArrays, LayerPass, Operands, Schedule
@@ -72,7 +72,7 @@ class Run(NamedTuple):
             step_noises=None if self.step_noises is None else part.rows.of(self.step_noises),
         )  # fmt: skip
         x = part.rows.or_call_data(self.source, layer.input_size, dtype)
-        return LayerPass(layer.direction == 1, layer.facts, part.starts, x, operands)
+        return LayerPass(layer.direction == 1, layer.constants, part.starts, x, operands)
 
     def _side_inputs(self, part: Part) -> CallMatrix | None:
         """Return the last columns of the network's x, which every layer reads."""
@@ -108,26 +108,26 @@ def final_states(desc: RNNDescriptor, batch_size: int) -> tuple[np.ndarray, Any]
 
 def forward_arrays(x: np.ndarray, w: np.ndarray, hx: Any, cx: Any, hy: np.ndarray, cy: Any) -> ForwardArrays:
     """Return the arrays of a call as the kernel takes them; w is dense, hx, cx and cy may be None."""
-    hx, cx = 0 if hx is None else dense(hx), 0 if cx is None else dense(cx)
-    return ForwardArrays(dense(x), w, hx, cx, hy, 0 if cy is None else cy)
+    hx, cx = 0 if hx is None else contiguous(hx), 0 if cx is None else contiguous(cx)
+    return ForwardArrays(contiguous(x), w, hx, cx, hy, 0 if cy is None else cy)
 
 
 PreparedGroup = tuple[Layer, Sequence[Callable[[ForwardArrays], None]]]
 """A group of pseudo-layers: its lowest one, and the prepared kernel calls."""
 
 
-def prepare_group(runs: Sequence[Run], planner: Planner, schedule: Schedule, packed: Any) -> PreparedGroup:
+def prepare_group(runs: Sequence[Run], scheduler: Scheduler, schedule: Schedule, packed: Any) -> PreparedGroup:
     """Prepare the kernel calls of a group with these weights, in the order in which they run."""
-    steps, group, calls = planner.steps, [run.layer for run in runs], []
+    steps, group, calls = scheduler.steps, [run.layer for run in runs], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
-    ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and planner.in_place
-    site = layer.site.setdefault("drawn", {}) if runs[0].draws else layer.site
-    for start, stop in planner.calls(group, schedule):
+    ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and scheduler.in_place
+    code_cache = layer.code_cache.setdefault("drawn", {}) if runs[0].draws else layer.code_cache
+    for start, stop in scheduler.calls(group, schedule):
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
         position = CallPosition(in_place and not calls, not calls, stop == steps.seq_len)
         arguments = layer.cell, filled(passes, layer), ends, schedule, position, packed, zeros
-        calls.append(team.bound(forward, work, ForwardArrays(*[zeros] * 6), *arguments, site=site))
+        calls.append(thread_pool.bound(forward, work, ForwardArrays(*[zeros] * 6), *arguments, code_cache=code_cache))
     if steps.with_resets:
         calls.insert(0, partial(_set_reset_states, runs, steps))
     return layer, calls
@@ -143,13 +143,13 @@ def _set_reset_states(runs: Sequence[Run], steps: StepRows, arrays: ForwardArray
 
 
 def prepare_training(
-    groups: Sequence[tuple[Layer, ...]], planner: Planner, workspace: Workspace, packed: np.ndarray
+    groups: Sequence[tuple[Layer, ...]], scheduler: Scheduler, workspace: Workspace, packed: np.ndarray
 ) -> tuple[PreparedGroup, ...]:
     """Prepare groups of pseudo-layers that write into the workspace's arrays."""
     prepared = []
     for group in groups:
-        runs = training_runs(workspace.desc, workspace.arrays, planner.steps, group)
-        prepared.append(prepare_group(runs, planner, planner.forward(group, keeps_gates=True), packed))
+        runs = training_runs(workspace.desc, workspace.arrays, scheduler.steps, group)
+        prepared.append(prepare_group(runs, scheduler, scheduler.forward(group, keeps_gates=True), packed))
     return tuple(prepared)
 
 
@@ -201,7 +201,7 @@ def _draw(
     parts = [(part.rows, part.count, first_step + part.rows.shift // max(size, 1)) for part in steps.parts()]
     for rows, count, step in parts if first_step >= 0 else [(Rows(row_numbers(size)), size, first_step)]:
         counter = Counter(size, workspace.options.first_row, step, stream, *seed_words(workspace.seed))
-        team.run(draw, count * units, rows.of(array), count, first, units, counter, what)
+        thread_pool.run(draw, count * units, rows.of(array), count, first, units, counter, what)
 
 
 def prepare_clearing(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[], None]]:
@@ -209,7 +209,7 @@ def prepare_clearing(arrays: Iterable[np.ndarray], steps: StepRows, of_states: b
     calls = []
     for array in arrays if steps.padded else ():
         rows = steps.whole.following if of_states else steps.whole.rows
-        clear = team.bound(clear_padding, array.size, steps.starts, rows.of(array))
+        clear = thread_pool.bound(clear_padding, array.size, steps.starts, rows.of(array))
         calls.append(partial(clear, steps.starts))
     return calls
 
@@ -220,4 +220,4 @@ def drop(source: np.ndarray, target: np.ndarray, mask: np.ndarray, steps: StepRo
     for part in steps.parts():
         count, width = part.count, target.shape[-1]
         matrices = map(part.rows.of, (target, source, mask))
-        team.run(dropout.drop, count * width, *matrices, scale, count, width)
+        thread_pool.run(dropout.drop, count * width, *matrices, scale, count, width)

@@ -13,7 +13,7 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.memory import Memory, popped
 from rnnkit.call.options import options_of
 from rnnkit.call.workspace import Workspace, workspace_layout, workspace_nbytes
-from rnnkit.cpu.backward import Gradient, gradient_of
+from rnnkit.cpu.backward import PreparedBackward, prepare_backward
 from rnnkit.cpu.engine import infer, prepare_forward
 from rnnkit.cpu.gathered import Gathered, gathers
 from rnnkit.cpu.infer import stepwise_calls
@@ -21,7 +21,7 @@ from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import train_groups
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.operands import BackwardArrays, ForwardArrays
 
 __all__ = ["Gathered", "PreparedInference", "SmallCall", "gathers", "is_small"]
@@ -75,13 +75,13 @@ class SmallCall:
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
         self._prepared = prepare_forward(workspace, self._steps, threads)
         self._y = self._steps.after(self._prepared.arrays[f"hidden_l{desc.num_layers - 1}"])
-        self._gradients: deque[Gradient] = deque()
+        self._gradients: deque[PreparedBackward] = deque()
         self._input = seq_len, batch_size, desc.row_size
         self._states = desc.num_pseudo_layers, batch_size, desc.output_size
         self._cells = (*self._states[:2], desc.states_size) if desc.has_cell_state else None
         self.nbytes = workspace.memory.arena.nbytes
         self.is_copied = seq_len == 1 or self.ws_memory.nbytes <= COPIED_BYTES
-        is_short = 2 * _work(desc, seq_len, batch_size) <= team.SINGLE_THREAD_WORK
+        is_short = 2 * _work(desc, seq_len, batch_size) <= thread_pool.SINGLE_THREAD_WORK
         self.is_single_threaded = is_short and not self._prepared.packing
 
     def forward(
@@ -107,11 +107,11 @@ class SmallCall:
         dcx is 0 without a cell state. With `gathered` dw is 0, and `gathered.add_to` computes the weight gradient."""
         dx = np.empty(self._input if wants_dx else (0,), w.dtype)
         if self.desc.inputs_size and wants_dx:
-            dx[:, :, self.desc.input_size :] = 0  # `Gradient.run` adds to them
+            dx[:, :, self.desc.input_size :] = 0  # `PreparedBackward.run` adds to them
         try:
             gradient = self._gradients.pop()
         except IndexError:  # the first call, or another thread uses it
-            gradient = gradient_of(self.desc, self._prepared.arrays, self._steps, self._threads, Arena())
+            gradient = prepare_backward(self.desc, self._prepared.arrays, self._steps, self._threads, Arena())
         gradient.run(BackwardArrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, dw_is_new, wants_dhx, True), dx)
         if gathered is not None:
             gathered.take(self.ws_address, gradient.dgates_address, x if type(x) is int else x.ctypes.data)
@@ -156,7 +156,7 @@ class PreparedInference:
         if self._uses_small_call:
             self._sequences = None
         self.takes_addresses = self._sequences is not None or self._uses_small_call
-        is_short = _work(desc, seq_len, batch_size) <= team.SINGLE_THREAD_WORK
+        is_short = _work(desc, seq_len, batch_size) <= thread_pool.SINGLE_THREAD_WORK
         self.is_single_threaded = self._sequences is not None and is_short
 
     def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:

@@ -10,10 +10,10 @@ import numpy as np
 from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory, popped
 from rnnkit.call.steps import Steps, row_numbers, with_zeros
-from rnnkit.cpu.layer import Layer, dense, prepare_packing
-from rnnkit.cpu.planner import panel_grain_of, rows_for_grain, steps_at_once, threads_of_step
+from rnnkit.cpu.layer import Layer, contiguous, prepare_packing
+from rnnkit.cpu.scheduler import panel_grain_of, rows_for_grain, steps_at_once, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.bound import Bound
 from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit_kernels.stack import run_stack
@@ -31,9 +31,9 @@ def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.empty(shape, dtype)
 
 
-def run_steps(sequences: Sequences, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: Any = None) -> tuple:
-    """Run all layers over these steps, whose resets are to zeros; w as `Sequences.run` takes it."""
-    lengths, marks = dense(steps.lengths) if steps.padded else _ALL_STEPS, NO_MARKS
+def run_steps(sequences: PreparedStepwiseCall, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: Any = None) -> tuple:
+    """Run all layers over these steps, whose resets are to zeros; w as `PreparedStepwiseCall.run` takes it."""
+    lengths, marks = contiguous(steps.lengths) if steps.padded else _ALL_STEPS, NO_MARKS
     if steps.resets is not None:
         marks, first = steps.resets.marks[0, :-1].reshape(-1), steps.resets.marks[0, 0] > 0
         hx, cx = with_zeros(hx, first), with_zeros(cx, first)
@@ -68,10 +68,10 @@ class Stack:
         self._deepest = max(product.depth for layer in self._layers for product in layer.products)
         self._rows_for_grain, self._panel_grain = rows_for_grain(first, dtype.itemsize), panel_grain_of(dtype.itemsize)
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
-        places, offsets = (np.stack([getattr(layer, name) for layer in layers]) for name in ("places", "offsets"))
-        self._fixed = Bound((first.cell, first.sizes, first.products, places, offsets))
+        stacked = (np.stack([getattr(layer, name) for layer in layers]) for name in ("weight_starts", "offsets"))
+        self._fixed = Bound((first.cell, first.sizes, first.products, *stacked))
         self._scratches: dict[tuple[int, int], list[Scratch]] = {}  # idle ones, by rows and steps of a chunk
-        self._sequences: dict[tuple[int, int], Sequences] = {}
+        self._sequences: dict[tuple[int, int], PreparedStepwiseCall] = {}
         self._zeros, self._no_w = np.zeros(desc.hidden_size, dtype), np.empty(0, dtype)
         # If calls pass flat weights, a scratch includes packed weights.
         self._largest_scratch = KEPT_BYTES // (1 if packed is None else _MAX_POOLED)
@@ -95,14 +95,15 @@ class Stack:
             nbytes += packed.nbytes
             packing = () if self._in_place else prepare_packing(packed, self._layers)
         if self._form is not None:  # scratch is allocated for this many threads: no more may join
-            threads = min(threads, team.max_threads())
+            threads = min(threads, thread_pool.max_threads())
             packed = self.with_scratch(chunk * rows, threads, take)
             nbytes += packed.scratch.nbytes
         panel_grain = self._panel_grain if rows >= self._rows_for_grain else 0
         work = self._work * max(rows, _ROWS_OF_A_READ)
         like = *(none,) * 6, gates, numbers, _ALL_STEPS, NO_MARKS, none, (0,) * 4
         arguments = like, self._fixed, packed, self._zeros, panel_grain, threads
-        return Scratch(numbers, gates, nbytes, packing, team.bound(run_stack, work, *arguments, site=layer.site))
+        call = thread_pool.bound(run_stack, work, *arguments, code_cache=layer.code_cache)
+        return Scratch(numbers, gates, nbytes, packing, call)
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
         """Return the packed weights as kernels take them, with scratch for the rows that a thread takes at a time."""
@@ -147,13 +148,13 @@ class Stack:
             self.give_back(scratches, scratch)
         return hy[-1], hy, cy if self._sizes[2] else None
 
-    def sequences(self, seq_len: int, batch_size: int) -> Sequences:
+    def sequences(self, seq_len: int, batch_size: int) -> PreparedStepwiseCall:
         """Return the runner of calls of this size."""
         runner = self._sequences.get((seq_len, batch_size))
         if runner is None:
             if len(self._sequences) >= _SEQUENCES:
                 self._sequences = {}
-            runner = self._sequences[seq_len, batch_size] = Sequences(self, seq_len, batch_size)
+            runner = self._sequences[seq_len, batch_size] = PreparedStepwiseCall(self, seq_len, batch_size)
         return runner
 
     def _run(
@@ -161,17 +162,17 @@ class Stack:
     ) -> None:
         """Run all layers over the steps of x (T*N, I) and write y, hy and cy, as `run_stack` does."""
         (layers, outputs, cells), rows = self._sizes, hy.shape[1]
-        hx = np.zeros((layers, rows, outputs), x.dtype) if hx is None else dense(hx)
+        hx = np.zeros((layers, rows, outputs), x.dtype) if hx is None else contiguous(hx)
         if not cells:
             cx = self._no_cells
         else:
-            cx = np.zeros((layers, rows, cells), x.dtype) if cx is None else dense(cx)
+            cx = np.zeros((layers, rows, cells), x.dtype) if cx is None else contiguous(cx)
         sizes = len(x) // max(rows, 1), rows, x.shape[1], cells
-        arrays = dense(x), hx, cx, y, hy, cy, scratch.gates, scratch.numbers
+        arrays = contiguous(x), hx, cx, y, hy, cy, scratch.gates, scratch.numbers
         scratch.call((*arrays, _ALL_STEPS, NO_MARKS, self._no_w, sizes))
 
 
-class Sequences:
+class PreparedStepwiseCall:
     """Prepared stepwise calls of one size: only the arrays are missing."""
 
     def __init__(self, stack: Stack, seq_len: int, batch_size: int) -> None:
@@ -189,8 +190,8 @@ class Sequences:
         marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """Return y, hy and cy, with the packed weights or with w."""
-        hx, cx, w = (None if array is None else dense(array) for array in (hx, cx, w))
-        return self.run_dense(dense(x), hx, cx, w, lengths, marks)
+        hx, cx, w = (None if array is None else contiguous(array) for array in (hx, cx, w))
+        return self.run_dense(contiguous(x), hx, cx, w, lengths, marks)
 
     def run_dense(
         self, x: np.ndarray | int, hx: np.ndarray | int | None, cx: np.ndarray | int | None, w: np.ndarray | None,

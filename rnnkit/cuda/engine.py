@@ -124,7 +124,7 @@ def _run(
 
     def call(setup: Setup) -> tuple[Setup, Any]:
         work = cupy.empty(setup.work_nbytes, np.uint8)
-        # Inference needs no reserve space; to take an empty array costs as much as a tenth of a short call.
+        # PackedNetwork needs no reserve space; to take an empty array costs as much as a tenth of a short call.
         size = setup.reserve_nbytes
         reserve = arena.take("reserve", (size,), np.dtype(np.uint8)) if size else None
         here.call(
@@ -273,7 +273,7 @@ def _again(desc: RNNDescriptor, w: Any, workspace: Workspace) -> tuple[Setup, An
     return setup, y, reserve
 
 
-class Inference:
+class PackedNetwork:
     """Runs a network with fixed weights; thread-safe."""
 
     def __init__(self, desc: RNNDescriptor, w: Any) -> None:
@@ -296,11 +296,11 @@ class Inference:
         return y[0], hy, cy
 
 
-def prepare(desc: RNNDescriptor, w: Any) -> Inference:
+def prepare(desc: RNNDescriptor, w: Any) -> PackedNetwork:
     """Return the inference of a network. w must not change afterwards."""
-    return Inference(desc, w)
+    return PackedNetwork(desc, w)
 
 
 def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
     """Run the network with these weights once."""
-    return Inference(desc, w).infer(x, hx, cx, options)
+    return PackedNetwork(desc, w).infer(x, hx, cx, options)

@@ -78,7 +78,7 @@ def share_cores(comm: Comm | None) -> int:
     with forking.importing:
         import numba
 
-        from rnnkit_kernels.machine.team import wanted_size
+        from rnnkit_kernels.machine.thread_pool import wanted_size
     allowed = [] if comm is None else _on_this_machine(comm, _cores())
     if allowed and "NUMBA_NUM_THREADS" not in os.environ:
         share = sum(Fraction(1, sum(core in cores for cores in allowed)) for core in _cores())

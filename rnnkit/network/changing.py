@@ -61,7 +61,7 @@ class BufferedSteps:
     def begin(self, hx: np.ndarray | None = None, cx: Any = None) -> None:
         """Start from these states, as `Plan.step` takes them; they are copied."""
         checks.hidden("begin", "hx", hx, self.batch_size, self._desc, self._sides[0][0])
-        checks.cell("begin", "cx", cx, self.batch_size, self._desc, self._sides[0][0])
+        checks.cell_state("begin", "cx", cx, self.batch_size, self._desc, self._sides[0][0])
         for own, given in zip(self._sides[self._side], (hx, concatenate_states(self._desc, cx)), strict=True):
             own[...] = 0 if given is None else given
 

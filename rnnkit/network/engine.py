@@ -94,7 +94,7 @@ def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lik
     checks.inputs(function, x, checks.SEQUENCE_DIMS, desc, like)
     seq_len, batch_size, _ = x.shape
     checks.hidden(function, "hx", hx, batch_size, desc, x)
-    checks.cell(function, "cx", cx, batch_size, desc, x)
+    checks.cell_state(function, "cx", cx, batch_size, desc, x)
     return seq_len, batch_size
 
 
@@ -200,18 +200,18 @@ def forward(
     arguments = lengths, seed, checkpoint_steps, None, resets, initial, first_row
     options = options_of("forward", desc, seq_len, batch_size, *arguments)
     checks.weights("forward", w, desc, x)
-    chosen = backend("forward", "forward", desc, x, options)
+    backend_module = backend("forward", "forward", desc, x, options)
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
-    idle, call = idle_memories(chosen.Memory, desc, seq_len, batch_size), forking.new_call()
-    memory = workspace.memory if workspace is not None else popped(idle) or chosen.Memory()
+    idle, call = idle_memories(backend_module.Memory, desc, seq_len, batch_size), forking.new_call()
+    memory = workspace.memory if workspace is not None else popped(idle) or backend_module.Memory()
     try:
         memory.renew(call)
         cx = concatenate_states(desc, cx)
         x = with_inputs("forward", desc, x, inputs)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
         filled.input_shapes = shapes_of(desc, inputs)
-        y, hy, cy = chosen.forward(desc, w, x, hx, cx, filled)
+        y, hy, cy = backend_module.forward(desc, w, x, hx, cx, filled)
         debugging.note(filled, w)
         if workspace is None and checkpoint_steps is None and memory.is_small:
             filled.lease, y = Lease(memory, idle), y.copy()
@@ -307,7 +307,7 @@ def backward(
     checks.weights("backward", w, desc, x)
     checks.dy("backward", dy, seq_len, batch_size, desc, x)
     checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
-    checks.cell("backward", "dcy", dcy, batch_size, desc, x)
+    checks.cell_state("backward", "dcy", dcy, batch_size, desc, x)
     checks.weight_gradient("backward", dw, desc, x)
     if dw is not None and workspace.memory.arena.holds(dw):
         raise ValueError("backward: dw is a view of the workspace; pass an array with memory of its own")
@@ -316,10 +316,10 @@ def backward(
     if dy is None and dhy is None and dcy is None:
         raise ValueError("backward: at least one of dy, dhy and dcy is required")
     debugging.compare("backward", workspace, w)
-    chosen, call = backend("backward", "backward", desc, x, workspace.options), forking.new_call()
+    backend_module, call = backend("backward", "backward", desc, x, workspace.options), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)
-        dx, dhx, dcx, dw = chosen.backward(desc, w, workspace, dy, dhy, concatenate_states(desc, dcy), dw)
+        dx, dhx, dcx, dw = backend_module.backward(desc, w, workspace, dy, dhy, concatenate_states(desc, dcy), dw)
         if workspace.input_shapes:
             dx, of_inputs = split_gradient(desc, dx, workspace.input_shapes)
             return BackwardWithInputs(dx, dhx, split_states(desc, dcx), dw, of_inputs)
@@ -381,6 +381,7 @@ def infer(
     arguments = () if lengths is resets is None and initial is ZEROS else (lengths, None, None, None, resets, initial)
     options = options_of("infer", desc, seq_len, batch_size, *arguments)
     checks.weights("infer", w, desc, x)
-    chosen = backend("infer", "infer", desc, x, options)
-    y, hy, cy = chosen.infer(desc, w, with_inputs("infer", desc, x, inputs), hx, concatenate_states(desc, cx), options)
+    backend_module = backend("infer", "infer", desc, x, options)
+    x, cx = with_inputs("infer", desc, x, inputs), concatenate_states(desc, cx)
+    y, hy, cy = backend_module.infer(desc, w, x, hx, cx, options)
     return Infer(y, hy, split_states(desc, cy))

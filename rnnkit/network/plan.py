@@ -38,10 +38,10 @@ class Plan(Generic[States]):
 
     def __init__(self, desc: RNNDescriptor, w: Any, options: CallOptions) -> None:
         self.desc, self.precision, self._options = desc, options.precision, options
-        chosen = backend("prepare", "plan.infer", desc, w, options)
+        backend_module = backend("prepare", "plan.infer", desc, w, options)
         self._flat = copy_of(w)  # for pickling
         arguments = () if self.precision is None else (self.precision,)  # CPU engine only
-        self._network = chosen.prepare(desc, self._flat, *arguments)
+        self._network = backend_module.prepare(desc, self._flat, *arguments)
         self._place = QUANTIZED if self.precision else NUMPY if library_of(w) is np else CUPY
         self._no_step = unsupported(desc, options, "plan.step", self._place)  # checked once: a small step takes 3 us
 

@@ -26,17 +26,17 @@ idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
 """Workspaces of each module whose memory can be reused."""
 
 
-def run_plain(module: Any, found: FlatParameters, size: PreparedSize, tensors: tuple[Any, ...]) -> Any:
-    """Run a call with plain tensors x, hx, cx and parameters, which have not moved since `plain.locate`."""
-    draws = found.desc.draws
+def run_plain(module: Any, flat: FlatParameters, size: PreparedSize, tensors: tuple[Any, ...]) -> Any:
+    """Run a call with plain tensors x, hx, cx and parameters, which have not moved since `plain.find_flat`."""
+    draws = flat.desc.draws
     if not draws and not _wants_gradient(tensors):
-        results = small.infer(found, size, *tensors[:3])
+        results = small.infer(flat, size, *tensors[:3])
     else:
         seed = int(_new_seed()) if draws else None
         if size.is_small:
-            results = small.apply(found, size, seed, *tensors)
+            results = small.apply(flat, size, seed, *tensors)
         else:
-            call = Call(found.desc, size.layout, None, None, seed, _idle_of(module), found)
+            call = Call(flat.desc, size.layout, None, None, seed, _idle_of(module), flat)
             results = Recurrence.apply(call, *tensors)
     count = len(size.states)
     if size.layout.order == ONE_STEP:

@@ -33,15 +33,15 @@ class ChainParameters(NamedTuple):
     sums: ChainGradients
 
 
-def chain_parameters(found: FlatParameters, parameters: tuple[Any, ...]) -> ChainParameters:
+def chain_parameters(flat: FlatParameters, parameters: tuple[Any, ...]) -> ChainParameters:
     """Return the chain's parameters, cached until the parameters change."""
     wanted = [parameter.requires_grad for parameter in parameters]
-    for chain in found.chains:
+    for chain in flat.chains:
         if chain.wanted == wanted and all(map(is_, chain.parameters, parameters)):
             return chain
     sums = ChainGradients()
-    chain = ChainParameters(parameters, wanted, _flat_parameter(found, sums, *parameters), sums)
-    found.chains.append(chain)
+    chain = ChainParameters(parameters, wanted, _flat_parameter(flat, sums, *parameters), sums)
+    flat.chains.append(chain)
     return chain
 
 
@@ -77,13 +77,13 @@ class ChainGradient:
         self.dw = ref(dw)
         self._gathered: dict[tuple[int, int], tuple[PreparedSize, Any]] = {}
 
-    def place(self, found: FlatParameters, size: PreparedSize) -> tuple[Any, Any]:
+    def place(self, flat: FlatParameters, size: PreparedSize) -> tuple[Any, Any]:
         """Return the target of a call's gradient: (dw, None), or (0, the `Gathered` of calls of this size)."""
         if size.gathered is None:
             return self.dw(), None
         shape = size.layout.shape
         if shape not in self._gathered:
-            new = popped(size.gathered) or engine.small_calls().Gathered(found.desc, shape[1], size.threads)
+            new = popped(size.gathered) or engine.small_calls().Gathered(flat.desc, shape[1], size.threads)
             self._gathered[shape] = size, new
         _, gathered = self._gathered[shape]
         if gathered.is_full:
@@ -103,18 +103,18 @@ class _FlatParameter(torch.autograd.Function):
     """Placeholder for all parameters in the calls of a chain, without memory; its gradient is the flat dw."""
 
     @staticmethod
-    def forward(ctx, found, sums, *parameters):
-        ctx.of = found, sums
-        return parameters[0].new_empty(1).expand(num_weights(found.desc))
+    def forward(ctx, flat, sums, *parameters):
+        ctx.of = flat, sums
+        return parameters[0].new_empty(1).expand(num_weights(flat.desc))
 
     @staticmethod
     def backward(ctx, gradient):
-        (found, sums), dw = ctx.of, to_array(gradient.contiguous())
+        (flat, sums), dw = ctx.of, to_array(gradient.contiguous())
         total = sums.end()
         if total is not None:
             total.finish(dw)
-            give_back(found, total.dw())
-        return None, None, *once_differentiable(views(found.desc, dw), gradient)
+            give_back(flat, total.dw())
+        return None, None, *once_differentiable(views(flat.desc, dw), gradient)
 
 
 # Skips the check for functorch transforms in Function.apply (4 us): a plain call is in none.

@@ -38,7 +38,7 @@ class Call(NamedTuple):
     resets: Any
     seed: int | None
     idle: MutableSequence[Any]  # workspaces whose memory can be reused
-    found: FlatParameters | None = None  # where the parameters are
+    flat: FlatParameters | None = None  # where the parameters are
     all_states: bool = False  # whether to return the states after each step, too, without a gradient
 
 
@@ -86,11 +86,11 @@ def input_to_save(desc: RNNDescriptor, x: torch.Tensor, parameters: Sequence[tor
     return x if is_read else x.data
 
 
-def weights_of(found: FlatParameters, reads: BackwardReads, saved: Sequence[torch.Tensor]) -> Any:
-    """Return the flat weights that a call with `found` read; `saved` are `reads.aliases` as autograd has saved them."""
-    if found.aliases[0].data_ptr() == found.addresses[0] and [one.data_ptr() for one in saved] == reads.addresses:
-        return found.weights
-    return WeightsRead(found.weights, found.aliases, found.addresses).now(found.desc, reads.numbers, saved)
+def weights_of(flat: FlatParameters, reads: BackwardReads, saved: Sequence[torch.Tensor]) -> Any:
+    """Return the flat weights that a call with `flat` read; `saved` are `reads.aliases` as autograd has saved them."""
+    if flat.aliases[0].data_ptr() == flat.addresses[0] and [one.data_ptr() for one in saved] == reads.addresses:
+        return flat.weights
+    return WeightsRead(flat.weights, flat.aliases, flat.addresses).now(flat.desc, reads.numbers, saved)
 
 
 class WeightsRead(NamedTuple):
@@ -111,9 +111,9 @@ class WeightsRead(NamedTuple):
 
 
 def _weights_read(call: Call, parameters: Sequence[torch.Tensor]) -> WeightsRead:
-    found = call.found
-    if found is not None:
-        return WeightsRead(found.weights, found.aliases, found.addresses)
+    flat = call.flat
+    if flat is not None:
+        return WeightsRead(flat.weights, flat.aliases, flat.addresses)
     flat, copied = flat_weights(call.desc, parameters)
     aliases = [] if copied else aliases_of(parameters)
     return WeightsRead(flat, aliases, [one.data_ptr() for one in aliases])
@@ -177,7 +177,7 @@ def refuse_transforms(function: str, *tensors: Any) -> None:
 
 def refuse_transform(function: str) -> NoReturn:
     """Raise: the transform around this call is not supported."""
-    text = "call does not support vmap, jvp and, if compiled, any transform of torch.func"
+    text = "torch.vmap and jvp are not supported; within torch.compile no torch.func transform is"
     raise BackendError(f"{function}: {text}; transform PyTorch's own module: {RESTORE}")
 
 
@@ -206,7 +206,7 @@ class _OnceDifferentiable(torch.autograd.Function):
 def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without a backward."""
     with compute_context(x):
-        weights = call.found.weights if call.found else flat_weights(call.desc, parameters)[0]
+        weights = call.flat.weights if call.flat else flat_weights(call.desc, parameters)[0]
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights, x, *_states(call, hx, cx)
         y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths, inputs=inputs, resets=call.resets)

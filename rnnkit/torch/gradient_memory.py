@@ -26,23 +26,23 @@ def _unshared_references() -> int:
 _UNSHARED = _unshared_references()
 
 
-def new_gradient(found: FlatParameters) -> np.ndarray:
+def new_gradient(flat: FlatParameters) -> np.ndarray:
     """Return memory for dw: the previous one, if no view of it is left.
 
     New memory of 1 MiB takes 10 us more, as malloc may have returned it to the OS.
     """
-    w = found.weights
+    w = flat.weights
     try:
-        dw = found.spare.pop()
+        dw = flat.spare.pop()
         if getrefcount(dw) == _UNSHARED:
             return dw
     except IndexError:  # the first call, or another thread uses it
         pass
     aligned = w.nbytes in _ALIGNED_BYTES
-    return torch.empty(w.shape, dtype=found.dtype).numpy() if aligned else np.empty(w.shape, w.dtype)
+    return torch.empty(w.shape, dtype=flat.dtype).numpy() if aligned else np.empty(w.shape, w.dtype)
 
 
-def give_back(found: FlatParameters, dw: np.ndarray | None) -> None:
+def give_back(flat: FlatParameters, dw: np.ndarray | None) -> None:
     """Offer the memory to the next call, which takes it if no view is left then; not if it is large."""
     if dw is not None and dw.nbytes <= _SPARE_BYTES:
-        found.spare.append(dw)
+        flat.spare.append(dw)

@@ -38,15 +38,15 @@ class Accelerated(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in _CONFIGURATION:
-            self.__dict__.get("_place", plain.EMPTY_PLACE).found = None
+            self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat = None
 
     def flatten_parameters(self) -> None:
         """Move all parameters into one flat buffer, unless they already are in one, so that calls read them in place.
 
         They keep their identity and values. On the CPU each has its own storage; on a GPU they are views, as for cuDNN.
         """
-        found = self.__dict__.get("_place", plain.EMPTY_PLACE).found
-        if found is not None and plain.still_valid(found, self._parameters) is not None:
+        flat = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat
+        if flat is not None and plain.still_valid(flat, self._parameters) is not None:
             return  # programs call this before each forward
         named: dict[str, Any] = {name: one for name, one in self._parameters.items() if one is not None}
         parameters = named.values()
@@ -94,32 +94,32 @@ class Accelerated(nn.Module):
             with torch.no_grad():
                 return self._rnnkit_run(order, any_call, input, hx, *options)
         if not options and not plain.is_traced_or_debugged():
-            found = self.__dict__.get("_place", plain.EMPTY_PLACE).found
-            is_same = found is not None and found.mode == self._rnnkit_mode and found.drawn == self._rnnkit_drawn()
-            parameters = plain.still_valid(found, self._parameters) if is_same else None
+            flat = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat
+            is_same = flat is not None and flat.mode == self._rnnkit_mode and flat.drawn == self._rnnkit_drawn()
+            parameters = plain.still_valid(flat, self._parameters) if is_same else None
             if parameters is None:
-                found = self._rnnkit_found()
-                parameters = None if found is None else plain.still_valid(found, self._parameters)
-            size = None if parameters is None else plain.size_of(found, input, order)
-            states = None if size is None else plain.states_of(found, size, hx)
+                flat = self._rnnkit_flat()
+                parameters = None if flat is None else plain.still_valid(flat, self._parameters)
+            size = None if parameters is None else plain.size_of(flat, input, order)
+            states = None if size is None else plain.states_of(flat, size, hx)
             if states is not None:
-                return calls.run_plain(self, found, size, (input, *states, *parameters))
+                return calls.run_plain(self, flat, size, (input, *states, *parameters))
         run = calls.untraced[any_call] if "torch._dynamo" in sys.modules else any_call
         return run(self, input, hx, *options)
 
-    def _rnnkit_found(self) -> plain.FlatParameters | None:
+    def _rnnkit_flat(self) -> plain.FlatParameters | None:
         """Locate the parameters, and cache the result for later calls."""
         desc = self._rnnkit_desc(self._rnnkit_dropout())
         names = [self._rnnkit_parameter_name(block.name) for block in weight_layout(desc)]
-        place = self.__dict__.setdefault("_place", plain.Place())
-        place.found = plain.locate(self._rnnkit_mode, self._rnnkit_drawn(), desc, names, self._parameters)
-        return place.found
+        cache = self.__dict__.setdefault("_rnnkit_cache", plain.ParameterCache())
+        cache.flat = plain.find_flat(self._rnnkit_mode, self._rnnkit_drawn(), desc, names, self._parameters)
+        return cache.flat
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
         calls.idle.pop(self, None)  # workspaces on the old device
-        result, place = super()._apply(*arguments, **options), self.__dict__.get("_place", plain.EMPTY_PLACE)
-        if place.found is not None and plain.still_valid(place.found, self._parameters) is None:
-            place.found = None  # drops the reference to the old memory
+        result, cache = super()._apply(*arguments, **options), self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE)
+        if cache.flat is not None and plain.still_valid(cache.flat, self._parameters) is None:
+            cache.flat = None  # drops the reference to the old memory
         return result
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -153,7 +153,8 @@ class Accelerated(nn.Module):
         born_as = self.__dict__.get("_born_as")
         if born_as is None:
             return super().__reduce_ex__(protocol)
-        state = {name: value for name, value in super().__getstate__().items() if name not in ("_born_as", "_place")}
+        own = "_born_as", "_rnnkit_cache"
+        state = {name: value for name, value in super().__getstate__().items() if name not in own}
         return copyreg._reconstructor, (born_as, object, None), state  # type: ignore[attr-defined]
 
     def __copy__(self) -> Any:
@@ -185,7 +186,7 @@ def _may_be_moved(parameter: nn.Parameter) -> bool:
 def release(module: nn.Module) -> None:
     """Free what is cached for a module's next call, and all traces of the engine."""
     calls.idle.pop(module, None)
-    for name in ("_place", "_born_as"):
+    for name in ("_rnnkit_cache", "_born_as"):
         vars(module).pop(name, None)
 
 

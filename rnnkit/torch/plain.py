@@ -74,20 +74,20 @@ class PreparedSize(NamedTuple):
         return sum(call.nbytes for calls in (self.idle, self.inference.idle) for call in tuple(calls))
 
 
-class Place:
+class ParameterCache:
     """Slot of a module that caches its `FlatParameters`; copies and pickles of the module get an empty one."""
 
     def __init__(self) -> None:
-        self.found: FlatParameters | None = None
+        self.flat: FlatParameters | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Place, ()
+        return ParameterCache, ()
 
 
-EMPTY_PLACE = Place()
+EMPTY_CACHE = ParameterCache()
 
 
-def locate(
+def find_flat(
     mode: str, drawn: tuple[float, bool], desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]
 ) -> FlatParameters | None:
     """Locate a module's parameters, named in the buffer's order; None if they are not in one buffer on the CPU."""
@@ -126,13 +126,13 @@ def read_by_backward(desc: RNNDescriptor, wants_dx: bool, wants_dhx: bool) -> Se
     return [number for number, block in enumerate(weight_layout(desc)) if not block.name.startswith(tuple(unread))]
 
 
-def backward_reads(found: FlatParameters, wants_dx: bool, wants_dhx: bool) -> BackwardReads:
+def backward_reads(flat: FlatParameters, wants_dx: bool, wants_dhx: bool) -> BackwardReads:
     """Return what the backward of a call reads."""
-    reads = found.reads.get((wants_dx, wants_dhx))
+    reads = flat.reads.get((wants_dx, wants_dhx))
     if reads is None:
-        numbers = read_by_backward(found.desc, wants_dx, wants_dhx)
-        lists = [found.aliases[number] for number in numbers], [found.addresses[number] for number in numbers]
-        reads = found.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
+        numbers = read_by_backward(flat.desc, wants_dx, wants_dhx)
+        lists = [flat.aliases[number] for number in numbers], [flat.addresses[number] for number in numbers]
+        reads = flat.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
     return reads
 
 
@@ -152,13 +152,13 @@ def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> b
     return first.untyped_storage().nbytes() >= (first.storage_offset() + num_weights(desc)) * itemsize
 
 
-def still_valid(found: FlatParameters, parameters: dict[str, Any]) -> list[Any] | None:
+def still_valid(flat: FlatParameters, parameters: dict[str, Any]) -> list[Any] | None:
     """Return the parameters in the buffer's order if they are the same ones in the same memory; else None.
 
     The device needs no check: the address is the same.
     """
-    dtype, ordered = found.dtype, []
-    for name, parameter, address, shape in found.places:
+    dtype, ordered = flat.dtype, []
+    for name, parameter, address, shape in flat.places:
         one = parameters.get(name)
         if one is not parameter or one.data_ptr() != address or one.dtype is not dtype:
             return None
@@ -175,17 +175,17 @@ def is_traced_or_debugged() -> bool:
     return _transform() is not None or debugging.is_on()
 
 
-def size_of(found: FlatParameters, input: Any, order: int) -> PreparedSize | None:
+def size_of(flat: FlatParameters, input: Any, order: int) -> PreparedSize | None:
     """Return the prepared size of a call; None if the input is not a plain tensor of the right kind."""
-    if not _is_usual(input, found.dtype):
+    if not _is_usual(input, flat.dtype):
         return None
     key = input.shape, order, torch.get_num_threads()
-    size = found.sizes.get(key)
-    return _new_size(found, *key) if size is None else size
+    size = flat.sizes.get(key)
+    return _new_size(flat, *key) if size is None else size
 
 
-def _new_size(found: FlatParameters, shape: torch.Size, order: int, threads: int) -> PreparedSize | None:
-    desc = found.desc
+def _new_size(flat: FlatParameters, shape: torch.Size, order: int, threads: int) -> PreparedSize | None:
+    desc = flat.desc
     if len(shape) != (2 if order == ONE_STEP else 3) or shape[-1] != desc.row_size:
         return None
     seq_len, batch_size = (1, shape[0]) if order == ONE_STEP else shape[:2] if order == STEPS_FIRST else shape[1::-1]
@@ -194,22 +194,22 @@ def _new_size(found: FlatParameters, shape: torch.Size, order: int, threads: int
     calls, problem = engine.small_calls(), (desc, seq_len, batch_size)
     prepared = calls.is_small(*problem), deque(), calls.PreparedInference(*problem, threads)
     gathered = deque() if seq_len == 1 and calls.gathers(desc, batch_size) else None
-    if len(found.sizes) >= _MAX_SIZES or sum(size.idle_bytes() for size in found.sizes.values()) > _MAX_BYTES:
-        found.sizes.clear()
+    if len(flat.sizes) >= _MAX_SIZES or sum(size.idle_bytes() for size in flat.sizes.values()) > _MAX_BYTES:
+        flat.sizes.clear()
     cells = torch.Size((*rows, desc.states_size)) if desc.has_cell_state else None
     size = PreparedSize(Layout((seq_len, batch_size), order), states, cells, threads, *prepared, gathered)
-    found.sizes[shape, order, threads] = size
+    flat.sizes[shape, order, threads] = size
     return size
 
 
-def states_of(found: FlatParameters, size: PreparedSize, hx: Any) -> Sequence[Any] | None:
+def states_of(flat: FlatParameters, size: PreparedSize, hx: Any) -> Sequence[Any] | None:
     """Return hx and cx of a call, each possibly None; None if they are not plain tensors of the right kind.
 
     Several states other than h are concatenated to one cx.
     """
     if hx is None:
         return _NO_STATES
-    shapes, dtype = size.states, found.dtype
+    shapes, dtype = size.states, flat.dtype
     if len(shapes) == 1:
         return (hx, None) if _is_usual(hx, dtype) and hx.shape == shapes[0] else None
     if type(hx) is not tuple or len(hx) != len(shapes):

@@ -24,55 +24,55 @@ class SmallRecurrence(torch.autograd.Function):
     """The network, in a call with plain arguments and parameters that have not moved."""
 
     @staticmethod
-    def forward(ctx, found, size, seed, parameters, sums, x, hx, cx, *weights):
+    def forward(ctx, flat, size, seed, parameters, sums, x, hx, cx, *weights):
         layout, idle = size.layout, size.idle
-        call = _taken(found, size)
+        call = _taken(flat, size)
         arguments = _read(x, layout.order), _read(hx), _read(cx)
         if call.is_single_threaded:
-            y, hy, cy = call.forward(found.weights, *arguments, seed)
+            y, hy, cy = call.forward(flat.weights, *arguments, seed)
         else:
             with threads():
-                y, hy, cy = call.forward(found.weights, *arguments, seed)
+                y, hy, cy = call.forward(flat.weights, *arguments, seed)
         results = _copied(layout, y, hy, cy)
         is_copied, number = call.is_copied, call.number  # read before the call is released
         if is_copied:
             kept = from_numpy(call.ws_memory.copy())
             call.give_back(idle)
         else:
-            kept = found.aliases[0].data  # a tensor that is cheap to make, with its own version counter
+            kept = flat.aliases[0].data  # a tensor that is cheap to make, with its own version counter
             kept.lease = call.lease(idle)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
         # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
         hx = hx if hx is not None and hx.requires_grad else None
         cx = cx if cx is not None and cx.requires_grad else None
         wants_dhx = layout.shape[0] > 1 or hx is not None or cx is not None
-        reads = backward_reads(found, x.requires_grad, wants_dhx)
-        ctx.save_for_backward(input_to_save(found.desc, x, parameters), kept, hx, cx, *reads.aliases)
-        ctx.of = found, size, is_copied, number, sums, reads, parameters
+        reads = backward_reads(flat, x.requires_grad, wants_dhx)
+        ctx.save_for_backward(input_to_save(flat.desc, x, parameters), kept, hx, cx, *reads.aliases)
+        ctx.of = flat, size, is_copied, number, sums, reads, parameters
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        found, size, is_copied, number, sums, reads, parameters = ctx.of
+        flat, size, is_copied, number, sums, reads, parameters = ctx.of
         x, kept, hx, cx, *saved = ctx.saved_tensors
         layout, idle = size.layout, size.idle
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", dy, dhy, dcy)
-        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_of(found, reads, saved), ctx.needs_input_grad[5:]
+        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_of(flat, reads, saved), ctx.needs_input_grad[5:]
         dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
         dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
         arguments = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
         if is_copied:
-            call = _taken(found, size)
+            call = _taken(flat, size)
             if call.number != number:
                 _write_back(call, kept)
         else:
             call = lease_of(kept).call
         total = None if sums is None else sums.current()
-        dw, gathered = (new_gradient(found), None) if total is None else total.place(found, size)
+        dw, gathered = (new_gradient(flat), None) if total is None else total.place(flat, size)
         arguments = *arguments, dw, wants_dx, wants_dhx, total is None, gathered
         if call.is_single_threaded:
             dx = call.backward(w, *arguments)
@@ -87,18 +87,18 @@ class SmallRecurrence(torch.autograd.Function):
         elif sums is not None:
             dws = (sums.begin(dw),)
         else:
-            dws = views(found.desc, dw)
-            give_back(found, dw)
+            dws = views(flat.desc, dw)
+            give_back(flat, dw)
         gradients = dx, from_numpy(dhx) if wants_dhx else None, from_numpy(dcx) if wants_dcx else None, *dws
         return None, None, None, None, None, *once_differentiable(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
 
 
-def _taken(found: FlatParameters, size: PreparedSize) -> Any:
+def _taken(flat: FlatParameters, size: PreparedSize) -> Any:
     """Pop an idle call of this size, or create one; another thread may take the last one first."""
     try:
         return size.idle.pop()
     except IndexError:
-        return engine.small_calls().SmallCall(found.desc, *size.layout.shape, size.threads)
+        return engine.small_calls().SmallCall(flat.desc, *size.layout.shape, size.threads)
 
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:
@@ -140,28 +140,28 @@ _apply = super(torch.autograd.Function, SmallRecurrence).apply
 
 
 def apply(
-    found: FlatParameters, size: PreparedSize, seed: int | None, x: Any, hx: Any, cx: Any, *parameters: Any
+    flat: FlatParameters, size: PreparedSize, seed: int | None, x: Any, hx: Any, cx: Any, *parameters: Any
 ) -> tuple[torch.Tensor, ...]:
     """Run a call that may need a gradient."""
     is_chain = size.layout.shape[0] == 1 and hx is not None and hx.requires_grad
     # Without grad mode, in which dropout and noise are drawn, too, the chain's placeholder would have no gradient.
     if not is_chain or not torch.is_grad_enabled():
-        return _apply(found, size, seed, parameters, None, x, hx, cx, *parameters)
+        return _apply(flat, size, seed, parameters, None, x, hx, cx, *parameters)
     # hx requires a gradient: a later call of a chain. For a single call the chain's set-up would cost 10 us.
-    chain = chains.chain_parameters(found, parameters)
-    return _apply(found, size, seed, parameters, chain.sums, x, hx, cx, chain.tensor)
+    chain = chains.chain_parameters(flat, parameters)
+    return _apply(flat, size, seed, parameters, chain.sums, x, hx, cx, chain.tensor)
 
 
-def infer(found: FlatParameters, size: PreparedSize, x: Any, hx: Any, cx: Any) -> tuple[torch.Tensor, ...]:
-    """Run a call without a gradient; the parameters have not moved since `plain.locate`."""
+def infer(flat: FlatParameters, size: PreparedSize, x: Any, hx: Any, cx: Any) -> tuple[torch.Tensor, ...]:
+    """Run a call without a gradient; the parameters have not moved since `plain.find_flat`."""
     layout, inference = size.layout, size.inference
     if inference.takes_addresses:
         arguments = _read(x, layout.order), None if hx is None else _read(hx), None if cx is None else _read(cx)
     else:
         arguments = layout.time_major(to_array(x)), layout.states(to_array(hx)), layout.states(to_array(cx))
     if inference.is_single_threaded:
-        y, hy, cy = inference.run(found.weights, *arguments)
+        y, hy, cy = inference.run(flat.weights, *arguments)
     else:
         with threads():
-            y, hy, cy = inference.run(found.weights, *arguments)
+            y, hy, cy = inference.run(flat.weights, *arguments)
     return tuple(map(from_numpy, layout.results(y, hy, cy)))

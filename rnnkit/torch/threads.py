@@ -1,6 +1,6 @@
 """Run the engine in PyTorch on PyTorch's thread count, and on its OpenMP threads if possible.
 
-PyTorch's threads spin for a while after each operation and compete with the engine's helpers for cores: training steps
+PyTorch's threads spin for a while after each operation and compete with the engine's workers for cores: training steps
 took up to twice as long (GRU, H = 256, packed). So the engine opens a parallel region of the same OpenMP runtime.
 """
 
@@ -24,26 +24,26 @@ _forked = False  # since this module was imported
 def threads() -> AbstractContextManager[None]:
     """Return a context in which the engine uses PyTorch's number of threads."""
     size = torch.get_num_threads()
-    team = _team(size) if size > 1 and not _forked else None
-    return _thread_override()(size, team)
+    pool = _pool(size) if size > 1 and not _forked else None
+    return _thread_override()(size, pool)
 
 
 @cache
 def _thread_override() -> Any:
     with forking.importing:
-        from rnnkit_kernels.machine.team import thread_override
+        from rnnkit_kernels.machine.thread_pool import thread_override
     return thread_override
 
 
 @cache
-def _team(size: int) -> Any:
-    """Return the team of a size; None if the runtime does not support it."""
+def _pool(size: int) -> Any:
+    """Return the pool of a size; None if the runtime does not support it."""
     runtime = _runtime()
     if runtime is None:
         return None
     with forking.importing:
-        from rnnkit_kernels.machine.openmp import OpenMPTeam
-    return OpenMPTeam(runtime, size)
+        from rnnkit_kernels.machine.openmp import OpenMPPool
+    return OpenMPPool(runtime, size)
 
 
 @cache

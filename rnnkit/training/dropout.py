@@ -66,7 +66,7 @@ def dropout_mask(
 
 
 def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
-    from rnnkit_kernels.machine import team  # which imports Numba
+    from rnnkit_kernels.machine import thread_pool  # which imports Numba
     from rnnkit_kernels.machine.matrix import Matrix
     from rnnkit_kernels.noise import Counter, draw, dropout_factor, seed_words
 
@@ -75,5 +75,5 @@ def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int
     if mask.size:
         counter = Counter(rows, first_row, 0, _STREAM, *seed_words(seed))
         matrix = Matrix(mask.reshape(-1), row_numbers(count), 0, features)
-        team.run(draw, mask.size, matrix, count, 0, features, counter, dropout_factor(rate, mask.dtype))
+        thread_pool.run(draw, mask.size, matrix, count, 0, features, counter, dropout_factor(rate, mask.dtype))
     return mask

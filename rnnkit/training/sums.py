@@ -26,13 +26,13 @@ def _sum(values: Array, squares: bool) -> float:
     if library_of(values) is not np:
         values = values.astype(np.float64)
         return float((values**2 if squares else values).sum())
-    sum_of, dense = _on_cpu()
-    return sum_of(dense(values).reshape(-1), np.empty(_LANES), squares)
+    sum_of, contiguous = _on_cpu()
+    return sum_of(contiguous(values).reshape(-1), np.empty(_LANES), squares)
 
 
 @cache
 def _on_cpu() -> tuple[Any, Any]:
-    from rnnkit.cpu.layer import dense  # on the first call: it imports Numba
+    from rnnkit.cpu.layer import contiguous  # on the first call: it imports Numba
     from rnnkit_kernels.training import sum_of
 
-    return sum_of, dense
+    return sum_of, contiguous

@@ -1,6 +1,6 @@
 """Two threads in one call: what each computes and when it waits, by units and by rows of the batch.
 
-The planner says which way is taken, and `partition` and `bounds` who has what; the widths follow these shares. They
+The scheduler says which way is taken, and `partition` and `bounds` who has what; the widths follow these shares. They
 are no measured times.
 """
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from rnnkit import RNNDescriptor
 from rnnkit.cpu.layer import layers_of
-from rnnkit.cpu.planner import Planner
 from rnnkit.cpu.rows import same_length
+from rnnkit.cpu.scheduler import Scheduler
 from rnnkit_kernels.machine.partition import partition
 from rnnkit_kernels.operands import Schedule
 
@@ -67,8 +67,8 @@ def draw() -> Canvas:
 
 
 def _schedule(batch_size: int) -> Schedule:
-    planner = Planner(same_length(STEPS, batch_size), 4, threads=2)
-    return planner.forward(layers_of(DESC), keeps_gates=False)
+    scheduler = Scheduler(same_length(STEPS, batch_size), 4, threads=2)
+    return scheduler.forward(layers_of(DESC), keeps_gates=False)
 
 
 def _last_step(schedule: Schedule) -> int:

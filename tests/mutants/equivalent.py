@@ -8,7 +8,7 @@ EQUIVALENT = {
         "a shortcut past checks that have the same outcome",
     "rnnkit/language_model/sampling.py _bytes: constant: 0 -> (-1), in yield int(unread[0])":
         "there is one",
-    "rnnkit/cpu/planner.py best_sharing: comparison: taken <= _TOLERANCE * shortest -> "
+    "rnnkit/cpu/scheduler.py best_sharing: comparison: taken <= _TOLERANCE * shortest -> "
     "(taken < _TOLERANCE * shortest), in "
     "near = [(one.threads, taken, one) for one, taken in choices.items() if taken <= _TOLERANCE * shortest]":
         "no division takes exactly so much",
@@ -16,7 +16,7 @@ EQUIVALENT = {
     "return batch % 8 == 0 and batch <= 128 and fits":
         "129 is no multiple of 8",
     'kernels/rnnkit_kernels/cells/uses.py module: neighbours swapped: "numpy", "_operator" -> "_operator", "numpy", in '
-    '_LIBRARIES = "builtins", "cmath", "math", "numpy", "_operator"':
+    '_LIBRARIES = "builtins", "cmath", "math", "numpy", "_operator", "rnnkit", _PACKAGE':
         "what is among them has no order",
     "kernels/rnnkit_kernels/loop.py _run_pass: constant: 1 -> 0, in "
     "step = Step(sizes, weights, operands, None, zeros, schedule.panel_grain, t % 2 == 1, True)":

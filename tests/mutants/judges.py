@@ -64,7 +64,7 @@ _PUBLIC = {
 }
 _ENGINE = {
     "rnnkit/cpu/checkpoints.py": "time_checkpoints checkpoint_memory resets",
-    "rnnkit/cpu/planner.py": "digests sharing threads steps plan_calls perf_many_cores time_checkpoints",
+    "rnnkit/cpu/scheduler.py": "digests sharing threads steps plan_calls perf_many_cores time_checkpoints",
     "rnnkit/cpu/infer.py": "short_calls plan_calls digests forward bits exclusive reduced_weights sharing algebra "
     "resets",
     "rnnkit/cpu/small.py": "small_call torch_small torch_storage",
@@ -97,7 +97,7 @@ _ENGINE = {
     "own_cells vectorization onnx_cells own_cache descriptor weights",
     "kernels/rnnkit_kernels/machine/activations.py": "exponential digests cells vectorization nonfinite slstm_range",
     "kernels/rnnkit_kernels/machine/arrays.py": "flat_arrays arguments kernels digests",
-    "kernels/rnnkit_kernels/machine/arguments.py": "arguments team",
+    "kernels/rnnkit_kernels/machine/arguments.py": "arguments thread_pool",
     "kernels/rnnkit_kernels/machine/cache.py": "cache cache_processes own_cache jit",
     "kernels/rnnkit_kernels/machine/compiler.py": "linking jit arguments",
     "kernels/rnnkit_kernels/machine/float_mode.py": "float_mode",
@@ -106,16 +106,16 @@ _ENGINE = {
     "kernels/rnnkit_kernels/machine/formats.py": "reduced_weights digests perf_reduced bits",
     "kernels/rnnkit_kernels/machine/gemm.py": "short_calls kernels digests bits reduced_weights threads vectorization",
     "kernels/rnnkit_kernels/machine/in_place.py": "short_calls digests guard_pages",
-    "kernels/rnnkit_kernels/machine/jit.py": "jit linking team cache vectorization warmup own_cache fork_locks",
+    "kernels/rnnkit_kernels/machine/jit.py": "jit linking thread_pool cache vectorization warmup own_cache fork_locks",
     "kernels/rnnkit_kernels/machine/linking.py": "linking jit cache vectorization",
     "kernels/rnnkit_kernels/machine/openmp.py": "openmp torch_modules",
     "kernels/rnnkit_kernels/machine/operators.py": "linking jit",
     "kernels/rnnkit_kernels/machine/rounding.py": "reduced_weights perf_reduced",
-    "kernels/rnnkit_kernels/machine/sync.py": "team sharing threads exclusive openmp processes",
-    "kernels/rnnkit_kernels/machine/team.py":
-        "team arguments sharing threads exclusive openmp fork_locks processes plan_calls "
+    "kernels/rnnkit_kernels/machine/sync.py": "thread_pool sharing threads exclusive openmp processes",
+    "kernels/rnnkit_kernels/machine/thread_pool.py":
+        "thread_pool arguments sharing threads exclusive openmp fork_locks processes plan_calls "
     "perf_many_cores",
-    "kernels/rnnkit_kernels/machine/partition.py": "kernels team sharing threads digests perf_many_cores",
+    "kernels/rnnkit_kernels/machine/partition.py": "kernels thread_pool sharing threads digests perf_many_cores",
     "kernels/rnnkit_kernels/machine/tiles.py": "cache_processes processes kernels reduced_weights digests",
     "kernels/rnnkit_kernels/machine": "digests kernels bits reduced_weights vectorization processes threads linking",
     "kernels/rnnkit_kernels/rows.py": "resets digests steps workspace time_checkpoints algebra exclusive",

@@ -47,9 +47,9 @@ FAULTS = {
         ("a row with an infinite number is one of numbers",
          "else source.dtype.type(np.nan)", "else source.dtype.type(1)"),
     ],
-    "kernels/rnnkit_kernels/machine/team.py": [
+    "kernels/rnnkit_kernels/machine/thread_pool.py": [
         ("a call takes the team before it tries",
-         "    try:\n        team = _enter(call)\n", "    team = _enter(call)\n    try:\n"),
+         "    try:\n        pool = _enter(call)\n", "    pool = _enter(call)\n    try:\n"),
     ],
     "kernels/rnnkit_kernels/products.py": [
         ("only one of two biases is added", "bias[p.first + i] += w[", "bias[p.first + i] = w["),
@@ -130,7 +130,7 @@ FAULTS = {
         ("layers share what they put out", "_OUTPUTS = 3", "_OUTPUTS = 1"),
         ("a plan keeps what every layer puts out", "_OUTPUTS = 3", "_OUTPUTS = 99"),
     ],
-    "rnnkit/cpu/planner.py": [
+    "rnnkit/cpu/scheduler.py": [
         ("backward sums up other chunks than segments are made of",
          "gradient_chunk(self._rows, self.itemsize)", "2 * gradient_chunk(self._rows, self.itemsize)"),
         ("two rows are never shared out", "batch_size == 2 and weights <= _L1_BYTES", "False"),
@@ -150,7 +150,7 @@ FAULTS = {
         ("a part of a batch has the masks of its beginning", "workspace.options.first_row", "0"),
         ("layers have the same masks", "layer * _STREAMS + _STREAMS - 1", "_STREAMS - 1"),
         ("noises of a cell are the same", "stream = index * _STREAMS + number", "stream = index * _STREAMS"),
-        ("inference runs the code of training", 'layer.site.setdefault("drawn", {}) if runs[0].draws else', ""),
+        ("inference runs the code of training", 'layer.code_cache.setdefault("drawn", {}) if runs[0].draws else', ""),
     ],
     "rnnkit/cpu/stack.py": [
         ("calls work in one place", "popped(scratches) or self._scratch", "[*scratches, None][0] or self._scratch"),

@@ -86,7 +86,7 @@ def assert_helpers_take_part():
     before, end = helpers_time(), time.monotonic() + PATIENCE
     while helpers_time() - before < 0.01 and time.monotonic() < end:
         net.infer(x)
-    assert helpers_time() - before >= 0.01, f"no helper has worked in {PATIENCE} s of large calls"
+    assert helpers_time() - before >= 0.01, f"no worker has worked in {PATIENCE} s of large calls"
 
 
 def allocated_by(call):

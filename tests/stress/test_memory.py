@@ -180,7 +180,7 @@ def limited(trial):
     plan, seen, ones = net.prepare(), 0, np.ones((4000, 16, 8), np.float32)
     y = net.infer(ones).y  # that of a shorter input is the beginning of it
     first = net.forward(ones[:200])
-    net.backward(first.workspace, dy=first.y)  # kernels and helpers are there
+    net.backward(first.workspace, dy=first.y)  # kernels and workers are there
     for _ in trial.rounds():
         x, results = ones[: rng.integers(1, len(ones))], []
         workspace = net.forward(ones[:20]).workspace  # whose memory is to grow

@@ -91,7 +91,7 @@ class TeamKernel(_Kernel):
     """A kernel that every thread of a team runs; `team` passes the thread's number, the team's size and `sync`."""
 
     def __call__(self, *arguments):
-        raise TypeError(f"{self.__name__} is for a team of threads; call team.run({self.__name__}, work, ...)")
+        raise TypeError(f"{self.__name__} is for a team of threads; call thread_pool.run({self.__name__}, work, ...)")
 
 
 def inner(function, **options):

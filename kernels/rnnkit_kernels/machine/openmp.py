@@ -1,7 +1,7 @@
-"""A team that runs on the threads of an OpenMP runtime that the process has anyway.
+"""A thread pool on the threads of an OpenMP runtime that the process has anyway.
 
 Such threads spin for a while after each region of their own, for example after each of PyTorch's products, and compete
-with our helpers for cores. In a region that we open they do our work instead.
+with our workers for cores. In a region that we open they do our work instead.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from .arrays import FlatArray, view
 from .jit import kernel
 from .registers import I32, I64
 from .sync import AWAKE_SPINS, CLOSED, NUMBER, SPIN_LIMIT, TICKET, TICKET_STEP, sync_size, take_part
-from .team import WORK_PER_SPIN
+from .thread_pool import WORK_PER_SPIN
 
 _SYNC, _SIZE, _KNOWN, _SPINS, _CLOSED, _THREAD_NUMBER, _ENSURE, _CALL, _RELEASE, _DECREF, _FETCH = range(11)
 _KERNEL, _ARGUMENTS, _DONE, _ERROR, _FIELDS = 11, 12, 13, 14, 17
@@ -106,7 +106,7 @@ _raise = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 3)(("PyErr_Restore", ctype
 """Raises the error that `PyErr_Fetch` returned in three parts."""
 
 
-class OpenMPTeam:
+class OpenMPPool:
     """The threads of a runtime, used by one caller at a time.
 
     Parameters

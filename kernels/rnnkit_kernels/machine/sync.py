@@ -1,8 +1,8 @@
 """Synchronization of a team inside kernels: joining a call, barriers, and progress. Emitted as LLVM IR.
 
 All state is in one int64 array, `sync`. The caller of a kernel publishes the call there and hands out tickets to
-helpers (the worker threads of the pool), until each has one or a limit of spins is reached: a helper that sleeps, or
-whose core another program uses, costs no more than that. A helper goes from call to call in compiled code: in Python
+workers (the worker threads of the pool), until each has one or a limit of spins is reached: a worker that sleeps, or
+whose core another program uses, costs no more than that. A worker goes from call to call in compiled code: in Python
 it would wait for the GIL, which the caller holds between two calls, for longer than a small kernel takes.
 """
 
@@ -27,7 +27,7 @@ from .registers import ABI_ARGUMENTS, I32, I64
 #   TICKET      next ticket: number*TICKET_STEP + thread_id, plus CLOSED once the team is complete
 #   PROGRESS    steps that the first of two pipelined teams has done
 #   NUMBER      number of the call
-#   SPIN_LIMIT  spins that the caller waits for helpers
+#   SPIN_LIMIT  spins that the caller waits for workers
 #   _NUM_TICKETS   size of a full team: tickets have the thread_ids 1 to _NUM_TICKETS - 1; thread 0 is the caller
 #   _FUNCTION, _FRAME   the published call
 #   TAKEN       one line for each thread: the blocks taken of its share (`partition.next_block`), and from BARRIER on a
@@ -38,7 +38,7 @@ NUMBER, SPIN_LIMIT, _NUM_TICKETS, _FUNCTION, _FRAME = range(32, 37)
 CACHE_LINE, BARRIER = 16, 8
 TEAMS = 3  # the whole team, and the two that it may split into
 TICKET_STEP, CLOSED = 1 << 20, 1 << 19
-AWAKE_SPINS = 8_000  # of a helper that waits for a call, about 200 us; a sleeping one takes 80 us to wake
+AWAKE_SPINS = 8_000  # of a worker that waits for a call, about 200 us; a sleeping one takes 80 us to wake
 _SPINS_BEFORE_YIELD = 4000  # after about 100 us the awaited thread has probably lost its core: yield
 _NO_CALL = 1 << 40  # larger than any number of a call
 
@@ -134,11 +134,11 @@ def exchange(typingctx, sync, place, expected, value):
     return types.boolean(sync, types.int64, types.int64, types.int64), generate
 
 
-def _helpers_entry(kernel, frame_type, own_place):
+def _workers_entry(kernel, frame_type, own_place):
     """Emit the function (frame, thread_id, size) that calls the kernel with the arguments in the frame, but with this
     thread_id and size, which are at `own_place`."""
     kind = ir.FunctionType(ir.VoidType(), [frame_type.as_pointer(), I64, I64])
-    entry = ir.Function(kernel.module, kind, f"{kernel.name}.helper")
+    entry = ir.Function(kernel.module, kind, f"{kernel.name}.worker")
     entry.linkage = "internal"
     builder = ir.IRBuilder(entry.append_basic_block())
     frame, thread_id, size = entry.args
@@ -156,9 +156,9 @@ def _helpers_entry(kernel, frame_type, own_place):
 
 @intrinsic
 def post_call(typingctx, sync, thread_id, size):
-    """Publish this call of the enclosing kernel, with its arguments, to the helpers.
+    """Publish this call of the enclosing kernel, with its arguments, to the workers.
 
-    The arguments are in the caller's stack frame, which is valid for helpers with a ticket, as the caller waits for
+    The arguments are in the caller's stack frame, which is valid for workers with a ticket, as the caller waits for
     them. The last ones are thread_id, size and sync (`jit.TeamKernel`); sync, an array, is several arguments in LLVM.
     """
 
@@ -172,7 +172,7 @@ def post_call(typingctx, sync, thread_id, size):
         frame_type, own_place = ir.LiteralStructType(passed), len(passed) - len(last)
         with builder.goto_entry_block():
             frame = builder.alloca(frame_type)
-        entry = _helpers_entry(kernel, frame_type, own_place)
+        entry = _workers_entry(kernel, frame_type, own_place)
         calls = builder.and_(builder.icmp_signed("==", thread_id, I64(0)), builder.icmp_signed(">", size, I64(1)))
         with builder.if_then(calls):
             for number, argument in enumerate(kernel.args[ABI_ARGUMENTS:]):
@@ -214,10 +214,10 @@ def _wait(spins):
 
 @inner
 def join(sync, thread_id, size, most=CLOSED):
-    """Return the team that runs the kernel. A helper gets the final size of the team as `size`.
+    """Return the team that runs the kernel. A worker gets the final size of the team as `size`.
 
     Thread 0, the caller, hands out tickets for up to `size` threads, at most `most`, and waits for SPIN_LIMIT spins.
-    Then it closes the tickets, which tells the helpers the size of the team.
+    Then it closes the tickets, which tells the workers the size of the team.
     """
     size = min(size, most) if thread_id == 0 else size
     if thread_id > 0 or size == 1:
@@ -238,8 +238,8 @@ def take_part(sync, known, last, most_spins):
     """Take part in every call after number `known`, until none comes for `most_spins` spins, or until number `last`;
     returns the number of the last call seen.
 
-    A helper that is late, when no ticket is left or the team is closed, waits for the next call. If the other helpers
-    took all tickets, the call does not restart its count of spins: a helper that is not needed falls asleep.
+    A worker that is late, when no ticket is left or the team is closed, waits for the next call. If the other workers
+    took all tickets, the call does not restart its count of spins: a worker that is not needed falls asleep.
     """
     waited = 0
     while waited < most_spins and known < last:
@@ -262,7 +262,7 @@ def take_part(sync, known, last, most_spins):
 
 @kernel
 def serve(sync, known, most_spins):
-    """Run the main loop of a helper thread."""
+    """Run the main loop of a worker thread."""
     return take_part(sync, known, _NO_CALL, most_spins)
 
 

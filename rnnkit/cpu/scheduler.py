@@ -1,4 +1,4 @@
-"""The planner: it decides once, only from sizes and the number of threads, how a call is split."""
+"""The scheduler: it decides once, only from sizes and the number of threads, how a call is split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
 from rnnkit.cpu.layer import Layer, is_stack
 from rnnkit.cpu.rows import StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit_kernels.machine import team
+from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.operands import Schedule
@@ -67,13 +67,13 @@ _TOLERANCE = 1.05  # prefer fewer threads if they take at most this multiple of 
 _MIN_ROWS_FAR = 10
 
 
-class Planner:
+class Scheduler:
     """Makes all decisions of one call of the engine, with the same number of threads."""
 
     def __init__(
         self, steps: StepRows, itemsize: int, threads: int | None = None, in_place: bool = False
     ) -> None:
-        self.steps, self.itemsize, self.threads = steps, itemsize, threads or team.wanted_size()
+        self.steps, self.itemsize, self.threads = steps, itemsize, threads or thread_pool.wanted_size()
         self._rows = max(steps.batch_size, 1)
         self.in_place = in_place  # whether the weights are read in place
 

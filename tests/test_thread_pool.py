@@ -10,7 +10,7 @@ import pytest
 from compiled import for_python
 from messages import says
 
-from rnnkit_kernels.machine import partition, sync, team
+from rnnkit_kernels.machine import partition, sync, thread_pool
 from rnnkit_kernels.machine.arguments import types_of
 from rnnkit_kernels.machine.bound import values_of
 from rnnkit_kernels.machine.jit import inner, kernel
@@ -27,11 +27,11 @@ from rnnkit_kernels.machine.sync import (
     post_progress,
     wait_for_progress,
 )
-from rnnkit_kernels.machine.team import bound  # without the check of `conftest`
+from rnnkit_kernels.machine.thread_pool import bound  # without the check of `conftest`
 
 pytestmark = pytest.mark.cores(2)
 
-MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for helpers half of what they take
+MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for workers half of what they take
 
 
 @inner
@@ -67,22 +67,22 @@ class _Trouble(Exception):
 
 
 def _wait_until_asleep():
-    (helper,) = team._team.helpers
+    (worker,) = thread_pool._pool.workers
     deadline = time.monotonic() + 20
-    while not helper.asleep and time.monotonic() < deadline:
+    while not worker.asleep and time.monotonic() < deadline:
         os.sched_yield()
-    assert helper.asleep
+    assert worker.asleep
 
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    monkeypatch.setattr(team, "wanted_size", lambda: 2)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 2)
 
 
 @pytest.mark.parametrize(("work", "expected"), [(MUCH, [2, 2]), (1, [1, 0])])
 def test_large_work_is_shared_and_small_work_is_not(two_threads, work, expected):
     seen = np.zeros(2)
-    team.run(_sign, work, seen)
+    thread_pool.run(_sign, work, seen)
     assert seen.tolist() == expected
 
 
@@ -98,7 +98,7 @@ def test_what_is_bound_runs_as_work_of_its_size_does(two_threads, work, expected
 def test_every_call_runs_the_code_of_its_types():
     """Whatever was called before: other code would take an array for what it is not."""
     for seen in (np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros((1, 1))):
-        team.run(_sign, 1, seen)
+        thread_pool.run(_sign, 1, seen)
         assert seen.item() == 1
         seen[:] = 0
         bound(_sign_bound, 1, seen)(seen)
@@ -107,7 +107,7 @@ def test_every_call_runs_the_code_of_its_types():
 
 def test_a_last_argument_of_another_type_than_laid_out_is_noticed():
     """By the tests alone."""
-    call = team.bound(_sign_bound, 1, np.zeros(2))
+    call = thread_pool.bound(_sign_bound, 1, np.zeros(2))
     call(np.zeros(2))
     with pytest.raises(AssertionError, match="type"):
         call(np.zeros(2, np.float32))
@@ -117,21 +117,21 @@ def test_an_address_in_place_of_an_array():
     """Of arrays of one dimension that each call gives; what is called with it may not ask for a size."""
     seen = np.zeros((2, 3))
     for value in (seen, seen.ctypes.data):
-        team.bound(_sign_bound, 1, np.zeros(1))(value)
+        thread_pool.bound(_sign_bound, 1, np.zeros(1))(value)
         assert seen.reshape(-1).tolist() == [1, 0, 0, 0, 0, 0]
         seen[:] = 0
     found = np.zeros(2, np.int64)
     for value, size in ((0, 0), (seen.ctypes.data, 1 << 40)):
-        team.bound(_size, 1, np.zeros(1), found)(value)
+        thread_pool.bound(_size, 1, np.zeros(1), found)(value)
         assert found[0] == size
 
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_every_rank_has_its_own_number(monkeypatch, size):
-    monkeypatch.setattr(team, "wanted_size", lambda: size)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: size)
     for _ in range(20):
         seen = np.zeros(size)
-        team.run(_sign, MUCH, seen)
+        thread_pool.run(_sign, MUCH, seen)
         assert seen.tolist() == [size] * size
 
 
@@ -155,10 +155,10 @@ def _meet_in_teams(seen, turns, tasks, split, thread_id, size, sync):
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_independent_tasks_have_teams_that_meet_by_themselves(monkeypatch, size, tasks, split):
-    monkeypatch.setattr(team, "wanted_size", lambda: size)
-    team.run(_meet_in_teams, MUCH, np.zeros((size, 6), np.int64), 300, tasks, split)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: size)
+    thread_pool.run(_meet_in_teams, MUCH, np.zeros((size, 6), np.int64), 300, tasks, split)
     seen = np.zeros((size, 6), np.int64)
-    team.run(_meet_in_teams, MUCH, seen, 300, tasks, split)
+    thread_pool.run(_meet_in_teams, MUCH, seen, 300, tasks, split)
     if split and size % tasks == 0:
         own = size // tasks
         wanted = [[thread_id // own, thread_id // own + 1, thread_id % own, own] for thread_id in range(size)]
@@ -191,10 +191,10 @@ def _follow(written, seen, thread_id, size, sync):
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_team_follows_another(monkeypatch, size):
     """Also in a second call, where the first one's last progress is void."""
-    monkeypatch.setattr(team, "wanted_size", lambda: size)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: size)
     for _ in range(2):
         seen = np.zeros((300, size // 2))
-        team.run(_follow, MUCH, np.zeros((300, size // 2)), seen)
+        thread_pool.run(_follow, MUCH, np.zeros((300, size // 2)), seen)
         assert np.all(seen == size // 2)
 
 
@@ -226,10 +226,10 @@ def _shares(count, size):
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_every_item_is_one_threads(monkeypatch, size, count, grain):
     """In every round and call, whoever comes late: without a grain the item's owner's."""
-    monkeypatch.setattr(team, "wanted_size", lambda: size)
+    monkeypatch.setattr(thread_pool, "wanted_size", lambda: size)
     for slow in range(-1, size if size > 1 else 0):
         seen = np.zeros((50, count))
-        team.run(_claim, MUCH, seen, np.zeros(50, np.int64), count, grain, slow)
+        thread_pool.run(_claim, MUCH, seen, np.zeros(50, np.int64), count, grain, slow)
         assert np.all((seen >= 1) & (seen <= size))
         if grain == 0:
             assert np.array_equal(seen, np.broadcast_to(_shares(count, size), seen.shape))
@@ -249,12 +249,12 @@ def test_a_rank_begins_with_its_own_share(passed):
 
 def test_a_slow_rank_leaves_its_share_to_the_others(two_threads):
     seen = np.zeros((50, 64))
-    team.run(_claim, MUCH, seen, np.zeros(50, np.int64), 64, 4, 0)
+    thread_pool.run(_claim, MUCH, seen, np.zeros(50, np.int64), 64, 4, 0)
     assert np.all((seen == 1).sum(axis=1) <= 4)
 
 
 def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypatch):
-    """Also where the helpers have been called and wait for a kernel that is never entered."""
+    """Also where the workers have been called and wait for a kernel that is never entered."""
 
     def troubled(seen, thread_id, size, sync):
         if thread_id == 0:
@@ -262,65 +262,65 @@ def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypat
         _sign(seen, thread_id, size, sync)
 
     seen = np.zeros(2)
-    monkeypatch.setitem(team._code, (troubled, types_of(troubled, (seen,))), troubled)
+    monkeypatch.setitem(thread_pool._code, (troubled, types_of(troubled, (seen,))), troubled)
     with pytest.raises(_Trouble):
-        team.run(troubled, MUCH, seen)
+        thread_pool.run(troubled, MUCH, seen)
     assert seen.tolist() == [0, 0]
-    team.run(_sign, MUCH, seen)
+    thread_pool.run(_sign, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
 
-def test_a_helper_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch):
-    """The caller goes on alone when its patience ends, and the helper finds the door closed."""
+def test_a_worker_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch):
+    """The caller goes on alone when its patience ends, and the worker finds the door closed."""
     late, seen = threading.Event(), np.zeros(2)
 
     def delayed(*arguments):
         late.wait()
         return serve(*arguments)
 
-    team.run(_sign, MUCH, seen)
+    thread_pool.run(_sign, MUCH, seen)
     _wait_until_asleep()
-    serve = team._team.serve
-    monkeypatch.setattr(team._team, "serve", delayed)
+    serve = thread_pool._pool.serve
+    monkeypatch.setattr(thread_pool._pool, "serve", delayed)
     seen[:] = 0
-    team.run(_sign, LITTLE, seen)
+    thread_pool.run(_sign, LITTLE, seen)
     assert seen.tolist() == [1, 0]
     late.set()
     _wait_until_asleep()
     assert seen.tolist() == [1, 0]
-    team.run(_sign, MUCH, seen)
+    thread_pool.run(_sign, MUCH, seen)
     assert seen.tolist() == [2, 2]
 
 
-def test_a_sleeping_helper_is_woken(two_threads):
+def test_a_sleeping_worker_is_woken(two_threads):
     for _ in range(3):
         seen = np.zeros(2)
-        team.run(_sign, MUCH, seen)
+        thread_pool.run(_sign, MUCH, seen)
         assert seen.tolist() == [2, 2]
         _wait_until_asleep()
 
 
-def test_brief_work_is_shared_by_helpers_that_are_awake(two_threads):
+def test_brief_work_is_shared_by_workers_that_are_awake(two_threads):
     """One call does not wake them; calls that follow each other closely do."""
     seen = np.zeros(2)
-    team.run(_sign, MUCH, seen)
+    thread_pool.run(_sign, MUCH, seen)
     _wait_until_asleep()
     seen[:] = 0
-    number = team._team.number
-    team.run(_sign, BRIEF, seen)
-    assert team._team.number == number, "the team was called"
+    number = thread_pool._pool.number
+    thread_pool.run(_sign, BRIEF, seen)
+    assert thread_pool._pool.number == number, "the team was called"
     assert seen.tolist() == [1, 0]
     deadline = time.monotonic() + 20
     while seen[1] == 0 and time.monotonic() < deadline:
-        team.run(_sign, BRIEF, seen)
+        thread_pool.run(_sign, BRIEF, seen)
     assert seen.tolist() == [2, 2]
 
 
 def test_the_number_of_threads_is_numbas():
     before = numba.get_num_threads()
-    assert team.wanted_size() == before
+    assert thread_pool.wanted_size() == before
     numba.set_num_threads(1)
-    assert team.wanted_size() == 1
+    assert thread_pool.wanted_size() == 1
     numba.set_num_threads(before)
 
 
@@ -330,13 +330,13 @@ def test_what_only_kernels_call_says_so():
 
 
 def test_a_kernel_of_a_team_is_not_called_without_one():
-    with pytest.raises(TypeError, match=says("_sign", "team.run(_sign, work, ...)")):
+    with pytest.raises(TypeError, match=says("_sign", "thread_pool.run(_sign, work, ...)")):
         _sign(np.zeros(1), 0, 1, np.zeros(sync.sync_size(1), np.int64))
 
 
 def test_a_team_runs_no_other_kernel():
     expected = says("serve:", "thread_id, size and sync", "sync, known, most_spins")
-    for call in (lambda: team.run(sync.serve, 1, 0, 0), lambda: team.bound(sync.serve, 1, 0, 0)):
+    for call in (lambda: thread_pool.run(sync.serve, 1, 0, 0), lambda: thread_pool.bound(sync.serve, 1, 0, 0)):
         with pytest.raises(TypeError, match=expected):
             call()
 
